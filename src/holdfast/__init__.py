@@ -1,0 +1,1 @@
+"""Holdfast keeps the state of LLM agents alive."""

@@ -1,0 +1,187 @@
+"""The backend seam: opaque bytes in streams, and the one hard operation on them.
+
+A backend has never heard of a message or a task. It keeps, for each stream, records with
+contiguous versions 1, 2, 3, … and one head, and it can *append if the stream is still at
+version n*. Encoding, encryption, hashing and retries sit above it, in the log.
+
+To write a backend, implement `Backend` from the docstrings here and run
+`holdfast.conformance` against it: the suite is the proof of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+Durability = Literal["disk", "process", "memory"]
+"""What an acknowledged append survives: power loss, the death of the process, or neither."""
+
+Cursor = tuple[float, str]
+"""A place in the order of `due()`: the due time and the id of the last head seen."""
+
+
+class StreamKey(NamedTuple):
+    """The name of a stream. Any text works as an id; two ids that differ in one code point are two streams."""
+
+    tenant: str
+    kind: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id!r}"
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """The part of a head that appends may change. Opaque to the backend except for the two times (Unix seconds)."""
+
+    status: str | None = None
+    label: bytes | None = None
+    owner: str | None = None
+    due_at: float | None = None
+    expires_at: float | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When the stream needs attention: the earlier of `due_at` and `expires_at`."""
+        times = [time for time in (self.due_at, self.expires_at) if time is not None]
+        return min(times, default=None)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Where a stream stands: its newest version and hash, its life, its fields, and the engine's clock."""
+
+    stream: StreamKey
+    version: int
+    hash: bytes
+    incarnation: bytes
+    fields: Fields
+    now: float
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One stored record, exactly as it was appended."""
+
+    version: int
+    append_id: bytes
+    hash: bytes
+    body: bytes
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Append `records` if the stream is still at `expected`; all of them or none.
+
+    `expected` is the version the stream must be at, 0 for a stream that must not exist; `expected_hash`
+    is the hash at that version (b"" at 0), so that an engine that went back in time is noticed.
+    `incarnation` names the life of the stream: the one it has, or at 0 the one it gets.
+    `records` are (hash, body) pairs and get versions expected+1, expected+2, …; there is at least one.
+    `id` identifies the append. With `indexed` it is found wherever it is in the stream, for the
+    life of the stream; without, only at expected+1. `fields=None` keeps the head's fields as they are.
+    """
+
+    stream: StreamKey
+    expected: int
+    expected_hash: bytes
+    incarnation: bytes
+    id: bytes
+    records: Sequence[tuple[bytes, bytes]]
+    indexed: bool = False
+    fields: Fields | None = None
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """The append is stored as versions `first` to `last`. `duplicate`: it already was; nothing was written now."""
+
+    first: int
+    last: int
+    duplicate: bool = False
+    now: float = 0.0
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """The stream is not at the expected version. Nothing was written. `head` is the true one, None if there is none."""
+
+    head: Head | None
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What an engine is and promises. `limits` and `sizes` are in bytes, by name."""
+
+    engine: str
+    version: str
+    location: str
+    durability: Durability
+    limits: Mapping[str, int] = {}
+    sizes: Mapping[str, int] = {}
+    warnings: Sequence[str] = ()
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Opaque bytes in streams. Methods are synchronous and may be called from any thread at any time.
+
+    Errors: `append` and `delete` raise `OutcomeUnknown` if the engine did not say whether it stored; any other
+    `HoldfastError` means that nothing of the call was stored. After `fork`, a backend works in the child
+    as in the parent. Calls after `close` raise `Closed`.
+    """
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        """Store each member of the batch atomically, in order, and answer each; one durable commit for all if it can.
+
+        For each member: (1) the id is checked before the version. If `indexed` and the id is known in this life of
+        the stream, or if the record at expected+1 has this id, the answer is `Appended(..., duplicate=True)`
+        with the versions it has; bodies are not compared. (2) If version, hash or incarnation differ from the
+        head, the answer is `Conflict` with the true head. At expected 0 the stream must not exist, and
+        `incarnation` must not be that of a deleted former life. (3) Otherwise records, head, and id (if
+        `indexed`) are stored, visible all at once to every reader, and durable when this returns.
+        Two members may be on the same stream; the second then expects what the first leaves. A conflict
+        of one member does not affect the others.
+        """
+        ...
+
+    def read(
+        self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+    ) -> Sequence[Record]:
+        """One page of records, ascending from `after` + 1.
+
+        With `reverse`, descending from `after` - 1 (0 means: from the newest). A page holds at most `limit` records
+        and may be shorter (about 8 MiB); only an empty page means the end. A missing stream reads as empty.
+        """
+        ...
+
+    def head(self, stream: StreamKey) -> Head | None:
+        """The exact head, None if the stream does not exist or was deleted."""
+        ...
+
+    def heads(
+        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+    ) -> Sequence[Head]:
+        """Streams of a kind with ids beyond `after`, ordered by the UTF-8 bytes of their ids.
+
+        A hint: an entry may be early or stale, but no stream whose append was acknowledged is omitted.
+        """
+        ...
+
+    def due(
+        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+    ) -> Sequence[Head]:
+        """Streams that have a due time (`Fields.due`), up to and including `before`, ordered by (due, id). A hint, like `heads`."""
+        ...
+
+    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+        """Delete the whole stream, or with `upto` its records up to that version. False, and nothing done, if the head moved.
+
+        `expected` is compared by version, hash and incarnation. After a whole deletion the stream does not exist;
+        what remains is a tombstone that refuses an append of the deleted incarnation. `upto` below the newest
+        version leaves the head as it is; versions are never used again.
+        """
+        ...
+
+    def describe(self) -> Description:
+        """What the engine is, where, what it promises, and how large it is. Never a password."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Closing twice is harmless."""
+        ...

@@ -1,0 +1,190 @@
+"""The reference backend: streams in a dictionary. Read this one first.
+
+It keeps nothing beyond the life of the process, and says so in `describe()`. `memory://` is
+private to one store, `memory://name` is shared by all stores of the process that name it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from ..errors import Closed
+from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
+
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+class _Stream:
+    """One life of a stream. `base` counts the records deleted in front of `records`."""
+
+    def __init__(self, incarnation: bytes) -> None:
+        self.incarnation = incarnation
+        self.base = 0
+        self.records: list[Record] = []
+        self.ids: dict[bytes, tuple[int, int]] = {}
+        self.fields = Fields()
+        self.version = 0
+        self.hash = b""
+
+    def at(self, version: int) -> Record | None:
+        index = version - self.base - 1
+        return self.records[index] if 0 <= index < len(self.records) else None
+
+
+class MemoryBackend:
+    """Streams in memory."""
+
+    _shared: dict[str, MemoryBackend] = {}
+    _shared_lock = threading.Lock()
+
+    @classmethod
+    def named(cls, name: str) -> MemoryBackend:
+        """The backend shared under this name by the whole process."""
+        with cls._shared_lock:
+            return cls._shared.setdefault(name, cls(name))
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._streams: dict[StreamKey, _Stream] = {}
+        self._tombstones: dict[StreamKey, bytes] = {}
+        self._closed = False
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        with self._lock:
+            self._check_open()
+            return [self._append(append, time.time()) for append in batch]
+
+    def _append(self, append: Append, now: float) -> Appended | Conflict:
+        stream = self._streams.get(append.stream)
+        known = self._find(stream, append) if stream else None
+        if known:
+            return Appended(*known, duplicate=True, now=now)
+        if stream is None:
+            if append.expected != 0 or self._tombstones.get(append.stream) == append.incarnation:
+                return Conflict(None)
+            stream = self._streams[append.stream] = _Stream(append.incarnation)
+        elif (stream.version, stream.hash, stream.incarnation) != (
+            append.expected,
+            append.expected_hash,
+            append.incarnation,
+        ):
+            return Conflict(self._head(append.stream, stream, now))
+        first = append.expected + 1
+        for version, (digest, body) in enumerate(append.records, first):
+            stream.records.append(Record(version, append.id, digest, body))
+            stream.version, stream.hash = version, digest
+        if append.indexed:
+            stream.ids[append.id] = (first, stream.version)
+        if append.fields is not None:
+            stream.fields = append.fields
+        return Appended(first, stream.version, now=now)
+
+    @staticmethod
+    def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
+        """The versions under which this append is already stored."""
+        if append.indexed and append.id in stream.ids:
+            return stream.ids[append.id]
+        first = append.expected + 1
+        record = stream.at(first)
+        if record is None or record.append_id != append.id or stream.incarnation != append.incarnation:
+            return None
+        return first, append.expected + len(append.records)
+
+    def read(
+        self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+    ) -> Sequence[Record]:
+        with self._lock:
+            self._check_open()
+            found = self._streams.get(stream)
+            if found is None:
+                return []
+            if reverse:
+                end = (after - 1 if after else found.version) - found.base
+                candidates = found.records[max(end, 0) - 1 :: -1] if end > 0 else []
+            else:
+                candidates = found.records[max(after - found.base, 0) :]
+        return _page(candidates if limit is None else candidates[:limit])
+
+    def head(self, stream: StreamKey) -> Head | None:
+        with self._lock:
+            self._check_open()
+            found = self._streams.get(stream)
+            return self._head(stream, found, time.time()) if found else None
+
+    def heads(
+        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+    ) -> Sequence[Head]:
+        # Code points order like UTF-8 bytes, so comparing str is enough here.
+        found = [h for h in self._all(tenant, kind) if status is None or h.fields.status == status]
+        found.sort(key=lambda head: head.stream.id)
+        return found[bisect_right(found, after, key=lambda head: head.stream.id) :][:limit]
+
+    def due(
+        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+    ) -> Sequence[Head]:
+        places = []
+        for head in self._all(tenant, kind):
+            due = head.fields.due
+            if due is None or (before is not None and due > before):
+                continue
+            if after is None or (due, head.stream.id) > after:
+                places.append((due, head.stream.id, head))
+        return [head for _, _, head in sorted(places)[:limit]]
+
+    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+        with self._lock:
+            self._check_open()
+            found = self._streams.get(stream)
+            if found is None or (found.version, found.hash, found.incarnation) != (
+                expected.version,
+                expected.hash,
+                expected.incarnation,
+            ):
+                return False
+            if upto is None:
+                del self._streams[stream]
+                self._tombstones[stream] = found.incarnation
+            elif upto > found.base:
+                gone = min(upto, found.version - 1) - found.base
+                del found.records[:gone]
+                found.base += gone
+            return True
+
+    def describe(self) -> Description:
+        with self._lock:
+            self._check_open()
+            size = sum(len(record.body) for stream in self._streams.values() for record in stream.records)
+        return Description("memory", "1", f"memory://{self._name}", "memory", sizes={"records": size})
+
+    def close(self) -> None:
+        # A named backend outlives the stores that share it: closing one of them leaves the others their data.
+        if not self._name:
+            self._closed = True
+
+    def _all(self, tenant: str, kind: str) -> list[Head]:
+        with self._lock:
+            self._check_open()
+            now = time.time()
+            return [self._head(key, s, now) for key, s in self._streams.items() if key[:2] == (tenant, kind)]
+
+    @staticmethod
+    def _head(key: StreamKey, stream: _Stream, now: float) -> Head:
+        return Head(key, stream.version, stream.hash, stream.incarnation, stream.fields, now)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this memory store was closed")
+
+
+def _page(records: Sequence[Record]) -> Sequence[Record]:
+    """The longest prefix that fits a page; at least one record."""
+    size = 0
+    for count, record in enumerate(records):
+        size += len(record.body)
+        if size > PAGE_BYTES and count:
+            return records[:count]
+    return records
