@@ -10,6 +10,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import ClassVar
 
 from ..errors import Closed
 from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
@@ -37,7 +38,7 @@ class _Stream:
 class MemoryBackend:
     """Streams in memory."""
 
-    _shared: dict[str, MemoryBackend] = {}
+    _shared: ClassVar[dict[str, MemoryBackend]] = {}
     _shared_lock = threading.Lock()
 
     @classmethod
