@@ -8,10 +8,12 @@
     │   └── OutcomeUnknown     the answer was lost; retry with the same id to settle it
     ├── NeedsHuman         a person has to decide or change something
     │   ├── ReadOnly           the store cannot be written to
+    │   ├── UnsupportedFilesystem  a network file system, where locks cannot be trusted
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
     ├── DataProblem        this piece of data cannot be stored or cannot be trusted
     │   ├── CorruptRecord      stored bytes do not match their digest
     │   ├── HeadRegressed      the engine lost acknowledged writes
+    │   ├── IdReused           the same append id with other content
     │   ├── InvalidId          an id that no backend could keep apart from others
     │   ├── TooLarge           beyond a limit on size or depth
     │   └── NotSerializable    a value that would not come back as it went in
@@ -72,6 +74,17 @@ class ReadOnly(NeedsHuman):
     """The store cannot be written to: check permissions and the file system's mount options."""
 
 
+class UnsupportedFilesystem(NeedsHuman):
+    """The path is on a network file system, where locks and shared memory cannot be trusted."""
+
+    def __init__(self, path: str, filesystem: str) -> None:
+        super().__init__(
+            f"{path} is on a network file system ({filesystem}), where locks cannot be trusted; "
+            "put it on a local disk, or use a database server"
+        )
+        self.path, self.filesystem = path, filesystem
+
+
 class UnsupportedVersion(NeedsHuman):
     """The data was written by a newer Holdfast, or is not a Holdfast store at all."""
 
@@ -95,6 +108,14 @@ class HeadRegressed(DataProblem):
             "the engine lost writes (a failover or a restored backup); reopen the store to accept its state"
         )
         self.stream, self.acknowledged, self.actual = stream, acknowledged, actual
+
+
+class IdReused(DataProblem):
+    """This append id was already used for other content. Nothing was written: choose an id per thing you append."""
+
+    def __init__(self, stream: str, *, id: str) -> None:
+        super().__init__(f"{stream} already has an append with id {id!r} and other content; use another id")
+        self.stream, self.id = stream, id
 
 
 class InvalidId(DataProblem, ValueError):

@@ -6,8 +6,10 @@ private to one store, `memory://name` is shared by all stores of the process tha
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import ClassVar
@@ -39,7 +41,8 @@ class MemoryBackend:
     """Streams in memory."""
 
     _shared: ClassVar[dict[str, MemoryBackend]] = {}
-    _shared_lock = threading.Lock()
+    _all_alive: ClassVar[weakref.WeakSet[MemoryBackend]] = weakref.WeakSet()
+    _shared_lock = threading.RLock()
 
     @classmethod
     def named(cls, name: str) -> MemoryBackend:
@@ -51,8 +54,10 @@ class MemoryBackend:
         self._name = name
         self._lock = threading.Lock()
         self._streams: dict[StreamKey, _Stream] = {}
-        self._tombstones: dict[StreamKey, bytes] = {}
+        self._tombstones: dict[StreamKey, set[bytes]] = {}
         self._closed = False
+        with self._shared_lock:
+            self._all_alive.add(self)
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         with self._lock:
@@ -65,7 +70,7 @@ class MemoryBackend:
         if known:
             return Appended(*known, duplicate=True, now=now)
         if stream is None:
-            if append.expected != 0 or self._tombstones.get(append.stream) == append.incarnation:
+            if append.expected != 0 or append.incarnation in self._tombstones.get(append.stream, ()):
                 return Conflict(None)
             stream = self._streams[append.stream] = _Stream(append.incarnation)
         elif (stream.version, stream.hash, stream.incarnation) != (
@@ -93,7 +98,11 @@ class MemoryBackend:
         record = stream.at(first)
         if record is None or record.append_id != append.id or stream.incarnation != append.incarnation:
             return None
-        return first, append.expected + len(append.records)
+        # The versions it has, not those of the retry: the two may differ in length.
+        last = first
+        while (following := stream.at(last + 1)) and following.append_id == append.id:
+            last += 1
+        return first, last
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
@@ -148,7 +157,7 @@ class MemoryBackend:
                 return False
             if upto is None:
                 del self._streams[stream]
-                self._tombstones[stream] = found.incarnation
+                self._tombstones.setdefault(stream, set()).add(found.incarnation)
             elif upto > found.base:
                 gone = min(upto, found.version - 1) - found.base
                 del found.records[:gone]
@@ -189,3 +198,27 @@ def _page(records: Sequence[Record]) -> Sequence[Record]:
         if size > PAGE_BYTES and count:
             return records[:count]
     return records
+
+
+class _ForkGuard:
+    """Holds every backend's lock across a fork: the child must not inherit a lock that a lost thread held."""
+
+    def __init__(self) -> None:
+        self._held: list[threading.Lock] = []
+
+    def before(self) -> None:
+        MemoryBackend._shared_lock.acquire()
+        self._held = [backend._lock for backend in MemoryBackend._all_alive]
+        for lock in self._held:
+            lock.acquire()
+
+    def after(self) -> None:
+        for lock in self._held:
+            lock.release()
+        self._held = []
+        MemoryBackend._shared_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    _guard = _ForkGuard()
+    os.register_at_fork(before=_guard.before, after_in_parent=_guard.after, after_in_child=_guard.after)

@@ -1,0 +1,217 @@
+"""Group commit: many callers, threads and event loops, one batch at a time, one disk sync for all who wait.
+
+A sync caller that finds no leader becomes it and commits for everyone queued; the others sleep until they are
+resolved, or promoted to lead the next batch. Async callers gather for one turn of their loop and are
+committed by one thread. The leader resolves every member of its batch, whatever happens to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .errors import Closed
+
+BATCH_MEMBERS: Final = 1024
+
+logger = logging.getLogger("holdfast")
+
+
+class Waiting:
+    """A caller's place in the queue. The commit function sets `result` or `error`; `done` follows."""
+
+    __slots__ = ("_abandoned", "_future", "_leads", "_loop", "_wake", "done", "error", "result")
+
+    def __init__(self) -> None:
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.done = False
+        self._leads = self._abandoned = False
+        self._wake: threading.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._future: asyncio.Future[None] | None = None
+
+
+Commit = Callable[[Sequence["Waiting"]], Sequence["Waiting"]]
+"""Commits a batch: sets `result` or `error` of its members, and returns those that must be tried again."""
+
+
+class Committer:
+    """Runs `commit` for everyone who submits, never twice at the same time."""
+
+    def __init__(self, commit: Commit) -> None:
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._pending: list[Waiting] = []
+        self._leading = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._gathering: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
+
+    # -- callers ---------------------------------------------------------------------------------
+
+    def submit(self, waiting: Waiting) -> None:
+        """Return when `waiting` is done."""
+        try:
+            with self._lock:
+                self._check_open()
+                self._pending.append(waiting)
+                if self._leading:
+                    waiting._wake = threading.Lock()
+                    waiting._wake.acquire()
+                else:
+                    waiting._leads = self._leading = True
+            if waiting._wake is not None:
+                waiting._wake.acquire()  # until resolved, or promoted to lead
+            if waiting._leads:
+                self._lead(waiting)
+        except BaseException:
+            # An interrupt (or a bug) must not take the lead away with it.
+            with self._lock:
+                waiting._abandoned = True
+                if waiting._leads:
+                    waiting._leads = False
+                    self._hand_over()
+            raise
+
+    async def submit_async(self, waiting: Waiting) -> None:
+        """Return when `waiting` is done. If cancelled, the commit in flight is awaited first, then the cancellation goes on."""
+        loop = waiting._loop = asyncio.get_running_loop()
+        waiting._future = loop.create_future()
+        self._check_open()
+        gathered = self._gathering.get(loop)
+        if gathered is None:
+            # Whoever else submits in this turn of the loop joins the same batch.
+            self._gathering[loop] = [waiting]
+            loop.call_soon(self._flush, loop)
+        else:
+            gathered.append(waiting)
+        try:
+            await waiting._future
+        except asyncio.CancelledError:
+            while not waiting.done:
+                waiting._future = loop.create_future()
+                try:
+                    await waiting._future
+                except asyncio.CancelledError:
+                    continue
+            raise
+
+    def close(self) -> None:
+        """Refuse new callers, let those in flight finish, and end the thread."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is not None:
+            self._turns.put(False)
+            thread.join()
+
+    # -- async: one turn of the loop is one batch ------------------------------------------------
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        gathered = self._gathering.pop(loop, [])
+        with self._lock:
+            if self._closed:
+                for waiting in gathered:
+                    waiting.error = Closed("the store was closed while the append waited; nothing was written")
+                late = gathered
+            else:
+                late = []
+                self._pending.extend(gathered)
+                lead, self._leading = not self._leading, True
+                if lead:
+                    self._give_turn_to_thread()
+        if late:
+            _resolve_async(late)
+
+    def _give_turn_to_thread(self) -> None:
+        """The thread leads from now on. Called with the lock held."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
+            self._thread.start()
+        self._turns.put(True)
+
+    def _serve(self) -> None:
+        while self._turns.get():
+            turn = Waiting()
+            turn._leads = True
+            try:
+                self._lead(turn)
+            except BaseException:
+                logger.exception("the committer failed; its batch is tried again")
+                with self._lock:
+                    self._hand_over()
+
+    # -- leading ---------------------------------------------------------------------------------
+
+    def _lead(self, own: Waiting) -> None:
+        """Commit batch after batch until our own append is done, then let somebody else lead."""
+        while True:
+            with self._lock:
+                batch, self._pending = self._pending[:BATCH_MEMBERS], self._pending[BATCH_MEMBERS:]
+            if batch:
+                self._commit_batch(batch)
+            with self._lock:
+                if own.done or not self._pending:
+                    own._leads = False
+                    self._hand_over()
+                    return
+
+    def _commit_batch(self, batch: Sequence[Waiting]) -> None:
+        again: Sequence[Waiting] = batch
+        try:
+            again = self._commit(batch)
+        finally:
+            # On an interrupt `again` still holds the whole batch: those without an outcome go back to the queue.
+            again = [w for w in again if w.result is None and w.error is None]
+            if again:
+                with self._lock:
+                    self._pending[:0] = again
+            unfinished = set(map(id, again)) if again else ()
+            finished = [w for w in batch if id(w) not in unfinished] if again else batch
+            _resolve(finished)
+
+    def _hand_over(self) -> None:
+        """Let a waiting caller, or the thread, lead on. Called with the lock held."""
+        for waiting in self._pending:
+            if waiting._wake is not None and not waiting._abandoned:
+                waiting._leads = True
+                waiting._wake.release()
+                return
+        if self._pending:
+            self._give_turn_to_thread()
+        else:
+            self._leading = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the store was closed; open it again")
+
+
+def _resolve(finished: Sequence[Waiting]) -> None:
+    loops: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
+    for waiting in finished:
+        if waiting._loop is not None:
+            loops.setdefault(waiting._loop, []).append(waiting)
+        else:
+            waiting.done = True
+            if waiting._wake is not None and not waiting._leads:
+                waiting._wake.release()
+    for loop, members in loops.items():
+        try:
+            loop.call_soon_threadsafe(_resolve_async, members)
+        except RuntimeError:
+            pass  # the loop was closed under its tasks: nobody is left to tell
+
+
+def _resolve_async(members: Sequence[Waiting]) -> None:
+    for waiting in members:
+        waiting.done = True
+        future = waiting._future
+        if future is not None and not future.done():
+            future.set_result(None)

@@ -1,0 +1,157 @@
+"""Events and their envelope: what a record's bytes mean.
+
+A stored event is one line of JSON:
+
+    {"id":"0192…","type":"order.placed","at":1731703159.123456,"correlation":"req-17","data":{"sku":"A1"}}
+
+`data` is the user's value and nothing but: what we need to know about it stands beside it, never inside. A value over
+64 KiB is kept in a blob stream of its own, and `blob` names it by digest in place of `data`.
+Schema 1 of this form is readable for ever; `v` appears when an event type has moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from ._codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
+from ._ids import checked_id, id_text
+from .errors import UnsupportedVersion
+
+INLINE_BYTES: Final = 64 * 1024
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Where a large value is: its digest (hex SHA-256) and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stored event, its data still raw."""
+
+    id: str
+    type: str
+    v: int = 1
+    at: float
+    by: str | None = None
+    correlation: str | None = None
+    blob: Blob | None = None
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An envelope at its version."""
+
+    version: int
+    envelope: Envelope
+
+
+class EventType:
+    """A type of event: its name, the Python type of its data, its schema version and how to read older ones.
+
+        EventType("order.placed", Order, version=2, upcasters={1: lambda old: {**old, "currency": "EUR"}})
+
+    An upcaster takes the data (plain JSON values) of schema n and returns those of n+1; they are applied when an
+    old event is read, the stored bytes stay as they are. Without a declared type, data must be JSON-native.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Any = Any,
+        *,
+        version: int = 1,
+        upcasters: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
+    ) -> None:
+        checked_id(name, "event type")
+        missing = [n for n in range(1, version) if n not in upcasters]
+        if version < 1 or missing:
+            raise ValueError(f"event type {name!r} is at version {version} but has no upcaster for {missing}")
+        check_declared(data)
+        self.name, self.data, self.version, self.upcasters = name, data, version, dict(upcasters)
+
+    def encode(self, data: object) -> bytes:
+        return encode(data) if self.data is Any else encode_as(data, self.data)
+
+    def decode(self, raw: bytes, version: int) -> Any:
+        if version > self.version:
+            raise UnsupportedVersion(
+                f"event {self.name!r} has schema {version}, this program knows up to {self.version}; deploy the newer program"
+            )
+        if version < self.version:
+            data: Any = decode(raw)
+            for number in range(version, self.version):
+                data = self.upcasters[number](data)
+            raw = encode(data)
+        return decode(raw) if self.data is Any else decode_as(raw, self.data)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event of a stream, as read back."""
+
+    version: int
+    id: str
+    type: str
+    data: Any
+    time: float
+    by: str | None = None
+    correlation: str | None = None
+
+    @property
+    def at(self) -> datetime:
+        """When it was appended, in UTC. Order is by `version`, never by clock."""
+        return datetime.fromtimestamp(self.time, timezone.utc)
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What every event of one append has in common: the first event's id, the time, and who asked."""
+
+    id: int
+    at: float
+    correlation: str | None = None
+    by: str | None = None
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event to be appended, its data encoded."""
+
+    type: str
+    data: bytes
+    v: int = 1
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Envelope)
+
+
+def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) -> list[bytes]:
+    """The bodies of the records for these events. `blobs` says which data is stored elsewhere."""
+    bodies = []
+    for index, event in enumerate(events):
+        blob = blobs.get(event.data) if blobs else None
+        envelope = Envelope(
+            id=id_text(stamp.id + index),
+            type=event.type,
+            v=event.v,
+            at=stamp.at,
+            by=stamp.by,
+            correlation=stamp.correlation,
+            blob=blob,
+            data=msgspec.Raw(b"null" if blob else event.data),
+        )
+        bodies.append(_encoder.encode(envelope))
+    return bodies
+
+
+def open_envelope(body: bytes) -> Envelope:
+    """The envelope in a record's body, or `Undecodable`."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise Undecodable("it is not an event envelope") from None

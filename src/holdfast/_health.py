@@ -1,0 +1,79 @@
+"""What `store.health()` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from . import _operations as ops
+from ._operations import Operation
+from .backends import Description
+
+KINDS: Final = ("audit", "blob", "conversation", "key", "memory", "state", "stream", "subject", "task")
+COUNT_LIMIT: Final = 10_000
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A claim on a stream: by whom, and until when (Unix seconds)."""
+
+    stream: str
+    owner: str
+    until: float
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Where the state is, on what, how safe and how large. `streams` counts those of this tenant by kind.
+
+    Counting stops at 10,000 streams of a kind; `counted_all` then is False.
+    """
+
+    location: str
+    engine: str
+    engine_version: str
+    durability: str
+    tenant: str
+    sizes: Mapping[str, int]
+    streams: Mapping[str, int]
+    counted_all: bool
+    oldest_lease: Lease | None
+    warnings: Sequence[str]
+
+
+def examine(description: Description, tenant: str) -> Operation[Health]:
+    """Count this tenant's streams and find its oldest lease."""
+    counts: dict[str, int] = {}
+    for kind in KINDS:
+        count = yield from _count(tenant, kind)
+        if count:
+            counts[kind] = count
+    return Health(
+        location=description.location,
+        engine=description.engine,
+        engine_version=description.version,
+        durability=description.durability,
+        tenant=tenant,
+        sizes=description.sizes,
+        streams=counts,
+        counted_all=all(count < COUNT_LIMIT for count in counts.values()),
+        oldest_lease=(yield from _oldest_lease(tenant)),
+        warnings=description.warnings,
+    )
+
+
+def _count(tenant: str, kind: str) -> Operation[int]:
+    count, after = 0, ""
+    while count < COUNT_LIMIT:
+        page = yield from ops.heads(tenant, kind, after=after)
+        if not page:
+            break
+        count, after = count + len(page), page[-1].stream.id
+    return count
+
+
+def _oldest_lease(tenant: str) -> Operation[Lease | None]:
+    for head in (yield from ops.due(tenant, "task")):
+        if head.fields.owner is not None and head.fields.due_at is not None:
+            return Lease(head.stream.id, head.fields.owner, head.fields.due_at)
+    return None

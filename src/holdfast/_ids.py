@@ -1,0 +1,69 @@
+"""Ids: which names streams may have, and ids of our own that sort by time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import Final
+
+from .backends import StreamKey
+from .errors import InvalidId
+
+MAX_ID_BYTES: Final = 512
+SYSTEM_TENANT: Final = "$system"
+"""Holds what belongs to the store as a whole. Tenants of users cannot begin with `$`."""
+
+
+def checked_id(id: str, what: str = "id") -> str:
+    """The id itself, if every backend can keep it apart from all others."""
+    if not isinstance(id, str):
+        raise InvalidId(f"{what} must be a str, not {type(id).__name__}")
+    if not id:
+        raise InvalidId(f"{what} is empty; give it at least one character")
+    if "\0" in id:
+        raise InvalidId(f"{what} holds a NUL character, which no storage engine keeps; remove it")
+    try:
+        size = len(id.encode())
+    except UnicodeEncodeError:
+        raise InvalidId(f"{what} holds half of a surrogate pair, which is not text; decode it properly") from None
+    if size > MAX_ID_BYTES:
+        raise InvalidId(f"{what} is {size} bytes long in UTF-8; the limit is {MAX_ID_BYTES}")
+    return id
+
+
+def checked_tenant(tenant: str) -> str:
+    """The tenant itself, if users may have it."""
+    if checked_id(tenant, "tenant").startswith("$"):
+        raise InvalidId("tenant begins with '$', which is reserved; choose another name")
+    return tenant
+
+
+def stream_key(tenant: str, kind: str, id: str) -> StreamKey:
+    """The key of a stream whose tenant and kind are known to be good."""
+    return StreamKey(tenant, kind, checked_id(id))
+
+
+def new_id() -> int:
+    """A UUIDv7 as an integer. The next few integers are free too: the events of one append count up from it.
+
+    The randomness comes from the operating system each time, so that a fork or a restored
+    snapshot of a virtual machine never repeats one.
+    """
+    milliseconds = time.time_ns() // 1_000_000
+    noise = int.from_bytes(os.urandom(10), "big")
+    # 48 bits of time, version 7, 12 random bits, variant 2, 61 random bits below a zero bit to count into.
+    return milliseconds << 80 | 0x7 << 76 | (noise >> 68) << 64 | 0b10 << 62 | noise & ((1 << 61) - 1)
+
+
+def id_text(id: int) -> str:
+    """The usual form of a UUID."""
+    text = f"{id:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def append_id(id: int | str) -> bytes:
+    """The 16 bytes under which a backend knows an append: our own id as it is, a caller's id by its digest."""
+    if isinstance(id, int):
+        return id.to_bytes(16, "big")
+    return hashlib.sha256(b"holdfast append id\0" + id.encode()).digest()[:16]

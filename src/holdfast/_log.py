@@ -1,0 +1,496 @@
+"""The log: the one way in and out of a backend.
+
+On the way in: an append waits in the committer's queue, gets its version and hashes when it leaves it, and is
+committed together with everybody else's. On the way out: records are checked against the chain before
+anything sees them. Lost answers are settled here, so that every append ends as done, not done,
+or `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar, cast
+
+from . import _chain
+from . import _operations as ops
+from ._codec import Undecodable
+from ._committer import Committer, Waiting
+from ._events import NewEvent, Stamp, Stored, open_envelope, seal
+from ._ids import SYSTEM_TENANT, append_id, id_text, new_id
+from .backends import Append, Appended, Backend, Conflict, Description, Head, Record, StreamKey
+from .errors import Closed, CorruptRecord, HeadRegressed, HoldfastError, IdReused, OutcomeUnknown, ReadOnly, Unavailable
+from .errors import Conflict as ConflictError
+
+KNOWN_STREAMS: Final = 10_000
+KNOWN_DOUBTS: Final = 1_000
+READER_THREADS: Final = 4
+SETTLE_SECONDS: Final = 30.0
+REREADS: Final = 3
+
+T = TypeVar("T")
+_Answer = Appended | Conflict | Exception
+
+_UNKNOWN: Final = "{} did not get a certain answer within {:.0f} s (last: {}); repeat the call with id=error.id"
+
+logger = logging.getLogger("holdfast")
+
+_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+class _Known:
+    """Where this process last knew a stream to be. `foreign` is the newest version that it did not append itself."""
+
+    __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version")
+
+    def __init__(self, stream: StreamKey, head: Head | None) -> None:
+        if head is None:
+            self.version, self.hash, self.incarnation = 0, _chain.GENESIS, os.urandom(16)
+        else:
+            self.version, self.hash, self.incarnation = head.version, head.hash, head.incarnation
+        self.foreign = self.acknowledged = self.version
+        self.seed = _chain.seed(stream, self.incarnation)
+
+
+class _Entry(Waiting):
+    """An append on its way. `prepared` is what was last sent to the backend without a certain answer."""
+
+    __slots__ = ("prepared", "request", "started")
+
+    def __init__(self, request: ops.Append) -> None:
+        super().__init__()
+        self.request = request
+        self.prepared: Append | None = None
+        self.started = time.perf_counter()
+
+    @property
+    def id(self) -> str:
+        return self.request.id if self.request.id is not None else id_text(self.request.stamp.id)
+
+
+class Log:
+    """One backend, its queue, and what is known of its streams. Used by any number of threads and event loops."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        settle_seconds: float = SETTLE_SECONDS,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.backend = backend
+        self._settle_seconds, self._pause = settle_seconds, pause
+        self._closed = False
+        self._reset()
+        _open_logs.add(self)
+
+    def _reset(self) -> None:
+        """Queues, locks, threads and knowledge, new: at the start and in a forked child."""
+        self._committer = Committer(self._commit)
+        self._known: dict[StreamKey, _Known] = {}
+        self._doubts: dict[tuple[StreamKey, str], Append] = {}
+        self._learning: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
+        self._tenants: set[str] = set()
+        self._readers: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let what is in flight finish, then release the backend."""
+        self._closed = True
+        self._committer.close()
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            readers.shutdown()
+        self.backend.close()
+
+    async def close_async(self) -> None:
+        await asyncio.to_thread(self.close)
+
+    def describe(self) -> Description:
+        return self.backend.describe()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def handle(self, request: ops.Request) -> Any:
+        """Do what an operation asks for."""
+        if isinstance(request, ops.Append):
+            return self._append(request)
+        if self._closed:
+            raise Closed("the store was closed; open it again")
+        return _HANDLERS[type(request)](self, request)
+
+    async def handle_async(self, request: ops.Request) -> Any:
+        """Do what an operation asks for, without holding up the event loop."""
+        if isinstance(request, ops.Append):
+            return await self._append_async(request)
+        return await self.in_thread(self.handle, request)
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Call something that blocks in one of the reader threads."""
+        if self._closed:
+            raise Closed("the store was closed; open it again")
+        with self._lock:
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="holdfast-read")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, function, *args)
+
+    def _head(self, request: ops.GetHead) -> Head | None:
+        return self.backend.head(request.stream)
+
+    def _heads(self, request: ops.ListHeads) -> Sequence[Head]:
+        return self.backend.heads(
+            tenant=request.tenant, kind=request.kind, status=request.status, after=request.after, limit=request.limit
+        )
+
+    def _due(self, request: ops.ListDue) -> Sequence[Head]:
+        return self.backend.due(
+            tenant=request.tenant, kind=request.kind, before=request.before, after=request.after, limit=request.limit
+        )
+
+    def _delete(self, request: ops.Delete) -> bool:
+        deleted = self.backend.delete(request.stream, expected=request.expected, upto=request.upto)
+        self._known.pop(request.stream, None)
+        if deleted and logger.isEnabledFor(logging.INFO):
+            logger.info("deleted %s", request.stream, extra={"stream": str(request.stream), "upto": request.upto})
+        return deleted
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _read(self, request: ops.Read) -> list[Stored]:
+        records = self._records(request.stream, request.after, request.limit, request.reverse)
+        try:
+            return [Stored(record.version, open_envelope(record.body)) for record in records]
+        except Undecodable as error:
+            raise CorruptRecord(str(request.stream), what=str(error)) from None
+
+    def _read_records(self, request: ops.ReadRecords) -> Sequence[Record]:
+        return self._records(request.stream, request.after, None, False)
+
+    def _records(self, stream: StreamKey, after: int, limit: int | None, reverse: bool) -> Sequence[Record]:
+        """One verified page, ascending or descending."""
+        known = self._known.get(stream) or _Known(stream, self.backend.head(stream))
+        for _ in range(REREADS):
+            page, anchor = self._anchored_page(stream, after, limit, reverse)
+            bad = _chain.first_bad(known.seed, anchor, page)
+            if bad is None:
+                bad = _first_missing(page, anchor, after, reverse, known.acknowledged)
+            if bad is None:
+                return page[::-1] if reverse else page
+            # The stream may have been deleted and begun anew since we learned of it: look again before crying wolf.
+            fresh = _Known(stream, self.backend.head(stream))
+            if fresh.incarnation == known.incarnation:
+                break
+            known = fresh
+            self._known.pop(stream, None)
+        raise CorruptRecord(str(stream), version=bad, what="the record is missing, altered or out of place")
+
+    def _anchored_page(
+        self, stream: StreamKey, after: int, limit: int | None, reverse: bool
+    ) -> tuple[list[Record], Record | None]:
+        """A page, ascending, and the record before it: checking a record's hash needs the hash before it."""
+        read = self.backend.read
+        more = None if limit is None else limit + 1
+        if reverse:
+            page = list(read(stream, after=after, limit=more, reverse=True))[::-1]
+            if len(page) == 1 and page[0].version > 1:
+                page[:0] = read(stream, after=page[0].version, limit=1, reverse=True)
+            whole = bool(page) and page[0].version == 1 and (limit is None or len(page) <= limit)
+            return (page, None) if whole or not page else (page[1:], page[0])
+        if after == 0:
+            return list(read(stream, limit=limit)), None
+        page = list(read(stream, after=after - 1, limit=more))
+        if len(page) == 1:
+            page += read(stream, after=after, limit=limit)
+        return page[1:], page[0] if page else None
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def _append(self, request: ops.Append) -> Appended:
+        if request.stream not in self._known:
+            self._learn(request.stream)
+        entry = _Entry(request)
+        self._committer.submit(entry)
+        answer = _outcome(entry)
+        if answer.duplicate and request.id is not None:
+            self._compare(request, answer)
+        return answer
+
+    async def _append_async(self, request: ops.Append) -> Appended:
+        if request.stream not in self._known:
+            await self._learn_async(request.stream)
+        entry = _Entry(request)
+        await self._committer.submit_async(entry)
+        answer = _outcome(entry)
+        if answer.duplicate and request.id is not None:
+            await self.in_thread(self._compare, request, answer)
+        return answer
+
+    def _learn(self, stream: StreamKey) -> None:
+        """Where a stream is, asked once; its tenant is registered before its first stream."""
+        if self._closed:
+            raise Closed("the store was closed; open it again")
+        if stream.tenant not in self._tenants:
+            self._tenants.add(stream.tenant)
+            if stream.tenant != SYSTEM_TENANT:
+                self._register(stream.tenant)
+        known = _Known(stream, self.backend.head(stream))
+        with self._lock:
+            if len(self._known) >= KNOWN_STREAMS:
+                for old in list(self._known)[: KNOWN_STREAMS // 10]:
+                    del self._known[old]
+            self._known.setdefault(stream, known)
+
+    async def _learn_async(self, stream: StreamKey) -> None:
+        """`_learn` once for all who ask in this loop, who then go on in the order in which they came."""
+        loop = asyncio.get_running_loop()
+        learning = self._learning.get((loop, stream))
+        if learning is None:
+            learning = self._learning[loop, stream] = asyncio.ensure_future(self.in_thread(self._learn, stream))
+            learning.add_done_callback(lambda _: self._learning.pop((loop, stream), None))
+        await asyncio.shield(learning)
+
+    def _register(self, tenant: str) -> None:
+        stream = StreamKey(SYSTEM_TENANT, "tenant", tenant)
+        if self.backend.head(stream) is None:
+            stamp = Stamp(new_id(), time.time())
+            events = [NewEvent("tenant.registered", b"null")]
+            try:
+                self._append(ops.Append(stream, seal(events, stamp, {}), stamp, expected=0))
+            except ConflictError:
+                pass  # another process was faster
+
+    def _compare(self, request: ops.Append, answer: Appended) -> None:
+        """A repeated id must mean the same events: same types, same data. The envelope may differ."""
+        stored: list[Stored] = []
+        while len(stored) < answer.last - answer.first + 1:
+            after = stored[-1].version if stored else answer.first - 1
+            page = self._read(ops.Read(request.stream, after, answer.last - after))
+            if not page:
+                break
+            stored += page
+        found = [(s.envelope.type, s.envelope.blob or bytes(s.envelope.data)) for s in stored]
+        asked = [(e.type, e.blob or bytes(e.data)) for e in map(open_envelope, request.bodies)]
+        if found != asked:
+            raise IdReused(str(request.stream), id=str(request.id))
+
+    # -- committing (one leader at a time) -------------------------------------------------------
+
+    def _commit(self, batch: Sequence[Waiting]) -> Sequence[Waiting]:
+        """Commit a batch; returns the members to try again, at another version."""
+        ready = [entry for entry in cast("Sequence[_Entry]", batch) if self._prepare(entry)]
+        if not ready:
+            return []
+        answers = self._send([cast("Append", entry.prepared) for entry in ready])
+        return [entry for entry, answer in zip(ready, answers, strict=True) if self._take(entry, answer)]
+
+    def _prepare(self, entry: _Entry) -> bool:
+        """Give an append its place. False if its outcome is already decided."""
+        request = entry.request
+        if entry.prepared is not None:
+            # The leader was interrupted before the answer came.
+            if not self._take(entry, self._send_alone(entry.prepared, in_doubt=True)):
+                return False
+        elif request.id is not None and (request.stream, request.id) in self._doubts:
+            # The caller repeats an append whose outcome was unknown: settle that one first, same bytes, same version.
+            entry.prepared = self._doubts.pop((request.stream, request.id))
+            answer = self._send_alone(entry.prepared, in_doubt=True)
+            if isinstance(answer, Appended):
+                answer = Appended(answer.first, answer.last, True, answer.now)
+            if not self._take(entry, answer):
+                return False
+        try:
+            known = self._known.get(request.stream)
+            if known is None:
+                known = self._known[request.stream] = _Known(request.stream, self.backend.head(request.stream))
+        except Exception as error:
+            entry.error = error
+            return False
+        if not _fits(request, known):
+            entry.error = _conflict(request, known)
+            return False
+        records = _chain.extend(known.seed, known.hash, known.version, request.bodies)
+        entry.prepared = Append(
+            request.stream,
+            known.version,
+            known.hash if known.version else b"",
+            known.incarnation,
+            append_id(request.stamp.id if request.id is None else request.id),
+            records,
+            request.id is not None,
+            request.fields,
+        )
+        known.version += len(records)
+        known.hash = records[-1][0]
+        return True
+
+    def _send(self, appends: Sequence[Append]) -> Sequence[_Answer]:
+        """One commit for all. If it surely rolled back, members are tried singly; in doubt, each is settled by its id."""
+        try:
+            return self.backend.append(appends)
+        except Exception as error:
+            doubt = _in_doubt(error)
+            if not doubt and (len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, Closed))):
+                return [error] * len(appends)
+            logger.warning("a commit of %d appends failed (%s); settling them one by one", len(appends), _name(error))
+            return [self._send_alone(append, in_doubt=doubt) for append in appends]
+
+    def _send_alone(self, append: Append, *, in_doubt: bool) -> _Answer:
+        """Send one append until its outcome is certain or time is up.
+
+        Absent is never taken for not done: the same bytes are sent again for the same version. Not done is certain only
+        when that version holds another append, or the engine refuses.
+        """
+        deadline, pause = time.monotonic() + self._settle_seconds, 0.002
+        while True:
+            try:
+                if in_doubt and (stored := self.backend.read(append.stream, after=append.expected, limit=1)):
+                    if (stored[0].append_id, stored[0].hash) == (append.id, append.records[0][0]):
+                        return Appended(append.expected + 1, append.expected + len(append.records), now=time.time())
+                    return Conflict(self.backend.head(append.stream))
+                return self.backend.append([append])[0]
+            except Exception as error:
+                if not in_doubt and not _in_doubt(error):
+                    return error
+                in_doubt = True
+                if time.monotonic() > deadline:
+                    return OutcomeUnknown(_UNKNOWN.format(append.stream, self._settle_seconds, _name(error)))
+            self._pause(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
+            pause = min(pause * 2, 1.0)
+
+    def _take(self, entry: _Entry, answer: _Answer) -> bool:
+        """Take an answer. True if the append must be tried again at another version."""
+        request, prepared, entry.prepared = entry.request, cast("Append", entry.prepared), None
+        if isinstance(answer, Appended):
+            known = self._known.get(request.stream)
+            if answer.duplicate:
+                self._known.pop(request.stream, None)
+            elif known is not None and known.incarnation == prepared.incarnation:
+                known.acknowledged = answer.last
+            entry.result = answer
+            if logger.isEnabledFor(logging.INFO):
+                _report(entry, answer)
+            return False
+        known = self._known.pop(request.stream, None)
+        if isinstance(answer, Exception):
+            if isinstance(answer, OutcomeUnknown):
+                answer.stream, answer.id = str(request.stream), entry.id
+                self._remember_doubt(entry, prepared)
+            entry.error = answer
+            return False
+        if known is not None and _regressed(known, prepared, answer.head):
+            actual = answer.head.version if answer.head else 0
+            entry.error = HeadRegressed(str(request.stream), acknowledged=known.acknowledged, actual=actual)
+            return False
+        fresh = self._known[request.stream] = _Known(request.stream, answer.head)
+        if request.expected is None and _fits(request, fresh):
+            return True
+        entry.error = _conflict(request, fresh)
+        return False
+
+    def _remember_doubt(self, entry: _Entry, prepared: Append) -> None:
+        logger.error("the outcome of an append to %s is unknown (id %s)", entry.request.stream, entry.id)
+        if len(self._doubts) >= KNOWN_DOUBTS:
+            del self._doubts[next(iter(self._doubts))]
+        self._doubts[entry.request.stream, entry.id] = prepared
+
+
+def _first_missing(
+    page: Sequence[Record], anchor: Record | None, after: int, reverse: bool, acknowledged: int
+) -> int | None:
+    """The first version that a page ought to have and has not, at its two ends; None if it is complete."""
+    newest = page[-1].version if page else 0
+    if reverse:
+        expected = after - 1 if after else acknowledged
+        return newest + 1 if newest < min(expected, acknowledged) else None
+    if after and anchor and anchor.version != after:
+        return after
+    return after + 1 if not page and after < acknowledged else None
+
+
+def _fits(request: ops.Append, known: _Known) -> bool:
+    """Whether the append may follow what is known of the stream."""
+    if request.expected is not None:
+        return request.expected == known.version
+    return request.seen is None or request.seen >= known.foreign
+
+
+def _conflict(request: ops.Append, known: _Known) -> ConflictError:
+    expected = request.expected if request.expected is not None else request.seen
+    return ConflictError(str(request.stream), expected=expected or 0, actual=known.version)
+
+
+def _regressed(known: _Known, prepared: Append, head: Head | None) -> bool:
+    """Whether the engine no longer has what it had told us: a lower version, or another record at the same one."""
+    if head is None or head.incarnation != known.incarnation:
+        return False  # deleted, or begun anew
+    if head.version == known.acknowledged == prepared.expected:
+        return head.hash != prepared.expected_hash
+    return head.version < known.acknowledged
+
+
+def _in_doubt(error: Exception) -> bool:
+    """Whether an append that raised this may have been stored. An error that is not ours says nothing either way."""
+    return isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError)
+
+
+def _name(error: Exception) -> str:
+    # The type only: a driver's message may hold content.
+    return type(error).__name__
+
+
+def _outcome(entry: _Entry) -> Appended:
+    if entry.error is not None:
+        raise entry.error
+    return cast("Appended", entry.result)
+
+
+def _report(entry: _Entry, answer: Appended) -> None:
+    """The persistence event: where, how much, how long, for whom. Never content."""
+    request = entry.request
+    size = sum(map(len, request.bodies))
+    milliseconds = (time.perf_counter() - entry.started) * 1000
+    logger.info(
+        "appended %s version %d-%d, %d bytes, %.2f ms, correlation %s",
+        request.stream,
+        answer.first,
+        answer.last,
+        size,
+        milliseconds,
+        request.stamp.correlation,
+        extra={
+            "event": "appended",
+            "tenant": request.stream.tenant,
+            "kind": request.stream.kind,
+            "stream": request.stream.id,
+            "version": answer.last,
+            "bytes": size,
+            "milliseconds": milliseconds,
+            "correlation": request.stamp.correlation,
+            "duplicate": answer.duplicate,
+        },
+    )
+
+
+_HANDLERS: dict[type, Callable[[Log, Any], Any]] = {
+    ops.Read: Log._read,
+    ops.ReadRecords: Log._read_records,
+    ops.GetHead: Log._head,
+    ops.ListHeads: Log._heads,
+    ops.ListDue: Log._due,
+    ops.Delete: Log._delete,
+}
+
+
+def _after_fork_in_child() -> None:
+    for log in list(_open_logs):
+        log._reset()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

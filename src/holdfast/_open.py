@@ -1,0 +1,96 @@
+"""Opening a store by its URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Final, Literal
+from urllib.parse import unquote, urlsplit
+
+from ._ids import checked_tenant
+from ._log import Log
+from ._store import AsyncStore, Store
+from .backends import Backend
+
+_SCHEMES: Final = "a path, sqlite:///agents.db, file:///directory, memory:// or memory://name"
+
+
+def open(  # noqa: A001  holdfast.open is the first thing users type
+    url: str | os.PathLike[str], *, tenant: str = "default", durability: Literal["disk", "process"] = "disk"
+) -> Store:
+    """Open a store, creating it if it is not there.
+
+    `url` is the path of an SQLite file, or `sqlite:///agents.db` (four slashes for an absolute path), `file:///directory`
+    (JSON Lines files one can read with cat and jq), `memory://` (private, gone when closed) or `memory://name`
+    (shared within the process). `durability="disk"`: an acknowledged append survives power loss; `"process"` is
+    faster, survives the death of the process, and may lose the newest appends when the machine goes down.
+    """
+    checked_tenant(tenant)
+    if durability not in ("disk", "process"):
+        raise ValueError("durability is 'disk' or 'process'")
+    return Store(Log(_backend(os.fspath(url), durability)), tenant)
+
+
+def aopen(
+    url: str | os.PathLike[str], *, tenant: str = "default", durability: Literal["disk", "process"] = "disk"
+) -> Opening:
+    """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
+    return Opening(url, tenant, durability)
+
+
+class Opening:
+    """A store about to be opened: await it, or enter it."""
+
+    def __init__(self, url: str | os.PathLike[str], tenant: str, durability: Literal["disk", "process"]) -> None:
+        self._url, self._tenant, self._durability = url, tenant, durability
+        self._store: AsyncStore | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncStore]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncStore:
+        store = await asyncio.to_thread(open, self._url, tenant=self._tenant, durability=self._durability)
+        return AsyncStore(store._log, store.tenant)
+
+    async def __aenter__(self) -> AsyncStore:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+
+def _backend(url: str, durability: Literal["disk", "process"]) -> Backend:
+    """The backend a URL names; each engine is imported only when it is used."""
+    if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", url):
+        return _sqlite(url, durability)
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise ValueError(f"a {parts.scheme}:// URL takes no options; use keyword arguments of open()")
+    if parts.scheme == "memory":
+        from .backends.memory import MemoryBackend
+
+        return MemoryBackend.named(parts.netloc) if parts.netloc else MemoryBackend()
+    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
+        return _sqlite(unquote(parts.path[1:]), durability)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and len(parts.path) > 1:
+        from .backends.files import FilesBackend
+
+        return FilesBackend(unquote(parts.path), durability=durability)
+    raise ValueError(f"a store URL is {_SCHEMES}; this one begins with {parts.scheme!r}")
+
+
+def _sqlite(path: str, durability: Literal["disk", "process"]) -> Backend:
+    from .backends.sqlite import SQLiteBackend
+
+    if not path or path == ":memory:":
+        raise ValueError("name a file, like 'agents.db'; for a store in memory use memory://")
+    if os.path.isdir(path):
+        raise ValueError("this path is a directory; name a file in it, or use file:///directory for JSON files")
+    return SQLiteBackend(path, durability=durability)

@@ -1,0 +1,186 @@
+"""Operations: decide without I/O, say what to read or append next; and the two drivers that run any of them.
+
+An operation is a generator. It yields requests (`yield from read(...)`, `yield from append(...)`, … are the only
+yields) and returns its result. `run` calls the log for each request, `run_async` awaits it. Rules that keep this
+simple: one decisive append each, everything before it harmless if orphaned; no user code, clock, randomness or
+context variable inside (ids, time and correlation id come in as arguments), so that a conflict simply runs it
+again; no yield in `finally`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from ._events import NewEvent, Stamp, Stored
+from .backends import Appended, Cursor, Fields, Head, Record, StreamKey
+from .errors import Conflict, HoldfastError
+
+T = TypeVar("T")
+
+RERUNS = 100
+"""How often an operation is run again after conflicts before the caller gets the Conflict."""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """One page of verified events; see `Backend.read`."""
+
+    stream: StreamKey
+    after: int = 0
+    limit: int | None = None
+    reverse: bool = False
+
+
+class ReadRecords(msgspec.Struct, frozen=True):
+    """One page of verified records, their bodies as stored (blob chunks)."""
+
+    stream: StreamKey
+    after: int = 0
+
+
+class GetHead(msgspec.Struct, frozen=True):
+    stream: StreamKey
+
+
+class ListHeads(msgspec.Struct, frozen=True):
+    tenant: str
+    kind: str
+    status: str | None = None
+    after: str = ""
+    limit: int = 500
+
+
+class ListDue(msgspec.Struct, frozen=True):
+    tenant: str
+    kind: str
+    before: float | None = None
+    after: Cursor | None = None
+    limit: int = 100
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Append records to a stream. Where, is said in one of three ways:
+
+    `expected=n`: at version n exactly, else `Conflict`. `seen=n`: wherever the stream is now, provided that all records after
+    version n are this process's own, else `Conflict`. Neither: wherever it is.
+    """
+
+    stream: StreamKey
+    bodies: Sequence[bytes]
+    stamp: Stamp
+    events: Sequence[NewEvent] = ()
+    id: str | None = None
+    expected: int | None = None
+    seen: int | None = None
+    fields: Fields | None = None
+
+
+class Delete(msgspec.Struct, frozen=True):
+    stream: StreamKey
+    expected: Head
+    upto: int | None = None
+
+
+Request = Read | ReadRecords | GetHead | ListHeads | ListDue | Append | Delete
+Operation = Generator[Request, Any, T]
+
+
+def read(
+    stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+) -> Operation[list[Stored]]:
+    """One page of events. May be shorter than `limit`; empty only at the end."""
+    return cast("list[Stored]", (yield Read(stream, after, limit, reverse)))
+
+
+def read_records(stream: StreamKey, *, after: int = 0) -> Operation[Sequence[Record]]:
+    return cast("Sequence[Record]", (yield ReadRecords(stream, after)))
+
+
+def head(stream: StreamKey) -> Operation[Head | None]:
+    return cast("Head | None", (yield GetHead(stream)))
+
+
+def heads(
+    tenant: str, kind: str, *, status: str | None = None, after: str = "", limit: int = 500
+) -> Operation[Sequence[Head]]:
+    return cast("Sequence[Head]", (yield ListHeads(tenant, kind, status, after, limit)))
+
+
+def due(
+    tenant: str, kind: str, *, before: float | None = None, after: Cursor | None = None, limit: int = 100
+) -> Operation[Sequence[Head]]:
+    return cast("Sequence[Head]", (yield ListDue(tenant, kind, before, after, limit)))
+
+
+def append(request: Append) -> Operation[Appended]:
+    return cast("Appended", (yield request))
+
+
+def delete(stream: StreamKey, *, expected: Head, upto: int | None = None) -> Operation[bool]:
+    return cast("bool", (yield Delete(stream, expected, upto)))
+
+
+class Handler(Protocol):
+    """What the drivers need of a log."""
+
+    def handle(self, request: Request) -> Any: ...
+
+    async def handle_async(self, request: Request) -> Any: ...
+
+
+def run(handler: Handler, operation: Operation[T]) -> T:
+    """Run an operation, calling the log for each request."""
+    step: Callable[[Any], Request] = operation.send
+    value: Any = None
+    try:
+        while True:
+            try:
+                request = step(value)
+            except StopIteration as done:
+                return cast("T", done.value)
+            try:
+                step, value = operation.send, handler.handle(request)
+            except HoldfastError as error:  # the operation may catch it and decide again
+                step, value = operation.throw, error
+    finally:
+        operation.close()
+
+
+async def run_async(handler: Handler, operation: Operation[T]) -> T:
+    """Run an operation, awaiting the log for each request."""
+    step: Callable[[Any], Request] = operation.send
+    value: Any = None
+    try:
+        while True:
+            try:
+                request = step(value)
+            except StopIteration as done:
+                return cast("T", done.value)
+            try:
+                step, value = operation.send, await handler.handle_async(request)
+            except HoldfastError as error:
+                step, value = operation.throw, error
+    finally:
+        operation.close()
+
+
+def run_until_settled(handler: Handler, make: Callable[[], Operation[T]]) -> T:
+    """Run an operation, and run it again from the start when another writer came first."""
+    for _ in range(RERUNS - 1):
+        try:
+            return run(handler, make())
+        except Conflict:
+            continue
+    return run(handler, make())
+
+
+async def run_until_settled_async(handler: Handler, make: Callable[[], Operation[T]]) -> T:
+    """`run_until_settled`, awaited."""
+    for _ in range(RERUNS - 1):
+        try:
+            return await run_async(handler, make())
+        except Conflict:
+            continue
+    return await run_async(handler, make())

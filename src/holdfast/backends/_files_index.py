@@ -1,0 +1,206 @@
+"""The index beside the files: what can be listed, and which streams have to be looked at first.
+
+It is derived from the files, never synced, and may be deleted at any time. A row is marked dirty
+before its file is touched and cleaned after, so that after a kill it is known which rows not to believe.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from ._seam import Cursor, Fields, StreamKey
+
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE meta(format INTEGER, boot TEXT, device INTEGER, inode INTEGER);
+CREATE TABLE streams(
+    n INTEGER PRIMARY KEY, tenant BLOB, kind BLOB, id BLOB,
+    inode INTEGER, size INTEGER, version INTEGER, hash BLOB, incarnation BLOB,
+    status BLOB, due REAL, fields BLOB, ids INTEGER, dirty INTEGER, synced INTEGER,
+    UNIQUE(tenant, kind, id));
+CREATE INDEX by_status ON streams(tenant, kind, status, id) WHERE status IS NOT NULL;
+CREATE INDEX by_due ON streams(tenant, kind, due, id) WHERE due IS NOT NULL;
+CREATE INDEX dirty ON streams(tenant, kind) WHERE dirty = 1;
+CREATE TABLE ids(n INTEGER, append BLOB, first INTEGER, last INTEGER, PRIMARY KEY(n, append)) WITHOUT ROWID;
+"""
+_COLUMNS = "tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced"
+_THIS = "tenant = ? AND kind = ? AND id = ?"
+_OF_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"  # noqa: S608 - constants only
+_PUT = """
+INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced, status, due)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT(tenant, kind, id) DO UPDATE SET
+    inode = excluded.inode, size = excluded.size, version = excluded.version, hash = excluded.hash,
+    incarnation = excluded.incarnation, fields = excluded.fields, ids = excluded.ids,
+    dirty = excluded.dirty, synced = excluded.synced, status = excluded.status, due = excluded.due
+"""
+_MARK = """
+INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced)
+VALUES(?, ?, ?, 0, 0, 0, x'', x'', ?, 0, 1, 0) ON CONFLICT(tenant, kind, id) DO UPDATE SET dirty = 1
+"""
+
+
+class Identity(NamedTuple):
+    """What an index belongs to: one boot of the machine, and one root folder (a copy of it is another)."""
+
+    boot: str
+    device: int
+    inode: int
+
+
+class Row(NamedTuple):
+    """What was known of a stream's file when it was last acknowledged or read. Version 0: deleted, or never stored.
+
+    `ids` counts the append ids the index has for it. `synced` is False after a rebuild: the
+    file was valid, but nobody has yet made sure that it is on the disk.
+    """
+
+    stream: StreamKey
+    inode: int
+    size: int
+    version: int
+    hash: bytes
+    incarnation: bytes
+    fields: Fields
+    ids: int = 0
+    dirty: bool = False
+    synced: bool = True
+
+
+class Index:
+    """One SQLite database, for one thread at a time: its owner sees to that."""
+
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+        if create or path == ":memory:":
+            flags |= apsw.SQLITE_OPEN_CREATE
+        self._db = apsw.Connection(path, flags=flags)
+        self.inode = 0 if path == ":memory:" else os.stat(path, follow_symlinks=False).st_ino
+        # Without this the last one to close would delete the log by its name, which
+        # may by then be that of a new index.
+        self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        for pragma in ("busy_timeout = 30000", "journal_mode = WAL", "synchronous = OFF", "trusted_schema = OFF"):
+            self._db.execute(f"PRAGMA {pragma}").fetchall()
+
+    def identity(self) -> Identity | None:
+        """What the index says it belongs to; None if it was never finished, or has another format."""
+        with suppress(apsw.SQLError):
+            for format, boot, device, inode in self._db.execute("SELECT format, boot, device, inode FROM meta"):
+                if format == FORMAT:
+                    return Identity(boot, device, inode)
+        return None
+
+    def fill(self, identity: Identity, rows: Iterable[Row]) -> None:
+        """Fill an empty index, in one transaction."""
+        with self._db:
+            self._db.execute(_SCHEMA).fetchall()
+            for row in rows:
+                self._db.execute(_PUT, _values(row))
+            self._db.execute("INSERT INTO meta VALUES(?, ?, ?, ?)", (FORMAT, *identity))
+
+    def get(self, stream: StreamKey) -> Row | None:
+        found = self._db.execute(f"SELECT {_COLUMNS} FROM streams WHERE {_THIS}", _key(stream)).fetchone()  # noqa: S608
+        return _row(found) if found else None
+
+    def mark(self, streams: Iterable[StreamKey]) -> None:
+        """Say that the rows of these streams are not to be believed until they are put again."""
+        with self._db:
+            for stream in streams:
+                self._db.execute(_MARK, (*_key(stream), _NO_FIELDS))
+
+    def put(self, rows: Iterable[Row], ids: Iterable[tuple[StreamKey, bytes, int, int]] = ()) -> None:
+        """Store rows, and append ids that are new in them. Ids of a former life of the stream are forgotten."""
+        with self._db:
+            for row in rows:
+                key = _key(row.stream)
+                if not row.ids:
+                    self._db.execute(f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_THIS})", key)  # noqa: S608
+                self._db.execute(_PUT, _values(row))
+            for stream, append, first, last in ids:
+                self._db.execute(
+                    f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_THIS}",  # noqa: S608
+                    (append, first, last, *_key(stream)),
+                )
+
+    def find(self, stream: StreamKey, append: bytes) -> tuple[int, int] | None:
+        """The versions of an append id."""
+        sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_THIS} AND append = ?"  # noqa: S608
+        found = self._db.execute(sql, (*_key(stream), append)).fetchone()
+        return (found[0], found[1]) if found else None
+
+    def heads(
+        self, tenant: str, kind: str, status: str | None, after: str, limit: int
+    ) -> tuple[Sequence[Row], Sequence[Row]]:
+        """Clean rows of a page in order, and all dirty rows of the kind."""
+        where, values = "dirty = 0 AND version > 0 AND id > ?", [after.encode()]
+        if status is not None:
+            where, values = f"{where} AND status = ?", [*values, status.encode()]
+        return self._page(tenant, kind, f"{where} ORDER BY id LIMIT ?", [*values, limit])
+
+    def due(
+        self, tenant: str, kind: str, before: float | None, after: Cursor | None, limit: int
+    ) -> tuple[Sequence[Row], Sequence[Row]]:
+        """The same in the order of `due`."""
+        where, values = "dirty = 0 AND version > 0 AND due IS NOT NULL", list[Any]()
+        if before is not None:
+            where, values = f"{where} AND due <= ?", [before]
+        if after is not None:
+            where, values = f"{where} AND (due, id) > (?, ?)", [*values, after[0], after[1].encode()]
+        return self._page(tenant, kind, f"{where} ORDER BY due, id LIMIT ?", [*values, limit])
+
+    def _page(self, tenant: str, kind: str, where: str, values: Sequence[Any]) -> tuple[list[Row], list[Row]]:
+        of_kind = (tenant.encode(), kind.encode())
+        # One transaction: a row that is cleaned in between must not slip through both questions.
+        with self._db:
+            clean = self._db.execute(f"{_OF_KIND} AND {where}", (*of_kind, *values)).fetchall()
+            dirty = self._db.execute(f"{_OF_KIND} AND dirty = 1", of_kind).fetchall()
+        return [_row(found) for found in clean], [_row(found) for found in dirty]
+
+    def data_bytes(self) -> int:
+        """The bytes of all streams."""
+        return int(self._db.execute("SELECT coalesce(sum(size), 0) FROM streams").fetchall()[0][0])
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is. Empty where that is unknown: then no index outlives its process."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+_NO_FIELDS = msgspec.msgpack.encode(Fields())
+_decode_fields = msgspec.msgpack.Decoder(Fields).decode
+
+
+def _key(stream: StreamKey) -> tuple[bytes, bytes, bytes]:
+    # As bytes: they order as the seam wants, and NUL is nothing special in them.
+    return stream.tenant.encode(), stream.kind.encode(), stream.id.encode()
+
+
+def _values(row: Row) -> tuple[Any, ...]:
+    fields = row.fields
+    return (
+        *_key(row.stream),
+        *(row.inode, row.size, row.version, row.hash, row.incarnation),
+        *(msgspec.msgpack.encode(fields), row.ids, int(row.dirty), int(row.synced)),
+        *(None if fields.status is None else fields.status.encode(), fields.due),
+    )
+
+
+def _row(found: Sequence[Any]) -> Row:
+    tenant, kind, id, inode, size, version, digest, incarnation, fields, ids, dirty, synced = found
+    stream = StreamKey(tenant.decode(), kind.decode(), id.decode())
+    known = _decode_fields(fields)
+    return Row(stream, inode, size, version, digest, incarnation, known, ids, bool(dirty), bool(synced))

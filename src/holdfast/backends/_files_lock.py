@@ -1,0 +1,75 @@
+"""The writers' lock: one thread of one process at a time may change the files of a root."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..errors import Unavailable
+
+LOCK_FILE = "lock"
+_PATIENCE = 30.0
+
+
+class WriterLock:
+    """flock on a file that is never renamed or deleted, and a lock among the threads of this process.
+
+    flock and not fcntl locks: those are lost when any handle of the file is closed. The lock belongs to the
+    open file, which a forked child shares: `forget` drops it there without unlocking the parent's.
+    The same thread may take the lock again.
+    """
+
+    def __init__(self, open: Callable[[], int]) -> None:
+        self._open = open
+        self._threads = threading.RLock()
+        self._file: int | None = None
+        self._depth = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock. `Unavailable` if somebody else keeps it for half a minute."""
+        if not self._threads.acquire(timeout=_PATIENCE):
+            raise Unavailable("another thread keeps the store locked; nothing was written")
+        try:
+            if self._depth == 0:
+                self._lock()
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and self._file is not None:
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _lock(self) -> None:
+        if self._file is None:
+            self._file = self._open()
+        deadline, pause = time.monotonic() + _PATIENCE, 0.0002
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR):
+                    raise
+            # A blocking flock would wait for ever for a process that was stopped while it held the lock.
+            if time.monotonic() > deadline:
+                raise Unavailable("another process keeps the store locked; nothing was written")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+
+    def forget(self) -> None:
+        """In a forked child: begin anew. The parent's lock stays as it is."""
+        self._threads, self._depth = threading.RLock(), 0
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

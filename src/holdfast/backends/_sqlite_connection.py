@@ -1,0 +1,239 @@
+"""SQLite connections that do what they promise, and the thread that checkpoints.
+
+Every pragma is executed and read back alone: `journal_mode` answers the mode in force rather than
+failing, and apsw's `execute` stops a multi-statement string at its first row.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal, cast
+
+import apsw
+
+from ..errors import (
+    CorruptRecord,
+    HoldfastError,
+    ReadOnly,
+    StorageFull,
+    Unavailable,
+    UnsupportedFilesystem,
+    UnsupportedVersion,
+)
+from . import _sqlite_sql as sql
+
+BUSY_SECONDS = 30.0
+WAL_LIMIT_BYTES = 64 * 1024 * 1024
+
+_creating = threading.Lock()
+
+
+def create_file(path: str) -> None:
+    """Create the database file readable by its owner alone, whatever the umask; an existing file is left as it is.
+
+    SQLite gives `-wal` and `-shm` the permissions of the database.
+    """
+    with _creating:
+        try:
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise _cannot_open(path, error) from error
+        os.fchmod(file, 0o600)
+        os.close(file)
+
+
+def connect(path: str, *, durability: Literal["disk", "process"], vfs: str | None) -> apsw.Connection:
+    """An open connection, its pragmas in force and its schema current."""
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+        try:
+            _configure(connection, path, durability)
+            _migrate(connection, path)
+        except BaseException:
+            connection.close(force=True)
+            raise
+    except apsw.Error as error:
+        raise translate(error, path) from error
+    return connection
+
+
+def _configure(connection: apsw.Connection, path: str, durability: str) -> None:
+    connection.set_busy_handler(_BusyHandler())
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    _refuse_strangers(connection, path)
+    _pragma(connection, "trusted_schema", "OFF", 0)
+    _pragma(connection, "cell_size_check", "ON", 1)
+    _pragma(connection, "mmap_size", "0", 0)
+    mode = _wal(connection)
+    if mode != "wal":
+        raise UnsupportedFilesystem(path, f"no write-ahead log, journal mode {mode!r}")
+    _pragma(connection, "synchronous", "FULL" if durability == "disk" else "NORMAL", 2 if durability == "disk" else 1)
+    _pragma(connection, "journal_size_limit", str(WAL_LIMIT_BYTES), WAL_LIMIT_BYTES)
+    connection.wal_autocheckpoint(0)
+    if sys.platform == "darwin" and durability == "disk":
+        # fsync on macOS only hands the data to the drive; F_FULLFSYNC waits for it.
+        _pragma(connection, "fullfsync", "ON", 1)
+        _pragma(connection, "checkpoint_fullfsync", "ON", 1)
+
+
+def _pragma(connection: apsw.Connection, name: str, value: str, expected: int) -> None:
+    connection.execute(f"PRAGMA {name} = {value}").fetchall()
+    actual = connection.execute(f"PRAGMA {name}").fetchone()
+    if actual != (expected,):
+        raise Unavailable(f"SQLite did not accept PRAGMA {name} = {value}")
+
+
+def _wal(connection: apsw.Connection) -> str:
+    """Switch to WAL mode. The switch needs the file for itself for a moment, and does not wait by itself."""
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchall()[0]
+    deadline = time.monotonic() + BUSY_SECONDS
+    while mode != "wal":
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0]
+            break
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))  # noqa: S311  jitter, not a secret
+    return str(mode)
+
+
+def _refuse_strangers(connection: apsw.Connection, path: str) -> None:
+    """Refuse a database that is not ours before changing anything in it."""
+    (application,) = connection.execute("PRAGMA application_id").fetchall()[0]
+    if application == sql.APPLICATION_ID:
+        return
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0]
+    if application or objects:
+        raise UnsupportedVersion(f"{path} is an SQLite database, but not a Holdfast store; choose another path")
+
+
+def _migrate(connection: apsw.Connection, path: str) -> None:
+    """Bring the schema up to date, safely when many processes start at once."""
+    if _version(connection, path) == len(sql.MIGRATIONS):
+        return
+    with _transaction(connection):
+        for number, migration in enumerate(sql.MIGRATIONS[_version(connection, path) :], _version(connection, path)):
+            for statement in migration.split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number + 1}")
+        connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+
+
+def _version(connection: apsw.Connection, path: str) -> int:
+    version = cast("int", connection.execute("PRAGMA user_version").fetchall()[0][0])
+    if version > len(sql.MIGRATIONS):
+        raise UnsupportedVersion(
+            f"{path} has schema {version}, this Holdfast knows up to {len(sql.MIGRATIONS)}; upgrade Holdfast"
+        )
+    return version
+
+
+class _transaction:  # noqa: N801  used like a function
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+
+    def __enter__(self) -> None:
+        self.connection.execute(sql.BEGIN)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.connection.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+class _BusyHandler:
+    """Wait for another process with short, jittered naps: SQLite's own steps up to 100 ms leave the file idle."""
+
+    def __init__(self) -> None:
+        self.deadline = 0.0
+
+    def __call__(self, attempt: int) -> bool:
+        now = time.monotonic()
+        if attempt == 0:
+            self.deadline = now + BUSY_SECONDS
+        if now > self.deadline:
+            return False
+        time.sleep(random.uniform(0.00005, min(0.0005 * (attempt + 1), 0.005)))  # noqa: S311  jitter, not a secret
+        return True
+
+
+class Checkpointer:
+    """Moves the WAL into the database in a thread of its own, started when there is first something to do."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def wake(self) -> None:
+        if self._wake.is_set():
+            return
+        self._wake.set()
+        with self._lock:
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            thread = self._thread
+        self._wake.set()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        connection: apsw.Connection | None = None
+        try:
+            while True:
+                self._wake.wait()
+                self._wake.clear()
+                if self._stopping:
+                    return
+                try:
+                    connection = connection or self._connect()
+                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                except (apsw.Error, HoldfastError):
+                    # The WAL stays as it is and holds everything; the next commit wakes us again.
+                    continue
+        finally:
+            if connection is not None:
+                connection.close(force=True)
+
+
+def translate(error: apsw.Error, path: str) -> HoldfastError:
+    """The driver's error as ours. SQLite's messages hold no content; the result code says enough."""
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, apsw.FullError):
+        return StorageFull(f"no room to write to {path}; free some space, nothing was lost")
+    if isinstance(error, (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError)):
+        return ReadOnly(f"{path} cannot be written to ({reason}); check permissions and mount options")
+    if isinstance(error, apsw.NotADBError):
+        return UnsupportedVersion(f"{path} is not an SQLite database; choose another path")
+    if isinstance(error, apsw.CorruptError):
+        return CorruptRecord(path, what=f"SQLite reports {reason}")
+    if isinstance(error, apsw.BusyError):
+        return Unavailable(f"another process kept {path} locked for {BUSY_SECONDS:.0f} s")
+    return Unavailable(f"{path}: {reason}")
+
+
+def _cannot_open(path: str, error: OSError) -> HoldfastError:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ReadOnly(f"cannot create {path}: {error.strerror}; check permissions")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(f"no room to create {path}")
+    if error.errno == errno.ENOENT:
+        return Unavailable(f"cannot create {path}: its directory does not exist; create it first")
+    if error.errno == errno.EISDIR:
+        return Unavailable(f"{path} is a directory; name a file, or use file:// for a directory of JSON files")
+    return Unavailable(f"cannot create {path}: {error.strerror}")
