@@ -57,7 +57,8 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
     `room` is counted down by what the JSON takes at least, so shared or circular parts come to an end.
     """
     found: list[Any] = [value] if type(value) is dict or type(value) is list else [(value,)]
-    for part in found:  # grows while it is walked
+    level_end = 1
+    for seen, part in enumerate(found, 1):  # grows while it is walked, level by level
         room -= 2 * len(part)
         if room < 0:
             return False
@@ -96,22 +97,26 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
                         return False
                 elif item is not None and kind is not bool:
                     return False
-    # With at most max_depth containers in all, none can be deeper than that.
-    return room >= 0 and (len(found) <= max_depth or not _is_deeper(value, max_depth))
+        if seen == level_end < len(found):
+            level_end = len(found)
+            max_depth -= 1
+            if max_depth <= 0:
+                return False
+    return room >= 0
 
 
 def _is_deeper(value: Any, max_depth: int) -> bool:
     """Whether dicts and lists in `value` are nested in more than `max_depth` levels. It must be finite."""
-    level = [value] if type(value) is dict or type(value) is list else []
+    level: list[Any] = [value] if type(value) is dict or type(value) is list else []
     for _ in range(max_depth):
-        if not level:
+        below = []
+        for part in level:
+            for item in part.values() if type(part) is dict else part:
+                if type(item) is dict or type(item) is list:
+                    below.append(item)  # not a comprehension: before 3.12 that is one more call for each level
+        if not below:
             return False
-        level = [
-            item
-            for part in level
-            for item in (part.values() if type(part) is dict else part)
-            if type(item) is dict or type(item) is list
-        ]
+        level = below
     return bool(level)
 
 
@@ -206,7 +211,15 @@ def decode_as(raw: bytes, declared: Any, *, max_depth: int = MAX_DEPTH) -> Any:
 
 
 def _is_deep(raw: bytes, max_depth: int) -> bool:
-    return raw.count(b"[") + raw.count(b"{") > max_depth and _nesting(raw) > max_depth
+    """Whether `raw` is nested in more than `max_depth` levels, before the declared type makes objects of it."""
+    if raw.count(b"[") + raw.count(b"{") <= max_depth:
+        return False
+    try:
+        return _is_deeper(_read(raw), max_depth)
+    except RecursionError:
+        return _nesting(raw) > max_depth
+    except ValueError:  # not JSON, as the decoder of the declared type will say
+        return False
 
 
 _BRACKETS = b"[]{}"
@@ -215,7 +228,7 @@ _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
 
 
 def _nesting(raw: bytes) -> int:
-    """How deep the brackets outside of strings are nested, in JSON or what looks like it."""
+    """How deep the brackets outside of strings are nested. Slow, but needs no stack."""
     outside = re.sub(rb'"[^"]*"', b"", raw.replace(rb"\\", b"").replace(rb"\"", b""))
     steps = outside.translate(_STEPS, delete=_OTHERS)
     return max(accumulate(memoryview(steps).cast("b")), default=0)

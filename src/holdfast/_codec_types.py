@@ -180,7 +180,8 @@ def _read_pydantic(kind: Any, data: object) -> object:
     except ValueError as error:  # pydantic.ValidationError is one; its text quotes the input
         if hasattr(error, "errors"):
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = f" (field {'.'.join(map(str, first['loc']))[:100]}: {first['type']})"
+            field = ".".join(map(str, first["loc"]))[:100]
+            where = f" ({field or kind.__qualname__}: {first['type']})"
     raise Misfit(f"does not validate as {kind.__qualname__}{where}")
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import json
 import math
 import pathlib
@@ -56,18 +57,23 @@ def type_name(value: object) -> str:
     return f"{module}{kind.__qualname__}"[-100:]
 
 
-def field_names(value: object) -> list[str] | None:
+def field_names(value: object) -> tuple[str, ...] | None:
     """The fields of a dataclass, msgspec, attrs or Pydantic object, or None if it is none of them."""
     kind: Any = type(value)
-    if isinstance(value, msgspec.Struct):
-        return list(value.__struct_fields__)
+    names = _class_fields(kind)
+    extra = getattr(value, "__pydantic_extra__", None) if names is not None else None
+    return (*names, *extra) if names is not None and extra else names
+
+
+@functools.lru_cache(maxsize=512)
+def _class_fields(kind: Any) -> tuple[str, ...] | None:
+    if issubclass(kind, msgspec.Struct):
+        return tuple(kind.__struct_fields__)
     if dataclasses.is_dataclass(kind):
-        return [field.name for field in dataclasses.fields(kind)]
+        return tuple(field.name for field in dataclasses.fields(kind))
     if hasattr(kind, "__attrs_attrs__"):
-        return [field.name for field in kind.__attrs_attrs__]
-    if is_pydantic_model(kind):
-        return [*kind.model_fields, *(getattr(value, "__pydantic_extra__", None) or ())]
-    return None
+        return tuple(field.name for field in kind.__attrs_attrs__)
+    return tuple(kind.model_fields) if is_pydantic_model(kind) else None
 
 
 def is_pydantic_model(kind: type) -> bool:
@@ -240,6 +246,8 @@ def _labels(place: _Link | None) -> list[object]:
 
 _Pairs = list[tuple[object, object, object]]  # (label, before, after)
 _CHANGED = "would come back as another value"
+_NATIVE = (str, int, float, bool, list, dict)
+_ATOMS = frozenset({str, int, bool, type(None), bytes, uuid.UUID, datetime.date, datetime.timedelta})
 
 
 def _compare(before: Any, after: Any) -> str | _Pairs:
@@ -248,8 +256,12 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
     if kind is not type(after):
         if kind is int and type(after) is float and before == after:
             return []
-        change = f"{type_name(before)} would come back as {type_name(after)}"
-        return f"{change}: declare its type, or convert it{_conversion(before)}"
+        if after is _ABSENT:
+            return "would be lost: the declared type has no place for it"
+        converted = _conversion(before) if type(after) in _NATIVE and kind not in _NATIVE else f" to {type_name(after)}"
+        return f"{type_name(before)} would come back as {type_name(after)}: declare its type, or convert it{converted}"
+    if kind in _ATOMS:
+        return [] if before == after else f"{type_name(before)} {_CHANGED}"
     if isinstance(before, dict):
         return _compare_dicts(before, after)
     if isinstance(before, (list, tuple)):
@@ -264,17 +276,21 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
     names = field_names(before)
     if names is not None:
         return [(name, getattr(before, name, _ABSENT), getattr(after, name, _ABSENT)) for name in names]
-    return [] if _equal(before, after) else f"{type_name(before)} {_CHANGED}"
+    if _equal(before, after):
+        return []
+    moment = isinstance(before, (datetime.datetime, datetime.time))
+    return (
+        f"{type_name(before)} {_CHANGED}{': fold=1 and offsets with seconds are not kept, use UTC' if moment else ''}"
+    )
 
 
 def _compare_dicts(before: dict[Any, Any], after: dict[Any, Any]) -> str | _Pairs:
     if len(before) > len(after):  # an unknown field of a TypedDict, or two keys that are one as text
-        lost = next((key for key in before if key not in after), None)
-        return f"the key {_segment(lost)} would be lost: the declared type has no place for it"
+        return [(key, item, _ABSENT) for key, item in before.items() if key not in after][:1] or "a key would be lost"
     for key, twin in zip(before, after, strict=False):
         if difference(key, twin) is not None:
             if type(key) is type(twin):
-                return f"the key {_segment(key)} would be moved or changed"
+                return "a key would come back changed or in another place"
             return f"a key of type {type_name(key)} would come back as {type_name(twin)}: declare the type of the dict"
     if len(before) < len(after):
         return "keys would be added"

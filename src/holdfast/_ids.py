@@ -52,14 +52,15 @@ def new_id() -> int:
     """
     milliseconds = time.time_ns() // 1_000_000
     noise = int.from_bytes(os.urandom(10), "big")
-    # 48 bits of time, version 7, 12 random bits, variant 2, 61 random bits below a zero bit to count into.
-    return milliseconds << 80 | 0x7 << 76 | (noise >> 68) << 64 | 0b10 << 62 | noise & ((1 << 61) - 1)
+    # 48 bits of time, version 7, 12 random bits, variant 2, 62 random bits but for one that is zero, to count into.
+    return milliseconds << 80 | 0x7 << 76 | (noise >> 68) << 64 | 0b10 << 62 | noise & ((1 << 62) - 1) & ~(1 << 47)
 
 
-def id_text(id: int) -> str:
-    """The usual form of a UUID."""
-    text = f"{id:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+def id_texts(id: int, count: int) -> list[str]:
+    """The usual form of a UUID, and of the ones that follow it."""
+    text = f"{id >> 48:020x}"
+    front, low = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:]}-", id & (1 << 48) - 1
+    return [f"{front}{low + index:012x}" for index in range(count)]
 
 
 def append_id(id: int | str) -> bytes:

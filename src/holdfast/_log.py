@@ -24,7 +24,7 @@ from . import _operations as ops
 from ._codec import Undecodable
 from ._committer import Committer, Waiting
 from ._events import NewEvent, Stamp, Stored, open_envelope, seal
-from ._ids import SYSTEM_TENANT, append_id, id_text, new_id
+from ._ids import SYSTEM_TENANT, append_id, id_texts, new_id
 from .backends import Append, Appended, Backend, Conflict, Description, Head, Record, StreamKey
 from .errors import Closed, CorruptRecord, HeadRegressed, HoldfastError, IdReused, OutcomeUnknown, ReadOnly, Unavailable
 from .errors import Conflict as ConflictError
@@ -60,19 +60,20 @@ class _Known:
 
 
 class _Entry(Waiting):
-    """An append on its way. `prepared` is what was last sent to the backend without a certain answer."""
+    """An append on its way. `prepared` is what was last sent to the backend without a certain answer, `basis` what it rests on."""
 
-    __slots__ = ("prepared", "request", "started")
+    __slots__ = ("basis", "prepared", "request", "started")
 
     def __init__(self, request: ops.Append) -> None:
         super().__init__()
         self.request = request
         self.prepared: Append | None = None
+        self.basis: _Known | None = None
         self.started = time.perf_counter()
 
     @property
     def id(self) -> str:
-        return self.request.id if self.request.id is not None else id_text(self.request.stamp.id)
+        return self.request.id if self.request.id is not None else id_texts(self.request.stamp.id, 1)[0]
 
 
 class Log:
@@ -177,10 +178,12 @@ class Log:
         """One verified page, ascending or descending."""
         known = self._known.get(stream) or _Known(stream, self.backend.head(stream))
         for _ in range(REREADS):
+            # Taken before the page is read: what is acknowledged meanwhile may be missing from it.
+            acknowledged = known.acknowledged
             page, anchor = self._anchored_page(stream, after, limit, reverse)
             bad = _chain.first_bad(known.seed, anchor, page)
             if bad is None:
-                bad = _first_missing(page, anchor, after, reverse, known.acknowledged)
+                bad = _first_missing(page, anchor, after, reverse, acknowledged)
             if bad is None:
                 return page[::-1] if reverse else page
             # The stream may have been deleted and begun anew since we learned of it: look again before crying wolf.
@@ -237,9 +240,9 @@ class Log:
         if self._closed:
             raise Closed("the store was closed; open it again")
         if stream.tenant not in self._tenants:
-            self._tenants.add(stream.tenant)
             if stream.tenant != SYSTEM_TENANT:
                 self._register(stream.tenant)
+            self._tenants.add(stream.tenant)  # not before: if registering failed, the next append has to do it
         known = _Known(stream, self.backend.head(stream))
         with self._lock:
             if len(self._known) >= KNOWN_STREAMS:
@@ -316,6 +319,7 @@ class Log:
             entry.error = _conflict(request, known)
             return False
         records = _chain.extend(known.seed, known.hash, known.version, request.bodies)
+        entry.basis = known
         entry.prepared = Append(
             request.stream,
             known.version,
@@ -384,7 +388,9 @@ class Log:
                 self._remember_doubt(entry, prepared)
             entry.error = answer
             return False
-        if known is not None and _regressed(known, prepared, answer.head):
+        # Only what this append was prepared on can have regressed: an earlier member of the batch may have met
+        # the same conflict and learned the stream anew.
+        if known is not None and known is entry.basis and _regressed(known, prepared, answer.head):
             actual = answer.head.version if answer.head else 0
             entry.error = HeadRegressed(str(request.stream), acknowledged=known.acknowledged, actual=actual)
             return False

@@ -58,11 +58,19 @@ def connect(path: str, *, durability: Literal["disk", "process"], vfs: str | Non
             _configure(connection, path, durability)
             _migrate(connection, path)
         except BaseException:
-            connection.close(force=True)
+            close(connection)
             raise
     except apsw.Error as error:
         raise translate(error, path) from error
     return connection
+
+
+def close(connection: apsw.Connection) -> None:
+    """Close a connection for good. If its last checkpoint fails, nothing is lost: the WAL stays and holds everything."""
+    try:
+        connection.close(force=True)
+    except apsw.Error:
+        pass
 
 
 def _configure(connection: apsw.Connection, path: str, durability: str) -> None:
@@ -171,51 +179,72 @@ class Checkpointer:
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
         self._connect = connect
         self._wake = threading.Event()
-        self._lock = threading.Lock()
+        self._working = threading.Lock()
+        self._connection: apsw.Connection | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
 
     def wake(self) -> None:
-        if self._wake.is_set():
-            return
-        self._wake.set()
-        with self._lock:
-            if self._thread is None and not self._stopping:
+        if not self._wake.is_set():
+            self._wake.set()
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
-        with self._lock:
-            self._stopping = True
-            thread = self._thread
+        self._stopping = True
         self._wake.set()
-        if thread is not None:
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def rest(self) -> None:
+        """Finish the checkpoint under way, let go of the connection, and wait for `resume`."""
+        self._working.acquire()
+        self._close()
+
+    def resume(self) -> None:
+        self._working.release()
 
     def _run(self) -> None:
-        connection: apsw.Connection | None = None
-        try:
-            while True:
-                self._wake.wait()
-                self._wake.clear()
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            with self._working:
                 if self._stopping:
+                    self._close()
                     return
                 try:
-                    connection = connection or self._connect()
-                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    self._connection = self._connection or self._connect()
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 except (apsw.Error, HoldfastError):
                     # The WAL stays as it is and holds everything; the next commit wakes us again.
-                    continue
-        finally:
-            if connection is not None:
-                connection.close(force=True)
+                    self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            close(connection)
+
+
+def no_room(error: BaseException, connection: apsw.Connection) -> bool:
+    """Whether a write failed for want of room. SQLite knows a full disk; a quota or a limit on file size it calls an I/O error.
+
+    Ask before anything else is done with the connection: the system's error number is that of its last failure.
+    """
+    if isinstance(error, apsw.IOError) and error.extendedresult == apsw.SQLITE_IOERR_WRITE:
+        return connection.system_errno in (errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, apsw.FullError)
+
+
+def storage_full(path: str) -> StorageFull:
+    return StorageFull(f"no room to write to {path}; free some space, nothing was lost")
 
 
 def translate(error: apsw.Error, path: str) -> HoldfastError:
     """The driver's error as ours. SQLite's messages hold no content; the result code says enough."""
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, apsw.FullError):
-        return StorageFull(f"no room to write to {path}; free some space, nothing was lost")
+        return storage_full(path)
     if isinstance(error, (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError)):
         return ReadOnly(f"{path} cannot be written to ({reason}); check permissions and mount options")
     if isinstance(error, apsw.NotADBError):

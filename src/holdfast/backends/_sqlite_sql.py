@@ -5,8 +5,9 @@ page; (stream, version) is a small index beside it. Clustering records by stream
 would split half-full pages wherever a stream grows, and a WITHOUT ROWID table would push
 bodies to overflow pages.
 
-A row of `streams` with version 0 is a tombstone: the stream was deleted, `incarnation` is its last
-life. Rows of `streams` are never removed, so a row number once learned stays right.
+A stream's version and hash are those of its newest record: an append that changes no field
+writes nothing but records. A buried row of `streams` is a tombstone of a deleted stream, and
+`former_lives` holds the incarnations that must never come back.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ MIGRATIONS: Final = (
         tenant TEXT NOT NULL,
         kind TEXT NOT NULL,
         id TEXT NOT NULL,
-        version INTEGER NOT NULL,
-        hash BLOB NOT NULL,
         incarnation BLOB NOT NULL,
+        buried INTEGER NOT NULL DEFAULT 0,
         status TEXT,
         label BLOB,
         owner TEXT,
@@ -51,6 +51,11 @@ MIGRATIONS: Final = (
         last INTEGER NOT NULL,
         PRIMARY KEY (stream, id)
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE former_lives (
+        stream INTEGER NOT NULL,
+        incarnation BLOB NOT NULL,
+        PRIMARY KEY (stream, incarnation)
+    ) STRICT, WITHOUT ROWID;
     """,
 )
 
@@ -58,22 +63,16 @@ MIGRATIONS: Final = (
 # loser's UPDATE fails with "database is locked" at once, whatever the busy handler says.
 BEGIN: Final = "BEGIN IMMEDIATE"
 
-ADVANCE: Final = """
-UPDATE streams SET version = ?, hash = ?
-WHERE stream = ? AND version = ? AND hash = ? AND incarnation = ?"""
+NEWEST: Final = """
+SELECT records.version, records.hash, streams.incarnation FROM streams JOIN records USING (stream)
+WHERE stream = ? ORDER BY records.version DESC LIMIT 1"""
 
-ADVANCE_WITH_FIELDS: Final = """
-UPDATE streams SET version = ?, hash = ?, status = ?, label = ?, owner = ?, due_at = ?, expires_at = ?, due = ?
-WHERE stream = ? AND version = ? AND hash = ? AND incarnation = ?"""
+SET_FIELDS: Final = """
+UPDATE streams SET status = ?, label = ?, owner = ?, due_at = ?, expires_at = ?, due = ? WHERE stream = ?"""
 
 CREATE_STREAM: Final = """
-INSERT INTO streams (
-    version, hash, status, label, owner, due_at, expires_at, due, incarnation, tenant, kind, id
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (tenant, kind, id) DO UPDATE SET
-    version = excluded.version, hash = excluded.hash, status = excluded.status, label = excluded.label,
-    owner = excluded.owner, due_at = excluded.due_at, expires_at = excluded.expires_at, due = excluded.due,
-    incarnation = excluded.incarnation
+INSERT INTO streams (incarnation, tenant, kind, id) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, kind, id) DO UPDATE SET incarnation = excluded.incarnation, buried = 0
 RETURNING stream"""
 
 INSERT_RECORD: Final = "INSERT INTO records (stream, version, append_id, hash, body) VALUES (?, ?, ?, ?, ?)"
@@ -82,27 +81,29 @@ INSERT_APPEND_ID: Final = "INSERT INTO append_ids (stream, id, first, last) VALU
 
 FIND_APPEND_ID: Final = """
 SELECT first, last FROM append_ids
-WHERE id = ? AND stream = (SELECT stream FROM streams WHERE tenant = ? AND kind = ? AND id = ? AND version > 0)"""
+WHERE id = ? AND stream = (SELECT stream FROM streams WHERE tenant = ? AND kind = ? AND id = ?)"""
 
-APPEND_ID_AT: Final = "SELECT append_id FROM records WHERE stream = ? AND version = ?"
+APPEND_IDS_AFTER: Final = "SELECT append_id FROM records WHERE stream = ? AND version > ? ORDER BY version"
 
-ROOT: Final = "SELECT stream, version, hash, incarnation FROM streams WHERE tenant = ? AND kind = ? AND id = ?"
+FIND_FORMER_LIFE: Final = "SELECT 1 FROM former_lives WHERE stream = ? AND incarnation = ?"
 
-_HEAD_COLUMNS: Final = "id, version, hash, incarnation, status, label, owner, due_at, expires_at"
+INSERT_FORMER_LIFE: Final = "INSERT INTO former_lives (stream, incarnation) VALUES (?, ?)"
 
-HEAD: Final = f"SELECT {_HEAD_COLUMNS} FROM streams WHERE tenant = ? AND kind = ? AND id = ? AND version > 0"
+ROOT: Final = "SELECT stream, incarnation, buried FROM streams WHERE tenant = ? AND kind = ? AND id = ?"
 
-HEADS: Final = f"""
-SELECT {_HEAD_COLUMNS} FROM streams
-WHERE tenant = ? AND kind = ? AND id > ? AND version > 0 ORDER BY id LIMIT ?"""
+_HEADS: Final = """
+SELECT streams.id, records.version, records.hash, incarnation, status, label, owner, due_at, expires_at
+FROM streams JOIN records ON records.rowid =
+    (SELECT rowid FROM records WHERE records.stream = streams.stream ORDER BY version DESC LIMIT 1)
+WHERE tenant = ? AND kind = ?"""
 
-HEADS_BY_STATUS: Final = f"""
-SELECT {_HEAD_COLUMNS} FROM streams
-WHERE tenant = ? AND kind = ? AND status = ? AND id > ? AND version > 0 ORDER BY id LIMIT ?"""
+HEAD: Final = f"{_HEADS} AND id = ?"
 
-DUE: Final = f"""
-SELECT {_HEAD_COLUMNS} FROM streams
-WHERE tenant = ? AND kind = ? AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?) ORDER BY due, id LIMIT ?"""
+HEADS: Final = f"{_HEADS} AND id > ? ORDER BY id LIMIT ?"
+
+HEADS_BY_STATUS: Final = f"{_HEADS} AND status = ? AND id > ? ORDER BY id LIMIT ?"
+
+DUE: Final = f"{_HEADS} AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?) ORDER BY due, id LIMIT ?"
 
 READ: Final = """
 SELECT version, append_id, hash, body FROM records
@@ -119,6 +120,5 @@ DELETE_RECORDS: Final = "DELETE FROM records WHERE stream = ? AND version <= ?"
 DELETE_APPEND_IDS: Final = "DELETE FROM append_ids WHERE stream = ?"
 
 BURY: Final = """
-UPDATE streams SET version = 0, hash = x'', status = NULL, label = NULL, owner = NULL,
-    due_at = NULL, expires_at = NULL, due = NULL
+UPDATE streams SET buried = 1, status = NULL, label = NULL, owner = NULL, due_at = NULL, expires_at = NULL, due = NULL
 WHERE stream = ?"""

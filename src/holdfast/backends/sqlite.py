@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NoReturn, TypeVar, cast
@@ -20,32 +19,52 @@ import apsw
 from ..errors import Closed, OutcomeUnknown
 from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
+from ._fork import register
 from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
-from ._sqlite_connection import Checkpointer, connect, create_file, translate
+from ._sqlite_connection import Checkpointer, close, connect, create_file, no_room, storage_full, translate
 
 PAGE_BYTES = 8 * 1024 * 1024
 CHECKPOINT_PAGES = 1000
 IDLE_READERS = 8
-KNOWN_ROWS = 100_000
+KNOWN_PLACES = 100_000
 WAL_WARNING_BYTES = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
-_open_backends: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
-_inherited: list[object] = []
+_Place = tuple[int, int, bytes, bytes]
+"""Where a stream is: its row, version, hash and incarnation."""
 
 
 class _Writer:
-    """The writing connection, and the row numbers of streams it has seen committed."""
+    """The writing connection, and what it knows of streams as long as no other connection writes."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self.execute = self.cursor.execute
-        self.executemany = self.cursor.executemany
-        self.changes = connection.changes
-        self.rows: dict[StreamKey, int] = {}
-        self.new_rows: dict[StreamKey, int] = {}
+        self.places: dict[StreamKey, _Place] = {}
+        self.records: list[tuple[int, int, bytes, bytes, bytes]] = []
+        self.data_version = -1
+
+    def begin(self) -> None:
+        """Take the write lock. Forget what was known if somebody else has written since the last commit."""
+        self.execute(sql.BEGIN)
+        if self.connection.data_version() != self.data_version or len(self.places) > KNOWN_PLACES:
+            self.places.clear()
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+        self.data_version = self.connection.data_version()
+
+    def flush(self) -> None:
+        """Insert the records gathered so far: one statement for a whole batch."""
+        if self.records:
+            self.cursor.executemany(sql.INSERT_RECORD, self.records)
+            self.records = []
+
+    def forget(self) -> None:
+        self.records = []
+        self.places.clear()
 
 
 class SQLiteBackend:
@@ -66,12 +85,14 @@ class SQLiteBackend:
         create_file(self._path)
         with self._write_lock:
             self._open_writer()
-        _open_backends.add(self)
+        register(self)
 
     def _reset(self) -> None:
         self._write_lock = threading.Lock()
+        self._read_lock = threading.Condition(threading.Lock())
         self._writer: _Writer | None = None
-        self._readers: list[apsw.Connection] = []
+        self._idle: list[apsw.Connection] = []
+        self._reading_now = 0
         self._checkpointer = Checkpointer(self._connect)
 
     # -- writing ---------------------------------------------------------------------------------
@@ -79,22 +100,27 @@ class SQLiteBackend:
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         def work(writer: _Writer) -> list[Appended | Conflict]:
             now = time.time()
-            return [_append(writer, append, now) for append in batch]
+            answers = [_append(writer, append, now) for append in batch]
+            writer.flush()
+            return answers
 
         return self._transact(work)
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
         def work(writer: _Writer) -> bool:
             root = writer.execute(sql.ROOT, stream).fetchone()
-            if root is None or root[1:] != (expected.version, expected.hash, expected.incarnation):
+            row = root[0] if root else None
+            writer.places.pop(stream, None)
+            newest = writer.execute(sql.NEWEST, (row,)).fetchone()
+            if newest != (expected.version, expected.hash, expected.incarnation):
                 return False
-            row, version = root[0], root[1]
             if upto is not None:
-                writer.execute(sql.DELETE_RECORDS, (row, min(upto, version - 1)))
+                writer.execute(sql.DELETE_RECORDS, (row, min(upto, expected.version - 1)))
             else:
-                writer.execute(sql.DELETE_RECORDS, (row, version))
+                writer.execute(sql.DELETE_RECORDS, (row, expected.version))
                 writer.execute(sql.DELETE_APPEND_IDS, (row,))
                 writer.execute(sql.BURY, (row,))
+                writer.execute(sql.INSERT_FORMER_LIFE, (row, expected.incarnation))
             return True
 
         return self._transact(work)
@@ -108,37 +134,35 @@ class SQLiteBackend:
                 self._begin(writer)
                 result = work(writer)
             except BaseException as error:
+                full = no_room(error, writer.connection)
                 self._abandon(writer)
+                if full:
+                    raise storage_full(self._path) from error
                 raise_translated(error, self._path)
             try:
                 self._commit(writer)
-            except apsw.FullError as error:
-                # The commit frame comes last in the WAL: if there was no room for it, nothing was committed.
-                self._abandon(writer)
-                raise translate(error, self._path) from error
             except BaseException as error:
+                if no_room(error, writer.connection):
+                    # The commit frame comes last in the WAL: if there was no room for it, nothing was committed.
+                    self._abandon(writer)
+                    raise storage_full(self._path) from error
                 self._discard(writer)
                 if isinstance(error, apsw.Error):
                     raise OutcomeUnknown("SQLite did not say whether the commit reached the disk") from error
                 raise
-            if writer.new_rows:
-                writer.rows.update(writer.new_rows)
-                writer.new_rows = {}
             return result
 
     @staticmethod
     def _begin(writer: _Writer) -> None:
-        if len(writer.rows) > KNOWN_ROWS:
-            writer.rows.clear()
-        writer.execute(sql.BEGIN)
+        writer.begin()
 
     @staticmethod
     def _commit(writer: _Writer) -> None:
-        writer.execute("COMMIT")
+        writer.commit()
 
     def _abandon(self, writer: _Writer) -> None:
         """Roll back; if even that fails, close the connection, which rolls back too."""
-        writer.new_rows = {}
+        writer.forget()
         try:
             if writer.connection.in_transaction:
                 writer.execute("ROLLBACK")
@@ -147,7 +171,7 @@ class SQLiteBackend:
 
     def _discard(self, writer: _Writer) -> None:
         self._writer = None
-        writer.connection.close(force=True)
+        close(writer.connection)
 
     def _open_writer(self) -> _Writer:
         writer = self._writer = _Writer(self._connect())
@@ -204,20 +228,28 @@ class SQLiteBackend:
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
         """A connection for one statement. No transaction outlives the block, so readers never hold up checkpoints."""
-        self._check_open()
+        with self._read_lock:
+            self._check_open()
+            reader = self._idle.pop() if self._idle else None
+            self._reading_now += 1
         try:
-            reader = self._readers.pop()
-        except IndexError:
-            reader = self._connect()
-        try:
+            if reader is None:
+                reader = self._connect()
             yield reader
         except BaseException as error:
-            reader.close(force=True)
+            if reader is not None:
+                close(reader)
+                reader = None
             raise_translated(error, self._path)
-        if self._closed or len(self._readers) >= IDLE_READERS:
-            reader.close(force=True)
-        else:
-            self._readers.append(reader)
+        finally:
+            with self._read_lock:
+                self._reading_now -= 1
+                if reader is not None and not self._closed and len(self._idle) < IDLE_READERS:
+                    self._idle.append(reader)
+                    reader = None
+                self._read_lock.notify_all()
+            if reader is not None:
+                close(reader)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -240,12 +272,31 @@ class SQLiteBackend:
     def close(self) -> None:
         self._closed = True
         self._checkpointer.stop()
-        with self._write_lock:
-            writer, self._writer = self._writer, None
-            if writer:
-                writer.connection.close(force=True)
-        while self._readers:
-            self._readers.pop().close(force=True)
+        with self._write_lock, self._read_lock:
+            self._close_connections()
+
+    def _close_connections(self) -> None:
+        """Close what is not in use. Called with both locks held."""
+        writer, self._writer = self._writer, None
+        if writer:
+            close(writer.connection)
+        while self._idle:
+            close(self._idle.pop())
+
+    def before_fork(self) -> None:
+        self._checkpointer.rest()
+        self._write_lock.acquire()
+        self._read_lock.acquire()
+        self._read_lock.wait_for(lambda: self._reading_now == 0)
+        self._close_connections()
+
+    def after_fork_in_parent(self) -> None:
+        self._read_lock.release()
+        self._write_lock.release()
+        self._checkpointer.resume()
+
+    def after_fork_in_child(self) -> None:
+        self._reset()
 
     def _connect(self) -> apsw.Connection:
         return connect(self._path, durability=self._durability, vfs=self._vfs)
@@ -254,70 +305,53 @@ class SQLiteBackend:
         if self._closed:
             raise Closed(f"the store {self._path} was closed; open it again")
 
-    def _after_fork(self) -> None:
-        # The parent's connections must not be used here, and not be closed either: closing would checkpoint
-        # and remove the WAL under the parent. They stay referenced for the life of the child.
-        _inherited.append((self._writer, self._readers, self._checkpointer))
-        self._reset()
-
 
 def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
     """One member of a batch, inside the transaction."""
+    stream, version, append_id = append.stream, append.expected, append.id
     if append.indexed:
-        known = writer.execute(sql.FIND_APPEND_ID, (append.id, *append.stream)).fetchone()
+        known = writer.execute(sql.FIND_APPEND_ID, (append_id, *stream)).fetchone()
         if known:
             return Appended(known[0], known[1], True, now)
-    row = writer.rows.get(append.stream) or writer.new_rows.get(append.stream)
-    if row is None or not _advance(writer, row, append):
+    place = writer.places.get(stream)
+    if place is None or place[1:] != (version, append.expected_hash, append.incarnation):
         answer = _look(writer, append, now)
-        if isinstance(answer, Appended | Conflict):
+        if not isinstance(answer, int):
             return answer
         row = answer
-    version, append_id = append.expected, append.id
-    rows = []
+    else:
+        row = place[0]
+    if append.fields is not None:
+        writer.execute(sql.SET_FIELDS, (*_columns(append.fields), row))
+    digest = b""
     for digest, body in append.records:
         version += 1
-        rows.append((row, version, append_id, digest, body))
-    writer.executemany(sql.INSERT_RECORD, rows)
+        writer.records.append((row, version, append_id, digest, body))
+    writer.places[stream] = row, version, digest, append.incarnation
     if append.indexed:
         writer.execute(sql.INSERT_APPEND_ID, (row, append_id, append.expected + 1, version))
     return Appended(append.expected + 1, version, False, now)
 
 
-def _advance(writer: _Writer, row: int, append: Append) -> bool:
-    """Move the head, if it is where the append expects it."""
-    last = append.expected + len(append.records), append.records[-1][0]
-    place = row, append.expected, append.expected_hash, append.incarnation
-    if append.fields is None:
-        writer.execute(sql.ADVANCE, last + place)
-    else:
-        writer.execute(sql.ADVANCE_WITH_FIELDS, last + _columns(append.fields) + place)
-    return writer.changes() == 1
-
-
 def _look(writer: _Writer, append: Append, now: float) -> Appended | Conflict | int:
-    """The head was not where it was expected, or the stream was never seen: the answer, or the row that has been advanced."""
+    """The stream is new to this connection, or not where it was expected: the answer, or the row to append to."""
+    writer.flush()
     root = writer.execute(sql.ROOT, append.stream).fetchone()
-    row, version, digest, incarnation = root or (None, 0, b"", b"")
-    if version and version > append.expected and incarnation == append.incarnation:
-        stored = writer.execute(sql.APPEND_ID_AT, (row, append.expected + 1)).fetchone()
-        if stored and stored[0] == append.id:
-            return Appended(append.expected + 1, append.expected + len(append.records), True, now)
-    if version == 0 and append.expected == 0 and incarnation != append.incarnation:
-        fields = _columns(append.fields or Fields())
-        last = append.expected + len(append.records), append.records[-1][0]
-        values = (*last, *fields, append.incarnation, *append.stream)
-        created: list[Any] = writer.execute(sql.CREATE_STREAM, values).fetchall()
-        writer.new_rows[append.stream] = row = created[0][0]
-        return cast("int", row)
-    if (
-        version
-        and row
-        and (version, digest, incarnation) == (append.expected, append.expected_hash, append.incarnation)
-    ):
-        _advance(writer, row, append)
-        writer.new_rows[append.stream] = row
-        return int(row)
+    row, incarnation, buried = cast("tuple[int, bytes, int]", root or (0, b"", 1))
+    if buried:
+        if append.expected or writer.execute(sql.FIND_FORMER_LIFE, (row, append.incarnation)).fetchone():
+            return Conflict(None)
+        return cast("int", writer.execute(sql.CREATE_STREAM, (append.incarnation, *append.stream)).fetchall()[0][0])
+    if writer.execute(sql.NEWEST, (row,)).fetchone() == (append.expected, append.expected_hash, append.incarnation):
+        return row
+    if incarnation == append.incarnation:
+        last = append.expected
+        for (stored,) in writer.execute(sql.APPEND_IDS_AFTER, (row, append.expected)):
+            if stored != append.id:
+                break
+            last += 1
+        if last > append.expected:
+            return Appended(append.expected + 1, last, True, now)
     head = writer.execute(sql.HEAD, append.stream).fetchone()
     return Conflict(_head(append.stream, head, now) if head else None)
 
@@ -343,11 +377,3 @@ def raise_translated(error: BaseException, path: str) -> NoReturn:
     if isinstance(error, apsw.Error):
         raise translate(error, path) from error
     raise error
-
-
-def _after_fork_in_child() -> None:
-    for backend in list(_open_backends):
-        backend._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
