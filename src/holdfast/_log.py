@@ -413,8 +413,8 @@ def _first_missing(
     """The first version that a page ought to have and has not, at its two ends; None if it is complete."""
     newest = page[-1].version if page else 0
     if reverse:
-        expected = after - 1 if after else acknowledged
-        return newest + 1 if newest < min(expected, acknowledged) else None
+        before = after - 1 if after else max(newest, acknowledged)
+        return newest + 1 if newest > before or newest < min(before, acknowledged) else None
     if after and anchor and anchor.version != after:
         return after
     return after + 1 if not page and after < acknowledged else None
