@@ -41,7 +41,9 @@ def test_small_data_is_one_append_and_nothing_else() -> None:
     assert result == Appended(1, 1)
     [request] = requests
     assert isinstance(request, ops.Append)
-    assert request.bodies == [b'{"id":"00000000-0007-7000-0000-000000000000","type":"a","at":1.5,"correlation":"req-1","data":1}']
+    assert request.bodies == [
+        b'{"id":"00000000-0007-7000-0000-000000000000","type":"a","at":1.5,"correlation":"req-1","data":1}'
+    ]
 
 
 def test_large_data_is_stored_as_a_blob_before_the_event_that_names_it() -> None:

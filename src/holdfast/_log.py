@@ -26,7 +26,17 @@ from ._committer import Committer, Waiting
 from ._events import NewEvent, Stamp, Stored, open_envelope, seal
 from ._ids import SYSTEM_TENANT, append_id, id_texts, new_id
 from .backends import Append, Appended, Backend, Conflict, Description, Head, Record, StreamKey
-from .errors import Closed, CorruptRecord, HeadRegressed, HoldfastError, IdReused, OutcomeUnknown, ReadOnly, Unavailable
+from .errors import (
+    Closed,
+    CorruptRecord,
+    DataProblem,
+    HeadRegressed,
+    HoldfastError,
+    IdReused,
+    OutcomeUnknown,
+    ReadOnly,
+    Unavailable,
+)
 from .errors import Conflict as ConflictError
 
 KNOWN_STREAMS: Final = 10_000
@@ -222,7 +232,12 @@ class Log:
         self._committer.submit(entry)
         answer = _outcome(entry)
         if answer.duplicate and request.id is not None:
-            self._compare(request, answer)
+            try:
+                self._compare(request, answer)
+            except DataProblem:
+                raise
+            except Exception as error:
+                raise _not_compared(request, error) from error
         return answer
 
     async def _append_async(self, request: ops.Append) -> Appended:
@@ -232,7 +247,12 @@ class Log:
         await self._committer.submit_async(entry)
         answer = _outcome(entry)
         if answer.duplicate and request.id is not None:
-            await self.in_thread(self._compare, request, answer)
+            try:
+                await self.in_thread(self._compare, request, answer)
+            except DataProblem:
+                raise
+            except Exception as error:
+                raise _not_compared(request, error) from error
         return answer
 
     def _learn(self, stream: StreamKey) -> None:
@@ -302,10 +322,13 @@ class Log:
                 return False
         elif request.id is not None and (request.stream, request.id) in self._doubts:
             # The caller repeats an append whose outcome was unknown: settle that one first, same bytes, same version.
-            entry.prepared = self._doubts.pop((request.stream, request.id))
+            # What turns out to be stored stays remembered: an id made by the log is in no index, and the caller may repeat again.
+            entry.prepared = self._doubts[request.stream, request.id]
             answer = self._send_alone(entry.prepared, in_doubt=True)
             if isinstance(answer, Appended):
                 answer = Appended(answer.first, answer.last, True, answer.now)
+            elif isinstance(answer, Conflict):
+                del self._doubts[request.stream, request.id]
             if not self._take(entry, answer):
                 return False
         try:
@@ -449,6 +472,12 @@ def _in_doubt(error: Exception) -> bool:
 def _name(error: Exception) -> str:
     # The type only: a driver's message may hold content.
     return type(error).__name__
+
+
+def _not_compared(request: ops.Append, error: Exception) -> OutcomeUnknown:
+    """A repeated id could not be compared with what is stored under it: `error` would say that nothing is stored."""
+    problem = f"an append to {request.stream} with this id is stored, but could not be compared ({_name(error)}); repeat it"
+    return OutcomeUnknown(problem, stream=str(request.stream), id=request.id)
 
 
 def _outcome(entry: _Entry) -> Appended:

@@ -22,9 +22,11 @@ _BROKEN = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchErro
 
 
 class Catalog:
-    """Gives the index to one thread at a time. `scan` yields the rows of all files there are."""
+    """Gives the index to one thread at a time. `scan(locked)` yields the rows of all files there are."""
 
-    def __init__(self, root: str, top: int, disk: Disk, lock: WriterLock, scan: Callable[[], Iterable[Row]]) -> None:
+    def __init__(
+        self, root: str, top: int, disk: Disk, lock: WriterLock, scan: Callable[[bool], Iterable[Row]]
+    ) -> None:
         self._path = os.path.join(root, INDEX_FILE)
         self._top, self._disk, self._lock, self._scan = top, disk, lock, scan
         self._index: Index | None = None
@@ -32,23 +34,22 @@ class Catalog:
 
     def use(self, action: Callable[[Index], T]) -> T:
         """Do something with a trusted index. Raises `OSError` or `apsw.Error` if there can be none now."""
-        for attempt in (1, 2, 3):
-            try:
-                with self._mutex:
-                    if self._is_current():
-                        assert self._index is not None
-                        return action(self._index)
-            except _BROKEN:
-                if attempt == 3:
-                    raise
-                self._replace()
+        try:
+            return self._try(action)
+        except _BROKEN:
+            with self._lock.held(), self._mutex:
+                self._create()
+            return self._try(action)
+
+    def _try(self, action: Callable[[Index], T]) -> T:
+        while True:
+            with self._mutex:
+                if self._index is not None and self._is_current(self._index):
+                    return action(self._index)
             # Always the writers' lock first, then the mutex: an append takes them in this order too.
             with self._lock.held(), self._mutex:
-                if not self._is_current():
+                if self._index is None or not self._is_current(self._index):
                     self._open()
-        with self._mutex:
-            assert self._index is not None
-            return action(self._index)
 
     def read(self, action: Callable[[Index], T]) -> T:
         """The same for questions: if there can be no index now (disk full, or read-only) one is made in memory."""
@@ -57,7 +58,7 @@ class Catalog:
         except (OSError, apsw.Error):
             index = Index(":memory:")
             try:
-                index.fill(self._identity(), self._scan())
+                index.fill(self._identity(), self._scan(False))
                 return action(index)
             finally:
                 index.close()
@@ -85,18 +86,17 @@ class Catalog:
         else:
             self._mutex.release()
 
-    def _is_current(self) -> bool:
+    def _is_current(self, index: Index) -> bool:
         """Whether we have the index open that others see. If somebody deleted it, ours is only a ghost."""
-        if self._index is None:
-            return False
         try:
-            return os.stat(self._path, follow_symlinks=False).st_ino == self._index.inode
+            return os.stat(self._path, follow_symlinks=False).st_ino == index.inode
         except FileNotFoundError:
             return False
 
     def _open(self) -> None:
         self._close()
-        if os.path.lexists(self._path):
+        # We never remove the log: an index without it was tampered with, and lacks what was in it.
+        if not os.path.islink(self._path) and os.path.isfile(self._path) and os.path.isfile(self._path + "-wal"):
             with suppress(*_BROKEN):
                 self._index = Index(self._path)
                 if self._identity().boot and self._index.identity() == self._identity():
@@ -113,15 +113,11 @@ class Catalog:
         os.close(self._disk.open(self._top, INDEX_FILE, create=True))
         index = Index(self._path)
         try:
-            index.fill(self._identity(), self._scan())
+            index.fill(self._identity(), self._scan(True))
         except BaseException:
             index.close()
             raise
         self._index = index
-
-    def _replace(self) -> None:
-        with self._lock.held(), self._mutex:
-            self._create()
 
     def _close(self) -> None:
         if self._index is not None:

@@ -113,7 +113,7 @@ def encode_frame(frame: Frame) -> bytes:
     line["ids"] = frame.ids
     if not frame.first:
         line["deleted"] = [incarnation.hex() for incarnation in frame.deleted]
-        line["kept"] = [(id.hex(), first, last) for id, first, last in frame.kept]
+        line["kept"] = [(append.hex(), first, last) for append, first, last in frame.kept]
     rest = b"," + _encode(line)[1:-1]
     fixed = len(b'{"length":') + len(rest) + _SUM_BYTES
     digits = len(str(fixed))
@@ -211,7 +211,7 @@ def _to_frame(line: _Line) -> Frame:
         ),
         ids=line.ids,
         deleted=tuple(bytes.fromhex(incarnation) for incarnation in line.deleted),
-        kept=tuple((bytes.fromhex(id), first, last) for id, first, last in line.kept),
+        kept=tuple((bytes.fromhex(append), first, last) for append, first, last in line.kept),
     )
 
 

@@ -7,8 +7,8 @@ before its file is touched and cleaned after, so that after a kill it is known w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import apsw
@@ -33,6 +33,8 @@ CREATE TABLE ids(n INTEGER, append BLOB, first INTEGER, last INTEGER, PRIMARY KE
 _COLUMNS = "tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced"
 _THIS = "tenant = ? AND kind = ? AND id = ?"
 _OF_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"  # noqa: S608 - constants only
+_IDENTITY = "SELECT boot, device, inode FROM meta WHERE format = ?"
+_FORGET_IDS = f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_THIS})"  # noqa: S608 - constants only
 _PUT = """
 INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced, status, due)
 VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -74,32 +76,35 @@ class Row(NamedTuple):
     synced: bool = True
 
 
+Change = tuple[Row, Sequence[tuple[bytes, int, int]]]
+"""A row and the append ids (with first and last version) that are new in it."""
+
+
 class Index:
     """One SQLite database, for one thread at a time: its owner sees to that."""
 
-    def __init__(self, path: str, *, create: bool = False) -> None:
+    def __init__(self, path: str) -> None:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-        if create or path == ":memory:":
+        if path == ":memory:":
             flags |= apsw.SQLITE_OPEN_CREATE
         self._db = apsw.Connection(path, flags=flags)
         self.inode = 0 if path == ":memory:" else os.stat(path, follow_symlinks=False).st_ino
         # Without this the last one to close would delete the log by its name, which
         # may by then be that of a new index.
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        for pragma in ("busy_timeout = 30000", "journal_mode = WAL", "synchronous = OFF", "trusted_schema = OFF"):
+        for pragma in ("busy_timeout = 30000", "synchronous = OFF", "journal_mode = WAL", "trusted_schema = OFF"):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
 
     def identity(self) -> Identity | None:
         """What the index says it belongs to; None if it was never finished, or has another format."""
         with suppress(apsw.SQLError):
-            for format, boot, device, inode in self._db.execute("SELECT format, boot, device, inode FROM meta"):
-                if format == FORMAT:
-                    return Identity(boot, device, inode)
+            for boot, device, inode in self._db.execute(_IDENTITY, (FORMAT,)):
+                return Identity(boot, device, inode)
         return None
 
     def fill(self, identity: Identity, rows: Iterable[Row]) -> None:
         """Fill an empty index, in one transaction."""
-        with self._db:
+        with self._transaction():
             self._db.execute(_SCHEMA).fetchall()
             for row in rows:
                 self._db.execute(_PUT, _values(row))
@@ -111,29 +116,52 @@ class Index:
 
     def mark(self, streams: Iterable[StreamKey]) -> None:
         """Say that the rows of these streams are not to be believed until they are put again."""
-        with self._db:
+        with self._transaction():
             for stream in streams:
                 self._db.execute(_MARK, (*_key(stream), _NO_FIELDS))
 
-    def put(self, rows: Iterable[Row], ids: Iterable[tuple[StreamKey, bytes, int, int]] = ()) -> None:
-        """Store rows, and append ids that are new in them. Ids of a former life of the stream are forgotten."""
-        with self._db:
-            for row in rows:
-                key = _key(row.stream)
-                if not row.ids:
-                    self._db.execute(f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_THIS})", key)  # noqa: S608
-                self._db.execute(_PUT, _values(row))
-            for stream, append, first, last in ids:
-                self._db.execute(
-                    f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_THIS}",  # noqa: S608
-                    (append, first, last, *_key(stream)),
-                )
+    def put(self, changes: Iterable[Change]) -> None:
+        """Store rows, each with the append ids that are new in it.
+
+        `row.ids` is the number of ids after that. If the index did not know all ids before, it
+        does not take the new ones either; `knows` will tell.
+        """
+        with self._transaction():
+            for row, new in changes:
+                sql = f"SELECT ids FROM streams WHERE {_THIS} AND incarnation = ?"  # noqa: S608 - constants only
+                known = self._db.execute(sql, (*_key(row.stream), row.incarnation)).fetchone()
+                if known is None:  # the ids are those of a former life
+                    self._db.execute(_FORGET_IDS, _key(row.stream))
+                before = known[0] if known else 0
+                complete = before == row.ids - len(new)
+                self._db.execute(_PUT, _values(row if complete else row._replace(ids=before)))
+                if complete:
+                    self._add_ids(row.stream, new)
+
+    def load(self, stream: StreamKey, ids: Sequence[tuple[bytes, int, int]]) -> None:
+        """Take over all append ids of a stream."""
+        with self._transaction():
+            self._db.execute(_FORGET_IDS, _key(stream))
+            self._add_ids(stream, ids)
+            self._db.execute(f"UPDATE streams SET ids = ? WHERE {_THIS}", (len(ids), *_key(stream)))  # noqa: S608
+
+    def knows(self, stream: StreamKey, ids: int) -> bool:
+        """Whether all of this number of append ids are in the index."""
+        found = self._db.execute(f"SELECT ids FROM streams WHERE {_THIS}", _key(stream)).fetchone()  # noqa: S608
+        return found is not None and found[0] == ids
 
     def find(self, stream: StreamKey, append: bytes) -> tuple[int, int] | None:
         """The versions of an append id."""
         sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_THIS} AND append = ?"  # noqa: S608
         found = self._db.execute(sql, (*_key(stream), append)).fetchone()
         return (found[0], found[1]) if found else None
+
+    def _add_ids(self, stream: StreamKey, ids: Iterable[tuple[bytes, int, int]]) -> None:
+        for known in ids:
+            self._db.execute(
+                f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_THIS}",  # noqa: S608
+                (*known, *_key(stream)),
+            )
 
     def heads(
         self, tenant: str, kind: str, status: str | None, after: str, limit: int
@@ -158,14 +186,27 @@ class Index:
     def _page(self, tenant: str, kind: str, where: str, values: Sequence[Any]) -> tuple[list[Row], list[Row]]:
         of_kind = (tenant.encode(), kind.encode())
         # One transaction: a row that is cleaned in between must not slip through both questions.
-        with self._db:
+        with self._transaction("DEFERRED"):
             clean = self._db.execute(f"{_OF_KIND} AND {where}", (*of_kind, *values)).fetchall()
             dirty = self._db.execute(f"{_OF_KIND} AND dirty = 1", of_kind).fetchall()
         return [_row(found) for found in clean], [_row(found) for found in dirty]
 
+    @contextmanager
+    def _transaction(self, mode: str = "IMMEDIATE") -> Iterator[None]:
+        # Not apsw's own `with`: it uses savepoints, and on a full disk SQLite has already dropped those.
+        self._db.execute(f"BEGIN {mode}")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
     def data_bytes(self) -> int:
         """The bytes of all streams."""
-        return int(self._db.execute("SELECT coalesce(sum(size), 0) FROM streams").fetchall()[0][0])
+        [[total]] = self._db.execute("SELECT coalesce(sum(size), 0) FROM streams").fetchall()
+        return int(total or 0)
 
     def close(self) -> None:
         self._db.close()
@@ -200,7 +241,10 @@ def _values(row: Row) -> tuple[Any, ...]:
 
 
 def _row(found: Sequence[Any]) -> Row:
-    tenant, kind, id, inode, size, version, digest, incarnation, fields, ids, dirty, synced = found
-    stream = StreamKey(tenant.decode(), kind.decode(), id.decode())
-    known = _decode_fields(fields)
+    *key, inode, size, version, digest, incarnation, fields, ids, dirty, synced = found
+    try:
+        stream = StreamKey(*(part.decode() for part in key))
+        known = _decode_fields(fields)
+    except (AttributeError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise apsw.CorruptError("a row of the index is not what was stored") from error
     return Row(stream, inode, size, version, digest, incarnation, known, ids, bool(dirty), bool(synced))

@@ -100,6 +100,12 @@ def locate(span: Span, version: int) -> Place | None:
     return next((place for place in valid_frames(span) if place.frame.first <= version <= place.frame.last), None)
 
 
+def origin(span: Span) -> Frame | None:
+    """The first line, if it stands for what was deleted."""
+    found = header(span.get(0, HEADER_BYTES))
+    return frame_at(span, 0).frame if found is not None and found[1] == 0 else None
+
+
 def forward(span: Span, start: int) -> Iterator[Place]:
     """Verified frames from `start` on. Raises `BadFrame` at the first one that is not."""
     while start < span.end:

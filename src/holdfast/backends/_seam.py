@@ -133,7 +133,7 @@ class Backend(Protocol):
         the stream, or if the record at expected+1 has this id, the answer is `Appended(..., duplicate=True)`
         with the versions it has; bodies are not compared. (2) If version, hash or incarnation differ from the
         head, the answer is `Conflict` with the true head. At expected 0 the stream must not exist, and
-        `incarnation` must not be that of a deleted former life. (3) Otherwise records, head, and id (if
+        `incarnation` must not be that of any deleted former life. (3) Otherwise records, head, and id (if
         `indexed`) are stored, visible all at once to every reader, and durable when this returns.
         Two members may be on the same stream; the second then expects what the first leaves. A conflict
         of one member does not affect the others.
@@ -157,7 +157,7 @@ class Backend(Protocol):
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
     ) -> Sequence[Head]:
-        """Streams of a kind with ids beyond `after`, ordered by the UTF-8 bytes of their ids.
+        """Streams of a kind with ids beyond `after`, ordered by the UTF-8 bytes of their ids; only an empty page means the end.
 
         A hint: an entry may be early or stale, but no stream whose append was acknowledged is omitted.
         """
@@ -173,8 +173,8 @@ class Backend(Protocol):
         """Delete the whole stream, or with `upto` its records up to that version. False, and nothing done, if the head moved.
 
         `expected` is compared by version, hash and incarnation. After a whole deletion the stream does not exist;
-        what remains is a tombstone that refuses an append of the deleted incarnation. `upto` below the newest
-        version leaves the head as it is; versions are never used again.
+        what remains is a tombstone that refuses an append of the deleted incarnation. `upto` leaves the head as it is,
+        and the newest record in any case; versions are never used again.
         """
         ...
 

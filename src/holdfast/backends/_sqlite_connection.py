@@ -116,11 +116,10 @@ def _wal(connection: apsw.Connection) -> str:
 
 def _refuse_strangers(connection: apsw.Connection, path: str) -> None:
     """Refuse a database that is not ours before changing anything in it."""
-    (application,) = connection.execute("PRAGMA application_id").fetchall()[0]
-    if application == sql.APPLICATION_ID:
-        return
+    # In this order: another process may be creating the store, tables and application id in one transaction.
     (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0]
-    if application or objects:
+    (application,) = connection.execute("PRAGMA application_id").fetchall()[0]
+    if application != sql.APPLICATION_ID and (application or objects):
         raise UnsupportedVersion(f"{path} is an SQLite database, but not a Holdfast store; choose another path")
 
 
@@ -231,7 +230,7 @@ def no_room(error: BaseException, connection: apsw.Connection) -> bool:
 
     Ask before anything else is done with the connection: the system's error number is that of its last failure.
     """
-    if isinstance(error, apsw.IOError) and error.extendedresult == apsw.SQLITE_IOERR_WRITE:
+    if getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_WRITE:
         return connection.system_errno in (errno.EDQUOT, errno.EFBIG)
     return isinstance(error, apsw.FullError)
 

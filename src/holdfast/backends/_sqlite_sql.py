@@ -83,7 +83,7 @@ FIND_APPEND_ID: Final = """
 SELECT first, last FROM append_ids
 WHERE id = ? AND stream = (SELECT stream FROM streams WHERE tenant = ? AND kind = ? AND id = ?)"""
 
-APPEND_IDS_AFTER: Final = "SELECT append_id FROM records WHERE stream = ? AND version > ? ORDER BY version"
+APPEND_IDS_AFTER: Final = "SELECT version, append_id FROM records WHERE stream = ? AND version > ? ORDER BY version"
 
 FIND_FORMER_LIFE: Final = "SELECT 1 FROM former_lives WHERE stream = ? AND incarnation = ?"
 

@@ -38,7 +38,7 @@ class _Stream:
 
 
 class MemoryBackend:
-    """Streams in memory."""
+    """Streams in memory. A named one outlives the stores that share it, so closing it does nothing."""
 
     _shared: ClassVar[dict[str, MemoryBackend]] = {}
     _all_alive: ClassVar[weakref.WeakSet[MemoryBackend]] = weakref.WeakSet()

@@ -346,8 +346,8 @@ def _look(writer: _Writer, append: Append, now: float) -> Appended | Conflict | 
         return row
     if incarnation == append.incarnation:
         last = append.expected
-        for (stored,) in writer.execute(sql.APPEND_IDS_AFTER, (row, append.expected)):
-            if stored != append.id:
+        for stored in writer.execute(sql.APPEND_IDS_AFTER, (row, append.expected)):
+            if stored != (last + 1, append.id):
                 break
             last += 1
         if last > append.expected:

@@ -1,0 +1,5 @@
+"""`python -m holdfast.cli`, where the command is not on the PATH."""
+
+from . import main
+
+main()

@@ -1,0 +1,56 @@
+"""What a store holds, as lines for a terminal. Stored text is data: it never moves the cursor or changes a colour."""
+
+from __future__ import annotations
+
+import json
+
+from .. import Event
+
+LINE_LENGTH = 200
+
+
+def printable(text: str) -> str:
+    r"""The text with control and invisible characters as `\u001b`; within JSON strings that is the same text."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def event_json(event: Event) -> str:
+    """The whole event as one line of JSON."""
+    fields: dict[str, object] = {
+        "version": event.version,
+        "id": event.id,
+        "type": event.type,
+        "at": event.at.isoformat(),
+    }
+    if event.by is not None:
+        fields["by"] = event.by
+    if event.correlation is not None:
+        fields["correlation"] = event.correlation
+    return to_json({**fields, "data": event.data})
+
+
+def event_line(event: Event) -> str:
+    """The event for a person: one line, cut where it gets long."""
+    line = f"{event.version:>6}  {event.at:%Y-%m-%d %H:%M:%S}  {printable(event.type)}  {to_json(event.data)}"
+    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+
+
+def to_json(value: object) -> str:
+    return printable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def size(count: int) -> str:
+    """Bytes, in a unit one can read."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
+    # Beyond the first plane JSON writes two halves.
+    return json.dumps(character)[1:-1]

@@ -1,0 +1,80 @@
+"""The two classes that a backend's author subclasses: how to open a backend, and all themes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..backends import Backend
+from ._append import AppendTests
+from ._batches import BatchTests
+from ._bodies import BodyTests
+from ._deletion import DeletionTests
+from ._durable import DurableTests
+from ._ids import IdTests
+from ._life import LifeTests
+from ._listing import ListingTests
+from ._names import NameTests
+from ._racing import RacingTests
+from ._reading import ReadingTests
+
+
+class BackendConformance(
+    AppendTests,
+    BatchTests,
+    IdTests,
+    ReadingTests,
+    ListingTests,
+    NameTests,
+    BodyTests,
+    DeletionTests,
+    RacingTests,
+    LifeTests,
+):
+    """What every backend must pass. Override `open_backend`."""
+
+    model_examples = 60
+    model_steps = 30
+    _durable = False
+
+    def open_backend(self, place: Path) -> Backend:
+        """A backend over the data at `place`, a directory that is empty the first time."""
+        raise NotImplementedError("override open_backend(self, place) and return your backend")
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        return tmp_path
+
+    @pytest.fixture
+    def backend(self, place: Path) -> Iterator[Backend]:
+        backend = self.open_backend(place)
+        yield backend
+        backend.close()
+
+    def test_any_sequence_of_calls_answers_like_plain_lists(self) -> None:
+        from ._model import check_against_model
+
+        check_against_model(
+            self.open_backend, durable=self._durable, examples=self.model_examples, steps=self.model_steps
+        )
+
+
+class DurableBackendConformance(BackendConformance, DurableTests):
+    """What a backend must pass whose data outlives the object: also two backends over one place."""
+
+    _durable = True
+
+    @pytest.fixture
+    def open_again(self, place: Path, backend: Backend) -> Iterator[Callable[[], Backend]]:
+        """Opens one more backend over the same data."""
+        opened: list[Backend] = []
+
+        def open_again() -> Backend:
+            opened.append(self.open_backend(place))
+            return opened[-1]
+
+        yield open_again
+        for one in opened:
+            one.close()

@@ -1,0 +1,220 @@
+"""The command line: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli._app import app
+from holdfast.cli._ordeal import STREAM, Ordeal
+from holdfast.cli._text import event_line, size
+from holdfast.cli._writer import work
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_URL", "HOLDFAST_TENANT", "FORCE_COLOR", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A store with one stream of three events."""
+    path = str(tmp_path / "agents.db")
+    with holdfast.open(path) as store, holdfast.correlate("req-17"):
+        for number in (1, 2, 3):
+            store.stream("orders-7").append(("order.placed", {"number": number}))
+    return path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_version_is_printed() -> None:
+    assert run("--version").stdout == f"holdfast {holdfast.__version__}\n"
+
+
+def test_health_says_where_the_state_is_and_how_durable(url: str) -> None:
+    result = run("health", url)
+    assert result.exit_code == 0
+    assert url in result.stdout
+    assert "sqlite" in result.stdout
+    assert "disk (an acknowledged append survives power loss)" in result.stdout
+    assert "1 of kind stream" in result.stdout
+
+
+def test_health_as_json_has_the_fields_of_the_library(url: str) -> None:
+    report = json.loads(run("health", url, "--json").stdout)
+    assert (report["location"], report["durability"], report["streams"]) == (url, "disk", {"stream": 1})
+
+
+def test_read_prints_one_event_per_line_oldest_first(url: str) -> None:
+    lines = run("read", url, "orders-7").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    assert lines[0].endswith('order.placed  {"number":1}')
+
+
+def test_read_as_json_prints_whole_events(url: str) -> None:
+    events = [json.loads(line) for line in run("read", url, "orders-7", "--json").stdout.splitlines()]
+    assert [event["data"] for event in events] == [{"number": 1}, {"number": 2}, {"number": 3}]
+    assert events[0].keys() == {"version", "id", "type", "at", "correlation", "data"}
+
+
+@pytest.mark.parametrize(
+    ("option", "versions"), [(["--after", "1"], [2, 3]), (["--last", "1"], [3]), (["--last", "9"], [1, 2, 3])]
+)
+def test_read_takes_a_part_of_the_stream(url: str, option: list[str], versions: list[int]) -> None:
+    lines = run("read", url, "orders-7", "--json", *option).stdout.splitlines()
+    assert [json.loads(line)["version"] for line in lines] == versions
+
+
+def test_the_store_may_be_named_by_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    assert len(run("read", "orders-7").stdout.splitlines()) == 3
+    assert url in run("health").stdout
+
+
+def test_the_tenant_may_be_named_by_option_or_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(url, tenant="acme") as store:
+        store.stream("orders-8").append(("order.placed", None))
+    assert run("read", url, "orders-8").exit_code == 1
+    assert run("read", url, "orders-8", "--tenant", "acme").exit_code == 0
+    monkeypatch.setenv("HOLDFAST_TENANT", "acme")
+    assert run("read", url, "orders-8").exit_code == 0
+
+
+def test_stored_text_cannot_control_the_terminal(tmp_path: Path) -> None:
+    path = str(tmp_path / "agents.db")
+    hostile = "\x1b[2J\x9b31m\u202e[red]"
+    with holdfast.open(path) as store:
+        store.stream("s").append((hostile, {hostile: hostile}))
+    for option in ([], ["--json"]):
+        output = run("read", path, "s", *option).stdout
+        assert output.rstrip("\n").isprintable()
+        assert "[red]" in output
+    assert json.loads(output)["data"] == {hostile: hostile}
+
+
+def test_a_long_event_is_cut_for_people_and_whole_as_json(tmp_path: Path) -> None:
+    path = str(tmp_path / "agents.db")
+    with holdfast.open(path) as store:
+        store.stream("s").append(("long", "x" * 100_000))
+    assert len(run("read", path, "s").stdout) == 201
+    assert json.loads(run("read", path, "s", "--json").stdout)["data"] == "x" * 100_000
+
+
+@pytest.mark.parametrize("command", [["health"], ["read", "STREAM"]])
+@pytest.mark.parametrize("scheme", ["", "sqlite:///", "file://"])
+def test_looking_for_a_store_that_is_not_there_says_so_and_creates_none(
+    tmp_path: Path, command: list[str], scheme: str
+) -> None:
+    missing = tmp_path / "typo"
+    result = run(command[0], f"{scheme}{missing}", *command[1:])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"holdfast: there is no store at {missing}; check the path\n"
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["read", "URL", "nothing"], "has no stream 'nothing'"),
+        (["read", "URL", "orders-7", "--tenant", "$system"], "reserved"),
+        (["health", "mongodb://host/db"], "a store URL is"),
+        (["health", "memory://"], "cannot be seen from here"),
+        (["health", "NOT A STORE"], "not an SQLite database"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_exit_code_1(url: str, arguments: list[str], says: str) -> None:
+    stranger = Path(url).with_name("stranger")
+    stranger.write_text("something else, and long enough to be looked at" * 100)
+    names = {"URL": url, "NOT A STORE": str(stranger)}
+    result = run(*(names.get(argument, argument) for argument in arguments))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("holdfast: ")
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["health"], ["read"], ["read", "URL", "s", "--after", "-1"], ["read", "URL", "s", "--after", "1", "--last", "1"]],
+)
+def test_wrong_usage_has_exit_code_2(url: str, arguments: list[str]) -> None:
+    result = run(*(url if argument == "URL" else argument for argument in arguments))
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_sizes_are_readable() -> None:
+    assert [size(n) for n in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**5)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 MiB",
+        "3072.0 TiB",
+    ]
+
+
+def test_a_line_for_people_shows_version_time_type_and_data() -> None:
+    event = holdfast.Event(7, "0192", "order.placed", {"sku": "Ä1"}, 0.0)
+    assert event_line(event) == '     7  1970-01-01 00:00:00  order.placed  {"sku":"Ä1"}'
+
+
+def test_the_demo_loses_nothing_and_says_so() -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "demo", "--kills", "2", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"}, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.count("│") == 4]
+    table = {label.strip(): [cell.strip() for cell in cells] for label, *cells in rows}
+    assert table["writers killed with -9"] == ["2", "2"]
+    assert table["lost"] == table["doubled"] == table["torn"] == ["0", "0"]
+    assert all(int(count) > 0 for count in table["appends acknowledged"])
+    assert "\x1b" not in done.stdout  # not a terminal: plain text
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path) -> Ordeal:
+    """An ordeal whose store holds three jobs, all of them acknowledged."""
+    ordeal = Ordeal(str(tmp_path / "demo.db"), kills=1, seed=1, progress=lambda tally: None)
+    with holdfast.open(tmp_path / "demo.db") as store:
+        for job in ("a", "b", "c"):
+            work(store.stream(STREAM), job)
+    ordeal._acknowledged |= {"a", "b", "c"}
+    return ordeal
+
+
+def test_the_demo_is_content_with_a_store_that_has_everything(ordeal: Ordeal) -> None:
+    ordeal._check([])
+    assert ordeal._tally.ok
+    assert (ordeal._tally.acknowledged, ordeal._tally.found) == (3, 3)
+
+
+def test_the_demo_notices_an_acknowledged_append_that_is_missing(ordeal: Ordeal) -> None:
+    ordeal._acknowledged.add("d")
+    ordeal._check([])
+    assert (ordeal._tally.lost, ordeal._tally.ok) == (1, False)
+
+
+def test_the_demo_notices_an_append_that_is_there_twice(ordeal: Ordeal) -> None:
+    with holdfast.open(ordeal._url) as store:
+        store.stream(STREAM).append(("job.started", {"job": "a"}), ("job.finished", {"job": "a"}))
+    ordeal._check([])
+    assert (ordeal._tally.doubled, ordeal._tally.ok) == (1, False)
+
+
+def test_the_demo_notices_half_an_append(ordeal: Ordeal) -> None:
+    with holdfast.open(ordeal._url) as store:
+        store.stream(STREAM).append(("job.started", {"job": "d"}))
+    ordeal._check([])
+    assert (ordeal._tally.torn, ordeal._tally.ok) == (1, False)

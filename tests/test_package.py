@@ -1,0 +1,155 @@
+"""What the package promises as a package: its names, what importing it costs, and that its wheel works alone."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import AsyncStore, AsyncStream, Store, Stream
+
+ROOT = Path(__file__).parent.parent
+
+PUBLIC = [
+    "Appended",
+    "AsyncStore",
+    "AsyncStream",
+    "Closed",
+    "Conflict",
+    "CorruptRecord",
+    "DataProblem",
+    "Event",
+    "EventType",
+    "HeadRegressed",
+    "Health",
+    "HoldfastError",
+    "IdReused",
+    "InvalidId",
+    "Lease",
+    "NeedsHuman",
+    "NotSerializable",
+    "OutcomeUnknown",
+    "ReadOnly",
+    "Retryable",
+    "StorageFull",
+    "Store",
+    "Stream",
+    "TooLarge",
+    "Unavailable",
+    "UnsupportedFilesystem",
+    "UnsupportedVersion",
+    "aopen",
+    "correlate",
+    "errors",
+    "open",
+]
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert sorted(holdfast.__all__) == PUBLIC
+    assert all(hasattr(holdfast, name) for name in PUBLIC)
+
+
+def test_every_error_is_public() -> None:
+    errors = {name for name, value in vars(holdfast.errors).items() if isinstance(value, type)}
+    assert errors <= set(PUBLIC)
+
+
+def test_importing_holdfast_loads_nothing_optional() -> None:
+    optional = ["apsw", "hypothesis", "matplotlib", "numpy", "pydantic", "pytest", "rich", "sqlite3", "typer"]
+    program = f"import sys, holdfast; print([name for name in {optional} if name in sys.modules])"
+    assert _run(sys.executable, "-c", program).strip() == "[]"
+
+
+def test_every_public_class_and_function_has_a_docstring() -> None:
+    for name in PUBLIC:
+        assert inspect.getdoc(getattr(holdfast, name)), name
+    for owner in (Store, AsyncStore, Stream, AsyncStream):
+        for name, method in _methods(owner).items():
+            assert inspect.getdoc(method), f"{owner.__name__}.{name}"
+
+
+@pytest.mark.parametrize(("plain", "awaited"), [(Store, AsyncStore), (Stream, AsyncStream)])
+def test_the_async_twin_has_the_same_methods_with_the_same_signatures(plain: type, awaited: type) -> None:
+    ours, theirs = _methods(plain), _methods(awaited)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert _parameters(ours[name]) == _parameters(theirs[name]), name
+
+
+@pytest.mark.parametrize(("plain", "awaited"), [(Store, AsyncStore), (Stream, AsyncStream)])
+def test_the_async_twin_has_the_same_properties(plain: type, awaited: type) -> None:
+    only_sync = {"aio"}  # the way from one to the other
+    assert _properties(plain) - only_sync == _properties(awaited)
+
+
+def test_open_and_aopen_take_the_same_arguments() -> None:
+    assert _parameters(holdfast.open) == _parameters(holdfast.aopen)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT))
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a fresh environment with the wheel and what it asks for, no extras."""
+    folder = tmp_path_factory.mktemp("fresh") / "venv"
+    venv.create(folder, with_pip=True)
+    _run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
+    return folder / "bin"
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_installed_alone_has_a_working_command(installed: Path) -> None:
+    assert _run(str(installed / "holdfast"), "--version").strip() == f"holdfast {holdfast.__version__}"
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_installed_alone_appends_and_reads(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "import holdfast\n"
+        "with holdfast.open('agents.db') as store:\n"
+        "    store.stream('orders-7').append(('order.placed', {'sku': 'A1'}), id='req-17')\n"
+        "with holdfast.open('agents.db') as store:\n"
+        "    print([event.data for event in store.stream('orders-7').read()])\n"
+    )
+    assert _run(str(installed / "python"), "-c", program, cwd=tmp_path).strip() == "[{'sku': 'A1'}]"
+
+
+@pytest.mark.xdist_group("wheel")
+def test_the_wheel_brings_its_types_and_the_conformance_suite(installed: Path) -> None:
+    program = "import holdfast, pathlib; print(pathlib.Path(holdfast.__file__).parent)"
+    package = Path(_run(str(installed / "python"), "-c", program).strip())
+    assert (package / "py.typed").exists()
+    assert (package / "conformance" / "__init__.py").exists()
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _methods(owner: type) -> dict[str, object]:
+    return {name: value for name, value in inspect.getmembers(owner, inspect.isfunction) if not name.startswith("_")}
+
+
+def _properties(owner: type) -> set[str]:
+    return {name for name, value in inspect.getmembers(owner) if isinstance(value, property)}
+
+
+def _parameters(function: object) -> list[inspect.Parameter]:
+    assert callable(function)
+    return list(inspect.signature(function).parameters.values())

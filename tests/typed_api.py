@@ -1,0 +1,101 @@
+"""Typical use of the public API, checked by `mypy --strict` and never run.
+
+Not named typing.py: the crash tests start programs with this folder on the path, where that would hide the standard module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import assert_type
+
+import holdfast
+from holdfast import Appended, AsyncStore, AsyncStream, Event, EventType, Health, Lease, Store, Stream
+from holdfast.backends import Backend
+from holdfast.backends.faulty import FaultyBackend
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.conformance import DurableBackendConformance
+
+
+@dataclass
+class Order:
+    sku: str
+
+
+def a_store_is_opened_by_path_or_url() -> None:
+    assert_type(holdfast.open("agents.db"), Store)
+    assert_type(holdfast.open(Path("agents.db"), tenant="acme", durability="process"), Store)
+    with holdfast.open("memory://") as store:
+        assert_type(store, Store)
+        assert_type(store.for_tenant("globex"), Store)
+        assert_type(store.aio, AsyncStore)
+        assert_type(store.tenant, str)
+    holdfast.open("agents.db", durability="none")  # type: ignore[arg-type]
+
+
+def a_stream_is_appended_to_and_read(store: Store) -> None:
+    stream = store.stream("orders-7", types=[EventType("order.placed", Order, version=2, upcasters={1: dict})])
+    assert_type(stream, Stream)
+    assert_type(stream.id, str)
+    appended = stream.append(("order.placed", Order("A1")), ("order.paid", None), id="req-17", if_version=0)
+    assert_type(appended, Appended)
+    assert_type((appended.first, appended.last, appended.duplicate), tuple[int, int, bool])
+    assert_type(stream.read(after=3), Iterator[Event])
+    assert_type(stream.last(20), list[Event])
+    assert_type(stream.version(), int)
+    assert_type(stream.delete(reason="asked for"), bool)
+    stream.append("order.placed")  # type: ignore[arg-type]
+
+
+def an_event_has_typed_fields(event: Event) -> None:
+    assert_type(event.version, int)
+    assert_type(event.type, str)
+    assert_type(event.data, Any)
+    assert_type(event.at, datetime)
+    assert_type((event.by, event.correlation), tuple[str | None, str | None])
+
+
+def health_is_plain_data(health: Health) -> None:
+    assert_type(health.location, str)
+    assert_type(health.oldest_lease, Lease | None)
+    assert_type(health.sizes["wal"], int)
+
+
+async def the_async_store_has_the_same_names() -> None:
+    async with holdfast.aopen("agents.db", tenant="acme") as store:
+        assert_type(store, AsyncStore)
+        stream = store.stream("orders-7")
+        assert_type(stream, AsyncStream)
+        assert_type(await stream.append(("order.placed", {"sku": "A1"}), id="req-17"), Appended)
+        assert_type(stream.read(after=1), AsyncIterator[Event])
+        assert_type([event async for event in stream.read()], list[Event])
+        assert_type(await stream.last(20), list[Event])
+        assert_type(await stream.version(), int)
+        assert_type(await store.health(), Health)
+    assert_type(await holdfast.aopen("agents.db"), AsyncStore)
+
+
+def errors_carry_facts(stream: Stream) -> None:
+    with holdfast.correlate("req-17", actor="checkout"):
+        try:
+            stream.append(("order.placed", {"sku": "A1"}), if_version=3)
+        except holdfast.Conflict as conflict:
+            assert_type((conflict.stream, conflict.expected, conflict.actual), tuple[str, int, int])
+        except holdfast.OutcomeUnknown as unknown:
+            assert_type(unknown.id, str | None)
+        except holdfast.NotSerializable as refused:
+            assert_type(refused.path, str)
+
+
+def shipped_backends_are_backends(path: Path) -> list[Backend]:
+    return [MemoryBackend(), SQLiteBackend(path), FaultyBackend(MemoryBackend(), seed=7, lost_answer=0.1)]
+
+
+class MyBackendConformance(DurableBackendConformance):
+    def open_backend(self, place: Path) -> Backend:
+        return SQLiteBackend(place / "store.db")
