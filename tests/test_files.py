@@ -19,10 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends import Appended, Fields, StreamKey, _files_catalog
-from holdfast.backends._files_disk import Disk
-from holdfast.backends._files_frame import encode_frame
-from holdfast.backends._files_names import file_name, path_of
+from holdfast.backends import Appended, Fields, StreamKey
+from holdfast.backends.files import _catalog
+from holdfast.backends.files._disk import Disk
+from holdfast.backends.files._frame import encode_frame
+from holdfast.backends.files._names import file_name, path_of
 from holdfast.backends._filesystem import filesystem_of, refuse_network_filesystem
 from holdfast.backends.files import FilesBackend
 from holdfast.conformance._build import Life, all_heads, bodies, ids, key, must_head, read_all, stored, versions
@@ -140,7 +141,7 @@ def test_a_body_comes_back_byte_for_byte_and_leaves_the_line_json(
     st.lists(st.binary() | st.dictionaries(st.text(), st.integers()).map(lambda d: json.dumps(d).encode()), min_size=1)
 )
 def test_frames_of_any_bodies_survive_encoding(records: list[bytes]) -> None:
-    from holdfast.backends._files_frame import Frame, Stored, decode_frame
+    from holdfast.backends.files._frame import Frame, Stored, decode_frame
 
     stored = Stored(b"id", 1, tuple((b"h", body) for body in records))
     line = encode_frame(Frame(key(), 1, len(records), b"i", (stored,)))
@@ -482,7 +483,7 @@ def test_a_file_that_was_taken_away_is_reported_within_the_boot(sample: Sample) 
 
 
 def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) -> None:
-    from holdfast.backends._files_frame import _sum
+    from holdfast.backends.files._frame import _sum
 
     for inner in (
         b'"first":5,"last":6',
@@ -642,9 +643,9 @@ def test_the_index_of_another_boot_or_of_a_copied_store_is_not_believed(
     assert ids(all_heads(omit(root))) == ["a"], "in the same boot it is believed: that is what the test changes"
     shutil.copytree(root, root.parent / "copy")
     assert ids(all_heads(omit(root.parent / "copy"))) == ["a", "b"]
-    monkeypatch.setattr(_files_catalog, "boot_id", lambda: "another")
+    monkeypatch.setattr(_catalog, "boot_id", lambda: "another")
     assert ids(all_heads(omit(root))) == ["a", "b"]
-    monkeypatch.setattr(_files_catalog, "boot_id", lambda: "")
+    monkeypatch.setattr(_catalog, "boot_id", lambda: "")
     assert ids(all_heads(omit(root))) == ["a", "b"]
 
 

@@ -11,7 +11,7 @@ from ._events import Event, EventType
 from ._health import Health, Lease
 from ._open import aopen, open  # noqa: A004  holdfast.open is the first thing users type
 from ._store import AsyncStore, Store
-from ._streams import AsyncStream, Stream
+from ._streams import AsyncStream, Stream, StreamInfo
 from .backends import Appended
 from .errors import (
     Closed,
@@ -60,6 +60,7 @@ __all__ = [
     "StorageFull",
     "Store",
     "Stream",
+    "StreamInfo",
     "TooLarge",
     "Unavailable",
     "UnsupportedFilesystem",

@@ -12,7 +12,7 @@ from typing import Final
 from ._events import Blob, Stamp
 from ._operations import Append, Operation, append, delete, head, heads, read_records
 from .backends import StreamKey
-from .errors import Conflict, CorruptRecord
+from .errors import Conflict, CorruptRecord, OutcomeUnknown, Unavailable
 
 CHUNK_BYTES: Final = 1024 * 1024
 _RAW: Final = b"\0"
@@ -39,6 +39,9 @@ def put_blob(owner: StreamKey, value: bytes, stamp: Stamp) -> Operation[Blob]:
             yield from append(Append(key, chunks, stamp, expected=0))
         except Conflict:
             pass  # somebody else stored the same content in the meantime
+        except OutcomeUnknown as error:
+            # Not the caller's doubt: the event that names the value has not been sent, and an orphan is harmless.
+            raise Unavailable(f"a large value of {owner} could not be stored; nothing was written") from error
     return blob
 
 

@@ -279,9 +279,7 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
     if _equal(before, after):
         return []
     moment = isinstance(before, (datetime.datetime, datetime.time))
-    return (
-        f"{type_name(before)} {_CHANGED}{': fold=1 and offsets with seconds are not kept, use UTC' if moment else ''}"
-    )
+    return f"{type_name(before)} {_CHANGED}{': offsets with seconds are not kept, use UTC' if moment else ''}"
 
 
 def _compare_dicts(before: dict[Any, Any], after: dict[Any, Any]) -> str | _Pairs:
@@ -302,12 +300,10 @@ def _equal(before: Any, after: Any) -> bool:
     if isinstance(before, float):  # also numpy.float64; tells -0.0 from 0.0
         return bool(before == after) and math.copysign(1.0, before) == math.copysign(1.0, after)
     if isinstance(before, (datetime.datetime, datetime.time)):
-        naive = before.tzinfo is None
         return bool(
-            naive is (after.tzinfo is None)
+            (before.tzinfo is None) is (after.tzinfo is None)
             and before.replace(tzinfo=None) == after.replace(tzinfo=None)
             and before.utcoffset() == after.utcoffset()
-            and (not naive or before.fold == after.fold)  # without an offset, fold is what tells 2:30 from 2:30
         )
     if isinstance(before, decimal.Decimal):  # 1.0 and 1.00 are equal, but not the same
         return bool(before.as_tuple() == after.as_tuple())

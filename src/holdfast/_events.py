@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ._codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
+from ._codec import MAX_DEPTH, Undecodable, check_declared, decode, decode_as, encode, encode_as
 from ._ids import checked_id, id_texts
 from .errors import UnsupportedVersion
 
@@ -32,7 +32,7 @@ class Blob(msgspec.Struct, frozen=True):
     size: int
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored event, its data still raw."""
 
     id: str
@@ -45,11 +45,24 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Stored(msgspec.Struct, frozen=True):
+class PlainEnvelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A stored event, its data decoded as JSON-native values in the same pass."""
+
+    id: str
+    type: str
+    v: int = 1
+    at: float
+    by: str | None = None
+    correlation: str | None = None
+    blob: Blob | None = None
+    data: Any = None
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """An envelope at its version."""
 
     version: int
-    envelope: Envelope
+    envelope: Envelope | PlainEnvelope
 
 
 class EventType:
@@ -92,7 +105,7 @@ class EventType:
         return decode(raw) if self.data is Any else decode_as(raw, self.data)
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One event of a stream, as read back."""
 
     version: int
@@ -128,6 +141,7 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
+_plain_decoder = msgspec.json.Decoder(PlainEnvelope)
 
 
 def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) -> list[bytes]:
@@ -142,11 +156,11 @@ def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) 
     if stamp.correlation is not None:
         common += b',"correlation":' + json(stamp.correlation)
     bodies = []
-    for id, event in zip(id_texts(stamp.id, len(events)), events, strict=True):
+    for event_id, event in zip(id_texts(stamp.id, len(events)), events, strict=True):
         version = b"" if event.v == 1 else b',"v":%d' % event.v
         blob = blobs.get(event.data) if blobs else None
         data = b',"data":' + event.data if blob is None else b',"blob":' + json(blob)
-        bodies.append(b'{"id":"%b","type":%b%b%b%b}' % (id.encode(), json(event.type), version, common, data))
+        bodies.append(b'{"id":"%b","type":%b%b%b%b}' % (event_id.encode(), json(event.type), version, common, data))
     return bodies
 
 
@@ -154,5 +168,16 @@ def open_envelope(body: bytes) -> Envelope:
     """The envelope in a record's body, or `Undecodable`."""
     try:
         return _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise Undecodable("it is not an event envelope") from None
+
+
+def open_plain(body: bytes) -> PlainEnvelope:
+    """The envelope in a record's body with its data decoded, or `Undecodable`."""
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:  # it may be nested too deep: look closer
+        raw = open_envelope(body)
+        decode(bytes(raw.data))
+    try:
+        return _plain_decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise Undecodable("it is not an event envelope") from None

@@ -8,24 +8,22 @@ or `OutcomeUnknown`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from . import _chain
 from . import _operations as ops
 from ._codec import Undecodable
 from ._committer import Committer, Waiting
-from ._events import NewEvent, Stamp, Stored, open_envelope, seal
+from ._events import NewEvent, Stamp, Stored, open_envelope, open_plain, seal
 from ._ids import SYSTEM_TENANT, append_id, id_texts, new_id
 from .backends import Append, Appended, Backend, Conflict, Description, Head, Record, StreamKey
+from .backends._fork import register
 from .errors import (
     Closed,
     CorruptRecord,
@@ -39,11 +37,17 @@ from .errors import (
 )
 from .errors import Conflict as ConflictError
 
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
 KNOWN_STREAMS: Final = 10_000
 KNOWN_DOUBTS: Final = 1_000
 READER_THREADS: Final = 4
 SETTLE_SECONDS: Final = 30.0
 REREADS: Final = 3
+NOWHERE: Final = bytes(32)
+"""A hash that no record has."""
 
 T = TypeVar("T")
 _Answer = Appended | Conflict | Exception
@@ -51,8 +55,6 @@ _Answer = Appended | Conflict | Exception
 _UNKNOWN: Final = "{} did not get a certain answer within {:.0f} s (last: {}); repeat the call with id=error.id"
 
 logger = logging.getLogger("holdfast")
-
-_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
 class _Known:
@@ -100,7 +102,7 @@ class Log:
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()
-        _open_logs.add(self)
+        register(self)
 
     def _reset(self) -> None:
         """Queues, locks, threads and knowledge, new: at the start and in a forked child."""
@@ -122,10 +124,21 @@ class Log:
         self.backend.close()
 
     async def close_async(self) -> None:
+        import asyncio
+
         await asyncio.to_thread(self.close)
 
     def describe(self) -> Description:
         return self.backend.describe()
+
+    def before_fork(self) -> None:
+        """Nothing: what other threads are in the middle of goes on in the parent."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing."""
+
+    def after_fork_in_child(self) -> None:
+        self._reset()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -147,6 +160,9 @@ class Log:
         """Call something that blocks in one of the reader threads."""
         if self._closed:
             raise Closed("the store was closed; open it again")
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
         with self._lock:
             if self._readers is None:
                 self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="holdfast-read")
@@ -176,10 +192,15 @@ class Log:
 
     def _read(self, request: ops.Read) -> list[Stored]:
         records = self._records(request.stream, request.after, request.limit, request.reverse)
+        stored: list[Stored] = []
+        open_body = open_plain if request.plain else open_envelope
         try:
-            return [Stored(record.version, open_envelope(record.body)) for record in records]
+            for record in records:
+                stored.append(Stored(record.version, open_body(record.body)))
         except Undecodable as error:
-            raise CorruptRecord(str(request.stream), what=str(error)) from None
+            version = records[len(stored)].version
+            raise CorruptRecord(str(request.stream), version=version, what=str(error)) from None
+        return stored
 
     def _read_records(self, request: ops.ReadRecords) -> Sequence[Record]:
         return self._records(request.stream, request.after, None, False)
@@ -272,6 +293,8 @@ class Log:
 
     async def _learn_async(self, stream: StreamKey) -> None:
         """`_learn` once for all who ask in this loop, who then go on in the order in which they came."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         learning = self._learning.get((loop, stream))
         if learning is None:
@@ -288,6 +311,9 @@ class Log:
                 self._append(ops.Append(stream, seal(events, stamp, {}), stamp, expected=0))
             except ConflictError:
                 pass  # another process was faster
+            except OutcomeUnknown as error:
+                # Not the caller's doubt: its own append has not been sent.
+                raise Unavailable(f"tenant {tenant!r} could not be registered; nothing was written") from error
 
     def _compare(self, request: ops.Append, answer: Appended) -> None:
         """A repeated id must mean the same events: same types, same data. The envelope may differ."""
@@ -476,7 +502,9 @@ def _name(error: Exception) -> str:
 
 def _not_compared(request: ops.Append, error: Exception) -> OutcomeUnknown:
     """A repeated id could not be compared with what is stored under it: `error` would say that nothing is stored."""
-    problem = f"an append to {request.stream} with this id is stored, but could not be compared ({_name(error)}); repeat it"
+    problem = (
+        f"an append to {request.stream} with this id is stored, but could not be compared ({_name(error)}); repeat it"
+    )
     return OutcomeUnknown(problem, stream=str(request.stream), id=request.id)
 
 
@@ -521,11 +549,3 @@ _HANDLERS: dict[type, Callable[[Log, Any], Any]] = {
     ops.ListDue: Log._due,
     ops.Delete: Log._delete,
 }
-
-
-def _after_fork_in_child() -> None:
-    for log in list(_open_logs):
-        log._reset()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

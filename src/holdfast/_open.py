@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Final, Literal
-from urllib.parse import unquote, urlsplit
 
 from ._ids import checked_tenant
 from ._log import Log
@@ -19,7 +17,7 @@ _SCHEMES: Final = "a path, sqlite:///agents.db, file:///directory, memory:// or 
 
 
 def open(  # noqa: A001  holdfast.open is the first thing users type
-    url: str | os.PathLike[str], *, tenant: str = "default", durability: Literal["disk", "process"] = "disk"
+    url: str | os.PathLike[str] | Backend, *, tenant: str = "default", durability: Literal["disk", "process"] = "disk"
 ) -> Store:
     """Open a store, creating it if it is not there.
 
@@ -27,15 +25,16 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     (JSON Lines files one can read with cat and jq), `memory://` (private, gone when closed) or `memory://name`
     (shared within the process). `durability="disk"`: an acknowledged append survives power loss; `"process"` is
     faster, survives the death of the process, and may lose the newest appends when the machine goes down.
+    A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
     if durability not in ("disk", "process"):
         raise ValueError("durability is 'disk' or 'process'")
-    return Store(Log(_backend(os.fspath(url), durability)), tenant)
+    return Store(Log(_backend(url, durability)), tenant)
 
 
 def aopen(
-    url: str | os.PathLike[str], *, tenant: str = "default", durability: Literal["disk", "process"] = "disk"
+    url: str | os.PathLike[str] | Backend, *, tenant: str = "default", durability: Literal["disk", "process"] = "disk"
 ) -> Opening:
     """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
     return Opening(url, tenant, durability)
@@ -44,7 +43,9 @@ def aopen(
 class Opening:
     """A store about to be opened: await it, or enter it."""
 
-    def __init__(self, url: str | os.PathLike[str], tenant: str, durability: Literal["disk", "process"]) -> None:
+    def __init__(
+        self, url: str | os.PathLike[str] | Backend, tenant: str, durability: Literal["disk", "process"]
+    ) -> None:
         self._url, self._tenant, self._durability = url, tenant, durability
         self._store: AsyncStore | None = None
 
@@ -52,6 +53,8 @@ class Opening:
         return self._open().__await__()
 
     async def _open(self) -> AsyncStore:
+        import asyncio
+
         store = await asyncio.to_thread(open, self._url, tenant=self._tenant, durability=self._durability)
         return AsyncStore(store._log, store.tenant)
 
@@ -66,10 +69,17 @@ class Opening:
             await self._store.close()
 
 
-def _backend(url: str, durability: Literal["disk", "process"]) -> Backend:
+def _backend(url: str | os.PathLike[str] | Backend, durability: Literal["disk", "process"]) -> Backend:
     """The backend a URL names; each engine is imported only when it is used."""
+    if not isinstance(url, (str, os.PathLike)):
+        if isinstance(url, Backend):
+            return url
+        raise TypeError(f"a store is opened by a URL or a path, not by a {type(url).__name__}")
+    url = os.fspath(url)
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", url):
         return _sqlite(url, durability)
+    from urllib.parse import unquote, urlsplit
+
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise ValueError(f"a {parts.scheme}:// URL takes no options; use keyword arguments of open()")

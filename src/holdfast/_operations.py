@@ -25,12 +25,13 @@ RERUNS = 100
 
 
 class Read(msgspec.Struct, frozen=True):
-    """One page of verified events; see `Backend.read`."""
+    """One page of verified events; see `Backend.read`. `plain`: with their data decoded as JSON-native values."""
 
     stream: StreamKey
     after: int = 0
     limit: int | None = None
     reverse: bool = False
+    plain: bool = False
 
 
 class ReadRecords(msgspec.Struct, frozen=True):
@@ -88,10 +89,10 @@ Operation = Generator[Request, Any, T]
 
 
 def read(
-    stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+    stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False, plain: bool = False
 ) -> Operation[list[Stored]]:
     """One page of events. May be shorter than `limit`; empty only at the end."""
-    return cast("list[Stored]", (yield Read(stream, after, limit, reverse)))
+    return cast("list[Stored]", (yield Read(stream, after, limit, reverse, plain)))
 
 
 def read_records(stream: StreamKey, *, after: int = 0) -> Operation[Sequence[Record]]:

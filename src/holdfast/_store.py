@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from ._events import EventType
 from ._health import Health, examine
 from ._ids import checked_tenant, stream_key
 from ._log import Log
-from ._streams import AsyncStream, Stream
+from ._streams import AsyncStream, Stream, StreamInfo, list_streams
 
 T = TypeVar("T")
 
@@ -41,6 +41,13 @@ class Store:
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> Stream:
         """A stream of your own events. No I/O until it is used; it exists from its first append."""
         return Stream(self._log, stream_key(self._tenant, "stream", id), types)
+
+    def streams(self) -> Iterator[StreamInfo]:
+        """Your own streams, ordered by id, page by page."""
+        after = ""
+        while page := ops.run(self._log, list_streams(self._tenant, "stream", after)):
+            yield from page
+            after = page[-1].id
 
     def health(self) -> Health:
         """Where the state is, on what engine, how durable, how large, and the oldest lease."""
@@ -80,6 +87,14 @@ class AsyncStore:
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> AsyncStream:
         """`Store.stream`, with awaited methods."""
         return AsyncStream(self._log, stream_key(self._tenant, "stream", id), types)
+
+    async def streams(self) -> AsyncIterator[StreamInfo]:
+        """`Store.streams` as an async iterator."""
+        after = ""
+        while page := await ops.run_async(self._log, list_streams(self._tenant, "stream", after)):
+            for info in page:
+                yield info
+            after = page[-1].id
 
     async def health(self) -> Health:
         """`Store.health`, awaited."""

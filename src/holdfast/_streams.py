@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from . import _operations as ops
 from ._blobs import delete_blobs, get_blob, put_blob
@@ -20,6 +23,13 @@ from .backends import Appended, StreamKey
 from .errors import CorruptRecord
 
 AUDIT_ID = "log"
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """A stream as it is listed: its id and its newest version."""
+
+    id: str
+    version: int
 
 
 def new_stamp() -> Stamp:
@@ -37,6 +47,12 @@ def append_events(
         if len(event.data) > INLINE_BYTES:
             blobs[event.data] = yield from put_blob(stream, event.data, stamp)
     return (yield from ops.append(ops.Append(stream, seal(events, stamp, blobs), stamp, id=id, expected=expected)))
+
+
+def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInfo]]:
+    """One page of what is there."""
+    page = yield from ops.heads(tenant, kind, after=after)
+    return [StreamInfo(head.stream.id, head.version) for head in page]
 
 
 def delete_stream(stream: StreamKey, stamp: Stamp, reason: str) -> Operation[bool]:
@@ -60,6 +76,11 @@ def delete_stream(stream: StreamKey, stamp: Stamp, reason: str) -> Operation[boo
     return deleted
 
 
+def _whole_number(value: int, what: str) -> None:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{what} is a whole number, 0 or more")
+
+
 class _Shape:
     """What a stream and its async twin share: the key, the types, and the operations behind each method."""
 
@@ -79,14 +100,17 @@ class _Shape:
     ) -> Operation[Appended]:
         if not events:
             raise ValueError("append at least one event: append(('order.placed', {...}))")
-        new = [self._encode(*event) for event in events]
+        new = [self._encode(event) for event in events]
         if id is not None:
             checked_id(id, "append id")
-        if if_version is not None and if_version < 0:
-            raise ValueError("if_version is the version the stream must be at: 0 or more")
+        if if_version is not None:
+            _whole_number(if_version, "if_version")
         return append_events(self._key, new, new_stamp(), id=id, expected=if_version)
 
-    def _encode(self, name: str, data: object = None) -> NewEvent:
+    def _encode(self, event: tuple[str, object]) -> NewEvent:
+        if type(event) is not tuple or len(event) != 2:
+            raise TypeError("an event is a pair of its type and its data: ('order.placed', {...})")
+        name, data = event
         checked_id(name, "event type")
         declared = self._types.get(name)
         if declared is None:
@@ -94,23 +118,30 @@ class _Shape:
         return NewEvent(name, declared.encode(data), declared.version)
 
     def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
+        _whole_number(after, "after")
+        plain = not self._types
         events = []
-        for stored in (yield from ops.read(self._key, after=after, limit=limit, reverse=reverse)):
-            blob = stored.envelope.blob
-            raw = bytes(stored.envelope.data) if blob is None else (yield from get_blob(self._key, blob))
-            events.append(self._decode(stored, raw))
+        for stored in (yield from ops.read(self._key, after=after, limit=limit, reverse=reverse, plain=plain)):
+            envelope = stored.envelope
+            data = envelope.data
+            if envelope.blob is not None:
+                data = self._decode(stored, (yield from get_blob(self._key, envelope.blob)))
+            elif not plain:
+                data = self._decode(stored, bytes(data))
+            events.append(
+                Event(stored.version, envelope.id, envelope.type, data, envelope.at, envelope.by, envelope.correlation)
+            )
         return events
 
-    def _decode(self, stored: Stored, raw: bytes) -> Event:
-        envelope = stored.envelope
-        declared = self._types.get(envelope.type)
+    def _decode(self, stored: Stored, raw: bytes) -> Any:
+        declared = self._types.get(stored.envelope.type)
         try:
-            data = decode(raw) if declared is None else declared.decode(raw, envelope.v)
+            return decode(raw) if declared is None else declared.decode(raw, stored.envelope.v)
         except Undecodable as error:
             raise CorruptRecord(str(self._key), version=stored.version, what=str(error)) from None
-        return Event(stored.version, envelope.id, envelope.type, data, envelope.at, envelope.by, envelope.correlation)
 
     def _newest(self, count: int) -> Operation[list[Event]]:
+        _whole_number(count, "count")
         events: list[Event] = []
         before = 0
         while len(events) < count:

@@ -60,7 +60,7 @@ class Head(msgspec.Struct, frozen=True):
     now: float
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One stored record, exactly as it was appended."""
 
     version: int

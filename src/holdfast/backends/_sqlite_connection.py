@@ -30,6 +30,7 @@ from . import _sqlite_sql as sql
 
 BUSY_SECONDS = 30.0
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
+RESTART_MILLISECONDS = 100
 
 _creating = threading.Lock()
 
@@ -213,11 +214,19 @@ class Checkpointer:
                     self._close()
                     return
                 try:
-                    self._connection = self._connection or self._connect()
-                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    self._checkpoint()
                 except (apsw.Error, HoldfastError):
-                    # The WAL stays as it is and holds everything; the next commit wakes us again.
+                    # The WAL stays as it is and holds everything; a later commit wakes us again.
                     self._close()
+
+    def _checkpoint(self) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+            self._connection.set_busy_timeout(RESTART_MILLISECONDS)
+        # First the bulk, beside the writers. Then the little they have added meanwhile, with the write lock held for
+        # a moment: only a WAL that was copied to its end can begin anew, and otherwise it would grow for ever.
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

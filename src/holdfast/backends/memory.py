@@ -6,15 +6,14 @@ private to one store, `memory://name` is shared by all stores of the process tha
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import ClassVar
 
 from ..errors import Closed
+from ._fork import register
 from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -41,8 +40,7 @@ class MemoryBackend:
     """Streams in memory. A named one outlives the stores that share it, so closing it does nothing."""
 
     _shared: ClassVar[dict[str, MemoryBackend]] = {}
-    _all_alive: ClassVar[weakref.WeakSet[MemoryBackend]] = weakref.WeakSet()
-    _shared_lock = threading.RLock()
+    _shared_lock = threading.Lock()
 
     @classmethod
     def named(cls, name: str) -> MemoryBackend:
@@ -56,8 +54,7 @@ class MemoryBackend:
         self._streams: dict[StreamKey, _Stream] = {}
         self._tombstones: dict[StreamKey, set[bytes]] = {}
         self._closed = False
-        with self._shared_lock:
-            self._all_alive.add(self)
+        register(self)
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         with self._lock:
@@ -175,6 +172,15 @@ class MemoryBackend:
         if not self._name:
             self._closed = True
 
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock.release()
+
     def _all(self, tenant: str, kind: str) -> list[Head]:
         with self._lock:
             self._check_open()
@@ -198,27 +204,3 @@ def _page(records: Sequence[Record]) -> Sequence[Record]:
         if size > PAGE_BYTES and count:
             return records[:count]
     return records
-
-
-class _ForkGuard:
-    """Holds every backend's lock across a fork: the child must not inherit a lock that a lost thread held."""
-
-    def __init__(self) -> None:
-        self._held: list[threading.Lock] = []
-
-    def before(self) -> None:
-        MemoryBackend._shared_lock.acquire()
-        self._held = [backend._lock for backend in MemoryBackend._all_alive]
-        for lock in self._held:
-            lock.acquire()
-
-    def after(self) -> None:
-        for lock in self._held:
-            lock.release()
-        self._held = []
-        MemoryBackend._shared_lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    _guard = _ForkGuard()
-    os.register_at_fork(before=_guard.before, after_in_parent=_guard.after, after_in_child=_guard.after)

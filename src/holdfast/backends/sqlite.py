@@ -93,6 +93,7 @@ class SQLiteBackend:
         self._writer: _Writer | None = None
         self._idle: list[apsw.Connection] = []
         self._reading_now = 0
+        self._checkpoint_at = CHECKPOINT_PAGES
         self._checkpointer = Checkpointer(self._connect)
 
     # -- writing ---------------------------------------------------------------------------------
@@ -180,8 +181,12 @@ class SQLiteBackend:
 
     def _on_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:
         # Checkpoints run in a thread of their own: on the commit path they would add two more syncs.
-        if pages >= CHECKPOINT_PAGES:
+        if pages >= self._checkpoint_at:
+            # Asked once per so many pages, whether or not it succeeds: the next commits must not ask again.
+            self._checkpoint_at = pages + CHECKPOINT_PAGES
             self._checkpointer.wake()
+        elif pages < CHECKPOINT_PAGES:
+            self._checkpoint_at = CHECKPOINT_PAGES
         return 0
 
     # -- reading ---------------------------------------------------------------------------------
@@ -191,13 +196,13 @@ class SQLiteBackend:
     ) -> Sequence[Record]:
         statement, start = (sql.READ_REVERSE, after or 1 << 62) if reverse else (sql.READ, after)
         records: list[Record] = []
-        size = 0
+        append, size = records.append, 0
         with self._reading() as reader:
             for row in reader.execute(statement, (*stream, start, -1 if limit is None else limit)):
                 size += len(row[3])
                 if size > PAGE_BYTES and records:
                     break
-                records.append(Record(*row))
+                append(Record(*row))
         return records
 
     def head(self, stream: StreamKey) -> Head | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from ._seam import Cursor, Fields, StreamKey
+from .._seam import Cursor, Fields, StreamKey
 
 FORMAT = 1
 
@@ -221,8 +221,8 @@ def boot_id() -> str:
         return ""
 
 
-_NO_FIELDS = msgspec.msgpack.encode(Fields())
-_decode_fields = msgspec.msgpack.Decoder(Fields).decode
+_NO_FIELDS = msgspec.json.encode(Fields())
+_decode_fields = msgspec.json.Decoder(Fields).decode
 
 
 def _key(stream: StreamKey) -> tuple[bytes, bytes, bytes]:
@@ -235,7 +235,7 @@ def _values(row: Row) -> tuple[Any, ...]:
     return (
         *_key(row.stream),
         *(row.inode, row.size, row.version, row.hash, row.incarnation),
-        *(msgspec.msgpack.encode(fields), row.ids, int(row.dirty), int(row.synced)),
+        *(msgspec.json.encode(fields), row.ids, int(row.dirty), int(row.synced)),
         *(None if fields.status is None else fields.status.encode(), fields.due),
     )
 

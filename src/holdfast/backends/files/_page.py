@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import CorruptRecord
-from ._files_frame import HEADER_BYTES, BadFrame, Frame, header
-from ._files_scan import Place, Span, backward, forward, locate, origin, valid_frames
-from ._files_state import State
-from ._seam import Record, StreamKey
+from ...errors import CorruptRecord
+from .._seam import Record, StreamKey
+from ._frame import HEADER_BYTES, BadFrame, Frame, header
+from ._scan import Place, Span, backward, forward, locate, origin, valid_frames
+from ._state import State
 
 PAGE_BYTES = 8 * 1024 * 1024
 

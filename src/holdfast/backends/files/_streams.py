@@ -13,16 +13,16 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import apsw
 
-from ..errors import OutcomeUnknown, ReadOnly, StorageFull
-from ._files_catalog import Catalog
-from ._files_disk import translated, write_all
-from ._files_index import Change, Row
-from ._files_lock import WriterLock
-from ._files_names import folder_of
-from ._files_scan import Span, last_frame
-from ._files_state import Damage, State, examine, mark_of, state_at
-from ._files_tree import Tree, log
-from ._seam import StreamKey
+from ...errors import OutcomeUnknown, ReadOnly, StorageFull
+from .._seam import StreamKey
+from ._catalog import Catalog
+from ._disk import translated, write_all
+from ._index import Change, Row
+from ._lock import WriterLock
+from ._names import folder_of
+from ._scan import Span, last_frame
+from ._state import Damage, State, examine, mark_of, state_at
+from ._tree import Tree, log
 
 _REMEMBERED = 4096
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import HoldfastError, ReadOnly, StorageFull, Unavailable, UnsupportedVersion
+from ...errors import HoldfastError, ReadOnly, StorageFull, Unavailable, UnsupportedVersion
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

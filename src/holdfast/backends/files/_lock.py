@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..errors import Unavailable
+from ...errors import Unavailable
 
 LOCK_FILE = "lock"
 _PATIENCE = 30.0

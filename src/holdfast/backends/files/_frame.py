@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ._seam import Fields, StreamKey
+from .._seam import Fields, StreamKey
 
 HEADER_BYTES = 96
 _LENGTH = re.compile(rb'\{"length":([1-9][0-9]{0,17}),')

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ._files_frame import HEADER_BYTES, BadFrame, Frame, declared_length, decode_frame, header
+from ._frame import HEADER_BYTES, BadFrame, Frame, declared_length, decode_frame, header
 
 _NEAR = 8 * 1024  # below this distance walking is cheaper than bisecting
 _SECTOR = 512

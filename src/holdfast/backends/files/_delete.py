@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from ..errors import CorruptRecord, OutcomeUnknown
-from ._files_disk import write_all
-from ._files_frame import BadFrame, Frame, Stored, encode_frame
-from ._files_names import TEMPORARY, folder_of, path_of
-from ._files_scan import Span, forward, last_frame, origin
-from ._files_state import mark_of, state_at
-from ._files_streams import Streams
-from ._seam import StreamKey
+from ...errors import CorruptRecord, OutcomeUnknown
+from .._seam import StreamKey
+from ._disk import write_all
+from ._frame import BadFrame, Frame, Stored, encode_frame
+from ._names import TEMPORARY, folder_of, path_of
+from ._scan import Span, forward, last_frame, origin
+from ._state import mark_of, state_at
+from ._streams import Streams
 
 _FORMER_LIVES = 1000  # so many incarnations of a stream that is deleted again and again are refused for ever
 _BLOCK = 1 << 20

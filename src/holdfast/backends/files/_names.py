@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from ..errors import InvalidId
-from ._seam import StreamKey
+from ...errors import InvalidId
+from .._seam import StreamKey
 
 STREAMS = "streams"
 TORN = "torn"

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import CorruptRecord
-from ._files_index import Row
-from ._files_scan import Place, Span, is_torn, last_frame
-from ._seam import Fields, Head, StreamKey
+from ...errors import CorruptRecord
+from .._seam import Fields, Head, StreamKey
+from ._index import Row
+from ._scan import Place, Span, is_torn, last_frame
 
 
 class Mark(NamedTuple):

@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ..errors import ReadOnly
-from ._files_disk import Disk, translated, write_all
-from ._files_index import Row
-from ._files_names import STREAMS, TEMPORARY, TORN, folder_of, path_of, torn_name
-from ._files_scan import Span, last_frame
-from ._files_state import mark_of, state_at
-from ._seam import StreamKey
+from ...errors import ReadOnly
+from .._seam import StreamKey
+from ._disk import Disk, translated, write_all
+from ._index import Row
+from ._names import STREAMS, TEMPORARY, TORN, folder_of, path_of, torn_name
+from ._scan import Span, last_frame
+from ._state import mark_of, state_at
 
 log = logging.getLogger("holdfast")
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import msgspec
 
-from ..errors import UnsupportedVersion
-from ._files_disk import Disk, write_all
-from ._files_lock import LOCK_FILE
+from ...errors import UnsupportedVersion
+from ._disk import Disk, write_all
+from ._lock import LOCK_FILE
 
 MARKER = "holdfast.json"
 FORMAT = 1

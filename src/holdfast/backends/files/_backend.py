@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,22 +22,21 @@ from typing import Literal
 
 import apsw
 
-from ..errors import Closed, ReadOnly, StorageFull, Unavailable
-from ._files_append import Draft, store
-from ._files_catalog import Catalog
-from ._files_delete import delete_prefix, delete_stream
-from ._files_disk import Disk, translated
-from ._files_index import Index, Row
-from ._files_lock import WriterLock
-from ._files_names import TORN
-from ._files_page import Pager
-from ._files_root import FORMAT, is_marked, mark, open_lock, open_root
-from ._files_streams import Streams
-from ._files_tree import Tree
-from ._filesystem import refuse_network_filesystem
-from ._seam import Append, Appended, Conflict, Cursor, Description, Head, Record, StreamKey
-
-__all__ = ["Disk", "FilesBackend"]
+from ...errors import Closed, ReadOnly, StorageFull, Unavailable
+from .._filesystem import refuse_network_filesystem
+from .._fork import register
+from .._seam import Append, Appended, Conflict, Cursor, Description, Head, Record, StreamKey
+from ._append import Draft, store
+from ._catalog import Catalog
+from ._delete import delete_prefix, delete_stream
+from ._disk import Disk, translated
+from ._index import Index, Row
+from ._lock import WriterLock
+from ._names import TORN
+from ._page import Pager
+from ._root import FORMAT, is_marked, mark, open_lock, open_root
+from ._streams import Streams
+from ._tree import Tree
 
 
 class FilesBackend:
@@ -75,7 +73,7 @@ class FilesBackend:
         except BaseException:
             self.close()
             raise
-        _living.add(self)
+        register(self)
 
     def _prepare(self, disk: Disk) -> None:
         if not is_marked(self._top, disk):
@@ -198,8 +196,14 @@ class FilesBackend:
             self._lock.close()
             os.close(self._top)
 
-    def _after_fork(self) -> None:
-        """In the child: the locks may be held by threads that do not exist here, the lock file is the parent's."""
+    def before_fork(self) -> None:
+        self._catalog.before_fork()
+
+    def after_fork_in_parent(self) -> None:
+        self._catalog.after_fork(child=False)
+
+    def after_fork_in_child(self) -> None:
+        # The locks may be held by threads that do not exist here, and the lock file is the parent's.
         self._gate = threading.Lock()
         self._calls = 0
         self._lock.forget()
@@ -221,26 +225,3 @@ def _translating(what: str) -> Iterator[None]:
         raise ReadOnly(f"{what}: the index cannot be written; check permissions and mount options") from error
     except apsw.Error as error:
         raise Unavailable(f"{what}: the index failed ({type(error).__name__}); nothing was written") from error
-
-
-_living: weakref.WeakSet[FilesBackend] = weakref.WeakSet()
-_forking: list[FilesBackend] = []
-
-
-def _before_fork() -> None:
-    for backend in list(_living):
-        backend._catalog.before_fork()
-        _forking.append(backend)
-
-
-def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop()._catalog.after_fork(child=False)
-
-
-def _after_fork_in_child() -> None:
-    while _forking:
-        _forking.pop()._after_fork()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..errors import CorruptRecord, HoldfastError, OutcomeUnknown
-from ._files_disk import translated, write_all
-from ._files_frame import BadFrame, Frame, Stored, encode_frame
-from ._files_names import folder_of, path_of
-from ._files_scan import Span, forward, locate, origin
-from ._files_state import State, mark_of
-from ._files_streams import Streams
-from ._seam import Append, Appended, Conflict, StreamKey
+from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown
+from .._seam import Append, Appended, Conflict, StreamKey
+from ._disk import translated, write_all
+from ._frame import BadFrame, Frame, Stored, encode_frame
+from ._names import folder_of, path_of
+from ._scan import Span, forward, locate, origin
+from ._state import State, mark_of
+from ._streams import Streams
 
 _AT_ONCE = 64  # files that are open at the same time
 

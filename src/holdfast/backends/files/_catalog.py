@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import apsw
 
-from ._files_disk import Disk
-from ._files_index import Identity, Index, Row, boot_id
-from ._files_lock import WriterLock
+from ._disk import Disk
+from ._index import Identity, Index, Row, boot_id
+from ._lock import WriterLock
 
 INDEX_FILE = "index.db"
 T = TypeVar("T")
