@@ -58,6 +58,12 @@ def test_health_as_json_has_the_fields_of_the_library(url: str) -> None:
     assert (report["location"], report["durability"], report["streams"]) == (url, "disk", {"stream": 1})
 
 
+def test_streams_are_listed_with_their_newest_version(url: str) -> None:
+    assert run("streams", url).stdout == "        3  orders-7\n"
+    assert json.loads(run("streams", url, "--json").stdout) == {"id": "orders-7", "version": 3}
+    assert run("streams", url, "--tenant", "nobody").stdout == ""
+
+
 def test_read_prints_one_event_per_line_oldest_first(url: str) -> None:
     lines = run("read", url, "orders-7").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3"]

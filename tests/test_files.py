@@ -20,12 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.backends import Appended, Fields, StreamKey
-from holdfast.backends.files import _catalog
+from holdfast.backends._filesystem import filesystem_of, refuse_network_filesystem
+from holdfast.backends.files import FilesBackend, _catalog
 from holdfast.backends.files._disk import Disk
 from holdfast.backends.files._frame import encode_frame
 from holdfast.backends.files._names import file_name, path_of
-from holdfast.backends._filesystem import filesystem_of, refuse_network_filesystem
-from holdfast.backends.files import FilesBackend
 from holdfast.conformance._build import Life, all_heads, bodies, ids, key, must_head, read_all, stored, versions
 from holdfast.errors import CorruptRecord, InvalidId, UnsupportedFilesystem, UnsupportedVersion
 

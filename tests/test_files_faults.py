@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends import Append, Backend, Fields, StreamKey
+from holdfast.backends.files import FilesBackend
 from holdfast.backends.files._disk import Disk
 from holdfast.backends.files._streams import Streams
-from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.conformance._build import Life, all_heads, bodies, ids, key, must_head, read_all, stored, timeless
 from holdfast.errors import HoldfastError, OutcomeUnknown, ReadOnly, StorageFull, Unavailable

@@ -177,6 +177,29 @@ def test_a_large_value_repeated_under_its_id_is_recognised(stream: holdfast.Stre
         stream.append(("n", "y" * 100_000), id="big")
 
 
+def test_an_id_is_looked_at_before_the_version(backend: Scripted, stream: holdfast.Stream) -> None:
+    stream.append(("n", 1), id="a", if_version=0)
+    assert stream.append(("n", 1), id="a", if_version=0).duplicate
+    assert foreign_writer(backend).append(("n", 1), id="a", if_version=0).duplicate
+    with pytest.raises(IdReused):
+        stream.append(("n", 2), id="a", if_version=0)
+    with pytest.raises(holdfast.Conflict):
+        stream.append(("n", 2), id="b", if_version=0)
+    assert stream.append(("n", 2), id="b", if_version=1).last == 2
+    assert numbers(stream) == [1, 2]
+
+
+def test_a_repeat_is_recognised_although_somebody_else_has_written_since(
+    backend: Scripted, log: Log, stream: holdfast.Stream
+) -> None:
+    log.handle(request(1, id="a", seen=0))
+    foreign_writer(backend).append(("n", 2))
+    assert log.handle(request(1, id="a", seen=0)).duplicate
+    with pytest.raises(holdfast.Conflict):
+        log.handle(request(3, id="b", seen=0))
+    assert numbers(stream) == [1, 2]
+
+
 def test_after_a_duplicate_the_next_append_still_finds_its_place(stream: holdfast.Stream) -> None:
     stream.append(("n", 1), id="a")
     stream.append(("n", 1), id="a")

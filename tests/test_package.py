@@ -40,6 +40,7 @@ PUBLIC = [
     "StorageFull",
     "Store",
     "Stream",
+    "StreamInfo",
     "TooLarge",
     "Unavailable",
     "UnsupportedFilesystem",

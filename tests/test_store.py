@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.backends.memory import MemoryBackend
 
 ODD_IDS = [
     "plain",
@@ -106,6 +107,37 @@ def test_a_value_that_cannot_be_stored_leaves_nothing_behind(store: holdfast.Sto
     with pytest.raises(ValueError, match="at least one event"):
         stream.append()
     assert stream.version() == 0 and store.health().streams == {}
+
+
+@pytest.mark.parametrize("event", ["ab", {"a": 1, "b": 2}, ("a",), ("a", 1, 2), ["a", 1], None, ("", 1), (1, 1)])
+def test_what_is_not_a_pair_of_type_and_data_is_refused(store: holdfast.Store, event: Any) -> None:
+    with pytest.raises((TypeError, holdfast.InvalidId)):
+        store.stream("s").append(event)
+    assert store.stream("s").version() == 0
+
+
+def test_numbers_that_make_no_sense_are_refused(store: holdfast.Store) -> None:
+    stream = store.stream("s")
+    for call in (
+        lambda: list(stream.read(after=-1)),
+        lambda: stream.last(-1),
+        lambda: stream.append(("n", 1), if_version=-1),
+        lambda: stream.append(("n", 1), if_version=True),
+    ):
+        with pytest.raises(ValueError, match="whole number"):
+            call()
+
+
+def test_streams_are_listed_in_order_and_to_the_end(store: holdfast.Store) -> None:
+    names = [f"s{number:04}" for number in range(600)]
+
+    async def write() -> None:
+        await asyncio.gather(*(store.aio.stream(name).append(("n", 1), ("n", 2)) for name in names))
+        assert [info.id async for info in store.aio.streams()] == names
+
+    asyncio.run(write())
+    assert list(store.streams()) == [holdfast.StreamInfo(name, 2) for name in names]
+    assert list(store.for_tenant("other").streams()) == []
 
 
 def test_only_one_of_two_writers_with_the_same_expectation_wins(store: holdfast.Store) -> None:
@@ -219,6 +251,16 @@ def test_everything_is_there_after_opening_again(durable_url: str) -> None:
             assert store.stream("s").append(("n", 0), id="req-0").duplicate is (number > 0) or number == 0
     with holdfast.open(durable_url) as store:
         assert data(store.stream("s")) == [0, 1, 2]
+
+
+def test_a_backend_object_can_be_opened_in_place_of_a_url() -> None:
+    backend = MemoryBackend()
+    with holdfast.open(backend, tenant="acme") as store:
+        store.stream("s").append(("n", 1))
+        assert backend.heads(tenant="acme", kind="stream")[0].version == 1
+    wrong: Any = 7
+    with pytest.raises(TypeError, match="URL or a path"):
+        holdfast.open(wrong)
 
 
 def test_a_private_memory_store_is_private_and_a_named_one_is_shared() -> None:

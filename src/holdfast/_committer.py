@@ -48,6 +48,7 @@ class Committer:
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._pending: list[Waiting] = []
         self._leading = False
         self._closed = False
@@ -110,6 +111,8 @@ class Committer:
         """Refuse new callers, let those in flight finish, and end the thread."""
         with self._lock:
             self._closed = True
+            # The thread must not end before the last leader: it may be handed those who wait behind him.
+            self._idle.wait_for(lambda: not self._leading)
             thread = self._thread
         if thread is not None:
             self._turns.put(False)
@@ -191,6 +194,7 @@ class Committer:
             self._give_turn_to_thread()
         else:
             self._leading = False
+            self._idle.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -71,16 +71,26 @@ class _Known:
         self.seed = _chain.seed(stream, self.incarnation)
 
 
-class _Entry(Waiting):
-    """An append on its way. `prepared` is what was last sent to the backend without a certain answer, `basis` what it rests on."""
+class _Behind(Conflict, frozen=True):
+    """A conflict with a stream that is not yet where an append in doubt expects it: together with its predecessor,
+    of whom nothing certain is known either, the append may still arrive."""
 
-    __slots__ = ("basis", "prepared", "request", "started")
+
+class _Entry(Waiting):
+    """An append on its way.
+
+    `prepared` is what was last sent to the backend without a certain answer, `basis` what it rests on. `ghosts` are
+    former places of it that may still be taken by what is in flight.
+    """
+
+    __slots__ = ("basis", "ghosts", "prepared", "request", "started")
 
     def __init__(self, request: ops.Append) -> None:
         super().__init__()
         self.request = request
         self.prepared: Append | None = None
         self.basis: _Known | None = None
+        self.ghosts: list[Append] = []
         self.started = time.perf_counter()
 
     @property
@@ -108,7 +118,7 @@ class Log:
         """Queues, locks, threads and knowledge, new: at the start and in a forked child."""
         self._committer = Committer(self._commit)
         self._known: dict[StreamKey, _Known] = {}
-        self._doubts: dict[tuple[StreamKey, str], Append] = {}
+        self._doubts: dict[tuple[StreamKey, str], list[Append]] = {}
         self._learning: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
@@ -342,46 +352,72 @@ class Log:
     def _prepare(self, entry: _Entry) -> bool:
         """Give an append its place. False if its outcome is already decided."""
         request = entry.request
-        if entry.prepared is not None:
-            # The leader was interrupted before the answer came.
-            if not self._take(entry, self._send_alone(entry.prepared, in_doubt=True)):
-                return False
-        elif request.id is not None and (request.stream, request.id) in self._doubts:
-            # The caller repeats an append whose outcome was unknown: settle that one first, same bytes, same version.
-            # What turns out to be stored stays remembered: an id made by the log is in no index, and the caller may repeat again.
-            entry.prepared = self._doubts[request.stream, request.id]
-            answer = self._send_alone(entry.prepared, in_doubt=True)
-            if isinstance(answer, Appended):
-                answer = Appended(answer.first, answer.last, True, answer.now)
-            elif isinstance(answer, Conflict):
-                del self._doubts[request.stream, request.id]
-            if not self._take(entry, answer):
-                return False
+        if not self._must_be_sent(entry):
+            return False
         try:
             known = self._known.get(request.stream)
             if known is None:
                 known = self._known[request.stream] = _Known(request.stream, self.backend.head(request.stream))
+            # Looked for after the head is known: a ghost that arrives later makes this place a conflict.
+            if entry.ghosts and self._arrived(entry):
+                return False
         except Exception as error:
-            entry.error = error
+            self._refuse(entry, error)
             return False
-        if not _fits(request, known):
-            entry.error = _conflict(request, known)
+        if _fits(request, known):
+            entry.basis = known
+            entry.prepared = _placed(request, known, known.version, known.hash if known.version else b"")
+            known.version += len(request.bodies)
+            known.hash = entry.prepared.records[-1][0]
+            return True
+        if request.id is None:
+            self._refuse(entry, _conflict(request, known))
             return False
-        records = _chain.extend(known.seed, known.hash, known.version, request.bodies)
-        entry.basis = known
-        entry.prepared = Append(
-            request.stream,
-            known.version,
-            known.hash if known.version else b"",
-            known.incarnation,
-            append_id(request.stamp.id if request.id is None else request.id),
-            records,
-            request.id is not None,
-            request.fields,
-        )
-        known.version += len(records)
-        known.hash = records[-1][0]
+        # An id is looked at before the version: ask for it, at a place where nothing can be stored.
+        entry.basis = None
+        entry.prepared = _placed(request, known, known.version or 1, NOWHERE)
         return True
+
+    def _must_be_sent(self, entry: _Entry) -> bool:
+        """Settle what is in doubt about this append from before. True if it still has to be sent, at a new place."""
+        request = entry.request
+        if entry.prepared is not None:
+            # The leader was interrupted before the answer came.
+            return self._take(entry, self._send_alone(entry.prepared, in_doubt=True))
+        if request.id is None or (request.stream, request.id) not in self._doubts:
+            return True
+        # The caller repeats an append whose outcome was unknown: settle that one first, same bytes, same version.
+        # What turns out to be stored stays remembered: an id made by the log is in no index, and the caller may repeat again.
+        *entry.ghosts, entry.prepared = self._doubts[request.stream, request.id]
+        answer = self._send_alone(entry.prepared, in_doubt=True)
+        if isinstance(answer, Appended):
+            answer = Appended(answer.first, answer.last, True, answer.now)
+        elif isinstance(answer, Conflict):
+            del self._doubts[request.stream, request.id]
+        return self._take(entry, answer)
+
+    def _arrived(self, entry: _Entry) -> bool:
+        """Whether one of the ghosts has been stored after all."""
+        for ghost in entry.ghosts:
+            stored = self.backend.read(ghost.stream, after=ghost.expected, limit=1)
+            if stored and stored[0].append_id == ghost.id:
+                self._known.pop(ghost.stream, None)
+                repeated = entry.request.id is not None
+                entry.result = Appended(ghost.expected + 1, ghost.expected + len(ghost.records), repeated, time.time())
+                if repeated:
+                    self._remember_doubt(entry, [ghost])
+                return True
+        return False
+
+    def _refuse(self, entry: _Entry, error: Exception) -> None:
+        """End an append with an error, unless a ghost of it may still arrive: then nobody knows."""
+        if entry.ghosts and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(_UNKNOWN.format(entry.request.stream, self._settle_seconds, _name(error)))
+        if isinstance(error, OutcomeUnknown):
+            error.stream, error.id = str(entry.request.stream), entry.id
+            logger.error("the outcome of an append to %s is unknown (id %s)", entry.request.stream, entry.id)
+            self._remember_doubt(entry, entry.ghosts)
+        entry.error = error
 
     def _send(self, appends: Sequence[Append]) -> Sequence[_Answer]:
         """One commit for all. If it surely rolled back, members are tried singly; in doubt, each is settled by its id."""
@@ -392,22 +428,27 @@ class Log:
             if not doubt and (len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, Closed))):
                 return [error] * len(appends)
             logger.warning("a commit of %d appends failed (%s); settling them one by one", len(appends), _name(error))
-            return [self._send_alone(append, in_doubt=doubt) for append in appends]
+            deadline = time.monotonic() + self._settle_seconds  # one for all: they wait in line for each other
+            return [self._send_alone(append, in_doubt=doubt, deadline=deadline) for append in appends]
 
-    def _send_alone(self, append: Append, *, in_doubt: bool) -> _Answer:
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> _Answer:
         """Send one append until its outcome is certain or time is up.
 
         Absent is never taken for not done: the same bytes are sent again for the same version. Not done is certain only
         when that version holds another append, or the engine refuses.
         """
-        deadline, pause = time.monotonic() + self._settle_seconds, 0.002
+        deadline = time.monotonic() + self._settle_seconds if deadline is None else deadline
+        pause = 0.002
         while True:
             try:
                 if in_doubt and (stored := self.backend.read(append.stream, after=append.expected, limit=1)):
                     if (stored[0].append_id, stored[0].hash) == (append.id, append.records[0][0]):
                         return Appended(append.expected + 1, append.expected + len(append.records), now=time.time())
                     return Conflict(self.backend.head(append.stream))
-                return self.backend.append([append])[0]
+                answer = self.backend.append([append])[0]
+                if in_doubt and isinstance(answer, Conflict) and _is_behind(append, answer.head):
+                    return _Behind(answer.head)
+                return answer
             except Exception as error:
                 if not in_doubt and not _in_doubt(error):
                     return error
@@ -431,11 +472,10 @@ class Log:
                 _report(entry, answer)
             return False
         known = self._known.pop(request.stream, None)
+        if isinstance(answer, OutcomeUnknown | _Behind):
+            entry.ghosts.append(prepared)
         if isinstance(answer, Exception):
-            if isinstance(answer, OutcomeUnknown):
-                answer.stream, answer.id = str(request.stream), entry.id
-                self._remember_doubt(entry, prepared)
-            entry.error = answer
+            self._refuse(entry, answer)
             return False
         # Only what this append was prepared on can have regressed: an earlier member of the batch may have met
         # the same conflict and learned the stream anew.
@@ -444,16 +484,16 @@ class Log:
             entry.error = HeadRegressed(str(request.stream), acknowledged=known.acknowledged, actual=actual)
             return False
         fresh = self._known[request.stream] = _Known(request.stream, answer.head)
-        if request.expected is None and _fits(request, fresh):
+        # With `expected`, an append that was sent to that very version met another record there: the caller has to look.
+        if _fits(request, fresh) and (request.expected is None or entry.basis is None):
             return True
-        entry.error = _conflict(request, fresh)
+        self._refuse(entry, _conflict(request, fresh))
         return False
 
-    def _remember_doubt(self, entry: _Entry, prepared: Append) -> None:
-        logger.error("the outcome of an append to %s is unknown (id %s)", entry.request.stream, entry.id)
+    def _remember_doubt(self, entry: _Entry, ghosts: list[Append]) -> None:
         if len(self._doubts) >= KNOWN_DOUBTS:
             del self._doubts[next(iter(self._doubts))]
-        self._doubts[entry.request.stream, entry.id] = prepared
+        self._doubts[entry.request.stream, entry.id] = ghosts
 
 
 def _first_missing(
@@ -467,6 +507,20 @@ def _first_missing(
     if after and anchor and anchor.version != after:
         return after
     return after + 1 if not page and after < acknowledged else None
+
+
+def _placed(request: ops.Append, known: _Known, version: int, digest: bytes) -> Append:
+    """An append at its place: after that version, whose hash is `digest`."""
+    return Append(
+        request.stream,
+        version,
+        digest,
+        known.incarnation,
+        append_id(request.stamp.id if request.id is None else request.id),
+        _chain.extend(known.seed, digest or _chain.GENESIS, version, request.bodies),
+        request.id is not None,
+        request.fields,
+    )
 
 
 def _fits(request: ops.Append, known: _Known) -> bool:
@@ -488,6 +542,11 @@ def _regressed(known: _Known, prepared: Append, head: Head | None) -> bool:
     if head.version == known.acknowledged == prepared.expected:
         return head.hash != prepared.expected_hash
     return head.version < known.acknowledged
+
+
+def _is_behind(append: Append, head: Head | None) -> bool:
+    """Whether a stream has not yet reached the version that an append expects, and may still do so."""
+    return append.expected_hash != NOWHERE and append.expected > (head.version if head else 0)
 
 
 def _in_doubt(error: Exception) -> bool:

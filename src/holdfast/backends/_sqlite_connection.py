@@ -169,7 +169,7 @@ class _BusyHandler:
             self.deadline = now + BUSY_SECONDS
         if now > self.deadline:
             return False
-        time.sleep(random.uniform(0.00005, min(0.0005 * (attempt + 1), 0.005)))  # noqa: S311  jitter, not a secret
+        time.sleep(random.uniform(0.00005, min(0.0003 * (attempt + 1), 0.001)))  # noqa: S311  jitter, not a secret
         return True
 
 

@@ -67,6 +67,10 @@ NEWEST: Final = """
 SELECT records.version, records.hash, streams.incarnation FROM streams JOIN records USING (stream)
 WHERE stream = ? ORDER BY records.version DESC LIMIT 1"""
 
+PLACES: Final = """
+SELECT stream, (SELECT max(version) FROM records WHERE records.stream = streams.stream), incarnation
+FROM json_each(?) JOIN streams ON stream = value"""
+
 SET_FIELDS: Final = """
 UPDATE streams SET status = ?, label = ?, owner = ?, due_at = ?, expires_at = ?, due = ? WHERE stream = ?"""
 

@@ -26,31 +26,46 @@ from ._sqlite_connection import Checkpointer, close, connect, create_file, no_ro
 PAGE_BYTES = 8 * 1024 * 1024
 CHECKPOINT_PAGES = 1000
 IDLE_READERS = 8
-KNOWN_PLACES = 100_000
+KNOWN_ROWS = 100_000
 WAL_WARNING_BYTES = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
-_Place = tuple[int, int, bytes, bytes]
-"""Where a stream is: its row, version, hash and incarnation."""
+_Place = tuple[int, bytes, bytes]
+"""Where a stream is: its version, hash and incarnation."""
 
 
 class _Writer:
-    """The writing connection, and what it knows of streams as long as no other connection writes."""
+    """The writing connection, and what it knows: rows of streams, and their places as long as nobody else writes."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self.execute = self.cursor.execute
+        self.rows: dict[StreamKey, int] = {}
         self.places: dict[StreamKey, _Place] = {}
+        self.former: dict[StreamKey, _Place] = {}
         self.records: list[tuple[int, int, bytes, bytes, bytes]] = []
         self.data_version = -1
 
     def begin(self) -> None:
-        """Take the write lock. Forget what was known if somebody else has written since the last commit."""
+        """Take the write lock. Doubt what was known if somebody else has written since the last commit."""
         self.execute(sql.BEGIN)
-        if self.connection.data_version() != self.data_version or len(self.places) > KNOWN_PLACES:
-            self.places.clear()
+        if self.connection.data_version() != self.data_version:
+            self.former.update(self.places)
+            self.places = {}
+        if len(self.rows) > KNOWN_ROWS:
+            self.forget()
+
+    def confirm(self, batch: Sequence[Append]) -> None:
+        """Look, for all streams of a batch at once, whether they are still where they were before others wrote."""
+        doubted = {self.rows[append.stream]: append.stream for append in batch if append.stream in self.former}
+        if doubted:
+            for row, version, incarnation in self.execute(sql.PLACES, (str(list(doubted)),)):
+                former = self.former.pop(doubted[row])
+                # A version of a life never changes: if both are as they were, so is the hash.
+                if (version, incarnation) == (former[0], former[2]):
+                    self.places[doubted[row]] = former
 
     def commit(self) -> None:
         self.execute("COMMIT")
@@ -63,8 +78,7 @@ class _Writer:
             self.records = []
 
     def forget(self) -> None:
-        self.records = []
-        self.places.clear()
+        self.records, self.rows, self.places, self.former = [], {}, {}, {}
 
 
 class SQLiteBackend:
@@ -101,6 +115,7 @@ class SQLiteBackend:
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         def work(writer: _Writer) -> list[Appended | Conflict]:
             now = time.time()
+            writer.confirm(batch)
             answers = [_append(writer, append, now) for append in batch]
             writer.flush()
             return answers
@@ -112,6 +127,7 @@ class SQLiteBackend:
             root = writer.execute(sql.ROOT, stream).fetchone()
             row = root[0] if root else None
             writer.places.pop(stream, None)
+            writer.former.pop(stream, None)
             newest = writer.execute(sql.NEWEST, (row,)).fetchone()
             if newest != (expected.version, expected.hash, expected.incarnation):
                 return False
@@ -318,21 +334,20 @@ def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
         known = writer.execute(sql.FIND_APPEND_ID, (append_id, *stream)).fetchone()
         if known:
             return Appended(known[0], known[1], True, now)
-    place = writer.places.get(stream)
-    if place is None or place[1:] != (version, append.expected_hash, append.incarnation):
+    expected = version, append.expected_hash, append.incarnation
+    row = writer.rows.get(stream, 0)
+    if writer.places.get(stream) != expected:
         answer = _look(writer, append, now)
         if not isinstance(answer, int):
             return answer
-        row = answer
-    else:
-        row = place[0]
+        row = writer.rows[stream] = answer
     if append.fields is not None:
         writer.execute(sql.SET_FIELDS, (*_columns(append.fields), row))
     digest = b""
     for digest, body in append.records:
         version += 1
         writer.records.append((row, version, append_id, digest, body))
-    writer.places[stream] = row, version, digest, append.incarnation
+    writer.places[stream] = version, digest, append.incarnation
     if append.indexed:
         writer.execute(sql.INSERT_APPEND_ID, (row, append_id, append.expected + 1, version))
     return Appended(append.expected + 1, version, False, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 import holdfast
-from holdfast import HoldfastError, Store
+from holdfast import HoldfastError, Store, StreamInfo
 
 from ._text import event_json, event_line, printable
 
@@ -60,6 +61,14 @@ def health(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -
 
 
 @app.command()
+def streams(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+    """List the streams, one per line: newest version and id."""
+    with _opened(_url(url), tenant) as store:
+        for info in store.streams():
+            typer.echo(json.dumps({"id": info.id, "version": info.version}) if as_json else _row(info))
+
+
+@app.command()
 def read(
     url: Url = None,
     stream: Annotated[str | None, typer.Argument(metavar="STREAM", help="The stream's id.", show_default=False)] = None,
@@ -93,6 +102,10 @@ def demo(
     from .demo import run
 
     raise typer.Exit(run(kills=kills, seed=seed))
+
+
+def _row(info: StreamInfo) -> str:
+    return f"{info.version:>9}  {printable(info.id)}"
 
 
 def _url(given: str | None) -> str:

@@ -1,0 +1,1 @@
+"""Crash tests: programs that are killed, disks that lose what was not synced, and the checker that comes afterwards."""
