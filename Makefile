@@ -3,7 +3,7 @@
 # The virtual environment is .venv, made on first use and renewed when pyproject.toml changes.
 #   PYTHON=python3.12   choose the Python for it (3.10 or newer)
 #   UV=                 do without uv even if it is installed
-#   ROUNDS=3 KILLS=1000 how long `make soak` runs; each round draws a new seed and prints it
+#   KILLS=1000 SEEDS=50000   how long `make soak` runs: kills of each engine, seeds of faults
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -12,8 +12,8 @@ DEV := $(VENV)/.holdfast-dev
 UV ?= $(shell command -v uv 2>/dev/null)
 
 CODE := src tests bench
-ROUNDS ?= 3
 KILLS ?= 1000
+SEEDS ?= 50000
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
@@ -42,9 +42,8 @@ bench: $(DEV)
 	$(PY) -m bench
 
 soak: $(DEV)
-	for round in $$(seq $(ROUNDS)); do \
-	    HOLDFAST_KILL_CYCLES=$(KILLS) $(PY) -m pytest tests/crash --timeout 0 || exit 1; \
-	done
+	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
+	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py
 
 clean:
 	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 
 def run(lab: Lab) -> None:
+    python("import holdfast")  # leaves the bytecode, as an installation does
     arms = {"bare": partial(seconds, "pass"), "ours": partial(seconds, "import holdfast")}
     values = interleave(arms, lab.rng, rounds=lab.choose(9, 3), repeats=lab.choose(5, 3))
     cost = [(ours - bare) * 1e3 for ours, bare in zip(values["ours"], values["bare"], strict=True)]
@@ -49,7 +51,9 @@ def seconds(code: str) -> float:
 
 
 def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *options, "-c", code], check=True, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
 
 
 def slowest() -> str:

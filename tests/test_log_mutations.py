@@ -9,7 +9,8 @@ import pytest
 
 from holdfast import Conflict as ConflictError
 from holdfast import OutcomeUnknown, Unavailable
-from holdfast._log import Log, _Answer, _Entry
+from holdfast._appender import Answer, Appender, Entry
+from holdfast._log import Log
 from holdfast.backends import Append, Appended, Conflict
 from holdfast.backends.memory import MemoryBackend, _Stream
 from test_log_faults import late_together, violations_of
@@ -17,10 +18,10 @@ from test_log_faults import late_together, violations_of
 SEEDS = 2000
 
 
-class AbsentMeansNotDone(Log):
+class AbsentMeansNotDone(Appender):
     """Takes an append that cannot be found for one that was not stored, though it may still be on its way."""
 
-    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> _Answer:
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
         try:
             if in_doubt and not self.backend.read(append.stream, after=append.expected, limit=1):
                 return Unavailable("not found, so not stored")
@@ -29,17 +30,17 @@ class AbsentMeansNotDone(Log):
         return super()._send_alone(append, in_doubt=in_doubt, deadline=deadline)
 
 
-class NoDoubt(Log):
+class NoDoubt(Appender):
     """Believes a lost answer to be a refusal."""
 
-    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> _Answer:
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
         return Unavailable("no answer, so not stored") if in_doubt else super()._send_alone(append, in_doubt=False)
 
 
-class FreshIds(Log):
+class FreshIds(Appender):
     """Sends an append in doubt again under a new id."""
 
-    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> _Answer:
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
         if not in_doubt:
             return super()._send_alone(append, in_doubt=False)
         for _ in range(20):
@@ -50,19 +51,19 @@ class FreshIds(Log):
         return OutcomeUnknown("gave up")
 
 
-class NoGhosts(Log):
+class NoGhosts(Appender):
     """Forgets that an append whose predecessor is missing may still arrive together with it."""
 
-    def _take(self, entry: _Entry, answer: _Answer) -> bool:
+    def _take(self, entry: Entry, answer: Answer) -> bool:
         if isinstance(answer, Conflict):
             answer = Conflict(answer.head)
         return super()._take(entry, answer)
 
 
-class ForgetsDoubts(Log):
+class ForgetsDoubts(Appender):
     """Treats the repetition of an append in doubt as a new one."""
 
-    def _remember_doubt(self, entry: _Entry, ghosts: list[Append]) -> None:
+    def _remember_doubt(self, entry: Entry, ghosts: list[Append]) -> None:
         pass
 
 
@@ -96,15 +97,19 @@ class NoIdCheck(MemoryBackend):
         return None
 
 
-@pytest.mark.parametrize("log", [AbsentMeansNotDone, NoDoubt, FreshIds, ForgetsDoubts])
-def test_a_log_without_a_protection_is_caught(log: type[Log]) -> None:
-    assert first_violation(log, MemoryBackend), f"{log.__doc__} Nobody noticed."
+def log_with(appender: type[Appender]) -> type[Log]:
+    return type("Mutant", (Log,), {"appender": appender})
+
+
+@pytest.mark.parametrize("appender", [AbsentMeansNotDone, NoDoubt, FreshIds, ForgetsDoubts])
+def test_a_log_without_a_protection_is_caught(appender: type[Appender]) -> None:
+    assert first_violation(log_with(appender), MemoryBackend), f"{appender.__doc__} Nobody noticed."
 
 
 def test_a_log_that_forgets_what_may_still_arrive_is_caught() -> None:
-    _, stored = late_together(NoGhosts, if_version=None)
+    _, stored = late_together(log_with(NoGhosts), if_version=None)
     assert stored == ["begun", "first", "second", "second"]
-    (_, second), stored = late_together(NoGhosts, if_version=2)
+    (_, second), stored = late_together(log_with(NoGhosts), if_version=2)
     assert isinstance(second, ConflictError) and "second" in stored
 
 

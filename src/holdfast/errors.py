@@ -62,7 +62,8 @@ class StorageFull(Retryable):
 class OutcomeUnknown(Retryable):
     """The engine did not say whether the append was stored. Repeat it with `id=error.id` to settle it.
 
-    A repeat never stores twice: if the first attempt did arrive, it is answered as a duplicate.
+    A repeat never stores twice: if the first attempt did arrive, it is answered as a duplicate. An id that you chose can be
+    repeated by any process at any time; one that the library made, only by the process that got this error.
     """
 
     def __init__(self, message: str, *, stream: str | None = None, id: str | None = None) -> None:

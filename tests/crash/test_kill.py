@@ -104,8 +104,6 @@ def checked(url: str, notes: Path, seen: Path) -> Verdict:
 @pytest.mark.timeout(120 + CYCLES * 5)
 @pytest.mark.parametrize("engine", ["sqlite", "files"])
 def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(engine: str, tmp_path: Path) -> None:
-    if engine == "files":
-        pytest.importorskip("holdfast.backends.files")
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     print(f"HOLDFAST_SEED={seed}")
     chance = random.Random(f"{seed} {engine}")

@@ -1,0 +1,314 @@
+"""Appends on their way: which place each gets, what a conflict means for it, and how a lost answer is settled.
+
+Everything here runs in the committer's leader, one batch at a time. Every append ends as done, as not done, or as
+`OutcomeUnknown`; in doubt the same bytes are sent again for the same version, so nothing is ever stored twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from . import _chain
+from . import _operations as ops
+from ._committer import Waiting
+from ._ids import append_id, id_texts
+from .backends import Append, Appended, Backend, Conflict, Head, StreamKey
+from .errors import Closed, HeadRegressed, HoldfastError, OutcomeUnknown, ReadOnly, Unavailable
+from .errors import Conflict as ConflictError
+
+KNOWN_DOUBTS: Final = 1_000
+NOWHERE: Final = bytes(32)
+"""A hash that no record has."""
+
+Answer = Appended | Conflict | Exception
+
+_UNKNOWN: Final = "{} did not get a certain answer within {:.0f} s (last: {}); repeat the call with id=error.id"
+
+logger = logging.getLogger("holdfast")
+
+
+class Known:
+    """Where this process last knew a stream to be. `foreign` is the newest version that it did not append itself."""
+
+    __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version")
+
+    def __init__(self, stream: StreamKey, head: Head | None) -> None:
+        if head is None:
+            self.version, self.hash, self.incarnation = 0, _chain.GENESIS, os.urandom(16)
+        else:
+            self.version, self.hash, self.incarnation = head.version, head.hash, head.incarnation
+        self.foreign = self.acknowledged = self.version
+        self.seed = _chain.seed(stream, self.incarnation)
+
+
+class _Behind(Conflict, frozen=True):
+    """A conflict with a stream that is not yet where an append in doubt expects it: together with its predecessor,
+    of whom nothing certain is known either, the append may still arrive."""
+
+
+class Entry(Waiting):
+    """An append on its way.
+
+    `prepared` is what was last sent to the backend without a certain answer, `basis` what it rests on. `ghosts` are
+    former places of it that may still be taken by what is in flight.
+    """
+
+    __slots__ = ("basis", "ghosts", "prepared", "request", "started")
+
+    def __init__(self, request: ops.Append) -> None:
+        super().__init__()
+        self.request = request
+        self.prepared: Append | None = None
+        self.basis: Known | None = None
+        self.ghosts: list[Append] = []
+        self.started = time.perf_counter()
+
+    @property
+    def id(self) -> str:
+        return self.request.id if self.request.id is not None else id_texts(self.request.stamp.id, 1)[0]
+
+
+class Appender:
+    """Sends batches to a backend. `known` is where this process believes the streams to be."""
+
+    def __init__(self, backend: Backend, *, settle_seconds: float, pause: Callable[[float], None]) -> None:
+        self.backend = backend
+        self.known: dict[StreamKey, Known] = {}
+        self._doubts: dict[tuple[StreamKey, str], list[Append]] = {}
+        self._settle_seconds, self._pause = settle_seconds, pause
+
+    def commit(self, batch: Sequence[Waiting]) -> Sequence[Waiting]:
+        """Commit a batch; returns the members to try again, at another version."""
+        ready = [entry for entry in cast("Sequence[Entry]", batch) if self._prepare(entry)]
+        if not ready:
+            return []
+        answers = self._send([cast("Append", entry.prepared) for entry in ready])
+        return [entry for entry, answer in zip(ready, answers, strict=True) if self._take(entry, answer)]
+
+    def _prepare(self, entry: Entry) -> bool:
+        """Give an append its place. False if its outcome is already decided."""
+        request = entry.request
+        if not self._must_be_sent(entry):
+            return False
+        try:
+            known = self.known.get(request.stream)
+            if known is None:
+                known = self.known[request.stream] = Known(request.stream, self.backend.head(request.stream))
+            # Looked for after the head is known: a ghost that arrives later makes this place a conflict.
+            if entry.ghosts and self._arrived(entry):
+                return False
+        except Exception as error:
+            self._refuse(entry, error)
+            return False
+        if _fits(request, known):
+            entry.basis = known
+            entry.prepared = _placed(request, known, known.version, known.hash if known.version else b"")
+            known.version += len(request.bodies)
+            known.hash = entry.prepared.records[-1][0]
+            return True
+        if request.id is None:
+            self._refuse(entry, _conflict(request, known))
+            return False
+        # An id is looked at before the version: ask for it, at a place where nothing can be stored.
+        entry.basis = None
+        entry.prepared = _placed(request, known, known.version or 1, NOWHERE)
+        return True
+
+    def _must_be_sent(self, entry: Entry) -> bool:
+        """Settle what is in doubt about this append from before. True if it still has to be sent, at a new place."""
+        request = entry.request
+        if entry.prepared is not None:
+            # The leader was interrupted before the answer came.
+            return self._take(entry, self._send_alone(entry.prepared, in_doubt=True))
+        if request.id is None or (request.stream, request.id) not in self._doubts:
+            return True
+        # The caller repeats an append whose outcome was unknown: settle that one first, same bytes, same version.
+        # What turns out to be stored stays remembered: an id made by the log is in no index, and the caller may repeat again.
+        *entry.ghosts, entry.prepared = self._doubts[request.stream, request.id]
+        answer = self._send_alone(entry.prepared, in_doubt=True)
+        if isinstance(answer, Appended):
+            answer = Appended(answer.first, answer.last, True, answer.now)
+        elif isinstance(answer, Conflict):
+            del self._doubts[request.stream, request.id]
+        return self._take(entry, answer)
+
+    def _arrived(self, entry: Entry) -> bool:
+        """Whether one of the ghosts has been stored after all."""
+        for ghost in entry.ghosts:
+            stored = self.backend.read(ghost.stream, after=ghost.expected, limit=1)
+            if stored and stored[0].append_id == ghost.id:
+                self.known.pop(ghost.stream, None)
+                repeated = entry.request.id is not None
+                entry.result = Appended(ghost.expected + 1, ghost.expected + len(ghost.records), repeated, time.time())
+                if repeated:
+                    self._remember_doubt(entry, [ghost])
+                return True
+        return False
+
+    def _refuse(self, entry: Entry, error: Exception) -> None:
+        """End an append with an error, unless a ghost of it may still arrive: then nobody knows."""
+        if entry.ghosts and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(_UNKNOWN.format(entry.request.stream, self._settle_seconds, reason(error)))
+        if isinstance(error, OutcomeUnknown):
+            error.stream, error.id = str(entry.request.stream), entry.id
+            logger.error("the outcome of an append to %s is unknown (id %s)", entry.request.stream, entry.id)
+            self._remember_doubt(entry, entry.ghosts)
+        entry.error = error
+
+    def _send(self, appends: Sequence[Append]) -> Sequence[Answer]:
+        """One commit for all. If it surely rolled back, members are tried singly; in doubt, each is settled by its id."""
+        try:
+            return self.backend.append(appends)
+        except Exception as error:
+            doubt = _in_doubt(error)
+            if not doubt and (len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, Closed))):
+                return [error] * len(appends)
+            logger.warning("a commit of %d appends failed (%s); settling them one by one", len(appends), reason(error))
+            deadline = time.monotonic() + self._settle_seconds  # one for all: they wait in line for each other
+            return [self._send_alone(append, in_doubt=doubt, deadline=deadline) for append in appends]
+
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
+        """Send one append until its outcome is certain or time is up.
+
+        Absent is never taken for not done: the same bytes are sent again for the same version. Not done is certain only
+        when that version holds another append, or the engine refuses.
+        """
+        deadline = time.monotonic() + self._settle_seconds if deadline is None else deadline
+        pause = 0.002
+        while True:
+            try:
+                if in_doubt and (stored := self.backend.read(append.stream, after=append.expected, limit=1)):
+                    if (stored[0].append_id, stored[0].hash) == (append.id, append.records[0][0]):
+                        return Appended(append.expected + 1, append.expected + len(append.records), now=time.time())
+                    return Conflict(self.backend.head(append.stream))
+                answer = self.backend.append([append])[0]
+                if in_doubt and isinstance(answer, Conflict) and _is_behind(append, answer.head):
+                    return _Behind(answer.head)
+                return answer
+            except Exception as error:
+                if not in_doubt and not _in_doubt(error):
+                    return error
+                in_doubt = True
+                if time.monotonic() > deadline:
+                    return OutcomeUnknown(_UNKNOWN.format(append.stream, self._settle_seconds, reason(error)))
+            self._pause(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
+            pause = min(pause * 2, 1.0)
+
+    def _take(self, entry: Entry, answer: Answer) -> bool:
+        """Take an answer. True if the append must be tried again at another version."""
+        request, prepared, entry.prepared = entry.request, cast("Append", entry.prepared), None
+        if isinstance(answer, Appended):
+            known = self.known.get(request.stream)
+            if answer.duplicate:
+                self.known.pop(request.stream, None)
+            elif known is not None and known.incarnation == prepared.incarnation:
+                known.acknowledged = answer.last
+            entry.result = answer
+            if logger.isEnabledFor(logging.INFO):
+                _report(entry, answer)
+            return False
+        known = self.known.pop(request.stream, None)
+        if isinstance(answer, OutcomeUnknown | _Behind):
+            entry.ghosts.append(prepared)
+        if isinstance(answer, Exception):
+            self._refuse(entry, answer)
+            return False
+        # Only what this append was prepared on can have regressed: an earlier member of the batch may have met
+        # the same conflict and learned the stream anew.
+        if known is not None and known is entry.basis and _regressed(known, prepared, answer.head):
+            actual = answer.head.version if answer.head else 0
+            entry.error = HeadRegressed(str(request.stream), acknowledged=known.acknowledged, actual=actual)
+            return False
+        fresh = self.known[request.stream] = Known(request.stream, answer.head)
+        # With `expected`, an append that was sent to that very version met another record there: the caller has to look.
+        if _fits(request, fresh) and (request.expected is None or entry.basis is None):
+            return True
+        self._refuse(entry, _conflict(request, fresh))
+        return False
+
+    def _remember_doubt(self, entry: Entry, ghosts: list[Append]) -> None:
+        if len(self._doubts) >= KNOWN_DOUBTS:
+            del self._doubts[next(iter(self._doubts))]
+        self._doubts[entry.request.stream, entry.id] = ghosts
+
+
+def _placed(request: ops.Append, known: Known, version: int, digest: bytes) -> Append:
+    """An append at its place: after that version, whose hash is `digest`."""
+    return Append(
+        request.stream,
+        version,
+        digest,
+        known.incarnation,
+        append_id(request.stamp.id if request.id is None else request.id),
+        _chain.extend(known.seed, digest or _chain.GENESIS, version, request.bodies),
+        request.id is not None,
+        request.fields,
+    )
+
+
+def _fits(request: ops.Append, known: Known) -> bool:
+    """Whether the append may follow what is known of the stream."""
+    if request.expected is not None:
+        return request.expected == known.version
+    return request.seen is None or request.seen >= known.foreign
+
+
+def _conflict(request: ops.Append, known: Known) -> ConflictError:
+    expected = request.expected if request.expected is not None else request.seen
+    return ConflictError(str(request.stream), expected=expected or 0, actual=known.version)
+
+
+def _regressed(known: Known, prepared: Append, head: Head | None) -> bool:
+    """Whether the engine no longer has what it had told us: a lower version, or another record at the same one."""
+    if head is None or head.incarnation != known.incarnation:
+        return False  # deleted, or begun anew
+    if head.version == known.acknowledged == prepared.expected:
+        return head.hash != prepared.expected_hash
+    return head.version < known.acknowledged
+
+
+def _is_behind(append: Append, head: Head | None) -> bool:
+    """Whether a stream has not yet reached the version that an append expects, and may still do so."""
+    return append.expected_hash != NOWHERE and append.expected > (head.version if head else 0)
+
+
+def _in_doubt(error: Exception) -> bool:
+    """Whether an append that raised this may have been stored. An error that is not ours says nothing either way."""
+    return isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError)
+
+
+def reason(error: Exception) -> str:
+    """An error in one word: a driver's message may hold content."""
+    return type(error).__name__
+
+
+def _report(entry: Entry, answer: Appended) -> None:
+    """The persistence event: where, how much, how long, for whom. Never content."""
+    request = entry.request
+    size = sum(map(len, request.bodies))
+    milliseconds = (time.perf_counter() - entry.started) * 1000
+    logger.info(
+        "appended %s version %d-%d, %d bytes, %.2f ms, correlation %s",
+        request.stream,
+        answer.first,
+        answer.last,
+        size,
+        milliseconds,
+        request.stamp.correlation,
+        extra={
+            "event": "appended",
+            "tenant": request.stream.tenant,
+            "kind": request.stream.kind,
+            "stream": request.stream.id,
+            "version": answer.last,
+            "bytes": size,
+            "milliseconds": milliseconds,
+            "correlation": request.stamp.correlation,
+            "duplicate": answer.duplicate,
+        },
+    )
