@@ -192,7 +192,7 @@ class Run:
 
     def settle(self) -> None:
         """Heal the engine and repeat what is in doubt. Late packets arrive before, between or after."""
-        self.log.backend = self.engine
+        self.log.backend = self.log._appender.backend = self.engine
         restarted = self.chance.random() < 0.3
         if restarted:
             # A new process: it knows the ids that its predecessor's callers chose, nothing else.
