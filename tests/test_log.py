@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -633,6 +634,91 @@ def test_every_append_is_logged_with_its_correlation_id_and_without_content(
     assert record.bytes > 0 and record.milliseconds >= 0
     assert "CANARY" not in caplog.text
     assert [(event.correlation, event.by) for event in stream.read()] == [("req-17", "alice")] * 2
+
+
+def test_appends_are_events_on_the_current_span_of_a_program_that_traces(stream: holdfast.Stream) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with provider.get_tracer("test").start_as_current_span("turn"), holdfast.correlate("req-17"):
+        stream.append(("n", "CANARY-content"), ("n", 2))
+    [span] = exporter.get_finished_spans()
+    event = span.events[-1]
+    assert event.name == "holdfast.appended" and event.attributes is not None
+    assert event.attributes["holdfast.correlation"] == "req-17"
+    assert (event.attributes["holdfast.stream"], event.attributes["holdfast.version"]) == ("s", 2)
+    assert "CANARY" not in span.to_json()
+
+
+def test_an_append_is_reported_in_the_callers_context(stream: holdfast.Stream) -> None:
+    """So that filters which add a request id to log records find it, in threads and in async code alike."""
+    request_id: ContextVar[str] = ContextVar("request_id", default="none")
+    seen = []
+
+    class Filter(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            seen.append(request_id.get())
+            return False
+
+    logger, filter_ = logging.getLogger("holdfast"), Filter()
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addFilter(filter_)
+    try:
+        request_id.set("sync")
+        stream.append(("n", 1))
+
+        async def main() -> None:
+            request_id.set("async")
+            await Store(stream._log, "default").aio.stream("s").append(("n", 2))
+
+        asyncio.run(main())
+    finally:
+        logger.removeFilter(filter_)
+        logger.setLevel(before)
+    assert {"sync", "async"} <= set(seen)
+
+
+def test_a_logging_handler_may_append_to_the_same_store(log: Log, stream: holdfast.Stream) -> None:
+    audit = Store(log, "default").stream("audit")
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if getattr(record, "stream", "") == "s":
+                audit.append(("logged", record.getMessage()))
+
+    logger, handler = logging.getLogger("holdfast"), Handler()
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        stream.append(("n", 1))
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    assert audit.version() == 1
+
+
+def test_an_append_from_inside_a_commit_is_refused_rather_than_left_waiting_for_itself(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
+    stream.append(("n", 1))
+    errors = []
+
+    def reenter(batch: Sequence[Append]) -> Any:
+        try:
+            stream.append(("n", 9))
+        except RuntimeError as error:
+            errors.append(error)
+        return backend.really_append(batch)
+
+    backend.script.append(reenter)
+    stream.append(("n", 2))
+    assert len(errors) == 1 and numbers(stream) == [1, 2]
 
 
 def test_correlation_ids_nest_and_end_with_their_block(stream: holdfast.Stream) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.backends import Append, Fields, StreamKey
 from holdfast.backends.memory import MemoryBackend
 
 ODD_IDS = [
@@ -363,6 +364,16 @@ def test_health_says_where_the_state_is_and_how_large(durable_url: str) -> None:
     assert health.location in durable_url or durable_url in health.location
     assert (health.tenant, health.streams, health.counted_all) == ("acme", {"stream": 3}, True)
     assert sum(health.sizes.values()) > 0 and health.engine_version and health.oldest_lease is None
+
+
+def test_health_names_the_oldest_lease(store: holdfast.Store) -> None:
+    backend = store._log.backend
+    for name, owner, due in (("late", "worker-1", 2e9), ("early", "worker-2", 1e9), ("timer", None, 5e8)):
+        key = StreamKey("default", "task", name)
+        fields = Fields(status="running", owner=owner, due_at=due)
+        backend.append([Append(key, 0, b"", os.urandom(16), os.urandom(16), [(bytes(32), b"{}")], fields=fields)])
+    assert store.health().oldest_lease == holdfast.Lease("early", "worker-2", 1e9)
+    assert store.for_tenant("other").health().oldest_lease is None
 
 
 # -- async -----------------------------------------------------------------------------------------

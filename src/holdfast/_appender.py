@@ -209,8 +209,6 @@ class Appender:
             elif known is not None and known.incarnation == prepared.incarnation:
                 known.acknowledged = answer.last
             entry.result = answer
-            if logger.isEnabledFor(logging.INFO):
-                _report(entry, answer)
             return False
         known = self.known.pop(request.stream, None)
         if isinstance(answer, OutcomeUnknown | _Behind):
@@ -285,30 +283,3 @@ def _in_doubt(error: Exception) -> bool:
 def reason(error: Exception) -> str:
     """An error in one word: a driver's message may hold content."""
     return type(error).__name__
-
-
-def _report(entry: Entry, answer: Appended) -> None:
-    """The persistence event: where, how much, how long, for whom. Never content."""
-    request = entry.request
-    size = sum(map(len, request.bodies))
-    milliseconds = (time.perf_counter() - entry.started) * 1000
-    logger.info(
-        "appended %s version %d-%d, %d bytes, %.2f ms, correlation %s",
-        request.stream,
-        answer.first,
-        answer.last,
-        size,
-        milliseconds,
-        request.stamp.correlation,
-        extra={
-            "event": "appended",
-            "tenant": request.stream.tenant,
-            "kind": request.stream.kind,
-            "stream": request.stream.id,
-            "version": answer.last,
-            "bytes": size,
-            "milliseconds": milliseconds,
-            "correlation": request.stamp.correlation,
-            "duplicate": answer.duplicate,
-        },
-    )

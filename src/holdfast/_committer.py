@@ -51,6 +51,7 @@ class Committer:
         self._idle = threading.Condition(self._lock)
         self._pending: list[Waiting] = []
         self._leading = False
+        self._leader = 0
         self._closed = False
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -63,6 +64,10 @@ class Committer:
         try:
             with self._lock:
                 self._check_open()
+                if self._leading and self._leader == threading.get_ident():
+                    raise RuntimeError(
+                        "append called from inside an append, by a logging handler perhaps: it would wait for itself"
+                    )
                 self._pending.append(waiting)
                 if self._leading:
                     waiting._wake = threading.Lock()
@@ -158,6 +163,7 @@ class Committer:
 
     def _lead(self, own: Waiting) -> None:
         """Commit batch after batch until our own append is done, then let somebody else lead."""
+        self._leader = threading.get_ident()
         while True:
             with self._lock:
                 batch, self._pending = self._pending[:BATCH_MEMBERS], self._pending[BATCH_MEMBERS:]
@@ -185,6 +191,7 @@ class Committer:
 
     def _hand_over(self) -> None:
         """Let a waiting caller, or the thread, lead on. Called with the lock held."""
+        self._leader = 0
         for waiting in self._pending:
             if waiting._wake is not None and not waiting._abandoned:
                 waiting._leads = True

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
-from . import _chain
+from . import _chain, _telemetry
 from . import _operations as ops
 from ._appender import Appender, Entry, Known, reason
 from ._codec import Undecodable
@@ -218,6 +218,7 @@ class Log:
                 raise
             except Exception as error:
                 raise _not_compared(request, error) from error
+        _telemetry.appended(request, answer, time.perf_counter() - entry.started)
         return answer
 
     async def _append_async(self, request: ops.Append) -> Appended:
@@ -233,6 +234,7 @@ class Log:
                 raise
             except Exception as error:
                 raise _not_compared(request, error) from error
+        _telemetry.appended(request, answer, time.perf_counter() - entry.started)
         return answer
 
     def _learn(self, stream: StreamKey) -> None:
