@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_envelopes_of_schema_1_are_readable_for_ever() -> None:
         assert envelope.v == plain.get("v", 1)
         assert (envelope.by, envelope.correlation) == (plain.get("by"), plain.get("correlation"))
         if "blob" in plain:
-            assert envelope.blob == Blob(plain["blob"]["digest"], plain["blob"]["size"])
+            assert envelope.blob == Blob(**plain["blob"])
         else:
             assert json.loads(bytes(envelope.data)) == plain["data"]
 
@@ -44,7 +45,7 @@ def test_envelopes_of_schema_1_are_readable_for_ever() -> None:
 def test_what_is_written_today_has_the_form_of_schema_1() -> None:
     stamp = Stamp(0x0192_F0C1_7A2B_7DEF_8123_4567_89AB_0000, 1731703159.25, "req-17", "alice")
     events = [NewEvent("order.placed", b'{"sku":"A1"}'), NewEvent('od"d\n', b"null", 3), NewEvent("big", b"B")]
-    first, second, third = seal(events, stamp, {b"B": Blob("ab" * 32, 70_000)})
+    first, second, third = seal(events, stamp, {b"B": Blob("ab" * 32, 70_000, "cd" * 16)})
     lines = GOLDEN.read_bytes().splitlines()
     assert [first, second, third] == lines[:3]
 
@@ -91,6 +92,26 @@ def test_upcasters_are_applied_one_after_the_other() -> None:
 def test_an_event_of_a_newer_program_is_refused_and_says_so() -> None:
     with pytest.raises(UnsupportedVersion, match="schema 2"):
         EventType("n", int).decode(b"1", 2)
+
+
+def test_data_of_another_type_is_a_mismatch_and_not_called_damage() -> None:
+    with holdfast.open("memory://") as store:
+        store.stream("s").append(("order.placed", {"price": 1}))
+        with pytest.raises(holdfast.SchemaMismatch, match="upcaster") as caught:
+            list(store.stream("s", types=[EventType("order.placed", Order)]).read())
+        assert (caught.value.version, caught.value.type) == (1, "order.placed")
+
+
+def test_a_stream_that_declares_its_types_takes_no_others() -> None:
+    with holdfast.open("memory://") as store:
+        stream = store.stream("s", types=[EventType("order.placed", Order)])
+        with pytest.raises(ValueError, match=r"order\.palced"):
+            stream.append(("order.palced", Order("A1")))
+        with pytest.raises(ValueError, match="declared twice"):
+            store.stream("s", types=[EventType("a"), EventType("a")])
+        wrong: Any = {"a": int}
+        with pytest.raises(TypeError, match="list of EventType"):
+            store.stream("s", types=wrong)
 
 
 def test_a_missing_upcaster_is_noticed_when_the_type_is_declared() -> None:

@@ -230,6 +230,27 @@ def test_an_id_that_is_not_text_is_refused(backend: FilesBackend) -> None:
         backend.head(key("\ud800"))
 
 
+@pytest.mark.timeout(60)
+def test_pipes_folders_and_stray_files_among_the_streams_are_not_listed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    backend = FilesBackend(root)
+    life = Life("kept")
+    life.write(backend, b"x")
+    [folder] = (root / "streams").glob("*/*/*")
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "folder.jsonl").mkdir()
+    (folder.parent / "stray").write_text("x")
+    backend.close()
+    for leftover in root.glob("index.db*"):
+        leftover.unlink()
+    backend = FilesBackend(root)
+    try:
+        heads = backend.heads(tenant=life.stream.tenant, kind=life.stream.kind)
+        assert [head.stream for head in heads] == [life.stream]
+    finally:
+        backend.close()
+
+
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
     with pytest.raises(UnsupportedVersion):

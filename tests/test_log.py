@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import _operations as ops
+from holdfast._committer import Committer
 from holdfast._events import NewEvent, seal
 from holdfast._log import Log
 from holdfast._store import Store
@@ -161,6 +162,18 @@ def test_the_same_id_again_is_a_no_op_that_says_where_it_is(stream: holdfast.Str
     again = stream.append(("n", 1), ("n", 2), id="req-1")
     assert (again.first, again.last, again.duplicate) == (first.first, first.last, True)
     assert numbers(stream) == [1, 2, 3]
+
+
+def test_content_is_compared_by_value_and_not_by_its_bytes(stream: holdfast.Stream) -> None:
+    stream.append(("n", {"a": 1, "b": {"c": 2, "d": 3}}), id="req-1")
+    assert stream.append(("n", {"b": {"d": 3, "c": 2}, "a": 1}), id="req-1").duplicate
+
+
+@pytest.mark.parametrize("actor", [5, "", "a\0b", "\ud800"])
+def test_an_actor_that_could_not_be_read_back_is_refused(stream: holdfast.Stream, actor: Any) -> None:
+    with pytest.raises(holdfast.InvalidId), holdfast.correlate("req-1", actor=actor):
+        stream.append(("n", 1))
+    assert numbers(stream) == []
 
 
 @pytest.mark.parametrize("other", [[("n", 9)], [("m", 1)], [("n", 1), ("n", 2)]])
@@ -344,6 +357,8 @@ def test_an_engine_that_lost_acknowledged_writes_is_noticed(backend: Scripted, s
     with pytest.raises(HeadRegressed) as caught:
         stream.append(("n", 9))
     assert (caught.value.acknowledged, caught.value.actual) == (3, 1)
+    with pytest.raises(HeadRegressed):
+        stream.append(("n", 9))
     assert len(backend._streams[KEY].records) == 1
 
 
@@ -473,7 +488,7 @@ def test_threads_that_wait_share_the_next_commit() -> None:
     assert backend.entered.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while pending(log) < 8:
+    while pending(log) < 9:
         threading.Event().wait(0.001)
     backend.gate.set()
     for thread in threads:
@@ -520,7 +535,7 @@ def test_an_interrupted_leader_leaves_the_lead_to_others() -> None:
     leader.start()
     assert backend.entered.wait(30)
     follower.start()
-    while pending(log) < 1:
+    while pending(log) < 2:
         threading.Event().wait(0.001)
     backend.gate.set()
     leader.join(30)
@@ -530,6 +545,71 @@ def test_an_interrupted_leader_leaves_the_lead_to_others() -> None:
     store.stream("a").append(("n", 2))
     assert numbers(store.stream("a")) in ([0, 1, 2], [0, 2])
     assert numbers(store.stream("b")) == [0, 1]
+    log.close()
+
+
+def test_a_bug_in_the_backend_is_an_error_for_its_batch_and_not_for_ever(backend: Scripted, log: Log) -> None:
+    stream = Store(log, "default").stream("s")
+    stream.append(("n", 1))
+    backend.script[:] = [lambda batch: []] * 2  # too few answers
+    with pytest.raises(OutcomeUnknown):
+        stream.append(("n", 2))
+    with pytest.raises(OutcomeUnknown):
+        asyncio.run(Store(log, "default").aio.stream("s").append(("n", 2)))
+    backend.script.clear()
+    stream.append(("n", 3))
+    assert numbers(stream) in ([1, 3], [1, 2, 3], [1, 2, 2, 3])
+
+
+def test_if_no_thread_can_be_started_the_store_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(log, "default")
+    store.stream("s").append(("n", 1))
+
+    def cannot(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        stream = store.aio.stream("s")
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", cannot)
+            with pytest.raises(Unavailable, match="no thread"):
+                await stream.append(("n", 2))
+            store.stream("s").append(("n", 3))
+        await stream.append(("n", 4))
+
+    asyncio.run(main())
+    assert numbers(store.stream("s")) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("where", ["_commit_batch", "_hand_over"])
+def test_an_interrupt_at_an_awkward_place_leaves_nobody_waiting(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Gated()
+    log = Log(backend)
+    store = Store(log, "default")
+    for name in "ab":
+        store.stream(name).append(("n", 0))
+    original, hits = getattr(Committer, where), []
+
+    def interrupted(self: Committer, argument: Any) -> None:
+        if not hits and threading.current_thread().name == "leader":
+            hits.append(True)
+            raise KeyboardInterrupt
+        original(self, argument)
+
+    monkeypatch.setattr(Committer, where, interrupted)
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            store.stream("a").append(("n", 1))
+
+    leader = threading.Thread(target=lead, name="leader")
+    leader.start()
+    leader.join(30)
+    follower = threading.Thread(target=store.stream("b").append, args=[("n", 1)])
+    follower.start()
+    follower.join(30)
+    assert hits and not leader.is_alive() and not follower.is_alive()
+    assert numbers(store.stream("a")) in ([0], [0, 1]) and numbers(store.stream("b")) == [0, 1]
     log.close()
 
 
@@ -681,6 +761,24 @@ def test_an_append_is_reported_in_the_callers_context(stream: holdfast.Stream) -
         logger.removeFilter(filter_)
         logger.setLevel(before)
     assert {"sync", "async"} <= set(seen)
+
+
+def test_a_logging_filter_that_fails_does_not_make_a_stored_append_look_failed(stream: holdfast.Stream) -> None:
+    class Broken(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise ValueError("broken filter")
+
+    logger, broken = logging.getLogger("holdfast"), Broken()
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addFilter(broken)
+    try:
+        with pytest.warns(RuntimeWarning, match="could not be reported"):
+            assert stream.append(("n", 1)).last == 1
+    finally:
+        logger.removeFilter(broken)
+        logger.setLevel(before)
+    assert numbers(stream) == [1]
 
 
 def test_a_logging_handler_may_append_to_the_same_store(log: Log, stream: holdfast.Stream) -> None:

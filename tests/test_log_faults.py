@@ -331,7 +331,7 @@ def test_closing_lets_those_finish_who_wait_behind_another_threads_commit() -> N
         slow.start()
         gate.reached.wait()
         waiting = asyncio.ensure_future(stream.append(("waiting", None)))
-        while not store._log._committer._pending:
+        while len(store._log._committer._pending) < 2:
             await asyncio.sleep(0)
         closing = threading.Thread(target=store.close)
         closing.start()

@@ -15,6 +15,7 @@ from holdfast.backends import Appended, Fields, Head, Record, StreamKey
 from holdfast.errors import Conflict, CorruptRecord, Unavailable
 
 KEY = StreamKey("t", "stream", "s")
+LIFE = b"i".hex() * 16
 STAMP = Stamp(7 << 80 | 7 << 76, 1.5, "req-1")
 
 
@@ -48,44 +49,50 @@ def test_small_data_is_one_append_and_nothing_else() -> None:
 
 def test_large_data_is_stored_as_a_blob_before_the_event_that_names_it() -> None:
     data = b'"' + b"x" * 70_000 + b'"'
-    requests, _ = feed(append_events(KEY, [NewEvent("a", data)], STAMP), None, Appended(1, 1), Appended(1, 1))
-    look, blob, event = requests
+    requests, _ = feed(append_events(KEY, [NewEvent("a", data)], STAMP), None, None, Appended(1, 1), Appended(1, 1))
+    owner, look, blob, event = requests
+    assert isinstance(owner, ops.GetHead) and owner.stream == KEY
     assert isinstance(look, ops.GetHead) and look.stream.kind == "blob"
     assert isinstance(blob, ops.Append) and blob.stream == look.stream and blob.expected == 0
-    assert isinstance(event, ops.Append) and event.stream == KEY
+    assert isinstance(event, ops.Append) and event.stream == KEY and event.incarnation is not None
     assert b"xxxx" not in event.bodies[0] and b'"blob":{"digest":"' in event.bodies[0]
 
 
 def test_a_blob_that_is_already_there_is_not_stored_again() -> None:
     key = StreamKey("t", "blob", "x")
-    requests, blob = feed(put_blob(KEY, b"v" * 100, STAMP), head_of(key))
+    requests, blob = feed(put_blob(KEY, LIFE, b"v" * 100, STAMP), head_of(key))
     assert len(requests) == 1 and blob.size == 100
 
 
 def test_a_blob_stored_by_somebody_else_in_the_meantime_is_fine() -> None:
-    _, blob = feed(put_blob(KEY, b"v", STAMP), None, Conflict("blob", expected=0, actual=1))
+    _, blob = feed(put_blob(KEY, LIFE, b"v", STAMP), None, Conflict("blob", expected=0, actual=1))
     assert blob.size == 1
 
 
 def test_a_blob_that_does_not_match_its_digest_is_reported() -> None:
-    operation = get_blob(KEY, Blob("0" * 64, 3))
+    operation = get_blob(KEY, Blob("0" * 64, 3, LIFE))
     with pytest.raises(CorruptRecord, match="missing or altered"):
-        feed(operation, [Record(1, b"", b"", b"\0abc")])
+        feed(operation, [Record(1, b"", b"", b"\0abc")], head_of(KEY))
+
+
+def test_a_blob_that_went_with_its_stream_is_not_called_damage() -> None:
+    with pytest.raises(Unavailable, match="deleted while it was read"):
+        feed(get_blob(KEY, Blob("0" * 64, 3, LIFE)), [], None)
 
 
 def test_blobs_are_read_page_by_page() -> None:
-    _, blob = feed(put_blob(KEY, b"abcdef", STAMP), head_of(KEY))
+    _, blob = feed(put_blob(KEY, LIFE, b"abcdef", STAMP), head_of(KEY))
     _, value = feed(get_blob(KEY, blob), [Record(1, b"", b"", b"\0abc")], [Record(2, b"", b"", b"\0def")])
     assert value == b"abcdef"
 
 
 def test_only_blobs_of_the_owner_are_deleted() -> None:
-    _, blob = feed(put_blob(KEY, b"mine", STAMP), head_of(KEY))
+    _, blob = feed(put_blob(KEY, LIFE, b"mine", STAMP), head_of(KEY))
     from holdfast._blobs import blob_key
 
     mine = head_of(blob_key(KEY, blob))
     stranger = head_of(StreamKey("t", "blob", "z" * 70))
-    requests, count = feed(delete_blobs(KEY), [mine, stranger], True)
+    requests, count = feed(delete_blobs(KEY, LIFE), [mine, stranger], True)
     assert count == 1
     assert [r.stream for r in requests if isinstance(r, ops.Delete)] == [mine.stream]
 
@@ -100,8 +107,13 @@ def test_a_deletion_is_written_to_the_audit_stream_first() -> None:
 
 
 def test_deleting_what_is_not_there_says_so_and_writes_nothing() -> None:
-    requests, deleted = feed(delete_stream(KEY, STAMP, "x"), None)
-    assert deleted is False and len(requests) == 1
+    requests, deleted = feed(delete_stream(KEY, STAMP, "x"), None, [])
+    assert deleted is False and not any(isinstance(request, (ops.Append, ops.Delete)) for request in requests)
+
+
+def test_a_deletion_that_lost_a_race_says_so_and_can_be_run_again() -> None:
+    with pytest.raises(Conflict):
+        feed(delete_stream(KEY, STAMP, "x"), head_of(KEY, 9), Appended(1, 1), False, head_of(KEY, 10))
 
 
 class Answering:

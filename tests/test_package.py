@@ -37,6 +37,7 @@ PUBLIC = [
     "OutcomeUnknown",
     "ReadOnly",
     "Retryable",
+    "SchemaMismatch",
     "StorageFull",
     "Store",
     "Stream",

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast import _operations as ops
+from holdfast._streams import delete_stream, new_stamp
 from holdfast.backends import Append, Fields, StreamKey
 from holdfast.backends.memory import MemoryBackend
 
@@ -207,6 +209,61 @@ def test_any_text_works_as_an_id_or_is_refused(tmp_path_factory: pytest.TempPath
             assert [data(store.stream(name)) for name in kept] == [[name] for name in kept]
 
 
+def test_a_store_can_be_shown_open_and_closed(store: holdfast.Store) -> None:
+    store.close()
+    assert "tenant 'default'" in repr(store) and "tenant 'default'" in repr(store.aio)
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
+    holdfast.open(tmp_path / "run:1.db").close()
+    assert (tmp_path / "run:1.db").exists()
+
+
+def test_a_large_value_survives_a_deletion_in_the_middle_of_its_append(store: holdfast.Store) -> None:
+    """The blob is stored, the stream is deleted with all its blobs, and only then comes the event."""
+    stream, log = store.stream("s"), store._log
+    stream.append(("n", 1))
+    value = "x" * 100_000
+    make = stream._appending([("big", value)], None, None)
+    first = make()
+    request = next(first)
+    while not (isinstance(request, ops.Append) and request.stream.kind == "stream"):
+        request = first.send(log.handle(request))
+    stream.delete()
+    with pytest.raises(holdfast.Conflict):
+        log.handle(request)
+    stream.append(("n", 2))
+    assert ops.run_until_settled(log, make).last == 2
+    assert data(stream) == [2, value]
+
+
+def test_large_values_are_loaded_a_page_at_a_time(store: holdfast.Store) -> None:
+    stream = store.stream("s")
+    value = "x" * 3_000_000
+    stream.append(*(("big", [number, value]) for number in range(6)))
+    pages = []
+    after = 0
+    while page := ops.run(store._log, stream._page(after, None)):
+        pages.append(len(page))
+        after = page[-1].version
+    assert pages == [2, 2, 2]
+    assert [event.data[0] for event in stream.read()] == list(range(6)) == [event.data[0] for event in stream.last(9)]
+
+
+def test_large_values_of_a_deletion_that_was_cut_off_go_with_the_next_one(store: holdfast.Store) -> None:
+    stream, log = store.stream("s"), store._log
+    stream.append(("big", "x" * 100_000))
+    deletion = delete_stream(stream._key, new_stamp(), "test")
+    request = next(deletion)
+    while not isinstance(request, ops.Delete):
+        request = deletion.send(log.handle(request))
+    log.handle(request)
+    deletion.close()
+    assert store.health().streams == {"audit": 1, "blob": 1}
+    assert stream.delete() is False
+    assert store.health().streams == {"audit": 1}
+
+
 # -- tenants ---------------------------------------------------------------------------------------
 
 
@@ -292,6 +349,11 @@ def test_sqlite_urls_name_relative_and_absolute_files(tmp_path: Path, monkeypatc
         ("sqlite:///", "sqlite"),
         ("file://host/dir", "file"),
         ("sqlite:///a.db?mode=rw", "takes no options"),
+        ("sqlite:a.db", "just these slashes"),
+        ("sqlite:/a.db", "just these slashes"),
+        ("sqlite://a.db", "just these slashes"),
+        ("file://dir", "just these slashes"),
+        ("memory://a/b", "just these slashes"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused_with_a_hint(url: str, hint: str) -> None:
@@ -323,6 +385,74 @@ def test_places_that_cannot_be_a_store_are_refused_and_left_alone(tmp_path: Path
     with pytest.raises(holdfast.UnsupportedVersion, match="not a Holdfast store"):
         holdfast.open(other)
     assert other.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE TRIGGER undo AFTER INSERT ON records BEGIN DELETE FROM records WHERE rowid = new.rowid; END",
+        "CREATE VIEW more AS WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+        "ALTER TABLE records ADD COLUMN extra TEXT",
+    ],
+)
+def test_a_database_with_planted_triggers_views_or_columns_is_refused(tmp_path: Path, planted: str) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        store.stream("s").append(("n", 1))
+    with sqlite3.connect(path) as connection:
+        connection.execute(planted)
+    connection.close()
+    with pytest.raises(holdfast.UnsupportedVersion, match="did not make"):
+        holdfast.open(path)
+
+
+def test_a_planted_value_of_enormous_size_is_refused_before_it_is_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        store.stream("s").append(("n", 1))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE records SET body = zeroblob(200000000)")
+    connection.close()
+    with holdfast.open(path) as store, pytest.raises(holdfast.CorruptRecord):
+        data(store.stream("s"))
+
+
+def test_an_id_that_is_not_text_is_reported_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        store.stream("s").append(("n", 1))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE streams SET id = CAST(x'ff' AS TEXT) WHERE kind = 'stream'")
+    connection.close()
+    with holdfast.open(path) as store, pytest.raises(holdfast.CorruptRecord):
+        list(store.streams())
+
+
+@pytest.mark.parametrize("lost", [["", "-wal", "-shm"], [""], ["-wal"]])
+def test_nothing_is_acknowledged_into_files_that_are_gone(tmp_path: Path, lost: list[str]) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        store.stream("s").append(("n", 1))
+        for suffix in lost:
+            os.remove(f"{path}{suffix}")
+        for _ in range(2):
+            with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
+                store.stream("s").append(("n", 2))
+    with holdfast.open(path) as store:
+        store.stream("s").append(("n", 3))
+
+
+def test_a_file_that_was_replaced_under_an_open_store_is_noticed(tmp_path: Path) -> None:
+    for name in ("a.db", "other.db"):
+        with holdfast.open(tmp_path / name) as store:
+            store.stream("s").append(("n", name))
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.stream("s").append(("n", 2))
+        os.replace(tmp_path / "other.db", tmp_path / "a.db")
+        with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
+            store.stream("s").append(("n", 3))
+        with pytest.raises(holdfast.Unavailable, match="removed or replaced"):
+            data(store.stream("s"))
 
 
 def test_a_store_of_a_newer_schema_is_refused(tmp_path: Path) -> None:

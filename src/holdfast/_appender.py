@@ -6,6 +6,7 @@ Everything here runs in the committer's leader, one batch at a time. Every appen
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -37,9 +38,9 @@ class Known:
 
     __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version")
 
-    def __init__(self, stream: StreamKey, head: Head | None) -> None:
+    def __init__(self, stream: StreamKey, head: Head | None, incarnation: bytes | None = None) -> None:
         if head is None:
-            self.version, self.hash, self.incarnation = 0, _chain.GENESIS, os.urandom(16)
+            self.version, self.hash, self.incarnation = 0, _chain.GENESIS, incarnation or os.urandom(16)
         else:
             self.version, self.hash, self.incarnation = head.version, head.hash, head.incarnation
         self.foreign = self.acknowledged = self.version
@@ -80,19 +81,29 @@ class Appender:
         self.backend = backend
         self.known: dict[StreamKey, Known] = {}
         self._doubts: dict[tuple[StreamKey, str], list[Append]] = {}
+        self._regressed: dict[StreamKey, HeadRegressed] = {}
         self._settle_seconds, self._pause = settle_seconds, pause
 
-    def commit(self, batch: Sequence[Waiting]) -> Sequence[Waiting]:
-        """Commit a batch; returns the members to try again, at another version."""
-        ready = [entry for entry in cast("Sequence[Entry]", batch) if self._prepare(entry)]
-        if not ready:
-            return []
-        answers = self._send([cast("Append", entry.prepared) for entry in ready])
-        return [entry for entry, answer in zip(ready, answers, strict=True) if self._take(entry, answer)]
+    def commit(self, batch: Sequence[Waiting]) -> None:
+        """Commit a batch. Members that must be tried again, at another version, are left without an outcome."""
+        try:
+            ready = [entry for entry in cast("Sequence[Entry]", batch) if self._prepare(entry)]
+            if ready:
+                answers = self._send([cast("Append", entry.prepared) for entry in ready])
+                for entry, answer in zip(ready, answers, strict=True):
+                    self._take(entry, answer)
+        except BaseException:
+            # An interrupt, or a bug: what was believed may be ahead of what was sent.
+            for entry in cast("Sequence[Entry]", batch):
+                self.known.pop(entry.request.stream, None)
+            raise
 
     def _prepare(self, entry: Entry) -> bool:
         """Give an append its place. False if its outcome is already decided."""
         request = entry.request
+        if request.stream in self._regressed:
+            entry.error = self._regressed[request.stream]
+            return False
         if not self._must_be_sent(entry):
             return False
         try:
@@ -102,14 +113,22 @@ class Appender:
             # Looked for after the head is known: a ghost that arrives later makes this place a conflict.
             if entry.ghosts and self._arrived(entry):
                 return False
+            if request.incarnation is not None and known.version == 0:
+                known = self.known[request.stream] = Known(request.stream, None, request.incarnation)
+            return self._place(entry, known)
         except Exception as error:
             self._refuse(entry, error)
             return False
+
+    def _place(self, entry: Entry, known: Known) -> bool:
+        """Prepare an append for the place after what is known. False if it cannot go there."""
+        request = entry.request
         if _fits(request, known):
             entry.basis = known
-            entry.prepared = _placed(request, known, known.version, known.hash if known.version else b"")
-            known.version += len(request.bodies)
-            known.hash = entry.prepared.records[-1][0]
+            placed = _placed(request, known, known.version, known.hash if known.version else b"")
+            # Together: an interrupt in between must not leave a place that never was.
+            known.version, known.hash = known.version + len(request.bodies), placed.records[-1][0]
+            entry.prepared = placed
             return True
         if request.id is None:
             self._refuse(entry, _conflict(request, known))
@@ -167,7 +186,7 @@ class Appender:
         except Exception as error:
             doubt = _in_doubt(error)
             if not doubt and (len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, Closed))):
-                return [error] * len(appends)
+                return [copy.copy(error) for _ in appends]  # each is raised in a thread of its own
             logger.warning("a commit of %d appends failed (%s); settling them one by one", len(appends), reason(error))
             deadline = time.monotonic() + self._settle_seconds  # one for all: they wait in line for each other
             return [self._send_alone(append, in_doubt=doubt, deadline=deadline) for append in appends]
@@ -201,15 +220,17 @@ class Appender:
 
     def _take(self, entry: Entry, answer: Answer) -> bool:
         """Take an answer. True if the append must be tried again at another version."""
-        request, prepared, entry.prepared = entry.request, cast("Append", entry.prepared), None
+        request, prepared = entry.request, cast("Append", entry.prepared)
         if isinstance(answer, Appended):
             known = self.known.get(request.stream)
             if answer.duplicate:
                 self.known.pop(request.stream, None)
             elif known is not None and known.incarnation == prepared.incarnation:
                 known.acknowledged = answer.last
+            # Last: if we are interrupted before, what was sent is still known, and is settled again.
             entry.result = answer
             return False
+        entry.prepared = None
         known = self.known.pop(request.stream, None)
         if isinstance(answer, OutcomeUnknown | _Behind):
             entry.ghosts.append(prepared)
@@ -221,15 +242,21 @@ class Appender:
         if known is not None and known is entry.basis and _regressed(known, prepared, answer.head):
             actual = answer.head.version if answer.head else 0
             entry.error = HeadRegressed(str(request.stream), acknowledged=known.acknowledged, actual=actual)
+            # For good: a program that simply tries again must not build on a history that was lost.
+            self._regressed[request.stream] = entry.error
             return False
         fresh = self.known[request.stream] = Known(request.stream, answer.head)
         # With `expected`, an append that was sent to that very version met another record there: the caller has to look.
-        if _fits(request, fresh) and (request.expected is None or entry.basis is None):
+        # With `incarnation`, that life is over if there is no stream.
+        looked = request.expected is None or entry.basis is None
+        if _fits(request, fresh) and looked and (request.incarnation is None or fresh.version):
             return True
         self._refuse(entry, _conflict(request, fresh))
         return False
 
     def _remember_doubt(self, entry: Entry, ghosts: list[Append]) -> None:
+        if not ghosts:
+            return
         if len(self._doubts) >= KNOWN_DOUBTS:
             del self._doubts[next(iter(self._doubts))]
         self._doubts[entry.request.stream, entry.id] = ghosts
@@ -251,6 +278,8 @@ def _placed(request: ops.Append, known: Known, version: int, digest: bytes) -> A
 
 def _fits(request: ops.Append, known: Known) -> bool:
     """Whether the append may follow what is known of the stream."""
+    if request.incarnation is not None and known.version and request.incarnation != known.incarnation:
+        return False
     if request.expected is not None:
         return request.expected == known.version
     return request.seen is None or request.seen >= known.foreign

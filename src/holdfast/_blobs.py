@@ -1,7 +1,8 @@
 """Large values: kept in streams of their own, named by owner and digest, written before the event that names them.
 
 A blob is one atomic append of chunks, so it is there whole or not at all; an orphan (the process died before
-the event was appended) is harmless, found again by the retry, and deleted with its owner.
+the event was appended) is harmless, found again by the retry, and deleted with its owner. A blob belongs to one life
+of its owner: whoever deletes the stream while a large value is on its way makes that append begin again.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ _RAW: Final = b"\0"
 """First byte of a chunk's record, so that it can never be taken for an envelope."""
 
 
-def owner_prefix(owner: StreamKey) -> str:
-    """How the ids of all blobs of a stream begin. A digest, because an owner's id may be as long as an id can be."""
+def life_of(incarnation: bytes) -> str:
+    return incarnation.hex()
+
+
+def blob_prefix(owner: StreamKey, life: str) -> str:
+    """How the ids of all blobs of one life of a stream begin. With a digest, because an id may be as long as an id can be."""
     text = f"{len(owner.kind)}:{owner.kind}{owner.id}"
-    return sha256(text.encode()).hexdigest()[:32] + "-"
+    return f"{sha256(text.encode()).hexdigest()[:32]}-{life}-"
 
 
 def blob_key(owner: StreamKey, blob: Blob) -> StreamKey:
-    return StreamKey(owner.tenant, "blob", owner_prefix(owner) + blob.digest)
+    return StreamKey(owner.tenant, "blob", blob_prefix(owner, blob.life) + blob.digest)
 
 
-def put_blob(owner: StreamKey, value: bytes, stamp: Stamp) -> Operation[Blob]:
+def put_blob(owner: StreamKey, life: str, value: bytes, stamp: Stamp) -> Operation[Blob]:
     """Store a value beside its owner, once for the same content."""
-    blob = Blob(sha256(value).hexdigest(), len(value))
+    blob = Blob(sha256(value).hexdigest(), len(value), life)
     key = blob_key(owner, blob)
     if (yield from head(key)) is None:
         chunks = [_RAW + value[at : at + CHUNK_BYTES] for at in range(0, len(value), CHUNK_BYTES)]
@@ -40,7 +45,7 @@ def put_blob(owner: StreamKey, value: bytes, stamp: Stamp) -> Operation[Blob]:
         except Conflict:
             pass  # somebody else stored the same content in the meantime
         except OutcomeUnknown as error:
-            # Not the caller's doubt: the event that names the value has not been sent, and an orphan is harmless.
+            # Not the caller's doubt: the event that names the blob has not been sent.
             raise Unavailable(f"a large value of {owner} could not be stored; nothing was written") from error
     return blob
 
@@ -60,13 +65,16 @@ def get_blob(owner: StreamKey, blob: Blob) -> Operation[bytes]:
             version = record.version
     value = b"".join(chunks)
     if sha256(value).hexdigest() != blob.digest:
+        now = yield from head(owner)
+        if now is None or life_of(now.incarnation) != blob.life:
+            raise Unavailable(f"{owner} was deleted while it was read; read it again")
         raise CorruptRecord(str(owner), what=f"its large value {blob.digest[:12]}… is missing or altered")
     return value
 
 
-def delete_blobs(owner: StreamKey) -> Operation[int]:
-    """Delete every blob of a stream; how many."""
-    prefix, count = owner_prefix(owner), 0
+def delete_blobs(owner: StreamKey, life: str) -> Operation[int]:
+    """Delete every blob of a life of a stream; how many."""
+    prefix, count = blob_prefix(owner, life), 0
     after = prefix
     while True:
         found = yield from heads(owner.tenant, "blob", after=after)

@@ -144,10 +144,32 @@ def _write(value: Any) -> object:
     if is_pydantic_model(kind):
         # Without warnings: their text quotes the values. What they warn of, the comparison finds.
         text = value.model_dump_json(round_trip=True, by_alias=True, warnings=False)
-        return msgspec.Raw(text.encode())
+        return _with_sets_in_order(value, text)
     if _is_numpy_number(kind):
         return value.item()
     raise TypeError(f"{kind.__qualname__} cannot be written")
+
+
+def _with_sets_in_order(model: Any, text: str) -> object:
+    """The JSON form of a Pydantic model, its sets sorted: Pydantic writes them as they come."""
+    if "[" not in text:
+        return msgspec.Raw(text.encode())
+    try:
+        plain = model.model_dump(round_trip=True, by_alias=True, warnings=False)
+    except Exception:  # a set of models has no plain form; then it stays as it is
+        return msgspec.Raw(text.encode())
+    return _ordered(plain, msgspec.json.decode(text))
+
+
+def _ordered(plain: Any, form: Any) -> Any:
+    """The JSON form of a value, with what is a set in its plain form sorted."""
+    if isinstance(plain, (set, frozenset)) and isinstance(form, list):
+        return sorted(form, key=write_json)
+    if isinstance(plain, dict) and isinstance(form, dict) and len(plain) == len(form):
+        return {key: _ordered(part, form[key]) for key, part in zip(form, plain.values(), strict=True)}
+    if isinstance(plain, (list, tuple)) and isinstance(form, list) and len(plain) == len(form):
+        return [_ordered(*parts) for parts in zip(plain, form, strict=True)]
+    return form
 
 
 def _read(kind: Any, data: Any) -> object:
@@ -191,8 +213,7 @@ write_json = msgspec.json.Encoder(enc_hook=_write).encode
 def with_sorted_sets(value: Any) -> Any:
     """`value` with each set as a sorted list, so that equal values give equal bytes in every process.
 
-    The order of a set of strings changes with each start of Python. Sets inside Pydantic models are
-    written by Pydantic, in their own order.
+    The order of a set of strings changes with each start of Python.
     """
     if isinstance(value, (set, frozenset)):
         return sorted(map(with_sorted_sets, value), key=write_json)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .errors import Closed
+from .errors import Closed, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
     import asyncio  # at run time only by those who use it: it is a third of the time to import holdfast
@@ -37,9 +37,14 @@ class Waiting:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._future: asyncio.Future[None] | None = None
 
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is known; the caller may not yet have been told."""
+        return self.result is not None or self.error is not None
 
-Commit = Callable[[Sequence["Waiting"]], Sequence["Waiting"]]
-"""Commits a batch: sets `result` or `error` of its members, and returns those that must be tried again."""
+
+Commit = Callable[[Sequence["Waiting"]], object]
+"""Commits a batch: sets `result` or `error` of its members; those left without are tried again."""
 
 
 class Committer:
@@ -61,6 +66,8 @@ class Committer:
 
     def submit(self, waiting: Waiting) -> None:
         """Return when `waiting` is done."""
+        wake = threading.Lock()
+        wake.acquire()  # already here: whoever finds it in the queue may release it
         try:
             with self._lock:
                 self._check_open()
@@ -70,8 +77,7 @@ class Committer:
                     )
                 self._pending.append(waiting)
                 if self._leading:
-                    waiting._wake = threading.Lock()
-                    waiting._wake.acquire()
+                    waiting._wake = wake
                 else:
                     waiting._leads = self._leading = True
             if waiting._wake is not None:
@@ -83,8 +89,7 @@ class Committer:
             with self._lock:
                 waiting._abandoned = True
                 if waiting._leads:
-                    waiting._leads = False
-                    self._hand_over()
+                    self._hand_over(waiting)
             raise
 
     async def submit_async(self, waiting: Waiting) -> None:
@@ -127,37 +132,36 @@ class Committer:
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         gathered = self._gathering.pop(loop, [])
+        refused: Exception | None = None
         with self._lock:
             if self._closed:
-                for waiting in gathered:
-                    waiting.error = Closed("the store was closed while the append waited; nothing was written")
-                late = gathered
-            else:
-                late = []
-                self._pending.extend(gathered)
-                lead, self._leading = not self._leading, True
-                if lead:
+                refused = Closed("the store was closed while the append waited; nothing was written")
+            elif not self._leading:
+                try:
                     self._give_turn_to_thread()
-        if late:
-            _resolve_async(late)
+                    self._leading = True
+                except RuntimeError:
+                    refused = Unavailable("no thread can be started to write; nothing was written")
+            if refused is None:
+                self._pending.extend(gathered)
+        if refused is not None:
+            for waiting in gathered:
+                waiting.error = refused
+            _resolve_async(gathered)
 
     def _give_turn_to_thread(self) -> None:
-        """The thread leads from now on. Called with the lock held."""
+        """The thread leads from now on. Called with the lock held; if no thread can be started, nothing has changed."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
+            thread.start()
+            self._thread = thread
         self._turns.put(True)
 
     def _serve(self) -> None:
         while self._turns.get():
             turn = Waiting()
             turn._leads = True
-            try:
-                self._lead(turn)
-            except BaseException:
-                logger.exception("the committer failed; its batch is tried again")
-                with self._lock:
-                    self._hand_over()
+            self._lead(turn)
 
     # -- leading ---------------------------------------------------------------------------------
 
@@ -166,41 +170,39 @@ class Committer:
         self._leader = threading.get_ident()
         while True:
             with self._lock:
-                batch, self._pending = self._pending[:BATCH_MEMBERS], self._pending[BATCH_MEMBERS:]
-            if batch:
-                self._commit_batch(batch)
+                # They stay in the queue until they are resolved: whatever interrupts us, the next leader finds them.
+                batch = self._pending[:BATCH_MEMBERS]
+            self._commit_batch([waiting for waiting in batch if not waiting.settled])
+            _resolve([waiting for waiting in batch if waiting.settled])
             with self._lock:
+                self._pending[: len(batch)] = [waiting for waiting in batch if not waiting.settled]
                 if own.done or not self._pending:
-                    own._leads = False
-                    self._hand_over()
+                    self._hand_over(own)
                     return
 
     def _commit_batch(self, batch: Sequence[Waiting]) -> None:
-        again: Sequence[Waiting] = batch
         try:
-            again = self._commit(batch)
-        finally:
-            # On an interrupt `again` still holds the whole batch: those without an outcome go back to the queue.
-            again = [w for w in again if w.result is None and w.error is None]
-            if again:
-                with self._lock:
-                    self._pending[:0] = again
-            unfinished = set(map(id, again)) if again else ()
-            finished = [w for w in batch if id(w) not in unfinished] if again else batch
-            _resolve(finished)
+            if batch:
+                self._commit(batch)
+        except Exception as error:  # a bug of ours: tried again it would fail again, for ever
+            logger.exception("the committer failed")
+            for waiting in batch:
+                if not waiting.settled:
+                    waiting.error = OutcomeUnknown(f"the committer failed ({type(error).__name__})")
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, own: Waiting) -> None:
         """Let a waiting caller, or the thread, lead on. Called with the lock held."""
         self._leader = 0
         for waiting in self._pending:
-            if waiting._wake is not None and not waiting._abandoned:
-                waiting._leads = True
-                waiting._wake.release()
+            if waiting._wake is not None and not waiting._abandoned and not waiting.done:
+                own._leads, waiting._leads = False, True
+                _release(waiting._wake)
                 return
         if self._pending:
             self._give_turn_to_thread()
+            own._leads = False
         else:
-            self._leading = False
+            own._leads = self._leading = False
             self._idle.notify_all()
 
     def _check_open(self) -> None:
@@ -208,15 +210,22 @@ class Committer:
             raise Closed("the store was closed; open it again")
 
 
+def _release(wake: threading.Lock) -> None:
+    try:
+        wake.release()
+    except RuntimeError:
+        pass  # it was released before, by a leader who was interrupted right after
+
+
 def _resolve(finished: Sequence[Waiting]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
     for waiting in finished:
         if waiting._loop is not None:
             loops.setdefault(waiting._loop, []).append(waiting)
-        else:
-            waiting.done = True
+        elif not waiting.done:
             if waiting._wake is not None and not waiting._leads:
-                waiting._wake.release()
+                _release(waiting._wake)
+            waiting.done = True
     for loop, members in loops.items():
         try:
             loop.call_soon_threadsafe(_resolve_async, members)

@@ -20,6 +20,8 @@ def correlate(id: str, *, actor: str | None = None) -> Iterator[None]:
     do not inherit it, unless they run in a copied context (as `asyncio.to_thread` does).
     """
     checked_id(id, "correlation id")
+    if actor is not None:
+        checked_id(actor, "actor")
     before = _correlation.set(id)
     before_actor = _actor.set(actor if actor is not None else _actor.get())
     try:

@@ -26,10 +26,11 @@ INLINE_BYTES: Final = 64 * 1024
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """Where a large value is: its digest (hex SHA-256) and its size in bytes."""
+    """Where a large value is: its digest (hex SHA-256), its size in bytes, and the life of the stream it belongs to."""
 
     digest: str
     size: int
+    life: str
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -83,14 +84,19 @@ class EventType:
         upcasters: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> None:
         checked_id(name, "event type")
+        if version < 1:
+            raise ValueError("versions of an event type count from 1")
         missing = [n for n in range(1, version) if n not in upcasters]
-        if version < 1 or missing:
+        if missing:
             raise ValueError(f"event type {name!r} is at version {version} but has no upcaster for {missing}")
         check_declared(data)
         self.name, self.data, self.version, self.upcasters = name, data, version, dict(upcasters)
 
+    def __repr__(self) -> str:
+        return f"<EventType {self.name!r} version {self.version}>"
+
     def encode(self, data: object) -> bytes:
-        return encode(data) if self.data is Any else encode_as(data, self.data)
+        return encode_as(data, self.data)
 
     def decode(self, raw: bytes, version: int) -> Any:
         if version > self.version:
@@ -102,7 +108,7 @@ class EventType:
             for number in range(version, self.version):
                 data = self.upcasters[number](data)
             raw = encode(data)
-        return decode(raw) if self.data is Any else decode_as(raw, self.data)
+        return decode_as(raw, self.data)
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from . import _operations as ops
 from ._appender import Appender, Entry, Known, reason
 from ._codec import Undecodable
 from ._committer import Committer
-from ._events import NewEvent, Stamp, Stored, open_envelope, open_plain, seal
+from ._events import Envelope, NewEvent, PlainEnvelope, Stamp, Stored, open_envelope, open_plain, seal
 from ._ids import SYSTEM_TENANT, new_id
 from .backends import Appended, Backend, Description, Head, Record, StreamKey
 from .backends._fork import register
@@ -141,10 +141,10 @@ class Log:
         )
 
     def _delete(self, request: ops.Delete) -> bool:
-        deleted = self.backend.delete(request.stream, expected=request.expected, upto=request.upto)
+        deleted = self.backend.delete(request.stream, expected=request.expected)
         self._appender.known.pop(request.stream, None)
-        if deleted and logger.isEnabledFor(logging.INFO):
-            logger.info("deleted %s", request.stream, extra={"stream": str(request.stream), "upto": request.upto})
+        if deleted:
+            _telemetry.deleted(request)
         return deleted
 
     # -- reading ---------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Log:
         with self._lock:
             if len(self._appender.known) >= KNOWN_STREAMS:
                 for old in list(self._appender.known)[: KNOWN_STREAMS // 10]:
-                    del self._appender.known[old]
+                    self._appender.known.pop(old, None)
             self._appender.known.setdefault(stream, known)
 
     async def _learn_async(self, stream: StreamKey) -> None:
@@ -281,13 +281,12 @@ class Log:
         stored: list[Stored] = []
         while len(stored) < answer.last - answer.first + 1:
             after = stored[-1].version if stored else answer.first - 1
-            page = self._read(ops.Read(request.stream, after, answer.last - after))
+            page = self._read(ops.Read(request.stream, after, answer.last - after, plain=True))
             if not page:
                 break
             stored += page
-        found = [(s.envelope.type, s.envelope.blob or bytes(s.envelope.data)) for s in stored]
-        asked = [(e.type, e.blob or bytes(e.data)) for e in map(open_envelope, request.bodies)]
-        if found != asked:
+        found = [_content(event.envelope) for event in stored]
+        if found != [_content(open_plain(body)) for body in request.bodies]:
             raise IdReused(str(request.stream), id=str(request.id))
 
 
@@ -302,6 +301,11 @@ def _first_missing(
     if after and anchor and anchor.version != after:
         return after
     return after + 1 if not page and after < acknowledged else None
+
+
+def _content(envelope: Envelope | PlainEnvelope) -> tuple[str, object]:
+    """What an event says, as far as the user is concerned. Where a large value is kept is our own affair."""
+    return envelope.type, (envelope.blob.digest,) if envelope.blob else envelope.data
 
 
 def _not_compared(request: ops.Append, error: Exception) -> OutcomeUnknown:

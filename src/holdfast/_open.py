@@ -71,29 +71,30 @@ class Opening:
 
 def _backend(url: str | os.PathLike[str] | Backend, durability: Literal["disk", "process"]) -> Backend:
     """The backend a URL names; each engine is imported only when it is used."""
-    if not isinstance(url, (str, os.PathLike)):
+    if isinstance(url, os.PathLike):
+        return _sqlite(os.fspath(url), durability)
+    if not isinstance(url, str):
         if isinstance(url, Backend):
             return url
-        raise TypeError(f"a store is opened by a URL or a path, not by a {type(url).__name__}")
-    url = os.fspath(url)
+        raise TypeError(f"a store is opened by a URL or a path, not by {type(url).__name__}")
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", url):
         return _sqlite(url, durability)
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import unquote
 
-    parts = urlsplit(url)
-    if parts.query or parts.fragment:
-        raise ValueError(f"a {parts.scheme}:// URL takes no options; use keyword arguments of open()")
-    if parts.scheme == "memory":
+    scheme, _, rest = url.partition(":")
+    if "?" in rest or "#" in rest:
+        raise ValueError(f"a {scheme}:// URL takes no options; use keyword arguments of open()")
+    if scheme == "memory" and rest.startswith("//") and "/" not in rest[2:]:
         from .backends.memory import MemoryBackend
 
-        return MemoryBackend.named(parts.netloc) if parts.netloc else MemoryBackend()
-    if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
-        return _sqlite(unquote(parts.path[1:]), durability)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and len(parts.path) > 1:
+        return MemoryBackend.named(rest[2:]) if rest[2:] else MemoryBackend()
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        return _sqlite(unquote(rest[3:]), durability)
+    if scheme == "file" and rest.startswith("///") and len(rest) > 3:
         from .backends.files import FilesBackend
 
-        return FilesBackend(unquote(parts.path), durability=durability)
-    raise ValueError(f"a store URL is {_SCHEMES}; this one begins with {parts.scheme!r}")
+        return FilesBackend(unquote(rest[2:]), durability=durability)
+    raise ValueError(f"a store URL is {_SCHEMES}, with just these slashes; this one begins with {scheme!r}")
 
 
 def _sqlite(path: str, durability: Literal["disk", "process"]) -> Backend:

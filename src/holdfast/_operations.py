@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from ._events import NewEvent, Stamp, Stored
+from ._events import Stamp, Stored
 from .backends import Appended, Cursor, Fields, Head, Record, StreamKey
 from .errors import Conflict, HoldfastError
 
@@ -65,23 +65,23 @@ class Append(msgspec.Struct, frozen=True):
     """Append records to a stream. Where, is said in one of three ways:
 
     `expected=n`: at version n exactly, else `Conflict`. `seen=n`: wherever the stream is now, provided that all records after
-    version n are this process's own, else `Conflict`. Neither: wherever it is.
+    version n are this process's own, else `Conflict`. Neither: wherever it is. With `incarnation`, only in that
+    life of the stream: the one it has, or the one it gets if it does not exist.
     """
 
     stream: StreamKey
     bodies: Sequence[bytes]
     stamp: Stamp
-    events: Sequence[NewEvent] = ()
     id: str | None = None
     expected: int | None = None
     seen: int | None = None
     fields: Fields | None = None
+    incarnation: bytes | None = None
 
 
 class Delete(msgspec.Struct, frozen=True):
     stream: StreamKey
     expected: Head
-    upto: int | None = None
 
 
 Request = Read | ReadRecords | GetHead | ListHeads | ListDue | Append | Delete
@@ -119,8 +119,8 @@ def append(request: Append) -> Operation[Appended]:
     return cast("Appended", (yield request))
 
 
-def delete(stream: StreamKey, *, expected: Head, upto: int | None = None) -> Operation[bool]:
-    return cast("bool", (yield Delete(stream, expected, upto)))
+def delete(stream: StreamKey, *, expected: Head) -> Operation[bool]:
+    return cast("bool", (yield Delete(stream, expected)))
 
 
 class Handler(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import TypeVar
 
 from . import _operations as ops
 from ._events import EventType
@@ -12,8 +11,6 @@ from ._health import Health, examine
 from ._ids import checked_tenant, stream_key
 from ._log import Log
 from ._streams import AsyncStream, Stream, StreamInfo, list_streams
-
-T = TypeVar("T")
 
 
 class Store:
@@ -67,7 +64,7 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Store {self._log.describe().location!r} tenant={self._tenant!r}>"
+        return f"<Store on {type(self._log.backend).__name__}, tenant {self._tenant!r}>"
 
 
 class AsyncStore:
@@ -115,4 +112,4 @@ class AsyncStore:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncStore {self._log.describe().location!r} tenant={self._tenant!r}>"
+        return f"<AsyncStore on {type(self._log.backend).__name__}, tenant {self._tenant!r}>"

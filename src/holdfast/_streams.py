@@ -6,23 +6,26 @@ Conversations, tasks and the rest are streams whose events Holdfast knows; a `St
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from . import _operations as ops
-from ._blobs import delete_blobs, get_blob, put_blob
+from ._blobs import delete_blobs, get_blob, life_of, put_blob
 from ._codec import Undecodable, decode, encode
 from ._context import origin
 from ._events import INLINE_BYTES, Blob, Event, EventType, NewEvent, Stamp, Stored, seal
-from ._ids import checked_id, new_id
+from ._ids import append_id, checked_id, new_id
 from ._log import Log
 from ._operations import Operation
 from .backends import Appended, StreamKey
-from .errors import CorruptRecord
+from .errors import Conflict, CorruptRecord, SchemaMismatch
 
 AUDIT_ID = "log"
+AUDIT_LOOKBACK = 1000
+PAGE_BYTES = 8 * 1024 * 1024
+PAGE_RECORDS = 10_000
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -41,12 +44,17 @@ def new_stamp() -> Stamp:
 def append_events(
     stream: StreamKey, events: Sequence[NewEvent], stamp: Stamp, *, id: str | None = None, expected: int | None = None
 ) -> Operation[Appended]:
-    """Append events, large data first and apart."""
+    """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
     blobs: dict[bytes, Blob] = {}
-    for event in events:
-        if len(event.data) > INLINE_BYTES:
-            blobs[event.data] = yield from put_blob(stream, event.data, stamp)
-    return (yield from ops.append(ops.Append(stream, seal(events, stamp, blobs), stamp, id=id, expected=expected)))
+    incarnation: bytes | None = None
+    large = [event.data for event in events if len(event.data) > INLINE_BYTES]
+    if large:
+        head = yield from ops.head(stream)
+        incarnation = head.incarnation if head else append_id(stamp.id)
+        for data in large:
+            blobs[data] = yield from put_blob(stream, life_of(incarnation), data, stamp)
+    bodies = seal(events, stamp, blobs)
+    return (yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, incarnation=incarnation)))
 
 
 def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInfo]]:
@@ -56,29 +64,53 @@ def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInf
 
 
 def delete_stream(stream: StreamKey, stamp: Stamp, reason: str) -> Operation[bool]:
-    """Delete a stream and its blobs. The tenant's audit stream says so first, so that it can be told from tampering."""
+    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile: run it again.
+
+    The tenant's audit stream says so first, so that a deletion can be told from tampering.
+    """
+    audit = StreamKey(stream.tenant, "audit", AUDIT_ID)
     head = yield from ops.head(stream)
     if head is None:
+        for life in (yield from _deleted_lives(audit, stream)):
+            yield from delete_blobs(stream, life)  # in case that deletion was cut off
         return False
     facts = {
         "kind": stream.kind,
         "id": stream.id,
         "version": head.version,
         "hash": head.hash.hex(),
-        "incarnation": head.incarnation.hex(),
+        "life": life_of(head.incarnation),
         "reason": reason,
     }
-    audit = StreamKey(stream.tenant, "audit", AUDIT_ID)
     yield from append_events(audit, [NewEvent("stream.deleted", encode(facts))], stamp)
-    deleted = yield from ops.delete(stream, expected=head)
-    if deleted:
-        yield from delete_blobs(stream)
-    return deleted
+    if not (yield from ops.delete(stream, expected=head)):
+        now = yield from ops.head(stream)
+        raise Conflict(str(stream), expected=head.version, actual=now.version if now else 0)
+    yield from delete_blobs(stream, life_of(head.incarnation))
+    return True
+
+
+def _deleted_lives(audit: StreamKey, stream: StreamKey) -> Operation[list[str]]:
+    """The lives of a stream that were deleted lately, according to the audit stream."""
+    newest = yield from ops.read(audit, limit=AUDIT_LOOKBACK, reverse=True, plain=True)
+    facts: list[Any] = [stored.envelope.data for stored in newest if stored.envelope.type == "stream.deleted"]
+    return [fact["life"] for fact in facts if (fact["kind"], fact["id"]) == (stream.kind, stream.id)]
 
 
 def _whole_number(value: int, what: str) -> None:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{what} is a whole number, 0 or more")
+
+
+def _by_name(types: Iterable[EventType]) -> dict[str, EventType]:
+    found: dict[str, EventType] = {}
+    for declared in types:
+        if not isinstance(declared, EventType):
+            raise TypeError("types is a list of EventType: types=[EventType('order.placed', Order)]")
+        if declared.name in found:
+            raise ValueError(f"event type {declared.name!r} is declared twice")
+        found[declared.name] = declared
+    return found
 
 
 class _Shape:
@@ -86,7 +118,7 @@ class _Shape:
 
     def __init__(self, log: Log, key: StreamKey, types: Iterable[EventType]) -> None:
         self._log, self._key = log, key
-        self._types = {declared.name: declared for declared in types}
+        self._types = _by_name(types)
 
     @property
     def id(self) -> str:
@@ -97,7 +129,8 @@ class _Shape:
 
     def _appending(
         self, events: Sequence[tuple[str, object]], id: str | None, if_version: int | None
-    ) -> Operation[Appended]:
+    ) -> Callable[[], Operation[Appended]]:
+        """What makes the operation of an append. Everything that can be wrong with the arguments is noticed here."""
         if not events:
             raise ValueError("append at least one event: append(('order.placed', {...}))")
         new = [self._encode(event) for event in events]
@@ -105,7 +138,8 @@ class _Shape:
             checked_id(id, "append id")
         if if_version is not None:
             _whole_number(if_version, "if_version")
-        return append_events(self._key, new, new_stamp(), id=id, expected=if_version)
+        stamp = new_stamp()
+        return lambda: append_events(self._key, new, stamp, id=id, expected=if_version)
 
     def _encode(self, event: tuple[str, object]) -> NewEvent:
         if type(event) is not tuple or len(event) != 2:
@@ -114,17 +148,25 @@ class _Shape:
         checked_id(name, "event type")
         declared = self._types.get(name)
         if declared is None:
+            if self._types:
+                raise ValueError(
+                    f"this stream declares its event types, and {name!r} is not one of {sorted(self._types)}"
+                )
             return NewEvent(name, encode(data))
         return NewEvent(name, declared.encode(data), declared.version)
 
     def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
         _whole_number(after, "after")
         plain = not self._types
-        events = []
+        events: list[Event] = []
+        size = 0
         for stored in (yield from ops.read(self._key, after=after, limit=limit, reverse=reverse, plain=plain)):
             envelope = stored.envelope
             data = envelope.data
             if envelope.blob is not None:
+                size += envelope.blob.size
+                if size > PAGE_BYTES and events:
+                    break  # a page may be shorter; small records must not bring in any number of large values
                 data = self._decode(stored, (yield from get_blob(self._key, envelope.blob)))
             elif not plain:
                 data = self._decode(stored, bytes(data))
@@ -134,18 +176,22 @@ class _Shape:
         return events
 
     def _decode(self, stored: Stored, raw: bytes) -> Any:
-        declared = self._types.get(stored.envelope.type)
+        name = stored.envelope.type
+        declared = self._types.get(name)
         try:
             return decode(raw) if declared is None else declared.decode(raw, stored.envelope.v)
         except Undecodable as error:
-            raise CorruptRecord(str(self._key), version=stored.version, what=str(error)) from None
+            if declared is None:
+                raise CorruptRecord(str(self._key), version=stored.version, what=str(error)) from None
+            # The digest was right: this is a matter between two versions of the program.
+            raise SchemaMismatch(str(self._key), version=stored.version, type=name, what=str(error)) from None
 
     def _newest(self, count: int) -> Operation[list[Event]]:
         _whole_number(count, "count")
         events: list[Event] = []
         before = 0
         while len(events) < count:
-            page = yield from self._page(before, count - len(events), reverse=True)
+            page = yield from self._page(before, min(count - len(events), PAGE_RECORDS), reverse=True)
             if not page:
                 break
             events += page
@@ -168,7 +214,8 @@ class Stream(_Shape):
         The same `id` again is a no-op (`duplicate=True`), other content under it raises `IdReused`. With `if_version`
         the stream must be at that version (0: must not exist), else `Conflict` and nothing is written.
         """
-        return ops.run(self._log, self._appending(events, id, if_version))
+        make = self._appending(events, id, if_version)
+        return ops.run(self._log, make()) if if_version is not None else ops.run_until_settled(self._log, make)
 
     def read(self, *, after: int = 0) -> Iterator[Event]:
         """Events in order, from version `after` + 1 to the newest, read page by page."""
@@ -186,8 +233,7 @@ class Stream(_Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the stream and its large values; False if there was none. The audit stream keeps that and why."""
-        stamp = new_stamp()
-        return ops.run(self._log, delete_stream(self._key, stamp, reason))
+        return ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
 
 
 class AsyncStream(_Shape):
@@ -197,7 +243,10 @@ class AsyncStream(_Shape):
         self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None
     ) -> Appended:
         """`Stream.append`, awaited. If cancelled while the write is under way, it may have been stored: repeat with the same `id`."""
-        return await ops.run_async(self._log, self._appending(events, id, if_version))
+        make = self._appending(events, id, if_version)
+        if if_version is not None:
+            return await ops.run_async(self._log, make())
+        return await ops.run_until_settled_async(self._log, make)
 
     async def read(self, *, after: int = 0) -> AsyncIterator[Event]:
         """`Stream.read` as an async iterator."""
@@ -216,5 +265,4 @@ class AsyncStream(_Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Stream.delete`, awaited."""
-        stamp = new_stamp()
-        return await ops.run_async(self._log, delete_stream(self._key, stamp, reason))
+        return await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))

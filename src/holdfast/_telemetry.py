@@ -8,44 +8,61 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import _operations as ops
-    from .backends import Appended
+    from .backends import Appended, StreamKey
+
+_TRACING = "opentelemetry.trace"
 
 logger = logging.getLogger("holdfast")
 
 
 def appended(request: ops.Append, answer: Appended, seconds: float) -> None:
     """Report an append that is stored."""
-    # A program that uses OpenTelemetry has imported it. We never do: most programs have no use for it.
-    tracing = sys.modules.get("opentelemetry.trace")
-    logging_it = logger.isEnabledFor(logging.INFO)
-    if not logging_it and tracing is None:
-        return
-    facts = {
-        "event": "appended",
-        "tenant": request.stream.tenant,
-        "kind": request.stream.kind,
-        "stream": request.stream.id,
-        "version": answer.last,
-        "bytes": sum(map(len, request.bodies)),
-        "milliseconds": seconds * 1000,
-        "correlation": request.stamp.correlation,
-        "duplicate": answer.duplicate,
-    }
-    if logging_it:
-        logger.info(
-            "appended %s version %d-%d, %d bytes, %.2f ms, correlation %s",
-            request.stream,
-            answer.first,
-            answer.last,
-            facts["bytes"],
-            facts["milliseconds"],
-            request.stamp.correlation,
-            extra=facts,
+    if _wanted():
+        facts = {
+            "version": answer.last,
+            "bytes": sum(map(len, request.bodies)),
+            "milliseconds": seconds * 1000,
+            "correlation": request.stamp.correlation,
+            "duplicate": answer.duplicate,
+        }
+        text = "appended {stream} version {first}-{version}, {bytes} bytes, {milliseconds:.2f} ms, correlation {correlation}"
+        _report(
+            "appended", request.stream, text.format(**{**facts, "stream": request.stream, "first": answer.first}), facts
         )
-    if tracing is not None:
-        attributes = {f"holdfast.{name}": value for name, value in facts.items() if value is not None}
-        tracing.get_current_span().add_event("holdfast.appended", attributes)
+
+
+def deleted(request: ops.Delete) -> None:
+    """Report a stream that is deleted."""
+    if _wanted():
+        version = request.expected.version
+        _report("deleted", request.stream, f"deleted {request.stream} at version {version}", {"version": version})
+
+
+def _wanted() -> bool:
+    return _TRACING in sys.modules or logger.isEnabledFor(logging.INFO)
+
+
+def _report(event: str, stream: StreamKey, text: str, about: Mapping[str, object]) -> None:
+    facts: dict[str, object] = {
+        "event": event,
+        "tenant": stream.tenant,
+        "kind": stream.kind,
+        "stream": stream.id,
+        **about,
+    }
+    try:
+        logger.info("%s", text, extra=facts)
+        # A program that uses OpenTelemetry has imported it. We never do: most programs have no use for it.
+        if tracing := sys.modules.get(_TRACING):
+            attributes = {f"holdfast.{name}": value for name, value in facts.items() if value is not None}
+            tracing.get_current_span().add_event(f"holdfast.{event}", attributes)
+    except Exception as error:  # a filter of the program's own, say: it must not make a stored append look failed
+        warnings.warn(
+            f"a persistence event could not be reported ({type(error).__name__})", RuntimeWarning, stacklevel=2
+        )

@@ -15,6 +15,7 @@
     │   ├── HeadRegressed      the engine lost acknowledged writes
     │   ├── IdReused           the same append id with other content
     │   ├── InvalidId          an id that no backend could keep apart from others
+    │   ├── SchemaMismatch     stored data does not fit the type that the program declares
     │   ├── TooLarge           beyond a limit on size or depth
     │   └── NotSerializable    a value that would not come back as it went in
     └── Closed             the store was closed
@@ -121,6 +122,17 @@ class IdReused(DataProblem):
 
 class InvalidId(DataProblem, ValueError):
     """The id cannot be stored on every backend: it is empty, too long, or not valid text."""
+
+
+class SchemaMismatch(DataProblem):
+    """Stored data is sound, but does not fit the type that the program declares for it."""
+
+    def __init__(self, stream: str, *, version: int, type: str, what: str) -> None:
+        super().__init__(
+            f"{stream} (version {version}): the data of {type!r} {what}; "
+            "declare the type it was stored with, or raise the type's version and add an upcaster"
+        )
+        self.stream, self.version, self.type, self.what = stream, version, type, what
 
 
 class TooLarge(DataProblem, ValueError):

@@ -34,7 +34,8 @@ _forking = threading.Lock()
 
 def register(thing: Forkable) -> None:
     """Have `thing` told of every fork for as long as it lives."""
-    _registered.add(thing)
+    with _forking:
+        _registered.add(thing)
 
 
 def _before() -> None:

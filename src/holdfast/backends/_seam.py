@@ -30,7 +30,8 @@ class StreamKey(NamedTuple):
     id: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.id!r}"
+        whose = "" if self.tenant == "default" else f" of tenant {self.tenant!r}"
+        return f"{self.kind} {self.id!r}{whose}"
 
 
 class Fields(msgspec.Struct, frozen=True):

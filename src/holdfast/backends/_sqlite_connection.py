@@ -12,7 +12,9 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Literal, cast
 
 import apsw
@@ -29,9 +31,11 @@ from ..errors import (
 from . import _sqlite_sql as sql
 
 BUSY_SECONDS = 30.0
+MAX_VALUE_BYTES = 64 * 1024 * 1024
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 RESTART_MILLISECONDS = 100
 
+# Closing our own descriptor of a new file would drop the POSIX locks of a thread that has opened it meanwhile.
 _creating = threading.Lock()
 
 
@@ -58,6 +62,7 @@ def connect(path: str, *, durability: Literal["disk", "process"], vfs: str | Non
         try:
             _configure(connection, path, durability)
             _migrate(connection, path)
+            _refuse_alterations(connection, path)
         except BaseException:
             close(connection)
             raise
@@ -77,6 +82,8 @@ def close(connection: apsw.Connection) -> None:
 def _configure(connection: apsw.Connection, path: str, durability: str) -> None:
     connection.set_busy_handler(_BusyHandler())
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    # Far above a record; a planted value of a gigabyte is refused before it is in memory.
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
     _refuse_strangers(connection, path)
     _pragma(connection, "trusted_schema", "OFF", 0)
     _pragma(connection, "cell_size_check", "ON", 1)
@@ -128,13 +135,41 @@ def _migrate(connection: apsw.Connection, path: str) -> None:
     """Bring the schema up to date, safely when many processes start at once."""
     if _version(connection, path) == len(sql.MIGRATIONS):
         return
-    with _transaction(connection):
-        for number, migration in enumerate(sql.MIGRATIONS[_version(connection, path) :], _version(connection, path)):
-            for statement in migration.split(";"):
-                if statement.strip():
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number + 1}")
+    with transaction(connection):
+        _run_migrations(connection, _version(connection, path))
         connection.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+
+
+def _refuse_alterations(connection: apsw.Connection, path: str) -> None:
+    """Refuse tables, views and triggers that we did not make: a planted trigger would undo acknowledged appends."""
+    if _schema(connection) != _own_schema():
+        raise UnsupportedVersion(
+            f"{path} has tables, views or triggers that Holdfast did not make; restore it from a backup"
+        )
+
+
+def _schema(connection: apsw.Connection) -> frozenset[object]:
+    return frozenset(
+        connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'")
+    )
+
+
+@lru_cache(maxsize=1)
+def _own_schema() -> frozenset[object]:
+    """What the migrations make, as SQLite writes it down."""
+    connection = apsw.Connection(":memory:")
+    _run_migrations(connection, 0)
+    schema = _schema(connection)
+    connection.close()
+    return schema
+
+
+def _run_migrations(connection: apsw.Connection, done: int) -> None:
+    for number, migration in enumerate(sql.MIGRATIONS[done:], done):
+        for statement in migration.split(";"):
+            if statement.strip():
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {number + 1}")
 
 
 def _version(connection: apsw.Connection, path: str) -> int:
@@ -146,15 +181,18 @@ def _version(connection: apsw.Connection, path: str) -> int:
     return version
 
 
-class _transaction:  # noqa: N801  used like a function
-    def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection
-
-    def __enter__(self) -> None:
-        self.connection.execute(sql.BEGIN)
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.connection.execute("COMMIT" if kind is None else "ROLLBACK")
+@contextmanager
+def transaction(connection: apsw.Connection, mode: str = "IMMEDIATE") -> Iterator[None]:
+    """Commit what happens in the block, or roll it back. Not apsw's own `with`: that uses savepoints, and on a full disk
+    SQLite has already dropped those."""
+    connection.execute(f"BEGIN {mode}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 class _BusyHandler:
@@ -188,8 +226,9 @@ class Checkpointer:
         if not self._wake.is_set():
             self._wake.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="holdfast-checkpoint", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
         self._stopping = True
@@ -257,7 +296,9 @@ def translate(error: apsw.Error, path: str) -> HoldfastError:
         return ReadOnly(f"{path} cannot be written to ({reason}); check permissions and mount options")
     if isinstance(error, apsw.NotADBError):
         return UnsupportedVersion(f"{path} is not an SQLite database; choose another path")
-    if isinstance(error, apsw.CorruptError):
+    if isinstance(error, apsw.CantOpenError) and os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+        return ReadOnly(f"{path} cannot be opened; check its permissions and those of its folder")
+    if isinstance(error, (apsw.CorruptError, apsw.TooBigError)):
         return CorruptRecord(path, what=f"SQLite reports {reason}")
     if isinstance(error, apsw.BusyError):
         return Unavailable(f"another process kept {path} locked for {BUSY_SECONDS:.0f} s")
@@ -271,6 +312,4 @@ def _cannot_open(path: str, error: OSError) -> HoldfastError:
         return StorageFull(f"no room to create {path}")
     if error.errno == errno.ENOENT:
         return Unavailable(f"cannot create {path}: its directory does not exist; create it first")
-    if error.errno == errno.EISDIR:
-        return Unavailable(f"{path} is a directory; name a file, or use file:// for a directory of JSON files")
     return Unavailable(f"cannot create {path}: {error.strerror}")

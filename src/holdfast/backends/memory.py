@@ -46,7 +46,9 @@ class MemoryBackend:
     def named(cls, name: str) -> MemoryBackend:
         """The backend shared under this name by the whole process."""
         with cls._shared_lock:
-            return cls._shared.setdefault(name, cls(name))
+            if name not in cls._shared:
+                cls._shared[name] = cls(name)
+            return cls._shared[name]
 
     def __init__(self, name: str = "") -> None:
         self._name = name

@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import apsw
 
-from ..errors import Closed, OutcomeUnknown
+from ..errors import Closed, CorruptRecord, OutcomeUnknown, Unavailable
 from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
 from ._fork import register
@@ -47,6 +47,7 @@ class _Writer:
         self.former: dict[StreamKey, _Place] = {}
         self.records: list[tuple[int, int, bytes, bytes, bytes]] = []
         self.data_version = -1
+        self.wal: tuple[int, int] | None = None
 
     def begin(self) -> None:
         """Take the write lock. Doubt what was known if somebody else has written since the last commit."""
@@ -91,19 +92,23 @@ class SQLiteBackend:
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Literal["disk", "process"] = "disk", vfs: str | None = None
     ) -> None:
+        if durability not in ("disk", "process"):
+            raise ValueError(f"durability is 'disk' or 'process', not {durability!r}")
         self._path = os.path.abspath(os.fspath(path))
         self._durability, self._vfs = durability, vfs
         self._closed = False
         self._reset()
         refuse_network_filesystem(os.path.dirname(self._path))
         create_file(self._path)
+        self._file = _identity(self._path)
         with self._write_lock:
             self._open_writer()
         register(self)
 
     def _reset(self) -> None:
         self._write_lock = threading.Lock()
-        self._read_lock = threading.Condition(threading.Lock())
+        # A plain lock: the methods of a Condition are Python, and an interrupt inside them can leave it locked.
+        self._read_lock = threading.Lock()
         self._writer: _Writer | None = None
         self._idle: list[apsw.Connection] = []
         self._reading_now = 0
@@ -150,6 +155,7 @@ class SQLiteBackend:
             try:
                 self._begin(writer)
                 result = work(writer)
+                self._check_files(writer.wal)
             except BaseException as error:
                 full = no_room(error, writer.connection)
                 self._abandon(writer)
@@ -167,6 +173,8 @@ class SQLiteBackend:
                 if isinstance(error, apsw.Error):
                     raise OutcomeUnknown("SQLite did not say whether the commit reached the disk") from error
                 raise
+            if writer.wal is None:
+                writer.wal = _identity(self._path + "-wal")
             return result
 
     @staticmethod
@@ -251,6 +259,7 @@ class SQLiteBackend:
         """A connection for one statement. No transaction outlives the block, so readers never hold up checkpoints."""
         with self._read_lock:
             self._check_open()
+            self._check_files(None)
             reader = self._idle.pop() if self._idle else None
             self._reading_now += 1
         try:
@@ -268,7 +277,6 @@ class SQLiteBackend:
                 if reader is not None and not self._closed and len(self._idle) < IDLE_READERS:
                     self._idle.append(reader)
                     reader = None
-                self._read_lock.notify_all()
             if reader is not None:
                 close(reader)
 
@@ -308,7 +316,10 @@ class SQLiteBackend:
         self._checkpointer.rest()
         self._write_lock.acquire()
         self._read_lock.acquire()
-        self._read_lock.wait_for(lambda: self._reading_now == 0)
+        while self._reading_now:
+            self._read_lock.release()
+            time.sleep(0.0005)
+            self._read_lock.acquire()
         self._close_connections()
 
     def after_fork_in_parent(self) -> None:
@@ -319,7 +330,16 @@ class SQLiteBackend:
     def after_fork_in_child(self) -> None:
         self._reset()
 
+    def _check_files(self, wal: tuple[int, int] | None) -> None:
+        """Refuse to go on if the files were removed or replaced: SQLite would write to the old ones, which nobody can open again."""
+        if _identity(self._path) != self._file or (wal is not None and _identity(self._path + "-wal") != wal):
+            raise Unavailable(
+                f"{self._path} or its -wal file was removed or replaced while it was open; nothing was written. "
+                "Close the store and open it again"
+            )
+
     def _connect(self) -> apsw.Connection:
+        self._check_files(None)
         return connect(self._path, durability=self._durability, vfs=self._vfs)
 
     def _check_open(self) -> None:
@@ -384,6 +404,15 @@ def _head(stream: StreamKey, row: Sequence[Any], now: float) -> Head:
     return Head(stream, row[1], row[2], row[3], Fields(*row[4:9]), now)
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at this path; None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _size(path: str) -> int:
     # stat only: opening the database file ourselves and closing it again would drop SQLite's POSIX locks.
     try:
@@ -394,6 +423,8 @@ def _size(path: str) -> int:
 
 def raise_translated(error: BaseException, path: str) -> NoReturn:
     """Raise the driver's error as ours; anything else as it is."""
+    if isinstance(error, UnicodeDecodeError):
+        raise CorruptRecord(path, what="an id in it is not valid text") from None
     if isinstance(error, apsw.Error):
         raise translate(error, path) from error
     raise error

@@ -136,7 +136,8 @@ def _refuse_to_create(url: str) -> None:
         path = unquote(parts.path[1:] if parts.scheme == "sqlite" else parts.path)
     elif "://" in url:
         return  # open() says what a URL is
-    if path and not os.path.exists(path):
+    marker = os.path.join(path, "holdfast.json") if parts.scheme == "file" else path
+    if path and (not os.path.exists(marker) or os.path.getsize(marker) == 0):
         raise ValueError(f"there is no store at {path}; check the path")
 
 

@@ -25,9 +25,7 @@ def run(*, kills: int, seed: int | None = None) -> int:
     console = Console(highlight=False)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    console.print(
-        f"{min(WRITERS, kills)} processes write to one stream and are killed with -9, {kills} times per backend."
-    )
+    console.print(f"Up to {WRITERS} processes write to one stream and are killed with -9; kills per backend: {kills}.")
     console.print(f"[dim]seed {seed}, in {folder}[/dim]\n")
     stores = {"SQLite": str(folder / "demo.db"), "files": "file://" + quote(str(folder / "demo"))}
     try:
@@ -96,7 +94,7 @@ def _table(tallies: dict[str, Tally]) -> Table:
 def _conclude(console: Console, tallies: dict[str, Tally]) -> None:
     kills = sum(tally.kills for tally in tallies.values())
     console.print(
-        f"\n{kills} times a process died without warning. Every append that had returned is in the store, once and whole; "
+        f"\nProcesses that died without warning: {kills}. Every append that had returned is in the store, once and whole; "
         "an append that was cut off is there whole or not at all, and repeating it with the same id stored it once. "
         "Nobody had to repair anything. (Power loss cannot be shown like this: for that, each append waits for the disk.)"
     )

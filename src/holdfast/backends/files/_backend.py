@@ -3,7 +3,7 @@
     root/holdfast.json                                   says that this is ours, and its format
     root/streams/<tenant>/<kind>/<2 hex>/<id>.jsonl      one file per stream, one line per batch
     root/lock                                            held by whoever writes; never deleted
-    root/index.db                                        derived from the files; may be deleted when nobody uses the store
+    root/index.db                                        derived from the files; may be deleted at any time
     root/torn/                                           what unfinished writes left behind
 
 The files are the truth. All writers of a root take turns; readers do not wait for them, except

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,11 +24,15 @@ class Disk:
 
     def open(self, top: int, path: str, *, write: bool = False, create: bool = False) -> int:
         """Open a file; `create` makes a new one, readable by its owner only, and fails if there is one."""
-        flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+        # O_NONBLOCK: opening a planted FIFO would wait for ever for its other end. For files it means nothing.
+        flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         with _parent(top, path) as (folder, name):
             file = os.open(name, flags, 0o600, dir_fd=folder)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.ELOOP, "not a regular file")
         if create:
             os.fchmod(file, 0o600)  # a strange umask must not lock the owner out
         return file

@@ -7,14 +7,15 @@ before its file is touched and cleaned after, so that after a kill it is known w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
 from .._seam import Cursor, Fields, StreamKey
+from .._sqlite_connection import transaction
 
 FORMAT = 1
 
@@ -32,9 +33,9 @@ CREATE TABLE ids(n INTEGER, append BLOB, first INTEGER, last INTEGER, PRIMARY KE
 """
 _COLUMNS = "tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced"
 _THIS = "tenant = ? AND kind = ? AND id = ?"
-_OF_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"  # noqa: S608 - constants only
+_OF_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"
 _IDENTITY = "SELECT boot, device, inode FROM meta WHERE format = ?"
-_FORGET_IDS = f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_THIS})"  # noqa: S608 - constants only
+_FORGET_IDS = f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_THIS})"
 _PUT = """
 INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced, status, due)
 VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -104,19 +105,19 @@ class Index:
 
     def fill(self, identity: Identity, rows: Iterable[Row]) -> None:
         """Fill an empty index, in one transaction."""
-        with self._transaction():
+        with transaction(self._db):
             self._db.execute(_SCHEMA).fetchall()
             for row in rows:
                 self._db.execute(_PUT, _values(row))
             self._db.execute("INSERT INTO meta VALUES(?, ?, ?, ?)", (FORMAT, *identity))
 
     def get(self, stream: StreamKey) -> Row | None:
-        found = self._db.execute(f"SELECT {_COLUMNS} FROM streams WHERE {_THIS}", _key(stream)).fetchone()  # noqa: S608
+        found = self._db.execute(f"SELECT {_COLUMNS} FROM streams WHERE {_THIS}", _key(stream)).fetchone()
         return _row(found) if found else None
 
     def mark(self, streams: Iterable[StreamKey]) -> None:
         """Say that the rows of these streams are not to be believed until they are put again."""
-        with self._transaction():
+        with transaction(self._db):
             for stream in streams:
                 self._db.execute(_MARK, (*_key(stream), _NO_FIELDS))
 
@@ -126,9 +127,9 @@ class Index:
         `row.ids` is the number of ids after that. If the index did not know all ids before, it
         does not take the new ones either; `knows` will tell.
         """
-        with self._transaction():
+        with transaction(self._db):
             for row, new in changes:
-                sql = f"SELECT ids FROM streams WHERE {_THIS} AND incarnation = ?"  # noqa: S608 - constants only
+                sql = f"SELECT ids FROM streams WHERE {_THIS} AND incarnation = ?"
                 known = self._db.execute(sql, (*_key(row.stream), row.incarnation)).fetchone()
                 if known is None:  # the ids are those of a former life
                     self._db.execute(_FORGET_IDS, _key(row.stream))
@@ -140,26 +141,26 @@ class Index:
 
     def load(self, stream: StreamKey, ids: Sequence[tuple[bytes, int, int]]) -> None:
         """Take over all append ids of a stream."""
-        with self._transaction():
+        with transaction(self._db):
             self._db.execute(_FORGET_IDS, _key(stream))
             self._add_ids(stream, ids)
-            self._db.execute(f"UPDATE streams SET ids = ? WHERE {_THIS}", (len(ids), *_key(stream)))  # noqa: S608
+            self._db.execute(f"UPDATE streams SET ids = ? WHERE {_THIS}", (len(ids), *_key(stream)))
 
     def knows(self, stream: StreamKey, ids: int) -> bool:
         """Whether all of this number of append ids are in the index."""
-        found = self._db.execute(f"SELECT ids FROM streams WHERE {_THIS}", _key(stream)).fetchone()  # noqa: S608
+        found = self._db.execute(f"SELECT ids FROM streams WHERE {_THIS}", _key(stream)).fetchone()
         return found is not None and found[0] == ids
 
     def find(self, stream: StreamKey, append: bytes) -> tuple[int, int] | None:
         """The versions of an append id."""
-        sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_THIS} AND append = ?"  # noqa: S608
+        sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_THIS} AND append = ?"
         found = self._db.execute(sql, (*_key(stream), append)).fetchone()
         return (found[0], found[1]) if found else None
 
     def _add_ids(self, stream: StreamKey, ids: Iterable[tuple[bytes, int, int]]) -> None:
         for known in ids:
             self._db.execute(
-                f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_THIS}",  # noqa: S608
+                f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_THIS}",
                 (*known, *_key(stream)),
             )
 
@@ -186,22 +187,10 @@ class Index:
     def _page(self, tenant: str, kind: str, where: str, values: Sequence[Any]) -> tuple[list[Row], list[Row]]:
         of_kind = (tenant.encode(), kind.encode())
         # One transaction: a row that is cleaned in between must not slip through both questions.
-        with self._transaction("DEFERRED"):
+        with transaction(self._db, "DEFERRED"):
             clean = self._db.execute(f"{_OF_KIND} AND {where}", (*of_kind, *values)).fetchall()
             dirty = self._db.execute(f"{_OF_KIND} AND dirty = 1", of_kind).fetchall()
         return [_row(found) for found in clean], [_row(found) for found in dirty]
-
-    @contextmanager
-    def _transaction(self, mode: str = "IMMEDIATE") -> Iterator[None]:
-        # Not apsw's own `with`: it uses savepoints, and on a full disk SQLite has already dropped those.
-        self._db.execute(f"BEGIN {mode}")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
 
     def data_bytes(self) -> int:
         """The bytes of all streams."""

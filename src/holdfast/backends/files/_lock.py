@@ -32,10 +32,8 @@ class WriterLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock. `Unavailable` if somebody else keeps it for half a minute."""
-        if not self._threads.acquire(timeout=_PATIENCE):
-            raise Unavailable("another thread keeps the store locked; nothing was written")
-        try:
+        """Hold the lock. `Unavailable` if another process keeps it for half a minute."""
+        with self._threads:  # not acquire() and try: an interrupt in between would leave it locked
             if self._depth == 0:
                 self._lock()
             self._depth += 1
@@ -45,8 +43,6 @@ class WriterLock:
                 self._depth -= 1
                 if self._depth == 0 and self._file is not None:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
 
     def _lock(self) -> None:
         if self._file is None:

@@ -97,7 +97,7 @@ class Streams:
 
     def _missing(self, stream: StreamKey) -> State:
         row = self._row(stream)
-        if row is None or row.dirty or not row.version:
+        if row is None or not row.version:
             return State()
         place = f"file {self.tree.place(stream)}"
         return State(damage=Damage(None, "its file is gone", place))

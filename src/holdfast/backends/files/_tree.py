@@ -112,7 +112,7 @@ class Tree:
     def scan(self, locked: bool) -> Iterator[Row]:
         """A row for each stream there is a file of. Under the lock, what rewrites left unfinished is removed."""
         for folder in self._folders(STREAMS, 3):
-            for name in self.disk.list(self.top, folder):
+            for name in self._names(folder):
                 path = f"{folder}/{name}"
                 if name.endswith(TEMPORARY):
                     if locked:
@@ -122,15 +122,17 @@ class Tree:
                 if row is not None:
                     yield row
 
-    def _folders(self, path: str, depth: int) -> Iterator[str]:
+    def _names(self, path: str) -> list[str]:
         try:
-            names = self.disk.list(self.top, path)
+            return self.disk.list(self.top, path)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
             log.warning("%s is not a folder; it is not listed", path)
-            return
-        for name in names:
+            return []
+
+    def _folders(self, path: str, depth: int) -> Iterator[str]:
+        for name in self._names(path):
             if depth == 1:
                 yield f"{path}/{name}"
             else:
