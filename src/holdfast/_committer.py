@@ -173,9 +173,10 @@ class Committer:
                 # They stay in the queue until they are resolved: whatever interrupts us, the next leader finds them.
                 batch = self._pending[:BATCH_MEMBERS]
             self._commit_batch([waiting for waiting in batch if not waiting.settled])
-            _resolve([waiting for waiting in batch if waiting.settled])
+            again = [waiting for waiting in batch if not waiting.settled]
+            _resolve([waiting for waiting in batch if waiting.settled] if again else batch)
             with self._lock:
-                self._pending[: len(batch)] = [waiting for waiting in batch if not waiting.settled]
+                self._pending[: len(batch)] = again
                 if own.done or not self._pending:
                     self._hand_over(own)
                     return

@@ -26,6 +26,8 @@ from ._sqlite_connection import Checkpointer, close, connect, create_file, no_ro
 PAGE_BYTES = 8 * 1024 * 1024
 CHECKPOINT_PAGES = 1000
 IDLE_READERS = 8
+CHECK_SECONDS = 0.01
+"""How often a busy writer looks whether its files are still there: looking at each commit would cost more than it saves."""
 KNOWN_ROWS = 100_000
 WAL_WARNING_BYTES = 256 * 1024 * 1024
 
@@ -48,6 +50,7 @@ class _Writer:
         self.records: list[tuple[int, int, bytes, bytes, bytes]] = []
         self.data_version = -1
         self.wal: tuple[int, int] | None = None
+        self.check_at = 0.0
 
     def begin(self) -> None:
         """Take the write lock. Doubt what was known if somebody else has written since the last commit."""
@@ -155,7 +158,9 @@ class SQLiteBackend:
             try:
                 self._begin(writer)
                 result = work(writer)
-                self._check_files(writer.wal)
+                if time.monotonic() > writer.check_at:
+                    self._check_files(writer.wal)
+                    writer.check_at = time.monotonic() + CHECK_SECONDS
             except BaseException as error:
                 full = no_room(error, writer.connection)
                 self._abandon(writer)
