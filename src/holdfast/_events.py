@@ -128,7 +128,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return datetime.fromtimestamp(self.time, timezone.utc)
 
 
-class Stamp(msgspec.Struct, frozen=True):
+class Stamp(msgspec.Struct, frozen=True, gc=False):
     """What every event of one append has in common: the first event's id, the time, and who asked."""
 
     id: int
@@ -137,7 +137,7 @@ class Stamp(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
-class NewEvent(msgspec.Struct, frozen=True):
+class NewEvent(msgspec.Struct, frozen=True, gc=False):
     """An event to be appended, its data encoded."""
 
     type: str

@@ -61,7 +61,7 @@ class ListDue(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Append records to a stream. Where, is said in one of three ways:
 
     `expected=n`: at version n exactly, else `Conflict`. `seen=n`: wherever the stream is now, provided that all records after

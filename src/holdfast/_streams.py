@@ -215,7 +215,9 @@ class Stream(_Shape):
         the stream must be at that version (0: must not exist), else `Conflict` and nothing is written.
         """
         make = self._appending(events, id, if_version)
-        return ops.run(self._log, make()) if if_version is not None else ops.run_until_settled(self._log, make)
+        if if_version is not None:
+            return ops.run(self._log, make())
+        return ops.run_until_settled(self._log, make)
 
     def read(self, *, after: int = 0) -> Iterator[Event]:
         """Events in order, from version `after` + 1 to the newest, read page by page."""

@@ -70,7 +70,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """Append `records` if the stream is still at `expected`; all of them or none.
 
     `expected` is the version the stream must be at, 0 for a stream that must not exist; `expected_hash`
@@ -91,7 +91,7 @@ class Append(msgspec.Struct, frozen=True):
     fields: Fields | None = None
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """The append is stored as versions `first` to `last`. `duplicate`: it already was; nothing was written now."""
 
     first: int
