@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import holdfast
+from holdfast import _committer
 from holdfast import _operations as ops
 from holdfast._committer import Committer
 from holdfast._events import NewEvent, seal
@@ -610,6 +611,49 @@ def test_an_interrupt_at_an_awkward_place_leaves_nobody_waiting(where: str, monk
     follower.join(30)
     assert hits and not leader.is_alive() and not follower.is_alive()
     assert numbers(store.stream("a")) in ([0], [0, 1]) and numbers(store.stream("b")) == [0, 1]
+    log.close()
+
+
+def test_the_lead_is_never_given_to_a_caller_who_was_already_told_his_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader is interrupted between waking a follower and noting that he did."""
+    backend = Gated()
+    log = Log(backend)
+    store = Store(log, "default")
+    for name in "abc":
+        store.stream(name).append(("n", 0))
+    original, hits = _committer._release, []
+
+    def interrupted(wake: threading.Lock) -> None:
+        original(wake)
+        if not hits and threading.current_thread().name == "leader":
+            hits.append(True)
+            follower.join(30)  # it is awake, and leaves
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_committer, "_release", interrupted)
+    backend.script.append(backend.hold)
+    holder = threading.Thread(target=store.stream("a").append, args=[("n", 1)])
+    holder.start()
+    assert backend.entered.wait(30)
+
+    def lead() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            store.stream("b").append(("n", 1))
+
+    leader = threading.Thread(target=lead, name="leader")
+    follower = threading.Thread(target=store.stream("c").append, args=[("n", 1)])
+    for thread, waiting in ((leader, 2), (follower, 3)):
+        thread.start()
+        while pending(log) < waiting:
+            threading.Event().wait(0.001)
+    backend.gate.set()
+    for thread in (holder, leader, follower):
+        thread.join(30)
+    last = threading.Thread(target=store.stream("a").append, args=[("n", 2)], daemon=True)
+    last.start()
+    last.join(30)
+    assert hits and not last.is_alive()
+    assert numbers(store.stream("a")) == [0, 1, 2] and numbers(store.stream("c")) == [0, 1]
     log.close()
 
 

@@ -195,7 +195,8 @@ class Committer:
         """Let a waiting caller, or the thread, lead on. Called with the lock held."""
         self._leader = 0
         for waiting in self._pending:
-            if waiting._wake is not None and not waiting._abandoned and not waiting.done:
+            # Not one whose outcome is known: an interrupted leader may have woken it already, and it is gone.
+            if waiting._wake is not None and not waiting._abandoned and not waiting.settled:
                 own._leads, waiting._leads = False, True
                 _release(waiting._wake)
                 return
