@@ -149,12 +149,14 @@ class Committer:
                 waiting.error = refused
             _resolve_async(gathered)
 
-    def _give_turn_to_thread(self) -> None:
+    def _give_turn_to_thread(self, own: Waiting | None = None) -> None:
         """The thread leads from now on. Called with the lock held; if no thread can be started, nothing has changed."""
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
             thread.start()
             self._thread = thread
+        if own is not None:
+            own._leads = False
         self._turns.put(True)
 
     def _serve(self) -> None:
@@ -197,12 +199,12 @@ class Committer:
         for waiting in self._pending:
             # Not one whose outcome is known: an interrupted leader may have woken it already, and it is gone.
             if waiting._wake is not None and not waiting._abandoned and not waiting.settled:
+                # No Python function may be entered between these two: that is where an interrupt would strike.
                 own._leads, waiting._leads = False, True
-                _release(waiting._wake)
+                waiting._wake.release()
                 return
         if self._pending:
-            self._give_turn_to_thread()
-            own._leads = False
+            self._give_turn_to_thread(own)
         else:
             own._leads = self._leading = False
             self._idle.notify_all()
