@@ -6,7 +6,8 @@ A stored event is one line of JSON:
 
 `data` is the user's value and nothing but: what we need to know about it stands beside it, never inside. A value over
 64 KiB is kept in a blob stream of its own, and `blob` names it by digest in place of `data`.
-Schema 1 of this form is readable for ever; `v` appears when an event type has moved on.
+`fold` is what the writer knew of its stream at that point, so that readers need not begin at version 1; it is derived
+and never compared. Schema 1 of this form is readable for ever; `v` appears when an event type has moved on.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str | None = None
     correlation: str | None = None
     blob: Blob | None = None
+    fold: msgspec.Raw = msgspec.Raw()
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -56,6 +58,7 @@ class PlainEnvelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str | None = None
     correlation: str | None = None
     blob: Blob | None = None
+    fold: msgspec.Raw = msgspec.Raw()
     data: Any = None
 
 
@@ -138,11 +141,12 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event to be appended, its data encoded."""
+    """An event to be appended, its data (and what the writer knows of the stream, if anything) encoded."""
 
     type: str
     data: bytes
     v: int = 1
+    fold: bytes = b""
 
 
 _encoder = msgspec.json.Encoder()
@@ -166,6 +170,8 @@ def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) 
         version = b"" if event.v == 1 else b',"v":%d' % event.v
         blob = blobs.get(event.data) if blobs else None
         data = b',"data":' + event.data if blob is None else b',"blob":' + json(blob)
+        if event.fold:
+            data = b',"fold":' + event.fold + data
         bodies.append(b'{"id":"%b","type":%b%b%b%b}' % (event_id.encode(), json(event.type), version, common, data))
     return bodies
 

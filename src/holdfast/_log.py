@@ -20,6 +20,7 @@ from ._codec import Undecodable
 from ._committer import Committer
 from ._events import Envelope, NewEvent, PlainEnvelope, Stamp, Stored, open_envelope, open_plain, seal
 from ._ids import SYSTEM_TENANT, new_id
+from ._leases import Heartbeat
 from .backends import Appended, Backend, Description, Head, Record, StreamKey
 from .backends._fork import register
 from .errors import (
@@ -71,10 +72,12 @@ class Log:
         self._learning: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
+        self.heartbeat = Heartbeat()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Let what is in flight finish, then release the backend."""
+        self.heartbeat.stop()
         self._closed = True
         self._committer.close()
         readers, self._readers = self._readers, None

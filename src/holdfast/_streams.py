@@ -19,7 +19,7 @@ from ._events import INLINE_BYTES, Blob, Event, EventType, NewEvent, Stamp, Stor
 from ._ids import append_id, checked_id, new_id
 from ._log import Log
 from ._operations import Operation
-from .backends import Appended, StreamKey
+from .backends import Appended, Fields, StreamKey
 from .errors import Conflict, CorruptRecord, SchemaMismatch
 
 AUDIT_ID = "log"
@@ -42,19 +42,37 @@ def new_stamp() -> Stamp:
 
 
 def append_events(
-    stream: StreamKey, events: Sequence[NewEvent], stamp: Stamp, *, id: str | None = None, expected: int | None = None
+    stream: StreamKey,
+    events: Sequence[NewEvent],
+    stamp: Stamp,
+    *,
+    id: str | None = None,
+    expected: int | None = None,
+    fields: Fields | None = None,
+    incarnation: bytes | None = None,
 ) -> Operation[Appended]:
     """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
     blobs: dict[bytes, Blob] = {}
-    incarnation: bytes | None = None
     large = [event.data for event in events if len(event.data) > INLINE_BYTES]
     if large:
-        head = yield from ops.head(stream)
-        incarnation = head.incarnation if head else append_id(stamp.id)
+        if incarnation is None:
+            head = yield from ops.head(stream)
+            incarnation = head.incarnation if head else append_id(stamp.id)
         for data in large:
             blobs[data] = yield from put_blob(stream, life_of(incarnation), data, stamp)
     bodies = seal(events, stamp, blobs)
-    return (yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, incarnation=incarnation)))
+    return (yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, None, fields, incarnation)))
+
+
+def data_of(stream: StreamKey, stored: Stored) -> Operation[Any]:
+    """The data of an event that was read as plain, wherever it is kept."""
+    blob = stored.envelope.blob
+    if blob is None:
+        return stored.envelope.data
+    try:
+        return decode((yield from get_blob(stream, blob)))
+    except Undecodable as error:
+        raise CorruptRecord(str(stream), version=stored.version, what=str(error)) from None
 
 
 def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInfo]]:

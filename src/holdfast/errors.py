@@ -5,12 +5,17 @@
     │   ├── Conflict           another writer appended first; nothing was written
     │   ├── Unavailable        the engine cannot be reached or is busy; nothing was written
     │   ├── StorageFull        no room; nothing was written, what was stored stays readable
+    │   ├── Held               somebody else has the turn or the lease; wait, or come back later
+    │   ├── LeaseLost          another holder took over; nothing was written
     │   └── OutcomeUnknown     the answer was lost; retry with the same id to settle it
     ├── NeedsHuman         a person has to decide or change something
+    │   ├── Expired            its time to live is over
+    │   ├── HasForks           forks read from it; delete them first
     │   ├── ReadOnly           the store cannot be written to
     │   ├── UnsupportedFilesystem  a network file system, where locks cannot be trusted
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
     ├── DataProblem        this piece of data cannot be stored or cannot be trusted
+    │   ├── CorruptFile        a file to import is damaged
     │   ├── CorruptRecord      stored bytes do not match their digest
     │   ├── HeadRegressed      the engine lost acknowledged writes
     │   ├── IdReused           the same append id with other content
@@ -18,6 +23,8 @@
     │   ├── SchemaMismatch     stored data does not fit the type that the program declares
     │   ├── TooLarge           beyond a limit on size or depth
     │   └── NotSerializable    a value that would not come back as it went in
+    ├── BudgetExceeded     it does not fit into the tokens it was given
+    ├── NotFound           there is no such thing, or no such version of it
     └── Closed             the store was closed
 
 Any error from an append other than OutcomeUnknown means: not stored. Wrong use of the
@@ -72,6 +79,40 @@ class OutcomeUnknown(Retryable):
         self.stream, self.id = stream, id
 
 
+class Held(Retryable):
+    """Somebody else has the turn or the lease. `owner` says who, `until` when it ends unless it is renewed (Unix seconds)."""
+
+    def __init__(self, stream: str, *, owner: str, until: float) -> None:
+        super().__init__(f"{stream} is held by {owner}; wait for it to end, or come back later")
+        self.stream, self.owner, self.until = stream, owner, until
+
+
+class LeaseLost(Retryable):
+    """Another holder took over while this one was away. Nothing was written: read again what happened, then begin again."""
+
+    def __init__(self, stream: str, *, owner: str | None) -> None:
+        now = f"{owner} holds it now" if owner else "nobody holds it now"
+        super().__init__(f"the hold on {stream} was lost ({now}); read it again and begin again")
+        self.stream, self.owner = stream, owner
+
+
+class Expired(NeedsHuman):
+    """Its time to live is over. `expire(None)` brings back what is not yet swept; `delete()` frees the id."""
+
+    def __init__(self, stream: str, *, at: float) -> None:
+        super().__init__(f"{stream} has expired; expire(None) brings it back, delete() frees its id")
+        self.stream, self.at = stream, at
+
+
+class HasForks(NeedsHuman):
+    """Forks read their beginning from it. Nothing was deleted: delete the forks first."""
+
+    def __init__(self, stream: str, *, forks: list[str]) -> None:
+        some = ", ".join(repr(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
+        super().__init__(f"{stream} has living forks ({some}), which begin with its messages; delete those first")
+        self.stream, self.forks = stream, forks
+
+
 class ReadOnly(NeedsHuman):
     """The store cannot be written to: check permissions and the file system's mount options."""
 
@@ -89,6 +130,16 @@ class UnsupportedFilesystem(NeedsHuman):
 
 class UnsupportedVersion(NeedsHuman):
     """The data was written by a newer Holdfast, or is not a Holdfast store at all."""
+
+
+class CorruptFile(DataProblem):
+    """A file cannot be imported as it is: `what` is wrong `at` that byte. The file is left untouched, nothing was stored."""
+
+    def __init__(self, path: str, *, at: int, what: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {at}: {what}; nothing was imported; salvage=True takes what is readable before it"
+        )
+        self.path, self.at, self.what = path, at, what
 
 
 class CorruptRecord(DataProblem):
@@ -145,6 +196,21 @@ class NotSerializable(DataProblem, TypeError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.path, self.problem = path, problem
+
+
+class BudgetExceeded(HoldfastError):
+    """What must be sent does not fit: `needed` tokens, `budget` given."""
+
+    def __init__(self, *, needed: int, budget: int) -> None:
+        super().__init__(
+            f"the newest exchange with system prompt and pinned messages takes {needed} tokens, the budget is {budget}; "
+            "raise max_tokens, store shorter tool results, pin less, or call summarize() first"
+        )
+        self.needed, self.budget = needed, budget
+
+
+class NotFound(HoldfastError):
+    """There is no such thing, or no such version of it."""
 
 
 class Closed(HoldfastError):

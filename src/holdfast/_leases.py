@@ -1,0 +1,110 @@
+"""Leases: who holds a stream, whether that process is still alive, and the thread that renews what this one holds.
+
+A lease is two fields of a stream's head: its owner and the time at which it ends. It is taken, renewed and given back
+by ordinary appends at an exact version, so a former holder's write meets a conflict and never slips in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from ._ids import id_texts, new_id
+
+RENEWALS: Final = 3
+"""A lease is renewed when a third of it is over."""
+
+
+def new_holder() -> str:
+    """A name for one holder, from which others on this machine can tell whether its process is alive."""
+    return "/".join((_host(), _boot(), str(os.getpid()), _started(os.getpid()), id_texts(new_id(), 1)[0]))
+
+
+def is_dead(holder: str) -> bool:
+    """Whether the holder surely is gone: a process of this machine, since its last start, that no longer runs."""
+    parts = holder.split("/")
+    if len(parts) != 5 or (parts[0], parts[1]) != (_host(), _boot()) or not parts[1] or not parts[2].isdigit():
+        return False
+    process = int(parts[2])
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    started = _started(process)
+    return bool(started and parts[3] and started != parts[3])
+
+
+@lru_cache(1)
+def _host() -> str:
+    return os.uname().nodename.replace("/", "-")
+
+
+@lru_cache(1)
+def _boot() -> str:
+    """What the kernel calls the time since it started, with the process namespace; empty where it does not say."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + "-" + "".join(filter(str.isdigit, space))
+    except OSError:
+        return ""
+
+
+def _started(process: int) -> str:
+    """When a process was started, in the kernel's count; empty where it does not say."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+class Heartbeat:
+    """One thread for all leases that a store holds; it lives as long as there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._beats: dict[str, tuple[float, float, Callable[[], object]]] = {}
+        self._thread: threading.Thread | None = None
+
+    def keep(self, holder: str, lease: float, renew: Callable[[], object]) -> None:
+        """Call `renew` every third of the lease until `release`."""
+        with self._changed:
+            self._beats[holder] = (time.monotonic() + lease / RENEWALS, lease, renew)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def release(self, holder: str) -> None:
+        with self._changed:
+            self._beats.pop(holder, None)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Renew nothing any more."""
+        with self._changed:
+            self._beats.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._beats:
+                    self._thread = None
+                    return
+                holder, (due, lease, renew) = min(self._beats.items(), key=lambda beat: beat[1][0])
+                wait = due - time.monotonic()
+                if wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                self._beats[holder] = (time.monotonic() + lease / RENEWALS, lease, renew)
+            renew()

@@ -1,0 +1,149 @@
+"""The part of a history that fits a token budget and that a provider accepts.
+
+A history is cut between exchanges: a user's message and all that follows up to the next one. Within an exchange the
+smallest piece is a unit: a call with its results, reasoning with what it led to, or a single message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+
+from ._messages import Message, is_instruction, is_output, is_reasoning, links, opens_exchange
+from ._repairing import Placed, find_fixes, pairs, place
+from ._tokens import Counter
+from .errors import BudgetExceeded
+
+
+def unit_starts(messages: Sequence[Message]) -> list[int]:
+    """The indexes at which a unit begins: there a history can be cut without tearing anything."""
+    # Each unit opens after its first message and closes after its last; where none is open, one begins.
+    steps = [0] * (len(messages) + 1)
+    for first, last in [*pairs(messages), *_linked(messages)[0], *_reasoned(messages)]:
+        steps[first + 1] += 1
+        steps[last + 1] -= 1
+    return [index for index, open_units in enumerate(accumulate(steps[:-1])) if not open_units]
+
+
+def fit(
+    tail: Sequence[Message],
+    *,
+    budget: int,
+    count: Counter,
+    whole: bool,
+    system: Sequence[Message] = (),
+    pins: Sequence[Message] = (),
+    pinned: Collection[int] = (),
+    summary: Message | None = None,
+    covered: int = 0,
+) -> list[Message]:
+    """The newest messages of a history that fit the budget, with what must stay: never one that a provider refuses.
+
+    `tail` is the newest messages, oldest first, and `whole` says that there are no others. What stays: `system`, the
+    pinned messages before the tail (`pins`) and in it (`pinned`, by index), and in place of what is cut `summary`,
+    which stands for all before the tail and for the first `covered` messages in it. The result is in that order, then
+    the history from the cut. `BudgetExceeded` if not even the newest exchange fits.
+    """
+    layout = _Layout(tail, whole, pins, pinned, covered if summary is not None else 0)
+    costs = [count(one.message) for one in layout.placed]
+    kept = list(accumulate((cost if stays else 0 for cost, stays in zip(costs, layout.stays, strict=True)), initial=0))
+    total = list(accumulate(costs, initial=0))
+    fixed = sum(map(count, system))
+    with_summary = fixed + (count(summary) if summary is not None else 0)
+    needed = with_summary + total[-1]
+    for cut in layout.cuts:
+        shortened = not whole or not all(layout.stays[:cut])
+        needed = (with_summary if shortened else fixed) + kept[cut] + total[-1] - total[cut]
+        if needed <= budget:
+            stayed = [one.message for one, stays in zip(layout.placed[:cut], layout.stays, strict=False) if stays]
+            middle = [summary] if summary is not None and shortened else []
+            return [*system, *stayed, *middle, *(one.message for one in layout.placed[cut:])]
+    raise BudgetExceeded(needed=needed, budget=budget)
+
+
+def has_cut(tail: Sequence[Message], *, whole: bool, covered: int = 0) -> bool:
+    """Whether a window can begin anywhere in this tail; if not, more has to be read to know what is needed."""
+    return bool(_Layout(tail, whole, (), (), covered).cuts)
+
+
+class _Layout:
+    """A mended history: what stays whatever is cut (`stays`), and where it may be cut (`cuts`, in ascending order)."""
+
+    def __init__(
+        self, tail: Sequence[Message], whole: bool, pins: Sequence[Message], pinned: Collection[int], covered: int
+    ) -> None:
+        before = list(pins)
+        while before and is_reasoning(before[-1]) and 0 not in pinned:
+            before.pop()  # what it led to is not at hand
+        first = len(before)
+        messages = [*before, *tail]
+        self.placed = place(messages, find_fixes(messages))
+        mended = [one.message for one in self.placed]
+        starts = unit_starts(mended)
+        kept = {*range(first), *(first + index for index in pinned)}
+        self.stays = _with_units(self.placed, starts, kept, whole)
+        # Only a message that the user wrote opens an exchange, not a result that was rewritten as one: its exchange began before.
+        opening = {index for index in starts if self.placed[index].as_stored and opens_exchange(mended[index])}
+        cuts = {index for index in opening if self.placed[index].at >= first}
+        if covered > 0:
+            cuts.update(_after_summary(self.placed, starts, opening, first + covered))
+        if whole:
+            cuts.update(starts if not opening else (), (0,))
+        else:
+            # What names an item that is not here names one before the tail: it cannot be sent without it.
+            cuts -= {*range(max(_linked(mended)[1], default=-1) + 1)}
+        self.cuts = sorted(cuts)
+
+
+def _with_units(placed: Sequence[Placed], starts: Sequence[int], kept: Collection[int], whole: bool) -> list[bool]:
+    """Which messages stay: those that are pinned, with the rest of their units, and the instructions that come first."""
+    stays = [False] * len(placed)
+    leading = whole
+    for start, end in zip(starts, [*starts[1:], len(placed)], strict=True):
+        unit = placed[start:end]
+        leading = leading and all(is_instruction(one.message) for one in unit)
+        if leading or any(one.source in kept for one in unit):
+            stays[start:end] = [True] * (end - start)
+    return stays
+
+
+def _after_summary(placed: Sequence[Placed], starts: Sequence[int], opening: Collection[int], end: int) -> list[int]:
+    """Cuts inside the exchange in which the summary ends: it stands for how that exchange began."""
+    found: list[int] = []
+    for index in starts:
+        if placed[index].at < end:
+            continue
+        if index in opening:
+            break
+        found.append(index)
+    return found
+
+
+def _linked(messages: Sequence[Message]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Items that name each other, and those that name one that is not here."""
+    opened: dict[str, int] = {}
+    found: list[tuple[int, int]] = []
+    lost: list[int] = []
+    for index, message in enumerate(messages):
+        opens, belongs = links(message)
+        if opens is not None:
+            opened[opens] = index
+        if belongs in opened:
+            found.append((opened[belongs], index))
+        elif belongs is not None:
+            lost.append(index)
+    return found, lost
+
+
+def _reasoned(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Reasoning with all that the model put out after it in the same turn."""
+    found: list[tuple[int, int]] = []
+    start: int | None = None
+    for index, message in enumerate(messages):
+        if is_reasoning(message):
+            start = index if start is None else start
+        elif not is_output(message):
+            start = None
+        if start is not None and index > start:
+            found.append((start, index))
+    return found

@@ -1,0 +1,6 @@
+"""Conversations: messages appended turn by turn, windows that fit a token budget, repairs, forks and turns."""
+
+from ._conversation import AsyncConversation, Conversation
+from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
+
+__all__ = ["AsyncConversation", "Conversation", "ConversationInfo", "Draft", "Entry", "Imported", "Problem"]

@@ -1,0 +1,53 @@
+"""Following a conversation: where a follower is, and when it looks again."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from .. import _operations as ops
+from .._operations import Operation
+from ..backends import StreamKey
+from ..errors import NotFound
+from . import _reading
+from ._entries import Entry
+
+FIRST_LOOK: Final = 0.01
+LONGEST_LOOK: Final = 0.25
+
+
+class Cursor:
+    """Where a follower is, and when it looks again."""
+
+    def __init__(self, key: StreamKey, after: int, timeout: float | None) -> None:
+        self.pause, self._quiet_since = FIRST_LOOK, time.monotonic()
+        self._key, self._after, self._timeout = key, after, timeout
+        self._life: tuple[bytes, int] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self._timeout is not None and time.monotonic() - self._quiet_since >= self._timeout
+
+    def page(self) -> Operation[list[Entry]]:
+        """What was appended since, all of it."""
+        found: list[Entry] = []
+        head = yield from ops.head(self._key)
+        if head is None or (self._life and head.incarnation != self._life[0]):
+            if self._life:
+                raise NotFound(f"{self._key} was deleted while it was followed")
+        else:
+            _reading.check_expiry(self._key, head.fields, head.now)
+            if self._life is None:
+                known = yield from _reading.known_at(self._key, head)
+                self._life = (head.incarnation, known.fold.base)
+            base = self._life[1]
+            while self._after < base + head.version and not found:
+                before = self._after
+                found, self._after = yield from _reading.appended_after(self._key, base, before)
+                if self._after == before:
+                    break
+        if found:
+            self.pause, self._quiet_since = FIRST_LOOK, time.monotonic()
+        else:
+            self.pause = min(self.pause * 2, LONGEST_LOOK)
+        return found

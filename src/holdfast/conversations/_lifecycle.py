@@ -1,0 +1,144 @@
+"""Forks, expiry, deletion and what is told about a conversation at a glance."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import life_of
+from .._events import Stamp
+from .._operations import Operation
+from .._streams import delete_stream
+from ..backends import StreamKey
+from ..errors import Conflict, CorruptRecord, HasForks, NotFound
+from . import _fold
+from ._entries import ConversationInfo
+from ._fold import Ancestor, Branched, Fold
+from ._reading import Known, learn, marks_at, segment_at, segments, state_at
+from ._writing import must_exist, new_event, put
+
+
+class Forked(msgspec.Struct, frozen=True):
+    """A fork was taken at version `at`."""
+
+    child: str
+    at: int
+
+
+def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Operation[None]:
+    """Begin another conversation with this one's messages up to a version. Copies nothing.
+
+    The parent hears of it first, so that nobody deletes it unawares; a fork that was cut off there is made by the retry.
+    """
+    known = must_exist(key, (yield from learn(key)))
+    at = known.version if at is None else at
+    if not 1 <= at <= known.version:
+        raise NotFound(f"{key} has versions 1 to {known.version}; there is no version {at} to fork at")
+    branched = Branched(key.id, at, (yield from _ancestors(key, known, at)))
+    there = yield from ops.head(child)
+    if there is not None:
+        if there.version == 1 and (yield from _branched(child)) == branched:
+            return
+        raise Conflict(str(child), expected=0, actual=there.version)
+    then = yield from state_at(key, known, at)
+    marks = yield from marks_at(key, then)
+    # The stream that holds the messages hears of it: a fork of a fork may reach past its parent.
+    owner = key._replace(id=branched.ancestors[0].id)
+    told = must_exist(owner, known if owner == key else (yield from learn(owner)))
+    event = new_event(_fold.FORKED, Forked(child.id, at), told.fold)
+    yield from put(owner, told, [event], stamp)
+    first = new_event(_fold.BRANCHED, branched, Fold(at, then.count, at), marks)
+    yield from put(child, None, [first], msgspec.structs.replace(stamp, id=stamp.id + 1), expected=0)
+
+
+def _ancestors(key: StreamKey, known: Known, at: int) -> Operation[list[Ancestor]]:
+    parts = yield from segments(key, known.fold.base)
+    found: list[Ancestor] = []
+    for part in parts[parts.index(segment_at(parts, at)) :]:
+        head = yield from ops.head(part.key)
+        if head is None:
+            raise CorruptRecord(str(part.key), what="it was deleted while it was forked")
+        upto = at if not found else part.upto
+        found.append(Ancestor(part.key.id, life_of(head.incarnation), part.base, upto))
+    return found
+
+
+def _branched(key: StreamKey) -> Operation[Branched | None]:
+    """What a conversation was forked from, if it was."""
+    first = yield from ops.read(key, limit=1, plain=True)
+    if not first or first[0].envelope.type != _fold.BRANCHED:
+        return None
+    branched: Branched = _fold.payload(key, 1, first[0].envelope.data, Branched)
+    return branched
+
+
+def delete(key: StreamKey, stamp: Stamp, reason: str) -> Operation[bool]:
+    """Delete a conversation, unless forks still read from it."""
+    head = yield from ops.head(key)
+    if head is not None:
+        living: list[str] = []
+        after = 0
+        while page := (yield from ops.read(key, after=after, plain=True)):
+            after = page[-1].version
+            for stored in page:
+                if stored.envelope.type == _fold.FORKED:
+                    child = _fold.payload(key, stored.version, stored.envelope.data, Forked).child
+                    branched = yield from _branched(key._replace(id=child))
+                    ancestors = branched.ancestors if branched else []
+                    if any((a.id, a.life) == (key.id, life_of(head.incarnation)) for a in ancestors):
+                        living.append(child)
+        if living:
+            raise HasForks(str(key), forks=living)
+    return (yield from delete_stream(key, stamp, reason))
+
+
+def expire(key: StreamKey, ttl: float | None, stamp: Stamp) -> Operation[None]:
+    """Set when a conversation ends, by the engine's clock; None: never."""
+    known = must_exist(key, (yield from learn(key, expired=True)))
+    at = None if ttl is None else known.now + ttl
+    fields = msgspec.structs.replace(known.fields, expires_at=at)
+    event = new_event(_fold.EXPIRES, Expires(at), known.fold)
+    yield from put(key, known, [event], stamp, expected=known.record, fields=fields)
+
+
+class Expires(msgspec.Struct, frozen=True):
+    """When the conversation ends (Unix seconds)."""
+
+    at: float | None
+
+
+def info(key: StreamKey) -> Operation[ConversationInfo | None]:
+    """A conversation at a glance."""
+    known = yield from learn(key)
+    if known is None:
+        return None
+    marks = yield from marks_at(key, known.fold)
+    branched = yield from _branched(key)
+    first = yield from ops.read(key, limit=1)
+    last = yield from ops.read(key, limit=1, reverse=True)
+    expires = known.fields.expires_at
+    return ConversationInfo(
+        id=key.id,
+        version=known.version,
+        messages=known.fold.count,
+        created_at=_moment(first[0].envelope.at),
+        updated_at=_moment(last[0].envelope.at),
+        expires_at=None if expires is None else _moment(expires),
+        forked_from=branched.parent if branched else None,
+        forked_at=branched.at if branched else None,
+        pins=len(marks.pins),
+        summarized_upto=marks.covers,
+    )
+
+
+def _moment(time: float) -> datetime:
+    return datetime.fromtimestamp(time, timezone.utc)
+
+
+def listed(tenant: str, after: str) -> Operation[tuple[list[str], str]]:
+    """One page of the ids of what is there and has not expired, and where the next one begins."""
+    page = yield from ops.heads(tenant, "conversation", after=after)
+    found = [head.stream.id for head in page if head.fields.expires_at is None or head.fields.expires_at > head.now]
+    return found, page[-1].stream.id if page else ""

@@ -1,0 +1,106 @@
+"""Repairs and summaries: stored beside the messages they are about, which stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from .._codec import encode
+from .._events import NewEvent, Stamp
+from .._messages import Message
+from .._operations import Operation
+from .._repairing import Insert, Remove
+from .._window import unit_starts
+from ..backends import StreamKey
+from . import _fold
+from ._entries import Entry, Problem
+from ._reading import Known, drafts, learn, marks_at, newest, state_at, summary_at
+from ._windowing import troubles
+from ._writing import must_exist, new_event, put, removal
+
+
+def repair(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[list[Problem]]:
+    """Mend what a provider would refuse, in one append. Nothing to mend, nothing written."""
+    known = yield from learn(key, holder=holder)
+    if known is None:
+        return []
+    entries = yield from newest(key, known, None)
+    events: list[NewEvent] = []
+    found: list[Problem] = []
+    for problem, fix in troubles(entries):
+        found.append(problem)
+        if isinstance(fix, Insert):
+            data: Any = _fold.Inserted(problem.version, fix.message, fix.kind)
+            events.append(new_event(_fold.INSERTED, data, known.fold))
+        elif isinstance(fix, Remove):
+            events.append((yield from removal(key, known, problem.version, fix.kind)))
+        else:
+            data = _fold.Replaced(problem.version, fix.message, fix.kind)
+            events.append(new_event(_fold.REPLACED, data, known.fold))
+    for draft in (yield from drafts(key, known)):
+        found.append(Problem(known.version, "interrupted answer", "an answer was cut off while it was streamed"))
+        answer = {
+            "message": {"role": "assistant", "content": draft.text},
+            "meta": {"interrupted": True, "of": draft.of},
+        }
+        events.append(NewEvent(_fold.APPENDED, encode(answer), 1, _fold.encoded(known.fold)))
+    if events:
+        yield from put(key, known, events, stamp, expected=known.record)
+    return found
+
+
+class Chapter(msgspec.Struct, frozen=True):
+    """What a summary is to be made of: the messages, and the versions they cover."""
+
+    known: Known
+    messages: list[Message]
+    first: int
+    last: int
+
+
+def chapter(key: StreamKey, keep_last: int) -> Operation[Chapter | None]:
+    """What came before the newest `keep_last` messages and is not summarised yet, after the summary so far."""
+    known = yield from learn(key)
+    if known is None:
+        return None
+    marks = yield from marks_at(key, known.fold)
+    entries = yield from newest(key, known, None)
+    starts = [start for start in unit_starts([entry.message for entry in entries]) if start <= len(entries) - keep_last]
+    cut = starts[-1] if len(entries) > keep_last and starts else 0
+    if keep_last == 0:
+        cut = len(entries)
+    covered = [entry for entry in entries[:cut] if entry.version > marks.covers]
+    if not covered:
+        return None
+    summary = yield from summary_at(key, known.fold, marks)
+    before = [summary.message] if summary else []
+    last = max(entry.version for entry in entries[:cut])
+    return Chapter(known, [*before, *(entry.message for entry in covered)], entries[0].version, last)
+
+
+def summarize(
+    key: StreamKey, part: Chapter, message: Message, stamp: Stamp, holder: str | None
+) -> Operation[Entry | None]:
+    """Store a summary. None if meanwhile its messages were rewound, or summarised by somebody else."""
+    known = must_exist(key, (yield from learn(key, holder=holder)))
+    marks = yield from marks_at(key, known.fold)
+    then = yield from marks_at(key, part.known.fold)
+    same_life = known.incarnation == part.known.incarnation
+    if not same_life or marks.summary != then.summary or not (yield from _still_live(key, known, part)):
+        return None
+    own = msgspec.structs.replace(marks, summary=known.version + 1, covers=part.last)
+    data = _fold.Summarized(part.first, part.last, message)
+    yield from put(key, known, [new_event(_fold.SUMMARIZED, data, known.fold, own)], stamp, expected=known.record)
+    return (yield from summary_at(key, known.fold, own))
+
+
+def _still_live(key: StreamKey, known: Known, part: Chapter) -> Operation[bool]:
+    """Whether nothing was taken away since: then there are as many messages as then, and those since."""
+    if known.version == part.known.version:
+        return True
+    entries: Sequence[Entry] = yield from newest(key, known, None)
+    live = {entry.version for entry in entries}
+    then = yield from state_at(key, known, part.known.version)
+    return part.first in live and part.last in live and len([v for v in live if v <= part.known.version]) == then.count

@@ -1,0 +1,334 @@
+"""Operations that read a conversation, newest first: a read costs what it returns, not what the history holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import life_of
+from .._events import Stored
+from .._operations import Operation
+from .._streams import data_of
+from ..backends import Fields, Head, StreamKey
+from ..errors import CorruptRecord, Expired, LeaseLost
+from ._entries import Draft, Entry
+from ._fold import (
+    APPENDED,
+    BRANCHED,
+    DRAFTED,
+    INSERTED,
+    REMOVED,
+    REPLACED,
+    REWOUND,
+    Branched,
+    Drafted,
+    Fold,
+    Inserted,
+    Marks,
+    Removed,
+    Replaced,
+    Rewound,
+    Summarized,
+    fold_of,
+    forward,
+    payload,
+)
+
+FIRST_PAGE: Final = 32
+LARGEST_PAGE: Final = 2000
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known of a conversation: its life, its fields and the engine's clock when last looked at, and what holds at its version."""
+
+    incarnation: bytes
+    fields: Fields
+    fold: Fold
+    now: float = 0.0
+
+    @property
+    def version(self) -> int:
+        return self.fold.seen
+
+    @property
+    def record(self) -> int:
+        """The version as the stream counts it."""
+        return self.fold.seen - self.fold.base
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A stretch of a conversation's history: versions up to `upto` (0: to the end), in the stream `key`."""
+
+    key: StreamKey
+    base: int
+    upto: int = 0
+
+
+def learn(key: StreamKey, *, expired: bool = False, holder: str | None = None) -> Operation[Known | None]:
+    """Where a conversation stands; None if there is none.
+
+    `Expired` if its time is over, unless that is wanted. `LeaseLost` if `holder` no longer has the turn.
+    """
+    head = yield from ops.head(key)
+    if holder is not None and (head is None or head.fields.owner != holder):
+        raise LeaseLost(str(key), owner=head.fields.owner if head else None)
+    if head is None:
+        return None
+    check_expiry(key, head.fields, head.now, expired)
+    return (yield from known_at(key, head))
+
+
+def check_expiry(key: StreamKey, fields: Fields, now: float, allowed: bool = False) -> None:
+    if not allowed and fields.expires_at is not None and fields.expires_at <= now:
+        raise Expired(str(key), at=fields.expires_at)
+
+
+def known_at(key: StreamKey, head: Head) -> Operation[Known]:
+    return Known(head.incarnation, head.fields, (yield from _fold_at_record(key, head.version)), head.now)
+
+
+def _fold_at_record(key: StreamKey, record: int) -> Operation[Fold]:
+    """What holds at a record: what its event knew, brought forward over the events since."""
+    newest = yield from ops.read(key, after=record + 1, limit=1, reverse=True, plain=True)
+    if not newest or newest[0].version != record:
+        raise CorruptRecord(str(key), version=record, what="the record is missing")
+    fold = fold_of(key, record, newest[0].envelope)
+    behind = fold.seen - fold.base
+    while behind + 1 < record:
+        page = yield from ops.read(key, after=behind, limit=record - 1 - behind, plain=True)
+        if not page:
+            raise CorruptRecord(str(key), version=behind + 1, what="the record is missing")
+        for stored in page:
+            fold = _forward(key, fold, stored)
+        behind = page[-1].version
+    return _forward(key, fold, newest[0])
+
+
+def _forward(key: StreamKey, fold: Fold, stored: Stored) -> Fold:
+    event = stored.envelope
+    own = fold_of(key, stored.version, event).own
+    if event.type == REWOUND:
+        payload(key, stored.version, event.data, Rewound)
+    return forward(fold, fold.base + stored.version, event.type, event.data, own)
+
+
+def segments(key: StreamKey, base: int) -> Operation[list[Segment]]:
+    """Where a conversation's history is: its own stream, then those it was forked from."""
+    own = [Segment(key, base)]
+    if base == 0:
+        return own
+    first = yield from ops.read(key, limit=1, plain=True)
+    if not first or first[0].envelope.type != BRANCHED:
+        raise CorruptRecord(str(key), version=1, what="it does not say what it was forked from")
+    for ancestor in cast("Branched", payload(key, 1, first[0].envelope.data, Branched)).ancestors:
+        parent = key._replace(id=ancestor.id)
+        head = yield from ops.head(parent)
+        if head is None or life_of(head.incarnation) != ancestor.life:
+            raise CorruptRecord(str(key), version=1, what=f"{parent}, which it was forked from, is gone")
+        own.append(Segment(parent, ancestor.base, ancestor.upto))
+    return own
+
+
+def segment_at(parts: Sequence[Segment], version: int) -> Segment:
+    """The stretch that holds a version."""
+    return next(part for part in reversed(parts) if part.upto == 0 or version <= part.upto)
+
+
+def state_at(key: StreamKey, known: Known, version: int) -> Operation[Fold]:
+    """What held at an earlier version."""
+    if version == known.version:
+        return known.fold
+    if version == 0:
+        return Fold(base=known.fold.base)
+    part = segment_at((yield from segments(key, known.fold.base)), version)
+    fold = yield from _fold_at_record(part.key, version - part.base)
+    return msgspec.structs.replace(fold, base=known.fold.base)
+
+
+def record_at(key: StreamKey, base: int, version: int) -> Operation[tuple[StreamKey, Stored]]:
+    """One event by its version, and the stream it is in."""
+    part = segment_at((yield from segments(key, base)), version)
+    number = version - part.base
+    found = yield from ops.read(part.key, after=number - 1, limit=1, plain=True)
+    if not found:
+        raise CorruptRecord(str(part.key), version=number, what="the record is missing")
+    return part.key, found[0]
+
+
+def marks_at(key: StreamKey, fold: Fold) -> Operation[Marks]:
+    """What is pinned and summarised."""
+    if fold.marks == 0:
+        return Marks()
+    where, stored = yield from record_at(key, fold.base, fold.marks)
+    return fold_of(where, stored.version, stored.envelope).own or Marks()
+
+
+def summary_at(key: StreamKey, fold: Fold, marks: Marks) -> Operation[Entry | None]:
+    """The summary in force. Its `meta` says which versions it covers."""
+    if marks.summary == 0:
+        return None
+    where, stored = yield from record_at(key, fold.base, marks.summary)
+    data: Summarized = payload(where, stored.version, (yield from data_of(where, stored)), Summarized)
+    return _entry(stored, marks.summary, data.message, {"covers": [data.first, data.last]})
+
+
+def pinned_entries(key: StreamKey, fold: Fold, versions: Sequence[int]) -> Operation[list[Entry]]:
+    found = []
+    for version in versions:
+        where, stored = yield from record_at(key, fold.base, version)
+        data = yield from data_of(where, stored)
+        found.append(_message_entry(where, stored, version, data))
+    return found
+
+
+def scan(
+    key: StreamKey, fold: Fold, *, enough: Callable[[Entry], bool] | None = None, hint: int = 0
+) -> Operation[list[Entry]]:
+    """Live messages from the newest back, until `enough` says so or the first is reached. Newest first.
+
+    A rewind is a jump: what it undid is not read.
+    """
+    parts = yield from segments(key, fold.base)
+    walk = _Walk(enough)
+    cursor, limit = fold.seen, min(hint or FIRST_PAGE, LARGEST_PAGE) if enough else LARGEST_PAGE
+    while cursor > 0 and not walk.done:
+        part = segment_at(parts, cursor)
+        page = yield from ops.read(part.key, after=cursor - part.base + 1, limit=limit, reverse=True, plain=True)
+        if not page:
+            break
+        for stored in page:
+            version = part.base + stored.version
+            if version > cursor or walk.done:
+                continue
+            cursor = version - 1
+            event = stored.envelope
+            if event.type in (APPENDED, INSERTED, REPLACED):
+                walk.take(part.key, stored, version, (yield from data_of(part.key, stored)))
+            elif event.type == REMOVED:
+                walk.removed.add(payload(part.key, stored.version, event.data, Removed).version)
+            elif event.type == REWOUND:
+                to = payload(part.key, stored.version, event.data, Rewound).to
+                if not 0 <= to < version:
+                    raise CorruptRecord(str(part.key), version=stored.version, what="it rewinds into the future")
+                cursor = to
+        limit = min(limit * 2, LARGEST_PAGE)
+    if cursor == 0:
+        walk.place(0)
+    return walk.entries
+
+
+class _Walk:
+    """The way back through the events: what is waiting to be put in its place, and what has been found."""
+
+    def __init__(self, enough: Callable[[Entry], bool] | None) -> None:
+        self.enough = enough
+        self.done = False
+        self.entries: list[Entry] = []
+        self.removed: set[int] = set()
+        self.replaced: dict[int, Replaced] = {}
+        self.inserted: dict[int, list[Entry]] = {}
+
+    def take(self, key: StreamKey, stored: Stored, version: int, data: Any) -> None:
+        kind = stored.envelope.type
+        if kind == APPENDED:
+            self.emit(_message_entry(key, stored, version, data))
+        elif kind == INSERTED:
+            insert: Inserted = payload(key, stored.version, data, Inserted)
+            entry = _entry(stored, version, insert.message, {"repaired": insert.why})
+            self.inserted.setdefault(insert.after, []).append(entry)
+        else:
+            change: Replaced = payload(key, stored.version, data, Replaced)
+            self.replaced.setdefault(change.version, change)
+
+    def emit(self, entry: Entry) -> None:
+        """What was inserted after a message comes before it on the way back."""
+        self.place(entry.version)
+        if self.done or entry.version in self.removed:
+            return
+        change = self.replaced.get(entry.version)
+        if change is not None:
+            meta = {**entry.meta, "repaired": change.why}
+            entry = msgspec.structs.replace(entry, message=change.message, meta=meta)
+        self.entries.append(entry)
+        self.done = self.enough is not None and self.enough(entry)
+
+    def place(self, version: int) -> None:
+        for entry in self.inserted.pop(version, ()):
+            if not self.done:
+                self.emit(entry)
+
+
+def _entry(stored: Stored, version: int, message: dict[str, Any], meta: dict[str, Any], pinned: bool = False) -> Entry:
+    event = stored.envelope
+    return Entry(version, event.id, message, meta, event.at, event.by, event.correlation, pinned)
+
+
+def _message_entry(key: StreamKey, stored: Stored, version: int, data: Any) -> Entry:
+    if type(data) is not dict or type(data.get("message")) is not dict or type(data.get("meta", {})) is not dict:
+        raise CorruptRecord(str(key), version=stored.version, what="it is not a message")
+    own = fold_of(key, stored.version, stored.envelope).own
+    return _entry(stored, version, data["message"], data.get("meta", {}), own is not None and version in own.pins)
+
+
+def newest(key: StreamKey, known: Known | None, count: int | None) -> Operation[list[Entry]]:
+    """The newest live messages, oldest first; all of them with None."""
+    if known is None or count == 0:
+        return []
+    if count is None:
+        return (yield from scan(key, known.fold))[::-1]
+    left = count
+
+    def enough(entry: Entry) -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    return (yield from scan(key, known.fold, enough=enough, hint=count))[::-1]
+
+
+def drafts(key: StreamKey, known: Known) -> Operation[list[Draft]]:
+    """Answers begun and never finished: the pieces stored after the newest message."""
+    pieces: list[tuple[Drafted, float]] = []
+    before = known.record + 1
+    while before > 1:
+        page = yield from ops.read(key, after=before, limit=FIRST_PAGE, reverse=True, plain=True)
+        if not page:
+            break
+        for stored in page:
+            kind = stored.envelope.type
+            if kind in (APPENDED, REMOVED, REWOUND, BRANCHED):
+                before = 1
+                break
+            if kind == DRAFTED:
+                data = payload(key, stored.version, (yield from data_of(key, stored)), Drafted)
+                pieces.append((data, stored.envelope.at))
+        else:
+            before = page[-1].version
+    texts: dict[str, list[str]] = {}
+    times: dict[str, float] = {}
+    for piece, at in reversed(pieces):
+        texts.setdefault(piece.of, []).append(piece.text)
+        times[piece.of] = at
+    return [Draft(of, "".join(parts), times[of]) for of, parts in texts.items()]
+
+
+def appended_after(key: StreamKey, base: int, after: int) -> Operation[tuple[list[Entry], int]]:
+    """One page of messages in the order in which they were appended, and the version up to which it goes."""
+    parts = yield from segments(key, base)
+    part = segment_at(parts, after + 1)
+    limit = None if part.upto == 0 else part.upto - after
+    page = yield from ops.read(part.key, after=after - part.base, limit=limit, plain=True)
+    found: list[Entry] = []
+    for stored in page:
+        version = part.base + stored.version
+        if stored.envelope.type == APPENDED:
+            data = yield from data_of(part.key, stored)
+            found.append(_message_entry(part.key, stored, version, data))
+        elif stored.envelope.type == INSERTED:
+            insert = payload(part.key, stored.version, (yield from data_of(part.key, stored)), Inserted)
+            found.append(_entry(stored, version, insert.message, {"repaired": insert.why}))
+        after = version
+    return found, after

@@ -1,0 +1,282 @@
+"""What a conversation and its async twin share: the arguments checked, the operation behind each method."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from .. import _operations as ops
+from .._codec import encode
+from .._ids import checked_id, stream_key
+from .._leases import new_holder
+from .._log import Log
+from .._messages import Message, as_message, is_instruction
+from .._operations import Operation
+from .._streams import new_stamp
+from .._tokens import Counter, default_counter
+from ..backends import Appended, StreamKey
+from ..errors import Conflict, Held, HoldfastError
+from . import _lifecycle, _mending, _reading, _turns, _windowing, _writing
+from ._entries import Draft, Entry, Problem
+from ._following import Cursor
+from ._mending import Chapter
+from ._turns import Turn
+
+IMPORT_BATCH: Final = 500
+
+logger = logging.getLogger("holdfast")
+
+
+def whole_number(value: int, what: str) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{what} is a whole number, 0 or more")
+    return value
+
+
+def seconds(value: float | timedelta, what: str) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if type(value) not in (int, float) or not 0 <= value < 1e11:
+        raise ValueError(f"{what} is a number of seconds, 0 or more, or a timedelta")
+    return float(value)
+
+
+def as_summary(value: object) -> Message:
+    """A summary as a message: in the user's role, because what it repeats must not gain a system prompt's authority."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("the summary is empty; return text or a message")
+        return {"role": "user", "content": f"Summary of the conversation so far:\n{value}"}
+    return as_message(value)
+
+
+def as_system(value: object | None) -> list[Message]:
+    """A system prompt, as text, message or messages."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [{"role": "system", "content": value}]
+    return [as_message(item) for item in value] if isinstance(value, list) else [as_message(value)]
+
+
+class Shape:
+    """The key, what was learned of the conversation by the last append, and the operations."""
+
+    def __init__(self, log: Log, key: StreamKey) -> None:
+        self._log, self._key = log, key
+        self._known: _reading.Known | None = None
+        self._mirror: _writing.Mirror | None = None
+
+    @property
+    def id(self) -> str:
+        return self._key.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key.id!r}>"
+
+    def _holder(self) -> str | None:
+        return _turns.holder_of(self._key, id(self._log))
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _appending(
+        self, messages: Sequence[object], id: str | None, if_version: int | None, meta: dict[str, Any] | None, pin: bool
+    ) -> Callable[[], Operation[Appended]]:
+        if not messages:
+            raise ValueError('append at least one message: append({"role": "user", "content": "Hello"})')
+        if id is not None:
+            checked_id(id, "append id")
+        if if_version is not None:
+            whole_number(if_version, "if_version")
+        if meta is not None and type(meta) is not dict:
+            raise TypeError("meta is a dict of JSON values")
+        new = [self._new(as_message(message), meta, pin) for message in messages]
+        stamp, holder = new_stamp(), self._holder()
+        return self._remembering(
+            lambda known: _writing.append_messages(
+                self._key, new, stamp, known=known, id=id, if_version=if_version, holder=holder
+            )
+        )
+
+    def _new(self, message: Message, meta: dict[str, Any] | None, pin: bool = False) -> _writing.New:
+        return _writing.encode_message(message, meta, pin=pin, leads=is_instruction(message))
+
+    def _remembering(
+        self, make: Callable[[_reading.Known | None], Operation[tuple[Appended, _reading.Known | None]]]
+    ) -> Callable[[], Operation[Appended]]:
+        """Use what is known at the first try, learn anew at the next, and keep what is known after it."""
+        known = self._known
+
+        def operation() -> Operation[Appended]:
+            nonlocal known
+            before, known = known, None
+            answer, self._known = yield from make(before)
+            return answer
+
+        return operation
+
+    def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[int]]:
+        given = [as_message(message) for message in messages]
+        new = [self._new(message, None) for message in given]
+        digests = [_writing.digest_of(message) for message in given]
+        stamp, holder = new_stamp(), self._holder()
+
+        def operation() -> Operation[int]:
+            count, self._mirror = yield from _writing.sync(
+                self._key, new, digests, stamp, mirror=self._mirror, holder=holder
+            )
+            return count
+
+        return operation
+
+    def _popping(self) -> Callable[[], Operation[Entry | None]]:
+        stamp, holder = new_stamp(), self._holder()
+        return lambda: _writing.pop(self._key, stamp, holder)
+
+    def _rewinding(self, to: int) -> Callable[[], Operation[int]]:
+        whole_number(to, "to")
+        stamp, holder = new_stamp(), self._holder()
+        return lambda: _writing.rewind(self._key, to, stamp, holder)
+
+    def _drafting(self, text: str, of: str) -> Callable[[], Operation[Appended]]:
+        if type(text) is not str:
+            raise TypeError("text is the piece of the answer, a str")
+        encode(text)
+        checked_id(of, "of")
+        stamp, holder = new_stamp(), self._holder()
+        return self._remembering(lambda known: _writing.draft(self._key, of, text, stamp, known=known, holder=holder))
+
+    def _repairing(self) -> Callable[[], Operation[list[Problem]]]:
+        stamp, holder = new_stamp(), self._holder()
+        return lambda: _mending.repair(self._key, stamp, holder)
+
+    def _repaired(self, problems: list[Problem]) -> list[Problem]:
+        for problem in problems:
+            logger.warning("repaired %s at version %d: %s", self._key, problem.version, problem.kind)
+        return problems
+
+    def _chapter(self, keep_last: int) -> Operation[Chapter | None]:
+        return _mending.chapter(self._key, whole_number(keep_last, "keep_last"))
+
+    def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[Entry | None]]:
+        encode(message)
+        stamp, holder = new_stamp(), self._holder()
+        return lambda: _mending.summarize(self._key, part, message, stamp, holder)
+
+    def _summarized(self, part: Chapter, entry: Entry | None) -> Entry:
+        if entry is None:  # rewound, cleared or summarised by somebody else while `fn` was at work
+            raise Conflict(str(self._key), expected=part.known.version, actual=part.known.version + 1)
+        return entry
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def _child(self, id: str) -> StreamKey:
+        child = stream_key(self._key.tenant, self._key.kind, id)
+        if child == self._key:
+            raise ValueError("a fork needs an id of its own")
+        return child
+
+    def _forking(self, child: StreamKey, at: int | None) -> Callable[[], Operation[None]]:
+        if at is not None:
+            whole_number(at, "at")
+        stamp = new_stamp()
+        return lambda: _lifecycle.fork(self._key, child, at, stamp)
+
+    def _expiring(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
+        after = None if ttl is None else seconds(ttl, "ttl")
+        stamp = new_stamp()
+        self._known = None  # it holds the fields as they were
+        return lambda: _lifecycle.expire(self._key, after, stamp)
+
+    def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
+        self._known = self._mirror = None
+        return lambda: _lifecycle.delete(self._key, new_stamp(), reason)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _entries(self, last: int | None, after: int) -> Operation[list[Entry]]:
+        if last is not None:
+            whole_number(last, "last")
+        whole_number(after, "after")
+        found = yield from _reading.newest(self._key, (yield from _reading.learn(self._key)), last)
+        return [entry for entry in found if entry.version > after] if after else found
+
+    def _count(self) -> Operation[int]:
+        known = yield from _reading.learn(self._key)
+        return known.fold.count if known else 0
+
+    def _version(self) -> Operation[int]:
+        known = yield from _reading.learn(self._key)
+        return known.version if known else 0
+
+    def _drafts(self) -> Operation[list[Draft]]:
+        known = yield from _reading.learn(self._key)
+        return (yield from _reading.drafts(self._key, known)) if known else []
+
+    def _window(self, max_tokens: int, system: object | None, counter: Counter | None) -> Operation[list[Any]]:
+        if type(max_tokens) is not int or max_tokens < 1:
+            raise ValueError("max_tokens is a whole number, 1 or more")
+        return _windowing.window(self._key, max_tokens, as_system(system), counter or default_counter())
+
+    def _cursor(self, after: int, timeout: float | None) -> Cursor:
+        return Cursor(self._key, whole_number(after, "after"), None if timeout is None else seconds(timeout, "timeout"))
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def _new_turn(self, lease: float) -> Turn:
+        if seconds(lease, "lease") <= 0:
+            raise ValueError("lease is a number of seconds over 0")
+        return Turn(new_holder(), float(lease))
+
+    def _beginning(self, turn: Turn, gone: str | None) -> Callable[[], Operation[Held | None]]:
+        stamp = new_stamp()
+        return lambda: _turns.begin(self._key, turn, stamp, gone)
+
+    def _ending(self, turn: Turn) -> Callable[[], Operation[bool]]:
+        stamp = new_stamp()
+        self._known = None
+        return lambda: _turns.end(self._key, turn, stamp)
+
+    def _ended(self, held: bool) -> None:
+        if not held:
+            logger.warning("the turn on %s had been lost before it ended", self._key)
+
+    def _waiting(self, wait: float | None) -> Callable[[Held], float]:
+        """How long to pause before asking again; raises `Held` when the time is up."""
+        deadline = None if wait is None else time.monotonic() + seconds(wait, "wait")
+        pause = _turns.FIRST_PAUSE / 2
+
+        def next_pause(held: Held) -> float:
+            nonlocal pause
+            if pause < _turns.FIRST_PAUSE:
+                logger.info("waiting for the turn on %s", self._key)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise held
+            pause = min(pause * 2, _turns.LONGEST_PAUSE)
+            return pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0))
+
+        return next_pause
+
+    @contextmanager
+    def _inside(self, turn: Turn) -> Iterator[None]:
+        """The turn as this code's own, renewed until the end."""
+        heart = self._log.heartbeat
+        heart.keep(turn.holder, turn.lease, lambda: self._renew(turn))
+        _turns.enter(self._key, id(self._log), turn.holder)
+        self._known = None
+        try:
+            yield
+        finally:
+            _turns.leave(turn.holder)
+            heart.release(turn.holder)
+
+    def _renew(self, turn: Turn) -> None:
+        try:
+            if not ops.run_until_settled(self._log, lambda: _turns.renew(self._key, turn, new_stamp())):
+                self._log.heartbeat.release(turn.holder)
+        except HoldfastError as error:
+            logger.warning("the turn on %s could not be renewed (%s)", self._key, type(error).__name__)

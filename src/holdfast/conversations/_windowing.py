@@ -1,0 +1,98 @@
+"""Reading just as much of a conversation as fits a token budget, and what a provider would refuse in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._messages import Message, is_answer, is_instruction, is_reasoning, opens_exchange
+from .._operations import Operation
+from .._repairing import Insert, find_fixes
+from .._window import fit
+from ..backends import StreamKey
+from ._entries import Entry, Problem
+from ._fold import Fold
+from ._reading import learn, marks_at, newest, pinned_entries, scan, summary_at
+
+
+def window(
+    key: StreamKey, budget: int, system: Sequence[Message], count: Callable[[Message], int]
+) -> Operation[list[Any]]:
+    """The newest messages that fit, with what must stay. Reads no further back than it has to."""
+    known = yield from learn(key)
+    fold = known.fold if known else Fold()
+    spent, opened = 0, False
+
+    def enough(entry: Entry) -> bool:
+        # On past the budget to where the exchange begins: only whole exchanges are sent.
+        nonlocal spent, opened
+        spent += count(entry.message)
+        opened = opened or opens_exchange(entry.message)
+        return spent > budget and opened
+
+    tail = (yield from scan(key, fold, enough=enough))[::-1] if known else []
+    whole = len(tail) == fold.count
+    marks = yield from marks_at(key, fold)
+    summary = yield from summary_at(key, fold, marks)
+    here = {entry.version for entry in tail}
+    before = yield from pinned_entries(key, fold, [pin for pin in marks.pins if pin not in here])
+    if system:
+        # The caller's system prompt takes the place of the stored one.
+        before, leading = _without_prompt(before)
+        if leading and not before and whole:
+            tail, _ = _without_prompt(tail)
+    return fit(
+        [entry.message for entry in tail],
+        budget=budget,
+        count=count,
+        whole=whole,
+        system=system,
+        pins=[entry.message for entry in before],
+        pinned=[index for index, entry in enumerate(tail) if entry.version in marks.pins],
+        summary=summary.message if summary else None,
+        covered=sum(entry.version <= marks.covers for entry in tail),
+    )
+
+
+def _without_prompt(entries: list[Entry]) -> tuple[list[Entry], bool]:
+    """The entries without the system messages they begin with; whether anything else may be left before what follows."""
+    index = 0
+    while index < len(entries) and is_instruction(entries[index].message):
+        index += 1
+    return entries[index:], index == len(entries)
+
+
+def pending(key: StreamKey) -> Operation[Entry | None]:
+    """The user's message that has no answer yet."""
+    known = yield from learn(key)
+    if known is None:
+        return None
+    decided = False
+
+    def enough(entry: Entry) -> bool:
+        nonlocal decided
+        if not decided and (is_instruction(entry.message) or is_reasoning(entry.message)):
+            return False
+        if not decided and is_answer(entry.message):
+            return True
+        decided = True
+        return opens_exchange(entry.message)
+
+    found = yield from scan(key, known.fold, enough=enough)
+    return found[-1] if found and decided and opens_exchange(found[-1].message) else None
+
+
+def problems(key: StreamKey) -> Operation[list[Problem]]:
+    """What a provider would refuse, in order."""
+    entries = yield from newest(key, (yield from learn(key)), None)
+    return [problem for problem, _ in troubles(entries)]
+
+
+def troubles(entries: Sequence[Entry]) -> list[tuple[Problem, Any]]:
+    """What a provider would refuse in these messages, each with the fix for it."""
+    found = []
+    for fix in find_fixes([entry.message for entry in entries]):
+        index = fix.after if isinstance(fix, Insert) else fix.index
+        version = entries[index].version if index >= 0 else 0
+        found.append((Problem(version, fix.kind, fix.what), fix))
+    return found

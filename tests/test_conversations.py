@@ -1,0 +1,802 @@
+"""Conversations: what is appended comes back, once, in order, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    Conflict,
+    CorruptFile,
+    CorruptRecord,
+    Expired,
+    HasForks,
+    Held,
+    IdReused,
+    LeaseLost,
+    NotFound,
+    NotSerializable,
+    OutcomeUnknown,
+    Store,
+    Unavailable,
+)
+from holdfast.backends.faulty import FaultyBackend
+from holdfast.backends.memory import MemoryBackend
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def call(*ids: str) -> dict[str, Any]:
+    calls = [{"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id: str, text: str = "found") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def one(message: Any) -> int:
+    """A counter that makes a budget a number of messages."""
+    return 1
+
+
+# -- appending ---------------------------------------------------------------------------------------
+
+
+def test_messages_come_back_in_order_in_another_process(durable_url: str) -> None:
+    with holdfast.open(durable_url) as store:
+        chat = store.conversation("c")
+        chat.append(SYSTEM, user("Hello"))
+        chat.append(assistant("Hi"))
+    with holdfast.open(durable_url) as store:
+        chat = store.conversation("c")
+        assert chat.messages() == [SYSTEM, user("Hello"), assistant("Hi")]
+        assert [entry.version for entry in chat.entries()] == [1, 2, 3]
+        assert len(chat) == chat.count() == 3
+
+
+def test_an_unused_conversation_does_not_exist(store: Store) -> None:
+    chat = store.conversation("c")
+    assert (chat.messages(), len(chat), chat.version(), chat.info(), chat.pending) == ([], 0, 0, None, None)
+    assert (chat.pop(), chat.repair(), chat.validate(), chat.drafts(), chat.delete()) == (None, [], [], [], False)
+    assert chat.window(100) == []
+    assert list(store.conversations()) == []
+    assert chat
+
+
+def test_the_same_append_id_is_stored_once(store: Store) -> None:
+    chat = store.conversation("c")
+    first = chat.append(user("Hello"), id="req-1")
+    chat.append(assistant("Hi"))
+    again = store.conversation("c").append(user("Hello"), id="req-1")
+    assert (first.first, first.duplicate, again.first, again.duplicate) == (1, False, 1, True)
+    assert len(chat) == 2
+    with pytest.raises(IdReused):
+        chat.append(user("Goodbye"), id="req-1")
+    with pytest.raises(IdReused):
+        chat.append(user("Hello"), id="req-1", meta={"other": 1})
+
+
+def test_a_system_prompt_repeated_under_its_id_is_no_other_content(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM, id="begin")
+    chat.append(user("Hello"))
+    assert chat.append(SYSTEM, id="begin").duplicate
+
+
+def test_if_version_refuses_a_stale_writer(store: Store) -> None:
+    chat = store.conversation("c")
+    version = chat.append(user("a"), if_version=0).last
+    chat.append(user("b"), if_version=version)
+    with pytest.raises(Conflict) as caught:
+        chat.append(user("c"), if_version=version)
+    assert (caught.value.expected, caught.value.actual) == (1, 2)
+    assert len(chat) == 2
+
+
+def test_an_append_of_several_messages_is_all_or_nothing(store: Store) -> None:
+    chat = store.conversation("c")
+    with pytest.raises(NotSerializable, match=r"\$\.message\.content"):
+        chat.append(user("fine"), {"role": "user", "content": object()})
+    assert chat.messages() == []
+
+
+@pytest.mark.parametrize("wrong", ["text", ["list"], {}, 7, None])
+def test_what_is_no_message_is_refused(store: Store, wrong: object) -> None:
+    with pytest.raises(TypeError):
+        store.conversation("c").append(wrong)
+    with pytest.raises(ValueError, match="at least one"):
+        store.conversation("c").append()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_turn_retried_after_a_lost_answer_is_never_doubled(seed: int) -> None:
+    backend = FaultyBackend(MemoryBackend(), seed=seed, lost_answer=0.3, lost_request=0.1, unavailable=0.1)
+    turns = [f"turn {number}" for number in range(20)]
+    with holdfast.open(backend) as store:
+        for turn in turns:
+            while True:
+                try:
+                    store.conversation("c").append(user(turn), id=turn)  # as a new process would
+                    break
+                except (OutcomeUnknown, Unavailable):
+                    continue
+        assert sum(backend.injected.values()) > 0
+        backend._rates = dict.fromkeys(backend._rates, 0.0)
+        assert [message["content"] for message in store.conversation("c").messages()] == turns
+
+
+def test_meta_and_origin_stay_beside_the_message(store: Store) -> None:
+    chat = store.conversation("c")
+    with holdfast.correlate("req-7", actor="worker-1"):
+        chat.append(user("Hello"), meta={"channel": "mail"})
+    [entry] = chat.entries()
+    assert (entry.message, entry.meta, entry.by, entry.correlation) == (
+        user("Hello"),
+        {"channel": "mail"},
+        "worker-1",
+        "req-7",
+    )
+    assert chat.messages() == [user("Hello")]
+
+
+def test_large_messages_are_kept_and_counted(store: Store) -> None:
+    chat = store.conversation("c")
+    picture = user("x" * 300_000)
+    chat.append(user("a"))
+    chat.append(picture)
+    chat.append(assistant("nice"))
+    chat.append(picture, assistant("again"))
+    other = store.conversation("c")
+    assert (other.count(), other.messages(last=2)) == (5, [picture, assistant("again")])
+    assert chat.delete()
+    assert store.health().streams.get("blob", 0) == 0
+
+
+# -- reading costs what it returns -------------------------------------------------------------------
+
+
+class CountingBackend(MemoryBackend):
+    records = 0
+
+    def read(self, *args: Any, **options: Any) -> Any:
+        page = super().read(*args, **options)
+        self.records += len(page)
+        return page
+
+
+def test_the_newest_50_of_100_000_messages_read_about_50_records() -> None:
+    backend = CountingBackend()
+    with holdfast.open(backend) as store:
+        chat = store.conversation("c")
+        chat.append(SYSTEM)
+        for start in range(0, 100_000, 5_000):
+            chat.append(*[user(str(n)) for n in range(start, start + 5_000)])
+        fresh = store.conversation("c")
+        backend.records = 0
+        assert [m["content"] for m in fresh.messages(last=50)] == [str(n) for n in range(99_950, 100_000)]
+        assert backend.records < 60
+        backend.records = 0
+        assert fresh.count() == 100_001
+        fresh.append(user("one more"))
+        assert fresh.pending is not None
+        window = fresh.window(20, counter=one)
+        assert window[0] == SYSTEM and len(window) == 20
+        assert backend.records < 150
+
+
+# -- rewinding ---------------------------------------------------------------------------------------
+
+
+def test_rewind_goes_back_and_can_be_undone(store: Store) -> None:
+    chat = store.conversation("c")
+    for text in "abcd":
+        chat.append(user(text))
+    assert chat.rewind(to=2) == 2
+    assert chat.messages() == [user("a"), user("b")]
+    chat.append(user("e"))
+    assert chat.messages() == [user("a"), user("b"), user("e")]
+    assert chat.rewind(to=4) == 0
+    assert chat.messages() == [user(text) for text in "abcd"]
+    chat.clear()
+    assert (chat.messages(), len(chat)) == ([], 0)
+    with pytest.raises(NotFound):
+        chat.rewind(to=99)
+
+
+def test_pop_takes_the_newest_message(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), user("b"))
+    assert [chat.pop(), chat.pop(), chat.pop()] == [user("b"), user("a"), None]
+    chat.append(user("c"))
+    assert chat.messages() == [user("c")]
+
+
+def test_no_two_threads_pop_the_same_message(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(*[user(str(n)) for n in range(40)])
+    popped: list[str] = []
+    lock = threading.Lock()
+
+    def take() -> None:
+        mine = store.conversation("c")
+        while (message := mine.pop()) is not None:
+            with lock:
+                popped.append(message["content"])
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(popped, key=int) == [str(n) for n in range(40)]
+
+
+# -- sync --------------------------------------------------------------------------------------------
+
+
+def test_sync_appends_only_what_is_new(store: Store) -> None:
+    chat = store.conversation("c")
+    messages = [SYSTEM, user("a")]
+    assert chat.sync(messages) == 2
+    messages.append(assistant("b"))
+    assert (chat.sync(messages), chat.sync(messages), store.conversation("c").sync(messages)) == (1, 0, 0)
+    assert (chat.messages(), chat.version()) == (messages, 3)
+
+
+def test_sync_rewinds_to_where_the_lists_part(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.sync([user("a"), assistant("b"), user("c")])
+    assert chat.sync([user("a"), assistant("better")]) == 1
+    assert chat.messages() == [user("a"), assistant("better")]
+    assert chat.sync([user("a")]) == 0
+    assert chat.messages() == [user("a")]
+
+
+def test_sync_of_a_trimmed_list_forgets_nothing(store: Store) -> None:
+    chat = store.conversation("c")
+    history = [SYSTEM, *[user(str(n)) for n in range(10)]]
+    chat.sync(history)
+    assert chat.sync([SYSTEM, *history[-3:], assistant("new")]) == 1
+    assert chat.messages() == [*history, assistant("new")]
+
+
+# -- windows -----------------------------------------------------------------------------------------
+
+
+def test_a_window_keeps_system_prompt_and_pins_and_whole_exchanges(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM)
+    chat.append(user("my name is Ann"), pin=True)
+    for n in range(50):
+        chat.append(user(f"q{n}"), call(f"c{n}"), result(f"c{n}"), assistant(f"a{n}"))
+    window = chat.window(11, counter=one)
+    assert window[:2] == [SYSTEM, user("my name is Ann")]
+    assert window[2:] == chat.messages(last=8)
+    other = chat.window(11, counter=one, system="Another prompt")
+    assert other[0] == {"role": "system", "content": "Another prompt"} and SYSTEM not in other
+    assert chat.window(1000, counter=one) == chat.messages()
+    everything = chat.window(1000, counter=one, system="Another prompt")
+    assert everything == [{"role": "system", "content": "Another prompt"}, *chat.messages()[1:]]
+
+
+def test_a_window_too_small_for_the_newest_exchange_says_so(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("q"), call("1"), result("1"), assistant("a"))
+    with pytest.raises(holdfast.BudgetExceeded) as caught:
+        chat.window(3, counter=one)
+    assert (caught.value.needed, caught.value.budget) == (4, 3)
+    with pytest.raises(ValueError, match="max_tokens"):
+        chat.window(0)
+
+
+def test_a_window_shows_a_dangling_call_as_interrupted_without_storing_that(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("q"), call("1", "2"), result("1"))
+    window = chat.window(1000)
+    assert [message["role"] for message in window] == ["user", "assistant", "tool", "tool"]
+    assert window[3]["tool_call_id"] == "2"
+    assert chat.version() == 3
+
+
+# -- summaries ---------------------------------------------------------------------------------------
+
+
+def test_a_summary_stands_for_what_a_window_cuts(store: Store) -> None:
+    chat = store.conversation("c")
+    for n in range(20):
+        chat.append(user(f"q{n}"), assistant(f"a{n}"))
+    seen: list[list[Any]] = []
+
+    def summarise(messages: list[Any]) -> str:
+        seen.append(messages)
+        return f"{len(messages)} messages"
+
+    entry = chat.summarize(summarise, keep_last=10)
+    assert entry is not None and entry.meta == {"covers": [1, 30]}
+    window = chat.window(7, counter=one)
+    assert window[0]["content"].endswith("30 messages") and window[1:] == chat.messages(last=6)
+    assert chat.summarize(summarise, keep_last=10) is None
+    assert chat.messages()[0] == user("q0")
+    chat.append(user("q20"), assistant("a20"))
+    again = chat.summarize(summarise, keep_last=10)
+    assert again is not None and again.meta == {"covers": [1, 32]}
+    assert seen[1][0] == entry.message and seen[1][1:] == [user("q15"), assistant("a15")]
+    assert chat.window(1000, counter=one) == chat.messages()
+
+
+def test_a_summary_survives_a_rewind_that_leaves_its_range(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(*[user(str(n)) for n in range(10)])
+    chat.summarize(lambda messages: "long ago", keep_last=4)
+    chat.rewind(to=8)
+    assert "long ago" in chat.window(2, counter=one)[0]["content"]
+    chat.rewind(to=3)
+    assert chat.window(2, counter=one) == [user("1"), user("2")]
+
+
+def test_a_summary_of_messages_that_were_rewound_meanwhile_is_refused(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(*[user(str(n)) for n in range(10)])
+
+    def slow(messages: list[Any]) -> str:
+        store.conversation("c").rewind(to=2)
+        return "too late"
+
+    with pytest.raises(Conflict):
+        chat.summarize(slow, keep_last=2)
+    assert chat.window(2, counter=one) == [user("0"), user("1")]
+
+
+def test_messages_appended_while_a_summary_is_made_do_not_matter(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(*[user(str(n)) for n in range(10)])
+
+    def slow(messages: list[Any]) -> str:
+        store.conversation("c").append(user("more"))
+        return "fine"
+
+    assert chat.summarize(slow, keep_last=2)
+    assert len(chat) == 11
+
+
+# -- repair ------------------------------------------------------------------------------------------
+
+
+def test_repair_answers_dangling_calls_once_and_is_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    chat = store.conversation("c")
+    chat.append(user("q"), call("1"), user("are you there?"), call("2"))
+    chat.append(result("nobody", "stray"))
+    found = chat.validate()
+    assert sorted(problem.kind for problem in found) == ["dangling call", "dangling call", "orphan result"]
+    assert chat.version() == 5
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert chat.repair() == found
+    assert "dangling call" in caplog.text and "stray" not in caplog.text
+    other = store.conversation("c")
+    assert other.validate() == [] and other.repair() == []
+    assert [message["role"] for message in other.messages()] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
+    assert "stray" in str(other.messages()[-1]["content"])
+    assert other.count() == 7
+    assert [entry.message for entry in other.follow(timeout=0)][4] == result("nobody", "stray")
+
+
+def test_an_interrupted_answer_is_kept_as_such(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("Tell me a story"))
+    chat.draft("Once upon ", of="answer-1")
+    chat.draft("a time", of="answer-1")
+    assert (len(chat), chat.messages()) == (1, [user("Tell me a story")])
+    [draft] = store.conversation("c").drafts()
+    assert (draft.of, draft.text) == ("answer-1", "Once upon a time")
+    assert chat.pending is not None
+    assert [problem.kind for problem in chat.repair()] == ["interrupted answer"]
+    assert chat.messages()[-1] == assistant("Once upon a time")
+    assert chat.entries()[-1].meta == {"interrupted": True, "of": "answer-1"}
+    assert (chat.drafts(), chat.repair(), chat.pending) == ([], [], None)
+
+
+def test_a_finished_answer_settles_its_draft(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("q"))
+    chat.draft("par", of="1")
+    chat.append(assistant("partly"))
+    assert (chat.drafts(), chat.repair()) == ([], [])
+
+
+def test_pending_is_the_user_turn_without_an_answer(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM)
+    assert chat.pending is None
+    chat.append(user("q"))
+    for message in (call("1"), result("1")):
+        pending = chat.pending
+        assert pending is not None and pending.message == user("q")
+        chat.append(message)
+    assert chat.pending is not None
+    chat.append(assistant("a"))
+    assert chat.pending is None
+
+
+# -- forks -------------------------------------------------------------------------------------------
+
+
+def test_a_fork_copies_nothing_and_goes_its_own_way(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM, user("a"), assistant("b"), user("c"))
+    fork = chat.fork("d", at=3)
+    fork.append(user("other"))
+    chat.append(assistant("d"))
+    assert fork.messages() == [SYSTEM, user("a"), assistant("b"), user("other")]
+    assert fork.messages(last=2) == [assistant("b"), user("other")]
+    assert chat.messages() == [SYSTEM, user("a"), assistant("b"), user("c"), assistant("d")]
+    info = fork.info()
+    assert info is not None and (info.forked_from, info.forked_at, info.messages) == ("c", 3, 4)
+    assert [event.type for event in store.conversation("d").entries()[0:0]] == []
+    assert fork.window(2, counter=one) == [SYSTEM, user("other")]
+    assert [entry.message for entry in fork.follow(timeout=0)] == fork.messages()
+
+
+def test_a_fork_has_versions_of_its_own_that_go_on_from_its_parents(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), user("b"))
+    fork = chat.fork("d")
+    answer = fork.append(user("c"))
+    assert fork.version() == answer.last
+    with pytest.raises(Conflict):
+        fork.append(user("d"), if_version=2)
+    fork.append(user("d"), if_version=answer.last)
+    assert fork.rewind(to=1) == 3
+    assert (fork.messages(), chat.messages()) == ([user("a")], [user("a"), user("b")])
+
+
+def test_making_the_same_fork_again_is_harmless_another_one_is_not(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), user("b"))
+    chat.fork("d", at=1)
+    assert chat.fork("d", at=1).messages() == [user("a")]
+    with pytest.raises(Conflict):
+        chat.fork("d", at=2)
+    with pytest.raises(NotFound):
+        chat.fork("e", at=99)
+    with pytest.raises(ValueError, match="own"):
+        chat.fork("c")
+
+
+def test_a_conversation_with_living_forks_is_not_deleted(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), user("b"))
+    fork = chat.fork("d")
+    grandchild = fork.fork("e", at=1)  # its messages are all in the first
+    with pytest.raises(HasForks) as caught:
+        chat.delete()
+    assert caught.value.forks == ["d", "e"]
+    assert fork.delete()
+    with pytest.raises(HasForks):
+        chat.delete()
+    assert grandchild.messages() == [user("a")]
+    assert grandchild.delete() and chat.delete()
+    assert list(store.conversations()) == []
+
+
+# -- turns -------------------------------------------------------------------------------------------
+
+
+def test_two_turns_do_not_interleave(store: Store) -> None:
+    inside = threading.Event()
+
+    def other() -> None:
+        mine = store.conversation("c")
+        with mine.turn():
+            inside.set()
+            mine.append(user("second question"))
+            mine.append(assistant("second answer"))
+
+    chat = store.conversation("c")
+    thread = threading.Thread(target=other)
+    with chat.turn():
+        chat.append(user("first question"))
+        thread.start()
+        with pytest.raises(Held):
+            with holdfast_turn(store):
+                pass
+        assert not inside.is_set()
+        chat.append(assistant("first answer"))
+    thread.join()
+    assert [message["content"] for message in chat.messages()] == [
+        "first question",
+        "first answer",
+        "second question",
+        "second answer",
+    ]
+    assert len(chat) == 4
+
+
+def holdfast_turn(store: Store) -> Any:
+    """A turn asked for by somebody else: not in this thread's context."""
+    import contextvars
+    from contextlib import contextmanager
+
+    @contextmanager
+    def asked() -> Any:
+        def enter() -> None:
+            with store.conversation("c").turn(wait=0):
+                pass
+
+        contextvars.Context().run(enter)
+        yield
+
+    return asked()
+
+
+def test_a_turn_inside_a_turn_is_the_same_turn(store: Store) -> None:
+    chat = store.conversation("c")
+    with chat.turn():
+        with store.conversation("c").turn(wait=0):
+            chat.append(user("a"))
+    assert chat.messages() == [user("a")]
+
+
+def test_a_turn_that_was_taken_over_writes_nothing_more(store: Store) -> None:
+    chat = store.conversation("c")
+    with chat.turn(lease=0.001):
+        chat._log.heartbeat.stop()  # as if this process had been stopped for longer than its lease
+        chat.append(user("mine"))
+        contextless(lambda: take_turn_and_append(store))
+        for write in (
+            lambda: chat.append(user("late")),
+            chat.pop,
+            chat.clear,
+            lambda: chat.sync([]),
+            lambda: chat.draft("late", of="x"),
+        ):
+            with pytest.raises(LeaseLost):
+                write()  # type: ignore[no-untyped-call]
+    assert chat.messages() == [user("mine"), user("theirs")]
+
+
+def take_turn_and_append(store: Store) -> None:
+    with store.conversation("c").turn() as other:
+        other.append(user("theirs"))
+
+
+def contextless(do: Any) -> None:
+    import contextvars
+
+    contextvars.Context().run(do)
+
+
+def test_a_turn_is_renewed_while_it_lasts(store: Store) -> None:
+    chat = store.conversation("c")
+    renewed = threading.Event()
+    with chat.turn(lease=0.06):
+        original = chat._renew
+
+        def renew(turn: Any) -> None:
+            original(turn)
+            renewed.set()
+
+        chat._renew = renew  # type: ignore[method-assign]
+        assert renewed.wait(30)
+        chat.append(user("still mine"))
+    assert chat.messages() == [user("still mine")]
+
+
+# -- following ---------------------------------------------------------------------------------------
+
+
+def test_follow_goes_on_from_a_cursor_without_gaps(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), user("b"))
+    seen = [entry.version for entry in chat.follow(timeout=0)]
+    chat.append(user("c"))
+    assert [entry.message for entry in chat.follow(after=seen[-1], timeout=0)] == [user("c")]
+
+
+def test_follow_sees_what_is_appended_while_it_waits(store: Store) -> None:
+    chat = store.conversation("c")
+    follower = store.conversation("c").follow()
+
+    def write() -> None:
+        for n in range(50):
+            chat.append(user(str(n)))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert [next(follower).message["content"] for _ in range(50)] == [str(n) for n in range(50)]
+    thread.join()
+
+
+def test_follow_of_a_deleted_conversation_ends_with_an_error(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"))
+    follower = chat.follow()
+    next(follower)
+    chat.delete()
+    with pytest.raises(NotFound):
+        next(follower)
+
+
+# -- life --------------------------------------------------------------------------------------------
+
+
+def test_an_expired_conversation_is_invisible_and_can_be_brought_back(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"))
+    chat.expire(timedelta(days=1))
+    info = chat.info()
+    assert info is not None and info.expires_at is not None
+    chat.expire(0)
+    for use in (chat.messages, chat.count, lambda: chat.append(user("b")), lambda: chat.window(100), chat.pop):
+        with pytest.raises(Expired):
+            use()  # type: ignore[operator]
+    assert list(store.conversations()) == []
+    chat.expire(None)
+    assert chat.messages() == [user("a")]
+    chat.expire(0)
+    assert chat.delete()
+    chat.append(user("new"))
+    assert chat.messages() == [user("new")]
+    with pytest.raises(NotFound):
+        store.conversation("none").expire(5)
+
+
+def test_a_conversation_deleted_and_begun_anew_elsewhere_is_noticed(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(*[user(str(n)) for n in range(10)])
+    other = store.conversation("c")
+    other.delete()
+    other.append(user("new life"))
+    assert chat.append(user("here too")).last == 2
+    assert chat.messages() == [user("new life"), user("here too")] and len(chat) == 2
+    chat.sync([user("x")])
+    other.delete()
+    assert chat.sync([user("x")]) == 1
+    assert chat.messages() == [user("x")]
+
+
+def test_conversations_are_listed_by_id(store: Store) -> None:
+    for id in "cab":
+        store.conversation(id).append(user(id))
+    assert [chat.id for chat in store.conversations()] == ["a", "b", "c"]
+    assert [chat.id for chat in store.for_tenant("other").conversations()] == []
+
+
+def test_a_hostile_record_is_an_error_not_a_message(store: Store) -> None:
+    for n, (type, data) in enumerate(
+        [
+            ("message.appended", {"message": "text"}),
+            ("message.appended", ["nothing"]),
+            ("conversation.rewound", {"to": 99, "left": 3}),
+            ("conversation.rewound", {"to": "x"}),
+            ("message.removed", {}),
+            ("conversation.branched", {"parent": "x", "at": 1, "ancestors": []}),
+        ]
+    ):
+        chat = store.conversation(f"c{n}")
+        chat.append(user("a"))
+        stream = store.stream(f"c{n}")
+        stream._key = chat._key
+        stream.append((type, data))
+        with pytest.raises(CorruptRecord):
+            chat.messages()
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def test_export_and_import_round_trip(store: Store, tmp_path: Path) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM, user("a"), call("1"), result("1"), assistant("b"))
+    chat.export_json(tmp_path / "chat.json")
+    other = store.conversation("d")
+    assert other.import_json(tmp_path / "chat.json") == holdfast.Imported(5, True)
+    assert other.import_json(tmp_path / "chat.json").messages == 5
+    assert other.messages() == chat.messages()
+
+
+def test_a_damaged_file_is_refused_untouched_or_salvaged(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    whole = b'[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "us'
+    path.write_bytes(whole)
+    chat = store.conversation("c")
+    with pytest.raises(CorruptFile):
+        chat.import_json(path)
+    assert (chat.messages(), path.read_bytes()) == ([], whole)
+    assert chat.import_json(path, salvage=True) == holdfast.Imported(2, False)
+    assert chat.messages() == [user("a"), assistant("b")]
+
+
+# -- async -------------------------------------------------------------------------------------------
+
+
+def test_the_async_conversation_does_the_same(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            chat = store.conversation("c")
+            await chat.append(SYSTEM, user("a"))
+            pending = await chat.pending
+            assert pending is not None and pending.message == user("a")
+            async with chat.turn():
+                await chat.append(assistant("b"))
+            assert await chat.sync([SYSTEM, user("a"), assistant("b"), user("c")]) == 1
+            assert (await chat.count(), len(await chat.entries(last=2))) == (4, 2)
+            assert await chat.pop() == user("c")
+            fork = await chat.fork("d", at=2)
+            assert await fork.messages() == [SYSTEM, user("a")]
+
+            async def summarise(messages: list[Any]) -> str:
+                return str(len(messages))
+
+            assert await chat.summarize(summarise, keep_last=1)
+            assert await chat.summarize(lambda messages: "plain", keep_last=0)
+            assert len(await chat.window(1000)) == 3
+            await chat.draft("x", of="1")
+            assert [draft.text for draft in await chat.drafts()] == ["x"]
+            assert len(await chat.repair()) == 1 and await chat.validate() == []
+            await chat.export_json(tmp_path / "c.json")
+            assert (await chat.import_json(tmp_path / "c.json")).messages == 4
+            assert [entry.message async for entry in chat.follow(after=1, timeout=0)][0] == user("a")
+            assert await chat.rewind(to=2) > 0
+            await chat.clear()
+            await chat.expire(100)
+            info = await chat.info()
+            assert info is not None and info.messages == 0 and await chat.version() == info.version
+            assert [item.id async for item in store.conversations()] == ["c", "d"]
+            assert await fork.delete() and await chat.delete()
+
+    asyncio.run(main())
+
+
+def test_async_turns_do_not_interleave(url: str) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+
+            async def request(name: str) -> None:
+                chat = store.conversation("c")
+                async with chat.turn():
+                    await chat.append(user(name))
+                    await asyncio.sleep(0)
+                    await chat.append(assistant(name))
+
+            await asyncio.gather(*[request(str(n)) for n in range(5)])
+            messages = await store.conversation("c").messages()
+            for question, answer in zip(messages[::2], messages[1::2], strict=True):
+                assert question["content"] == answer["content"]
+
+    asyncio.run(main())
+
+
+def test_many_tasks_append_to_one_conversation(url: str) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            chat = store.conversation("c")
+            await asyncio.gather(*[chat.append(user(str(n))) for n in range(100)])
+            assert sorted(int(m["content"]) for m in await chat.messages()) == list(range(100))
+            assert await chat.count() == 100
+
+    asyncio.run(main())
