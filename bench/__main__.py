@@ -12,7 +12,7 @@ from shutil import rmtree
 
 from rich.console import Console
 
-from . import _report, appends, imports, processes, reads, space, syncs, throughput
+from . import _report, appends, imports, processes, reads, space, syncs, throughput, turns
 from ._measure import Lab, Result, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -25,8 +25,9 @@ PARTS = {
     "space": space,
     "syncs": syncs,
     "imports": imports,
+    "turns": turns,
 }
-LETTERS = dict(zip("abcdefg", PARTS, strict=True))
+LETTERS = dict(zip("abcdefgh", PARTS, strict=True))
 
 
 def main() -> None:

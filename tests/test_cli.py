@@ -224,3 +224,39 @@ def test_the_demo_notices_half_an_append(ordeal: Ordeal) -> None:
         store.stream(STREAM).append(("job.started", {"job": "d"}))
     ordeal._check([])
     assert (ordeal._tally.torn, ordeal._tally.ok) == (1, False)
+
+
+@pytest.fixture
+def chat_url(tmp_path: Path) -> str:
+    """A store with a conversation in which somebody tries to move the cursor."""
+    path = str(tmp_path / "chats.db")
+    with holdfast.open(path) as store:
+        chat = store.conversation("support-42")
+        chat.append(
+            {"role": "user", "content": "Hello \x1b[2J"}, {"role": "assistant", "content": None, "tool_calls": []}
+        )
+        store.conversation("b").append({"type": "function_call", "call_id": "1"})
+    return path
+
+
+def test_conversations_are_listed_with_their_length(chat_url: str) -> None:
+    assert run("conversations", chat_url).stdout.split() == ["1", "b", "2", "support-42"]
+    lines = run("conversations", chat_url, "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [{"id": "b", "messages": 1}, {"id": "support-42", "messages": 2}]
+
+
+def test_messages_are_printed_without_moving_the_cursor(chat_url: str) -> None:
+    lines = run("messages", chat_url, "support-42").stdout.splitlines()
+    assert lines[0].endswith("user: Hello \\u001b[2J") and "tool_calls" in lines[1]
+    assert run("messages", chat_url, "support-42", "--last", "1").stdout.splitlines() == lines[1:]
+    assert json.loads(run("messages", chat_url, "b", "--json").stdout) == {"type": "function_call", "call_id": "1"}
+
+
+def test_messages_of_a_conversation_that_is_not_there_is_an_error(
+    chat_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run("messages", chat_url, "nobody")
+    assert result.exit_code == 1 and "no conversation 'nobody'" in result.stderr
+    assert run("messages").exit_code == 2
+    monkeypatch.setenv("HOLDFAST_URL", chat_url)
+    assert run("messages", "b").exit_code == 0

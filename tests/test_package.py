@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import AsyncStore, AsyncStream, Store, Stream
+from holdfast import AsyncConversation, AsyncStore, AsyncStream, Conversation, Store, Stream
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,6 +69,8 @@ PUBLIC = [
     "open",
 ]
 
+TWINS = [(Store, AsyncStore), (Stream, AsyncStream), (Conversation, AsyncConversation)]
+
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(holdfast.__all__) == PUBLIC
@@ -89,12 +91,12 @@ def test_importing_holdfast_loads_nothing_optional() -> None:
 def test_every_public_class_and_function_has_a_docstring() -> None:
     for name in PUBLIC:
         assert inspect.getdoc(getattr(holdfast, name)), name
-    for owner in (Store, AsyncStore, Stream, AsyncStream):
+    for owner in (plain_or_awaited for pair in TWINS for plain_or_awaited in pair):
         for name, method in _methods(owner).items():
             assert inspect.getdoc(method), f"{owner.__name__}.{name}"
 
 
-@pytest.mark.parametrize(("plain", "awaited"), [(Store, AsyncStore), (Stream, AsyncStream)])
+@pytest.mark.parametrize(("plain", "awaited"), TWINS)
 def test_the_async_twin_has_the_same_methods_with_the_same_signatures(plain: type, awaited: type) -> None:
     ours, theirs = _methods(plain), _methods(awaited)
     assert ours.keys() == theirs.keys()
@@ -102,7 +104,7 @@ def test_the_async_twin_has_the_same_methods_with_the_same_signatures(plain: typ
         assert _parameters(ours[name]) == _parameters(theirs[name]), name
 
 
-@pytest.mark.parametrize(("plain", "awaited"), [(Store, AsyncStore), (Stream, AsyncStream)])
+@pytest.mark.parametrize(("plain", "awaited"), TWINS)
 def test_the_async_twin_has_the_same_properties(plain: type, awaited: type) -> None:
     only_sync = {"aio"}  # the way from one to the other
     assert _properties(plain) - only_sync == _properties(awaited)

@@ -14,7 +14,7 @@ import typer
 import holdfast
 from holdfast import HoldfastError, Store, StreamInfo
 
-from ._text import event_json, event_line, printable
+from ._text import event_json, event_line, message_line, printable, to_json
 
 app = typer.Typer(
     name="holdfast",
@@ -91,6 +91,38 @@ def read(
             raise _failed(f"tenant {tenant!r} has no stream {stream!r} in this store; check the names")
         for event in events.read(after=after) if last is None else events.last(last):
             typer.echo(line(event))
+
+
+@app.command()
+def conversations(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+    """List the conversations, one per line: number of messages and id."""
+    with _opened(_url(url), tenant) as store:
+        for chat in store.conversations():
+            count = chat.count()
+            typer.echo(to_json({"id": chat.id, "messages": count}) if as_json else f"{count:>9}  {printable(chat.id)}")
+
+
+@app.command()
+def messages(
+    url: Url = None,
+    conversation: Annotated[
+        str | None, typer.Argument(metavar="CONVERSATION", help="The conversation's id.", show_default=False)
+    ] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest N messages.", show_default=False)] = None,
+    tenant: Tenant = "default",
+    as_json: Json = False,
+) -> None:
+    """Print the messages of a conversation, oldest first, one per line; with --json exactly as they are stored."""
+    if conversation is None:  # the store being named by the environment
+        url, conversation = None, url
+    if conversation is None:
+        raise typer.BadParameter("name the conversation: holdfast messages agents.db support-42")
+    with _opened(_url(url), tenant) as store:
+        chat = store.conversation(conversation)
+        if not chat.version():
+            raise _failed(f"tenant {tenant!r} has no conversation {conversation!r} in this store; check the names")
+        for entry in chat.entries(last=last):
+            typer.echo(to_json(entry.message) if as_json else message_line(entry))
 
 
 @app.command()

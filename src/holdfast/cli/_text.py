@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .. import Event
+from .. import Entry, Event
 
 LINE_LENGTH = 200
 
@@ -32,6 +32,15 @@ def event_json(event: Event) -> str:
 def event_line(event: Event) -> str:
     """The event for a person: one line, cut where it gets long."""
     line = f"{event.version:>6}  {event.at:%Y-%m-%d %H:%M:%S}  {printable(event.type)}  {to_json(event.data)}"
+    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+
+
+def message_line(entry: Entry) -> str:
+    """A message for a person: one line, cut where it gets long."""
+    who = str(entry.message.get("role") or entry.message.get("type") or "?")
+    content = entry.message.get("content")
+    said = content if isinstance(content, str) else to_json(entry.message)
+    line = f"{entry.version:>6}  {entry.at:%Y-%m-%d %H:%M:%S}  {printable(who)}: {printable(said)}"
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
 

@@ -257,9 +257,7 @@ class AsyncConversation(Shape):
         """`Conversation.window`, awaited."""
         return await self._run(self._window(max_tokens, system, counter))
 
-    async def summarize(
-        self, fn: Callable[[list[Any]], object | Awaitable[object]], *, keep_last: int = 20
-    ) -> Entry | None:
+    async def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
         """`Conversation.summarize`, awaited; `fn` may be async."""
         part = await self._run(self._chapter(keep_last))
         if part is None:
