@@ -42,15 +42,18 @@ def fit(
     `tail` is the newest messages, oldest first, and `whole` says that there are no others. What stays: `system`, the
     pinned messages before the tail (`pins`) and in it (`pinned`, by index), and in place of what is cut `summary`,
     which stands for all before the tail and for the first `covered` messages in it. The result is in that order, then
-    the history from the cut. `BudgetExceeded` if not even the newest exchange fits.
+    the history from the cut. `BudgetExceeded` if not even the newest exchange fits; `ValueError` if the tail holds no
+    place to begin (`has_cut` tells): read on.
     """
     layout = _Layout(tail, whole, pins, pinned, covered if summary is not None else 0)
+    if not layout.cuts:
+        raise ValueError("a window cannot begin anywhere in this part of the history: read further back")
     costs = [count(one.message) for one in layout.placed]
     kept = list(accumulate((cost if stays else 0 for cost, stays in zip(costs, layout.stays, strict=True)), initial=0))
     total = list(accumulate(costs, initial=0))
     fixed = sum(map(count, system))
     with_summary = fixed + (count(summary) if summary is not None else 0)
-    needed = with_summary + total[-1]
+    needed = 0
     for cut in layout.cuts:
         shortened = not whole or not all(layout.stays[:cut])
         needed = (with_summary if shortened else fixed) + kept[cut] + total[-1] - total[cut]
@@ -99,7 +102,7 @@ def _with_units(placed: Sequence[Placed], starts: Sequence[int], kept: Collectio
     """Which messages stay: those that are pinned, with the rest of their units, and the instructions that come first."""
     stays = [False] * len(placed)
     leading = whole
-    for start, end in zip(starts, [*starts[1:], len(placed)], strict=True):
+    for start, end in zip(starts, [*starts, len(placed)][1:], strict=True):
         unit = placed[start:end]
         leading = leading and all(is_instruction(one.message) for one in unit)
         if leading or any(one.source in kept for one in unit):
@@ -116,6 +119,8 @@ def _after_summary(placed: Sequence[Placed], starts: Sequence[int], opening: Col
         if index in opening:
             break
         found.append(index)
+        if not placed[index].as_stored:
+            found.clear()  # a result whose call may be just before the tail
     return found
 
 

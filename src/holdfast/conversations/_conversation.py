@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -17,11 +16,10 @@ from .._leases import is_dead
 from .._operations import Operation
 from .._tokens import Counter
 from ..backends import Appended
+from ..errors import HoldfastError
 from . import _lifecycle, _windowing
 from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
 from ._shape import IMPORT_BATCH, Shape, as_summary
-
-logger = logging.getLogger("holdfast")
 
 Path = str | os.PathLike[str]
 T = TypeVar("T")
@@ -64,11 +62,11 @@ class Conversation(Shape):
 
     def entries(self, *, last: int | None = None, after: int = 0) -> list[Entry]:
         """The live messages with version, time and meta; with `after`, those of a later version."""
-        return self._run(self._entries(last, after))
+        return self._settle(lambda: self._entries(last, after))
 
     def count(self) -> int:
         """How many live messages there are, after rewinds."""
-        return self._run(self._count())
+        return self._settle(self._count)
 
     def __len__(self) -> int:
         return self.count()
@@ -78,7 +76,7 @@ class Conversation(Shape):
 
     def version(self) -> int:
         """The newest version, 0 if there is no message yet."""
-        return self._run(self._version())
+        return self._settle(self._version)
 
     def window(self, max_tokens: int, *, system: object | None = None, counter: Counter | None = None) -> list[Any]:
         """The newest messages that fit into `max_tokens`, ready to be sent: a history that no provider refuses.
@@ -87,7 +85,7 @@ class Conversation(Shape):
         (`system`, in place of a stored one) and pinned messages stay; a stored summary stands for what is cut.
         `BudgetExceeded` if the newest exchange alone does not fit. `counter` says how many tokens a message takes.
         """
-        return self._run(self._window(max_tokens, system, counter))
+        return self._settle(lambda: self._window(max_tokens, system, counter))
 
     def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
         """Have `fn` summarise all but the newest `keep_last` messages, and store what it returns (text or a message).
@@ -95,14 +93,14 @@ class Conversation(Shape):
         `fn` gets the summary so far, if there is one, and the messages since. The originals stay; windows use the
         summary in place of what they cut. None if there was nothing new to summarise.
         """
-        part = self._run(self._chapter(keep_last))
+        part = self._settle(lambda: self._chapter(keep_last))
         if part is None:
             return None
         return self._summarized(part, self._settle(self._summarizing(part, as_summary(fn(part.messages)))))
 
     def validate(self) -> list[Problem]:
         """What a provider would refuse in the live messages: dangling tool calls, orphan results, …"""
-        return self._run(_windowing.problems(self._key))
+        return self._settle(lambda: _windowing.problems(self._key))
 
     def repair(self) -> list[Problem]:
         """Mend what `validate` finds, and keep an interrupted answer as such. What was mended; again: nothing.
@@ -114,7 +112,7 @@ class Conversation(Shape):
     @property
     def pending(self) -> Entry | None:
         """The user's message that has no complete answer yet."""
-        return self._run(_windowing.pending(self._key))
+        return self._settle(lambda: _windowing.pending(self._key))
 
     @contextmanager
     def turn(self, *, lease: float = 30.0, wait: float | None = None) -> Iterator[Conversation]:
@@ -137,7 +135,10 @@ class Conversation(Shape):
             try:
                 yield self
             finally:
-                self._ended(self._settle(self._ending(turn)))
+                try:
+                    self._ended(self._settle(self._ending(turn)))
+                except HoldfastError as error:
+                    self._not_ended(error)
 
     def pop(self) -> Any | None:
         """Take the newest message out and return it; None if there is none. No two callers get the same one."""
@@ -166,7 +167,7 @@ class Conversation(Shape):
         """
         cursor = self._cursor(after, timeout)
         while True:
-            page: list[Entry] = self._run(cursor.page())
+            page: list[Entry] = self._settle(cursor.page)
             yield from page
             if not page:
                 if cursor.over:
@@ -179,7 +180,7 @@ class Conversation(Shape):
 
     def drafts(self) -> list[Draft]:
         """Answers that were begun and never finished. The next message settles them; `repair` keeps them."""
-        return self._run(self._drafts())
+        return self._settle(self._drafts)
 
     def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> Imported:
         """Append the messages of a JSON file: a list, JSON Lines, or one list per pair of agents (`pair` says which).
@@ -189,8 +190,7 @@ class Conversation(Shape):
         """
         found = read_messages(path, salvage=salvage, pair=pair)
         for at in range(0, len(found.messages), IMPORT_BATCH):
-            name = f"import/{found.digest}/{pair or ''}/{at}"
-            self.append(*found.messages[at : at + IMPORT_BATCH], id=name)
+            self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
         return Imported(len(found.messages), found.complete)
 
     def export_json(self, path: Path) -> None:
@@ -207,10 +207,7 @@ class Conversation(Shape):
 
     def info(self) -> ConversationInfo | None:
         """The conversation at a glance; None if there is none."""
-        return self._run(_lifecycle.info(self._key))
-
-    def _run(self, operation: Operation[T]) -> T:
-        return ops.run(self._log, operation)
+        return self._settle(lambda: _lifecycle.info(self._key))
 
     def _settle(self, make: Callable[[], Operation[T]]) -> T:
         return ops.run_until_settled(self._log, make)
@@ -241,25 +238,25 @@ class AsyncConversation(Shape):
 
     async def entries(self, *, last: int | None = None, after: int = 0) -> list[Entry]:
         """`Conversation.entries`, awaited."""
-        return await self._run(self._entries(last, after))
+        return await self._settle(lambda: self._entries(last, after))
 
     async def count(self) -> int:
         """`Conversation.count`, awaited."""
-        return await self._run(self._count())
+        return await self._settle(self._count)
 
     async def version(self) -> int:
         """`Conversation.version`, awaited."""
-        return await self._run(self._version())
+        return await self._settle(self._version)
 
     async def window(
         self, max_tokens: int, *, system: object | None = None, counter: Counter | None = None
     ) -> list[Any]:
         """`Conversation.window`, awaited."""
-        return await self._run(self._window(max_tokens, system, counter))
+        return await self._settle(lambda: self._window(max_tokens, system, counter))
 
     async def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
         """`Conversation.summarize`, awaited; `fn` may be async."""
-        part = await self._run(self._chapter(keep_last))
+        part = await self._settle(lambda: self._chapter(keep_last))
         if part is None:
             return None
         summary = fn(part.messages)
@@ -269,7 +266,7 @@ class AsyncConversation(Shape):
 
     async def validate(self) -> list[Problem]:
         """`Conversation.validate`, awaited."""
-        return await self._run(_windowing.problems(self._key))
+        return await self._settle(lambda: _windowing.problems(self._key))
 
     async def repair(self) -> list[Problem]:
         """`Conversation.repair`, awaited."""
@@ -278,7 +275,7 @@ class AsyncConversation(Shape):
     @property
     def pending(self) -> Awaitable[Entry | None]:
         """`Conversation.pending`: `await chat.pending`."""
-        return self._run(_windowing.pending(self._key))
+        return self._settle(lambda: _windowing.pending(self._key))
 
     @asynccontextmanager
     async def turn(self, *, lease: float = 30.0, wait: float | None = None) -> AsyncIterator[AsyncConversation]:
@@ -299,7 +296,10 @@ class AsyncConversation(Shape):
             try:
                 yield self
             finally:
-                self._ended(await self._settle(self._ending(turn)))
+                try:
+                    self._ended(await self._settle(self._ending(turn)))
+                except HoldfastError as error:
+                    self._not_ended(error)
 
     async def pop(self) -> Any | None:
         """`Conversation.pop`, awaited."""
@@ -326,7 +326,7 @@ class AsyncConversation(Shape):
 
         cursor = self._cursor(after, timeout)
         while True:
-            page = await self._run(cursor.page())
+            page = await self._settle(cursor.page)
             for entry in page:
                 yield entry
             if not page:
@@ -340,14 +340,13 @@ class AsyncConversation(Shape):
 
     async def drafts(self) -> list[Draft]:
         """`Conversation.drafts`, awaited."""
-        return await self._run(self._drafts())
+        return await self._settle(self._drafts)
 
     async def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> Imported:
         """`Conversation.import_json`, awaited."""
         found = await self._log.in_thread(lambda: read_messages(path, salvage=salvage, pair=pair))
         for at in range(0, len(found.messages), IMPORT_BATCH):
-            name = f"import/{found.digest}/{pair or ''}/{at}"
-            await self.append(*found.messages[at : at + IMPORT_BATCH], id=name)
+            await self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
         return Imported(len(found.messages), found.complete)
 
     async def export_json(self, path: Path) -> None:
@@ -365,10 +364,7 @@ class AsyncConversation(Shape):
 
     async def info(self) -> ConversationInfo | None:
         """`Conversation.info`, awaited."""
-        return await self._run(_lifecycle.info(self._key))
-
-    async def _run(self, operation: Operation[T]) -> T:
-        return await ops.run_async(self._log, operation)
+        return await self._settle(lambda: _lifecycle.info(self._key))
 
     async def _settle(self, make: Callable[[], Operation[T]]) -> T:
         return await ops.run_until_settled_async(self._log, make)

@@ -13,7 +13,7 @@ from .._events import Stored
 from .._operations import Operation
 from .._streams import data_of
 from ..backends import Fields, Head, StreamKey
-from ..errors import CorruptRecord, Expired, LeaseLost
+from ..errors import Conflict, CorruptRecord, Expired, LeaseLost
 from ._entries import Draft, Entry
 from ._fold import (
     APPENDED,
@@ -94,7 +94,7 @@ def _fold_at_record(key: StreamKey, record: int) -> Operation[Fold]:
     """What holds at a record: what its event knew, brought forward over the events since."""
     newest = yield from ops.read(key, after=record + 1, limit=1, reverse=True, plain=True)
     if not newest or newest[0].version != record:
-        raise CorruptRecord(str(key), version=record, what="the record is missing")
+        raise Conflict(str(key), expected=record, actual=0)  # deleted since we looked: look again
     fold = fold_of(key, record, newest[0].envelope)
     behind = fold.seen - fold.base
     while behind + 1 < record:

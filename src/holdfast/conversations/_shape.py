@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any, Final
 
 from .. import _operations as ops
@@ -96,6 +97,8 @@ class Shape:
             raise TypeError("meta is a dict of JSON values")
         new = [self._new(as_message(message), meta, pin) for message in messages]
         stamp, holder = new_stamp(), self._holder()
+        if if_version is not None:
+            self._known = None  # the caller's version is compared with what is there, not with what was
         return self._remembering(
             lambda known: _writing.append_messages(
                 self._key, new, stamp, known=known, id=id, if_version=if_version, holder=holder
@@ -172,6 +175,10 @@ class Shape:
             raise Conflict(str(self._key), expected=part.known.version, actual=part.known.version + 1)
         return entry
 
+    def _import_id(self, digest: str, pair: str | None, at: int) -> str:
+        """An append id for a part of a file, so that the same file again adds nothing."""
+        return f"import/{sha256(f'{digest}/{pair or str()}'.encode()).hexdigest()}/{at}"
+
     # -- life --------------------------------------------------------------------------------------
 
     def _child(self, id: str) -> StreamKey:
@@ -244,6 +251,10 @@ class Shape:
     def _ended(self, held: bool) -> None:
         if not held:
             logger.warning("the turn on %s had been lost before it ended", self._key)
+
+    def _not_ended(self, error: HoldfastError) -> None:
+        """Not a reason to fail: what was said in the turn is stored, and the turn ends by itself."""
+        logger.warning("the turn on %s could not be given back (%s)", self._key, type(error).__name__)
 
     def _waiting(self, wait: float | None) -> Callable[[Held], float]:
         """How long to pause before asking again; raises `Held` when the time is up."""

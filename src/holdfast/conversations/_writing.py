@@ -27,7 +27,6 @@ from ._reading import (
     state_at,
 )
 
-
 MANY: Final = 16
 
 
