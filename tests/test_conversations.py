@@ -142,6 +142,16 @@ def test_a_turn_retried_after_a_lost_answer_is_never_doubled(seed: int) -> None:
         assert [message["content"] for message in store.conversation("c").messages()] == turns
 
 
+def test_what_one_writer_knew_does_not_mislead_another(store: Store) -> None:
+    one, two = store.conversation("c"), store.conversation("c")
+    one.append(user("a"), user("b"), user("c"))
+    two.pop()
+    one.append(user("d"))
+    one.append(user("e"))
+    assert one.messages() == [user(text) for text in "abde"]
+    assert len(store.conversation("c")) == 4
+
+
 def test_meta_and_origin_stay_beside_the_message(store: Store) -> None:
     chat = store.conversation("c")
     with holdfast.correlate("req-7", actor="worker-1"):
@@ -296,6 +306,21 @@ def test_a_window_keeps_system_prompt_and_pins_and_whole_exchanges(store: Store)
     assert everything == [{"role": "system", "content": "Another prompt"}, *chat.messages()[1:]]
 
 
+def test_a_system_message_in_the_middle_is_cut_like_any_other(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM, {"role": "developer", "content": "Be kind."}, user("a"), {"role": "system", "content": "late"})
+    chat.append(assistant("b"), user("c"))
+    assert chat.window(3, counter=one) == [SYSTEM, {"role": "developer", "content": "Be kind."}, user("c")]
+
+
+def test_a_popped_message_is_pinned_no_more(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("fact"), pin=True)
+    assert chat.pop() == user("fact")
+    chat.append(*[user(str(n)) for n in range(10)])
+    assert chat.window(2, counter=one) == [user("8"), user("9")]
+
+
 def test_a_window_too_small_for_the_newest_exchange_says_so(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(user("q"), call("1"), result("1"), assistant("a"))
@@ -304,6 +329,17 @@ def test_a_window_too_small_for_the_newest_exchange_says_so(store: Store) -> Non
     assert (caught.value.needed, caught.value.budget) == (4, 3)
     with pytest.raises(ValueError, match="max_tokens"):
         chat.window(0)
+
+
+def test_the_error_says_what_the_whole_newest_exchange_needs(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("before"), assistant("this"))
+    chat.append(user("q"))
+    for n in range(30):
+        chat.append(call(str(n)), result(str(n)))
+    with pytest.raises(holdfast.BudgetExceeded) as caught:
+        chat.window(10, counter=one)
+    assert caught.value.needed == 61
 
 
 def test_a_window_shows_a_dangling_call_as_interrupted_without_storing_that(store: Store) -> None:
@@ -500,6 +536,20 @@ def test_a_conversation_with_living_forks_is_not_deleted(store: Store) -> None:
     assert grandchild.messages() == [user("a")]
     assert grandchild.delete() and chat.delete()
     assert list(store.conversations()) == []
+
+
+def test_a_fork_whose_parent_was_removed_beneath_it_says_so(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"))
+    fork = chat.fork("d")
+    stream = store.stream("c")
+    stream._key = chat._key
+    stream.delete()
+    with pytest.raises(CorruptRecord, match="forked from"):
+        fork.messages()
+    chat.append(user("another life"))
+    with pytest.raises(CorruptRecord, match="forked from"):
+        fork.messages()
 
 
 # -- turns -------------------------------------------------------------------------------------------

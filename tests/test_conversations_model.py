@@ -21,7 +21,7 @@ class Conversations(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.store = holdfast.open("memory://")
-        self.chat = self.store.conversation("c0")
+        self.chat, self.other = self.store.conversation("c0"), self.store.conversation("c0")
         self.live: list[Any] = []
         self.then: dict[int, list[Any]] = {0: []}
         self.forks = 0
@@ -86,13 +86,18 @@ class Conversations(RuleBasedStateMachine):
         at = data.draw(st.sampled_from(versions))
         self.forks += 1
         self.chat = self.chat.fork(f"c{self.forks}", at=at)
+        self.other = self.store.conversation(self.chat.id)
         self.live = list(self.then[at])
         self.then = {version: live for version, live in self.then.items() if version <= at}
         self.noted()
 
     @rule()
-    def another_process(self) -> None:
+    def a_new_process(self) -> None:
         self.chat = self.store.conversation(self.chat.id)
+
+    @rule()
+    def the_other_process_goes_on(self) -> None:
+        self.chat, self.other = self.other, self.chat
 
     @rule()
     def summarize(self) -> None:
@@ -104,6 +109,7 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def reads_agree(self) -> None:
         assert self.chat.messages() == self.live
+        assert self.other.count() == len(self.live)
         assert self.chat.messages(last=3) == self.live[-3:]
         assert self.chat.count() == len(self.live)
         entries = self.chat.entries()
