@@ -11,10 +11,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from openai import AsyncOpenAI, OpenAI
 from typing_extensions import assert_type
 
 import holdfast
-from holdfast import Appended, AsyncStore, AsyncStream, Event, EventType, Health, Lease, Store, Stream
+from holdfast import (
+    Appended,
+    AsyncConversation,
+    AsyncStore,
+    AsyncStream,
+    Conversation,
+    Entry,
+    Event,
+    EventType,
+    Health,
+    Lease,
+    Problem,
+    Store,
+    Stream,
+)
 from holdfast.backends import Backend
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
@@ -78,6 +93,39 @@ async def the_async_store_has_the_same_names() -> None:
         assert_type(await stream.version(), int)
         assert_type(await store.health(), Health)
     assert_type(await holdfast.aopen("agents.db"), AsyncStore)
+
+
+def a_window_is_what_the_openai_sdk_takes(store: Store, client: OpenAI) -> None:
+    chat = store.conversation("support-42")
+    assert_type(chat, Conversation)
+    answer = client.chat.completions.create(model="gpt-5", messages=chat.window(8000, system="Be brief."))
+    assert_type(chat.append(answer.choices[0].message, id="req-17"), Appended)
+    client.responses.create(model="gpt-5", input=chat.window(8000, counter=lambda message: len(str(message))))
+    client.chat.completions.create(model="gpt-5", messages=chat.messages(last=20))
+
+
+def a_conversation_is_read_and_changed(chat: Conversation) -> None:
+    assert_type(chat.entries(last=3), list[Entry])
+    assert_type(len(chat), int)
+    assert_type(chat.pending, Entry | None)
+    assert_type(chat.repair(), list[Problem])
+    with chat.turn(wait=5) as turn:
+        assert_type(turn, Conversation)
+    assert_type(chat.fork("b", at=3), Conversation)
+    assert_type(chat.summarize(lambda messages: f"{len(messages)} messages", keep_last=4), Entry | None)
+    assert_type(chat.follow(after=3), Iterator[Entry])
+
+
+async def the_async_conversation_has_the_same_names(store: AsyncStore, client: AsyncOpenAI) -> None:
+    chat = store.conversation("support-42")
+    assert_type(chat, AsyncConversation)
+    assert_type(await chat.pending, Entry | None)
+    assert_type(await chat.count(), int)
+    async with chat.turn() as turn:
+        assert_type(turn, AsyncConversation)
+    await client.chat.completions.create(model="gpt-5", messages=await chat.window(8000))
+    assert_type(chat.follow(), AsyncIterator[Entry])
+    assert_type([item async for item in store.conversations()], list[AsyncConversation])
 
 
 def errors_carry_facts(stream: Stream) -> None:

@@ -45,5 +45,20 @@ def turns(url: str, name: str, count: str) -> None:
                 chat.append({"role": "assistant", "content": text})
 
 
+def suspended(url: str, name: str, count: str) -> None:
+    """Take a turn, and write again when told to: by then the process will have been stopped for longer than its lease."""
+    with holdfast.open(url) as store:
+        chat = store.conversation("c")
+        with chat.turn(lease=0.5):
+            chat.append({"role": "user", "content": "before"})
+            say("began")
+            sys.stdin.readline()
+            try:
+                chat.append({"role": "user", "content": "after"})
+                say("written")
+            except holdfast.LeaseLost:
+                say("lost")
+
+
 def main() -> None:
-    {"append": append, "pop": pop, "turns": turns}[sys.argv[1]](*sys.argv[2:])
+    {"append": append, "pop": pop, "turns": turns, "suspended": suspended}[sys.argv[1]](*sys.argv[2:])

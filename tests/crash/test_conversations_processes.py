@@ -22,14 +22,18 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     for process in processes:
         process.kill()
         process.wait()
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
         process.stdout.close()
 
 
 def start(processes: list[subprocess.Popen[str]], what: str, url: str, name: str, count: int) -> subprocess.Popen[str]:
     code = f"import sys; sys.path.append({str(TESTS)!r}); from crash.chatters import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, what, url, name, str(count)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, what, url, name, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     processes.append(process)
     return process
@@ -76,6 +80,21 @@ def test_what_was_acknowledged_before_a_kill_is_there_once(
         assert texts == [f"a {number}" for number in range(len(texts))]
         assert set(acknowledged) <= set(texts)
         assert len(chat) == len(texts)
+
+
+def test_a_process_that_was_suspended_past_its_turn_writes_nothing_more(
+    durable_url: str, started: list[subprocess.Popen[str]]
+) -> None:
+    process = start(started, "suspended", durable_url, "a", 0)
+    assert lines(process, 1) == ["began"]
+    process.send_signal(signal.SIGSTOP)
+    with holdfast.open(durable_url) as store:
+        chat = store.conversation("c")
+        with chat.turn(wait=60):
+            chat.append({"role": "user", "content": "in between"})
+            process.send_signal(signal.SIGCONT)
+            assert process.communicate("go on\n", timeout=60)[0] == "lost\n"
+        assert [message["content"] for message in chat.messages()] == ["before", "in between"]
 
 
 def test_the_turn_of_a_killed_process_is_taken_over_at_once(
