@@ -1,7 +1,8 @@
 # Everything a fresh clone needs, without root and without containers. `make` alone lists the targets.
 #
-# The virtual environment is .venv, made on first use and renewed when pyproject.toml changes.
-#   PYTHON=python3.12   choose the Python for it (3.10 or newer)
+# The virtual environment is .venv, made on first use and renewed when pyproject.toml changes. Frameworks that cannot share
+# it with the others have theirs in .venvs, made and renewed in the same way.
+#   PYTHON=python3.12   choose the Python for them (3.10 or newer)
 #   UV=                 do without uv even if it is installed
 #   KILLS=1000 SEEDS=50000   how long `make soak` runs: kills of each engine, seeds of faults
 
@@ -11,27 +12,41 @@ RUNTIME := $(VENV)/.holdfast-runtime
 DEV := $(VENV)/.holdfast-dev
 UV ?= $(shell command -v uv 2>/dev/null)
 
-CODE := src tests bench
+# Classic AutoGen: dependency groups in pyproject.toml, and the first Python 3 that is too new for one of them.
+CLASSIC := classic-autogen classic-ag2 classic-agentchat
+TOO_NEW_classic-agentchat := 13
+
+CODE := src tests bench examples
 KILLS ?= 1000
 SEEDS ?= 50000
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak clean
+.PHONY: help demo test test-main $(CLASSIC:%=test-%) check bench soak clean
 
 help:
 	@echo "make demo    kill writers with -9 in a loop and see that nothing is lost (20 seconds)"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests: test-main$(CLASSIC:%=, test-%)"
 	@echo "make check   formatting, lint and types"
 	@echo "make bench   measure, and compare with plain SQLite and files"
 	@echo "make soak    the crash tests, for a long time"
-	@echo "make clean   remove everything that was made here, .venv too"
+	@echo "make clean   remove everything that was made here, .venv and .venvs too"
 
 demo: $(RUNTIME)
 	@$(PY) -m holdfast.cli demo
 
-test: $(DEV)
+test: test-main $(CLASSIC:%=test-%)
+
+test-main: $(DEV)
 	$(PY) -m pytest -n 2
+
+$(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
+	@if [ -e $< ]; then \
+	    HOLDFAST_FRAMEWORK=$* .venvs/$*/bin/python -m pytest -p no:cacheprovider tests/frameworks/test_autogen_classic*.py; \
+	else \
+	    printf '\n*** LEFT OUT: $*. It needs a Python below 3.$(TOO_NEW_$*), and none was found. ***\n\n' >&2; \
+	    [ "$(CI)" != true ]; \
+	fi
 
 check: $(DEV)
 	$(PY) -m ruff format --check $(CODE)
@@ -46,7 +61,7 @@ soak: $(DEV)
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py
 
 clean:
-	rm -rf $(VENV) build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venvs build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up: one stamp for what the library needs, one for what its developers need -----------------
@@ -81,3 +96,23 @@ $(DEV): $(RUNTIME)
 	    $(PY) -m pip install --quiet --disable-pip-version-check --group dev; \
 	fi
 	@touch $@
+
+# Without pip in them: the pip of .venv installs there too.
+$(CLASSIC:%=.venvs/%/.holdfast): .venvs/%/.holdfast: pyproject.toml | $(DEV)
+	@set -e; venv=.venvs/$*; python=; \
+	for candidate in $(PY) python3.12 python3.11 python3.10 $(wildcard $(HOME)/.pyenv/versions/3.1[0-2].*/bin/python); do \
+	    if "$$candidate" -c 'import sys; sys.exit(not 10 <= sys.version_info[1] < $(or $(TOO_NEW_$*),99))' >/dev/null 2>&1; \
+	    then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then rm -rf $$venv; exit 0; fi; \
+	if [ ! -x $$venv/bin/python ]; then \
+	    echo "Making $$venv with $$("$$python" --version)"; \
+	    if [ -n "$(UV)" ]; then "$(UV)" venv --quiet --clear --python "$$(command -v "$$python")" $$venv; \
+	    else "$$python" -m venv --clear --without-pip $$venv; fi; \
+	fi; \
+	echo "Installing the framework into $$venv"; \
+	if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $$venv/bin/python --editable . --group $*; \
+	else \
+	    $(PY) -m pip --python $$venv/bin/python install --quiet --disable-pip-version-check --editable . --group $*; \
+	fi; \
+	touch $@

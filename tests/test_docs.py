@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from typer.main import get_command
 
 import holdfast
+from frameworks.model_server import ModelServer
 from holdfast.cli._app import app
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +25,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"# -> (.*)$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+# A page about something that cannot be installed here says which file of tests runs it, where it can.
+ELSEWHERE = re.compile(r"^<!-- run by (\S+) -->$", re.MULTILINE)
 
 # Runs the blocks one after the other in one namespace, with the line numbers of the page in tracebacks.
 RUNNER = """
@@ -33,26 +37,47 @@ for page, line, source in json.load(sys.stdin):
 """
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, page in zip(NAMES, PAGES, strict=True) if BLOCK.search(page.read_text())]
-)
-def test_the_python_on_the_page_runs_and_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
+WITH_PYTHON = [name for name in NAMES if BLOCK.search((ROOT / name).read_text())]
+RUN_HERE = [name for name in WITH_PYTHON if not ELSEWHERE.search((ROOT / name).read_text())]
+
+
+def run_page(name: str, place: Path, *, warnings: str = "error", **environment: str) -> tuple[list[str], list[str]]:
+    """Run the Python on a page; the lines that it printed, and those that the page promises."""
     text = (ROOT / name).read_text()
     blocks = [(name, text.count("\n", 0, found.start(1)), found[1]) for found in BLOCK.finditer(text)]
-    command = [sys.executable, "-W", "error", "-c", RUNNER]
     done = subprocess.run(
-        command, input=json.dumps(blocks), capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False
+        [sys.executable, "-W", warnings, "-c", RUNNER],
+        input=json.dumps(blocks),
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     promised = [line.rstrip() for _, _, source in blocks for line in PRINTED.findall(source)]
-    assert done.stdout.splitlines() == promised
+    return done.stdout.splitlines(), promised
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_the_python_on_the_page_runs_and_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
+    with ModelServer() as server:  # whoever asks a model on the page asks this one
+        model = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+        printed, promised = run_page(name, tmp_path, **model)
+    assert printed == promised
 
 
 def test_the_pages_have_python_to_run() -> None:
-    with_python = [name for name, page in zip(NAMES, PAGES, strict=True) if BLOCK.search(page.read_text())]
-    assert "README.md" in with_python
-    assert "docs/tutorial.md" in with_python
-    assert len(with_python) > 8
+    assert "README.md" in RUN_HERE
+    assert "docs/tutorial.md" in RUN_HERE
+    assert len(RUN_HERE) > 8
+
+
+def test_a_page_that_is_not_run_here_is_run_by_the_tests_that_it_names() -> None:
+    for name in WITH_PYTHON:
+        for tests in ELSEWHERE.findall((ROOT / name).read_text()):
+            assert f'run_page("{name}"' in (ROOT / tests).read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

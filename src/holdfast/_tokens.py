@@ -38,7 +38,9 @@ _FILES: Final = frozenset({"file", "input_file"})
 _IDS: Final = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "index"})
 _UNREAD: Final = _IDS | {"role", "type", "status", "phase", "cache_control", "annotations", "logprobs", "caller"}
 _SEALED: Final = frozenset({"encrypted_content", "signature", "fingerprint"})
-_PARTS: Final = frozenset({"content", "tool_calls", "tool_responses", "summary", "output", "function", "function_call"})
+_PARTS: Final = frozenset(
+    {"content", "tool_calls", "tool_responses", "summary", "output", "function", "function_call", "source"}
+)
 # Some tokenizers overflow their stack, or take quadratic time, on one very long run of the same kind of character.
 _PIECE: Final = 4096
 

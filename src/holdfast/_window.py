@@ -15,6 +15,10 @@ from ._tokens import Counter
 from .errors import BudgetExceeded
 
 
+class NoPlaceToBegin(ValueError):
+    """A window cannot begin anywhere in this part of a history: read further back."""
+
+
 def unit_starts(messages: Sequence[Message]) -> list[int]:
     """The indexes at which a unit begins: there a history can be cut without tearing anything."""
     # Each unit opens after its first message and closes after its last; where none is open, one begins.
@@ -42,12 +46,12 @@ def fit(
     `tail` is the newest messages, oldest first, and `whole` says that there are no others. What stays: `system`, the
     pinned messages before the tail (`pins`) and in it (`pinned`, by index), and in place of what is cut `summary`,
     which stands for all before the tail and for the first `covered` messages in it. The result is in that order, then
-    the history from the cut. `BudgetExceeded` if not even the newest exchange fits; `ValueError` if the tail holds no
-    place to begin (`has_cut` tells): read on.
+    the history from the cut. `BudgetExceeded` if not even the newest exchange fits; `NoPlaceToBegin` if the tail is
+    not the whole and holds no beginning of an exchange: with more of it, there is one.
     """
     layout = _Layout(tail, whole, pins, pinned, covered if summary is not None else 0)
     if not layout.cuts:
-        raise ValueError("a window cannot begin anywhere in this part of the history: read further back")
+        raise NoPlaceToBegin("no exchange begins in this part of the history: read further back")
     costs = [count(one.message) for one in layout.placed]
     kept = list(accumulate((cost if stays else 0 for cost, stays in zip(costs, layout.stays, strict=True)), initial=0))
     total = list(accumulate(costs, initial=0))
@@ -62,11 +66,6 @@ def fit(
             middle = [summary] if summary is not None and shortened else []
             return [*system, *stayed, *middle, *(one.message for one in layout.placed[cut:])]
     raise BudgetExceeded(needed=needed, budget=budget)
-
-
-def has_cut(tail: Sequence[Message], *, whole: bool, covered: int = 0) -> bool:
-    """Whether a window can begin anywhere in this tail; if not, more has to be read to know what is needed."""
-    return bool(_Layout(tail, whole, (), (), covered).cuts)
 
 
 class _Layout:

@@ -1,0 +1,476 @@
+"""State documents: a value that is saved whole and stored as what changed, every version of it.
+
+A document is a stream. Each save is one event: a *keyframe* (the whole value) or a delta on what was there. Every event
+carries in its envelope what reading it takes (`Fold`), so that a reader goes straight to the keyframe it has to begin with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import msgspec
+
+from . import _operations as ops
+from ._blobs import get_blob
+from ._codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
+from ._delta import BadDelta, diff, patch
+from ._events import NewEvent, Stamp, Stored
+from ._ids import append_id, id_texts
+from ._log import Log
+from ._operations import Operation
+from ._streams import append_events, delete_stream, new_stamp
+from .backends import Fields, Head, StreamKey
+from .conversations._shape import seconds, whole_number
+from .errors import Conflict, CorruptRecord, Expired, NotFound, SchemaMismatch, UnsupportedVersion
+
+KEYFRAME: Final = "state.keyframe"
+SAVED: Final = "state.saved"
+CLEARED: Final = "state.cleared"
+EXPIRES: Final = "state.expires"
+
+READ_RATIO: Final = 3
+"""A load reads at most so many times the document."""
+MOST_DELTAS: Final = 10_000
+"""And at most so many records."""
+RECORD_BYTES: Final = 150
+"""What a record takes beside its data, about."""
+
+
+class StateVersion(msgspec.Struct, frozen=True):
+    """One version of a document: when it was saved and by whom. `size` is that of the value as JSON, 0 if it was cleared."""
+
+    version: int
+    time: float
+    by: str | None
+    correlation: str | None
+    size: int
+
+    @property
+    def at(self) -> datetime:
+        """When it was saved, in UTC. Order is by `version`, never by clock."""
+        return datetime.fromtimestamp(self.time, timezone.utc)
+
+
+class Fold(msgspec.Struct, frozen=True, array_like=True):
+    """What holds after an event: the version that a reader begins with, the size of the value, and how much there is to read."""
+
+    base: int
+    size: int
+    read: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A document at a version. `raw` is its value as JSON, None if it was cleared. `ours`: saved by this object."""
+
+    life: bytes
+    version: int
+    raw: bytes | None
+    fold: Fold
+    expires_at: float | None = None
+    ours: bool = False
+
+
+_fold = msgspec.json.Decoder(Fold)
+_write = msgspec.json.Encoder().encode
+
+
+# -- deciding: no I/O ------------------------------------------------------------------------------
+
+
+def next_event(known: Known | None, raw: bytes) -> tuple[NewEvent, Fold]:
+    """What to store so that the document becomes `raw`: what changed, or all of it if that is no more.
+
+    All of it also when a load would otherwise read more than `READ_RATIO` times the document. A keyframe of size v then stands
+    for 3v of keyframe and deltas before it, so all that is stored is at most half as much again as the deltas alone would take.
+    """
+    whole = len(raw) + RECORD_BYTES
+    if known is not None and known.raw is not None:
+        delta = diff(known.raw, raw)
+        read = known.fold.read + len(delta) + RECORD_BYTES
+        few = known.version - known.fold.base < MOST_DELTAS
+        if len(delta) < len(raw) and few and read <= READ_RATIO * whole and _is_readable(delta):
+            return _event(SAVED, delta, Fold(known.fold.base, len(raw), read))
+    version = known.version + 1 if known else 1
+    return _event(KEYFRAME, raw, Fold(version, len(raw), whole))
+
+
+def _is_readable(delta: bytes) -> bool:
+    """Whether a delta stays within the limit on depth, which a deep value may lead it over."""
+    try:
+        decode(delta)
+    except Undecodable:
+        return False
+    return True
+
+
+def _event(type: str, data: bytes, fold: Fold) -> tuple[NewEvent, Fold]:
+    return NewEvent(type, data, fold=_write(fold)), fold
+
+
+def fold_of(key: StreamKey, stored: Stored) -> Fold:
+    """What an event says about reading it."""
+    envelope = stored.envelope
+    if envelope.v != 1 or envelope.type not in (KEYFRAME, SAVED, CLEARED, EXPIRES):
+        raise UnsupportedVersion(f"{key} (version {stored.version}) was stored by a newer Holdfast; deploy that one")
+    try:
+        fold = _fold.decode(envelope.fold)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fold = Fold(0, 0, 0)
+    own = envelope.type in (KEYFRAME, CLEARED)
+    if min(fold.size, fold.read) < 0 or not 0 < fold.base <= stored.version or own != (fold.base == stored.version):
+        raise CorruptRecord(str(key), version=stored.version, what="it does not say what it builds on")
+    return fold
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def find(key: StreamKey, known: Known | None = None) -> Operation[Known | None]:
+    """The document as it is; None if there is none. What is `known` from before is not read again."""
+    head = yield from _living(key)
+    if head is None:
+        return None
+    if known is not None and known.life != head.incarnation:
+        known = None
+    if known is not None and known.version == head.version:
+        return known
+    return (yield from _rebuild(key, head, head.version, known))
+
+
+def at_version(key: StreamKey, version: int) -> Operation[Known]:
+    """The document as it was; `NotFound` if it had no value then."""
+    head = yield from _living(key)
+    if head is None or not 0 < version <= head.version:
+        raise NotFound(f"{key} has no version {version}; history() lists what there is")
+    found = yield from _rebuild(key, head, version, None)
+    if found.raw is None:
+        raise NotFound(
+            f"{key} has no value at version {version}, because it was cleared; history() lists what there is"
+        )
+    return found
+
+
+def history(key: StreamKey) -> Operation[list[StateVersion]]:
+    """All versions, oldest first. Their values are not looked at."""
+    versions: list[StateVersion] = []
+    head = yield from _living(key)
+    at = 0
+    while head is not None and at < head.version:
+        for stored in (yield from _page(key, at, head.version)):
+            fold, envelope, at = fold_of(key, stored), stored.envelope, stored.version
+            if envelope.type != EXPIRES:
+                versions.append(StateVersion(at, envelope.at, envelope.by, envelope.correlation, fold.size))
+    if head is not None:
+        yield from _same_life(key, head)
+    return versions
+
+
+def _living(key: StreamKey) -> Operation[Head | None]:
+    """The head of a document; `Expired` if its time is over."""
+    head = yield from ops.head(key)
+    if head is not None and head.fields.expires_at is not None and head.fields.expires_at <= head.now:
+        raise Expired(str(key), at=head.fields.expires_at)
+    return head
+
+
+def _rebuild(key: StreamKey, head: Head, version: int, known: Known | None) -> Operation[Known]:
+    """The document at a version: its keyframe, or what is `known` if that builds on the same, and the deltas since."""
+    [newest] = yield from _page(key, version - 1, version)
+    fold = fold_of(key, newest)
+    raw, at = None, fold.base - 1
+    if known is not None and known.fold.base == fold.base:
+        raw, at = known.raw, known.version
+    deltas: list[tuple[int, bytes]] = []
+    while at < version:
+        page: Sequence[Stored] = [newest]
+        if at < version - 1:
+            page = yield from _page(key, at, version - 1)
+        for stored in page:
+            at, kind = stored.version, stored.envelope.type
+            if fold_of(key, stored).base != fold.base or (kind == SAVED and raw is None):
+                yield from _same_life(key, head)
+                raise CorruptRecord(str(key), version=at, what="it does not follow from what is before it")
+            if kind == KEYFRAME:
+                raw = yield from _data(key, stored)
+            elif kind == SAVED:
+                deltas.append((at, (yield from _data(key, stored))))
+    yield from _same_life(key, head)
+    if raw is not None:
+        raw = _patched(key, fold.base, raw, deltas)
+    return Known(head.incarnation, version, raw, fold, head.fields.expires_at)
+
+
+def _patched(key: StreamKey, base: int, raw: bytes, deltas: Sequence[tuple[int, bytes]]) -> bytes:
+    try:
+        return patch(raw, [delta for _, delta in deltas])
+    except BadDelta as error:
+        raise CorruptRecord(str(key), version=deltas[error.index][0], what=error.what) from None
+    except Undecodable as error:
+        raise CorruptRecord(str(key), version=base, what=error.what) from None
+
+
+def _page(key: StreamKey, after: int, last: int) -> Operation[list[Stored]]:
+    """One page of events up to a version that is there, unless the document was deleted meanwhile: then `Conflict`."""
+    page = yield from ops.read(key, after=after, limit=last - after)
+    if not page:
+        raise Conflict(str(key), expected=last, actual=0)
+    return page
+
+
+def _same_life(key: StreamKey, head: Head) -> Operation[None]:
+    """`Conflict` if what was read may belong to two lives of the document."""
+    now = yield from ops.head(key)
+    if now is None or now.incarnation != head.incarnation:
+        raise Conflict(str(key), expected=head.version, actual=now.version if now else 0)
+
+
+def _data(key: StreamKey, stored: Stored) -> Operation[bytes]:
+    blob = stored.envelope.blob
+    return bytes(stored.envelope.data) if blob is None else (yield from get_blob(key, blob))
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def save(
+    key: StreamKey, raw: bytes, stamp: Stamp, known: Known | None, *, if_version: int | None = None, look: bool = False
+) -> Operation[Known]:
+    """Make `raw` the value. What is `known` from before spares looking: if it is out of date, the append is a `Conflict`.
+
+    Not where more depends on it than the delta: whether there is anything to write, the version asked for, the time to live.
+    """
+    asked = if_version is not None and known is not None and known.version != if_version
+    if look or asked or known is None or known.raw == raw or known.expires_at is not None:
+        known = yield from find(key, known)
+    version = known.version if known else 0
+    if if_version is not None and version != if_version:
+        raise Conflict(str(key), expected=if_version, actual=version)
+    if known is not None and known.raw == raw:
+        return known
+    event, fold = next_event(known, raw)
+    life = known.life if known else append_id(stamp.id)
+    yield from _put(key, event, stamp, version, life, read=known is None or not known.ours)
+    return Known(life, version + 1, raw, fold, known.expires_at if known else None, ours=True)
+
+
+def _put(
+    key: StreamKey,
+    event: NewEvent,
+    stamp: Stamp,
+    version: int,
+    life: bytes,
+    *,
+    read: bool = True,
+    fields: Fields | None = None,
+) -> Operation[None]:
+    """Append at a version that was `read`, or that this process appended itself."""
+    # The log compares with what it last knew of the stream, which may be older than what was read, and refuses; but not
+    # an append with an id, for which it asks the engine.
+    name = id_texts(stamp.id, 1)[0] if read else None
+    yield from append_events(key, [event], stamp, id=name, expected=version, incarnation=life, fields=fields)
+
+
+def rollback(key: StreamKey, version: int, stamp: Stamp) -> Operation[Known]:
+    """Save once more what was there at a version."""
+    known = yield from find(key)
+    old = yield from at_version(key, version)
+    assert old.raw is not None
+    return (yield from save(key, old.raw, stamp, known))  # a `Conflict` if the two are from different lives
+
+
+def clear(key: StreamKey, stamp: Stamp) -> Operation[None]:
+    """Make it a document without a value; its versions stay."""
+    head = yield from _living(key)
+    if head is None:
+        return
+    [newest] = yield from _page(key, head.version - 1, head.version)
+    if fold_of(key, newest).size:
+        event, _ = _event(CLEARED, b"null", Fold(head.version + 1, 0, 0))
+        yield from _put(key, event, stamp, head.version, head.incarnation)
+
+
+def expire(key: StreamKey, ttl: float | None, stamp: Stamp) -> Operation[None]:
+    """Set or lift the end of a document's life, by the engine's clock."""
+    head = yield from ops.head(key)
+    if head is None:
+        raise NotFound(f"{key} was never saved, so it cannot expire; save it first")
+    [newest] = yield from _page(key, head.version - 1, head.version)
+    at = None if ttl is None else head.now + ttl
+    fields = msgspec.structs.replace(head.fields, expires_at=at)
+    event, _ = _event(EXPIRES, encode({"at": at}), fold_of(key, newest))
+    yield from _put(key, event, stamp, head.version, head.incarnation, fields=fields)
+
+
+def version(key: StreamKey) -> Operation[int]:
+    """The newest version, 0 if there is none."""
+    head = yield from ops.head(key)
+    return head.version if head else 0
+
+
+# -- facades ---------------------------------------------------------------------------------------
+
+
+class _Shape:
+    """What a document and its async twin share. `_known` is what this object last saw; it is never believed unchecked."""
+
+    def __init__(self, log: Log, key: StreamKey, type: Any) -> None:
+        check_declared(type)
+        self._log, self._key, self._type = log, key, type
+        self._known: Known | None = None
+
+    @property
+    def id(self) -> str:
+        return self._key.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key.id!r}>"
+
+    def _saving(self, value: object, if_version: int | None) -> Callable[[], Operation[Known]]:
+        """What makes the operation of a save. The value is taken here: what the caller does to it later does not matter."""
+        if if_version is not None:
+            whole_number(if_version, "if_version")
+        raw = encode_as(value, self._type)
+        if self._type is not Any:
+            raw = _write(decode(raw))  # a model may write its JSON in a way of its own; equal values have equal bytes
+        stamp, known, look = new_stamp(), self._known, False
+
+        def make() -> Operation[Known]:
+            nonlocal look
+            self._known = None  # until this is done: what could not be saved upon is not to be trusted again
+            operation = save(self._key, raw, stamp, known, if_version=if_version, look=look)
+            look = True
+            return operation
+
+        return make
+
+    def _rolling(self, version: int) -> Callable[[], Operation[Known]]:
+        whole_number(version, "version")
+        stamp = new_stamp()
+        return lambda: rollback(self._key, version, stamp)
+
+    def _looking(self, version: int) -> Callable[[], Operation[Known]]:
+        whole_number(version, "version")
+        return lambda: at_version(self._key, version)
+
+    def _clearing(self) -> Callable[[], Operation[None]]:
+        stamp = new_stamp()
+        return lambda: clear(self._key, stamp)
+
+    def _expiring(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
+        after, stamp = None if ttl is None else seconds(ttl, "ttl"), new_stamp()
+        return lambda: expire(self._key, after, stamp)
+
+    def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
+        return lambda: delete_stream(self._key, new_stamp(), reason)
+
+    def _keep(self, known: Known) -> int:
+        self._known = known
+        return known.version
+
+    def _value(self, known: Known | None, default: Any = None) -> Any:
+        """The value, made anew for each caller."""
+        if known is None or known.raw is None:
+            return default
+        try:
+            return decode_as(known.raw, self._type)
+        except Undecodable as error:
+            raise SchemaMismatch(str(self._key), version=known.version, type=SAVED, what=error.what) from None
+
+
+class State(_Shape):
+    """A document that is saved whole. Only what changed is stored, and every version stays readable."""
+
+    def save(self, value: object, *, if_version: int | None = None) -> int:
+        """Make this the value; the version it has. Durable when this returns; an equal value writes nothing.
+
+        With `if_version` the document must be at that version (0: it must not exist), else `Conflict` and nothing is
+        written. Without, the last writer wins, and what the others saved stays in the history.
+        """
+        make = self._saving(value, if_version)
+        if if_version is not None:
+            return self._keep(ops.run(self._log, make()))
+        return self._keep(ops.run_until_settled(self._log, make))
+
+    def load(self, default: Any = None) -> Any:
+        """The value, or `default` if there is none: never saved, cleared, or deleted. It is yours to change."""
+        self._known = known = ops.run_until_settled(self._log, lambda: find(self._key, self._known))
+        return self._value(known, default)
+
+    def version(self) -> int:
+        """The newest version, 0 if it was never saved."""
+        return ops.run(self._log, version(self._key))
+
+    def history(self) -> list[StateVersion]:
+        """Every version, oldest first."""
+        return ops.run_until_settled(self._log, lambda: history(self._key))
+
+    def at(self, version: int) -> Any:
+        """The value as it was at a version; `NotFound` if there was none."""
+        return self._value(ops.run_until_settled(self._log, self._looking(version)))
+
+    def rollback(self, version: int) -> int:
+        """Save again what was there at a version; the new version. Nothing in between is lost."""
+        return self._keep(ops.run_until_settled(self._log, self._rolling(version)))
+
+    def clear(self) -> None:
+        """Leave the document without a value. Its versions stay, and so does its id."""
+        ops.run_until_settled(self._log, self._clearing())
+
+    def expire(self, ttl: float | timedelta | None) -> None:
+        """Let it expire after so many seconds: from then on `load` and `save` raise `Expired`. None lifts that, and revives it."""
+        ops.run_until_settled(self._log, self._expiring(ttl))
+
+    def delete(self, *, reason: str = "deleted by the program") -> bool:
+        """Delete the document with all its versions; False if there was none. The audit stream keeps that and why."""
+        return ops.run_until_settled(self._log, self._deleting(reason))
+
+
+class AsyncState(_Shape):
+    """A `State` whose methods are awaited."""
+
+    def save(self, value: object, *, if_version: int | None = None) -> Coroutine[Any, Any, int]:
+        """`State.save`, awaited. The value is taken when this is called: what is done to it before the `await` does not matter.
+
+        If cancelled while the write is under way, it may have been stored. To repeat it is harmless.
+        """
+        return self._saved(self._saving(value, if_version), once=if_version is not None)
+
+    async def _saved(self, make: Callable[[], Operation[Known]], *, once: bool) -> int:
+        if once:
+            return self._keep(await ops.run_async(self._log, make()))
+        return self._keep(await ops.run_until_settled_async(self._log, make))
+
+    async def load(self, default: Any = None) -> Any:
+        """`State.load`, awaited."""
+        self._known = known = await ops.run_until_settled_async(self._log, lambda: find(self._key, self._known))
+        return self._value(known, default)
+
+    async def version(self) -> int:
+        """`State.version`, awaited."""
+        return await ops.run_async(self._log, version(self._key))
+
+    async def history(self) -> list[StateVersion]:
+        """`State.history`, awaited."""
+        return await ops.run_until_settled_async(self._log, lambda: history(self._key))
+
+    async def at(self, version: int) -> Any:
+        """`State.at`, awaited."""
+        return self._value(await ops.run_until_settled_async(self._log, self._looking(version)))
+
+    async def rollback(self, version: int) -> int:
+        """`State.rollback`, awaited."""
+        return self._keep(await ops.run_until_settled_async(self._log, self._rolling(version)))
+
+    async def clear(self) -> None:
+        """`State.clear`, awaited."""
+        await ops.run_until_settled_async(self._log, self._clearing())
+
+    async def expire(self, ttl: float | timedelta | None) -> None:
+        """`State.expire`, awaited."""
+        await ops.run_until_settled_async(self._log, self._expiring(ttl))
+
+    async def delete(self, *, reason: str = "deleted by the program") -> bool:
+        """`State.delete`, awaited."""
+        return await ops.run_until_settled_async(self._log, self._deleting(reason))

@@ -1,0 +1,88 @@
+"""What is stored beside AutoGen's state: which tasks were given, how far the newest one got, and what was counted.
+
+AutoGen's state knows what was said, but not what was asked for: whether a run had ended when the process did, and whether a
+task that comes in is a new one or the same one again. That is decided here, without I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from autogen_agentchat.messages import BaseChatMessage, TextMessage
+
+from ..errors import UnsupportedVersion
+from ._autogen_states import Message
+
+Task = str | BaseChatMessage | Sequence[BaseChatMessage]
+
+
+class Run(msgspec.Struct, omit_defaults=True):
+    """One run: where in all that was said it begins, of how many messages its task is, and why it stopped."""
+
+    begin: int
+    asked: int = 0
+    stop_reason: str | None = None
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """The runs so far, oldest first, and the state of the newest."""
+
+    v: int = 1
+    autogen: str = ""
+    runs: list[Run] = []
+    owed: int = 0
+    """How many messages at the end of `said` an agent has not had: its task, until its first step is done."""
+    finished: bool = True
+    seen: bool = True
+    """Whether the program has had the result: it has asked for something else since, or left the block."""
+    shown: list[int] = []
+    """How many messages the termination condition was shown in each call since it began to count."""
+    said: list[Message] = []
+    """All that was said, where AutoGen's state does not keep that."""
+
+    def find(self, asked: Sequence[BaseChatMessage], said: Sequence[Message]) -> int | None:
+        """Which run has this task: by the messages' ids, or, for the newest if its result was not seen, by what they say."""
+        ids = [message.id for message in asked]
+        for index in range(len(self.runs) - 1, -1, -1):
+            task = self.task(index, said)
+            if task and [message["id"] for message in task] == ids:
+                return index
+        newest = len(self.runs) - 1
+        if self.runs and not self.seen and _contents(self.task(newest, said)) == _contents([m.dump() for m in asked]):
+            return newest
+        return None
+
+    def task(self, run: int, said: Sequence[Message]) -> list[Message]:
+        begin = self.runs[run].begin
+        return list(said[begin : begin + self.runs[run].asked])
+
+    def said_in(self, run: int, said: Sequence[Message]) -> list[Message]:
+        """What was said in a run, its task first."""
+        end = self.runs[run + 1].begin if run + 1 < len(self.runs) else len(said)
+        return list(said[self.runs[run].begin : end])
+
+
+def record_of(data: Any, id: str) -> Record:
+    """The stored record."""
+    if data.get("v", 1) != 1:
+        raise UnsupportedVersion(f"the state {id!r} was saved by a newer Holdfast; deploy that one")
+    return msgspec.convert(data, Record)
+
+
+def messages_of(task: Task | None) -> list[BaseChatMessage] | None:
+    """A task in any form that AutoGen takes, as messages."""
+    if task is None:
+        return None
+    if isinstance(task, str):
+        return [TextMessage(content=task, source="user")]
+    messages = [task] if isinstance(task, BaseChatMessage) else list(task)
+    if not messages:
+        raise ValueError("a task is a text or at least one message; without one, leave it out")
+    return messages
+
+
+def _contents(messages: Sequence[Any]) -> list[Message]:
+    """What messages say, without what is new each time they are made."""
+    return [{key: value for key, value in message.items() if key not in ("id", "created_at")} for message in messages]

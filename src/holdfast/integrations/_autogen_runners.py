@@ -1,0 +1,150 @@
+"""What runs: a team, an agent by itself, or a team of another kind, each as the rest of the integration sees it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol
+
+from autogen_agentchat.base import ChatAgent, TaskResult, Team
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    HandoffMessage,
+    MessageFactory,
+    ModelClientStreamingChunkEvent,
+    ToolCallExecutionEvent,
+)
+from autogen_core import CancellationToken
+
+from ._autogen_states import Message, State, context_of
+
+Item = BaseAgentEvent | BaseChatMessage | TaskResult
+
+
+class Moment(NamedTuple):
+    """What is to be stored: a state that is whole, and what belongs to it."""
+
+    state: State
+    shown: list[int]
+    """How many messages the termination condition was shown in each call since it began to count."""
+    said: list[Message]
+    """What was said, where the state does not have that."""
+    owed: int = 0
+    """How many messages at the end of that are not in the state."""
+    finished: bool = False
+    stop_reason: str | None = None
+
+
+Store = Callable[[Moment], Awaitable[None]]
+
+
+class Runner(Protocol):
+    """A team or an agent, as the rest of the integration sees it."""
+
+    name: str
+
+    async def enter(self) -> State:
+        """Get ready for a block; the state it has."""
+        ...
+
+    async def halt(self) -> None:
+        """End a run that was left in the middle. What was stored of it stays."""
+        ...
+
+    async def leave(self) -> None: ...
+
+    async def load(self, state: State, shown: Sequence[int]) -> None:
+        """Take on a state, whatever was there before."""
+        ...
+
+    def thread(self, state: State, said: list[Message]) -> list[Message]:
+        """All that was said."""
+        ...
+
+    def create(self, message: Message) -> BaseAgentEvent | BaseChatMessage: ...
+
+    def items(
+        self,
+        task: list[BaseChatMessage] | None,
+        token: CancellationToken,
+        output: bool,
+        said: list[Message],
+        store: Store,
+    ) -> AsyncGenerator[Item, None]:
+        """Run. What is said is stored before it is handed on."""
+        ...
+
+
+def as_seen(create: Callable[[Message], Any]) -> Callable[[Message], list[Message]]:
+    """How a message looks in a model's context."""
+
+    def seen(message: Message) -> list[Message]:
+        made = create(message)
+        before = made.context if isinstance(made, HandoffMessage) else []
+        return [each.model_dump() for each in (*before, made.to_model_message())]
+
+    return seen
+
+
+class SoloRunner:
+    """An agent by itself, or a team with an inside of its own. Its stream goes on only when it is read."""
+
+    def __init__(self, runner: ChatAgent | Team) -> None:
+        self.name = runner.name
+        self._runner = runner
+        self._factory = MessageFactory()
+        for kind in runner.produced_message_types if isinstance(runner, ChatAgent) else ():
+            if not self._factory.is_registered(kind):
+                self._factory.register(kind)
+
+    async def enter(self) -> State:
+        return dict(await self._runner.save_state())
+
+    async def halt(self) -> None:
+        """Nothing goes on unless it is read."""
+
+    async def leave(self) -> None:
+        """Nothing was changed."""
+
+    async def load(self, state: State, shown: Sequence[int]) -> None:
+        await self._runner.load_state(state)
+
+    def thread(self, state: State, said: list[Message]) -> list[Message]:
+        return said
+
+    def create(self, message: Message) -> BaseAgentEvent | BaseChatMessage:
+        return self._factory.create(message)
+
+    async def items(
+        self,
+        task: list[BaseChatMessage] | None,
+        token: CancellationToken,
+        output: bool,
+        said: list[Message],
+        store: Store,
+    ) -> AsyncGenerator[Item, None]:
+        asked = {id(message) for message in task or ()}
+        said = [*said, *(dict(message.dump()) for message in task or ())]
+        if task is not None:
+            await store(Moment(dict(await self._runner.save_state()), [], said, owed=len(task)))
+        held: BaseChatMessage | None = None
+        stream = self._runner.run_stream(task=task, cancellation_token=token, output_task_messages=output)
+        async with aclosing(stream) as items:
+            async for item in items:
+                if isinstance(item, TaskResult):
+                    state = dict(await self._runner.save_state())
+                    await store(Moment(state, [], said, finished=True, stop_reason=item.stop_reason))
+                elif not isinstance(item, ModelClientStreamingChunkEvent) and id(item) not in asked:
+                    said = [*said, dict(item.dump())]
+                if isinstance(item, ToolCallExecutionEvent):
+                    state = dict(await self._runner.save_state())
+                    if context_of(state):  # ends with the results now, which is as good a place as any to go on from
+                        await store(Moment(state, [], said))
+                if held is not None:
+                    yield held
+                    held = None
+                if isinstance(item, BaseChatMessage) and id(item) not in asked:
+                    held = item  # the answer, if the result comes next, and stored by then
+                else:
+                    yield item

@@ -1,0 +1,1 @@
+"""Integrations, tested with the real frameworks against a scripted model on this machine."""
