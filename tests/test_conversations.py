@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -637,6 +638,15 @@ def contextless(do: Any) -> None:
     import contextvars
 
     contextvars.Context().run(do)
+
+
+def test_health_tells_who_has_a_turn(store: Store) -> None:
+    assert store.health().oldest_lease is None
+    chat = store.conversation("c")
+    with chat.turn():
+        lease = store.health().oldest_lease
+        assert lease is not None and lease.stream == "c" and str(os.getpid()) in lease.owner
+    assert store.health().oldest_lease is None
 
 
 def test_a_turn_is_renewed_while_it_lasts(store: Store) -> None:

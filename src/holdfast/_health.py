@@ -73,7 +73,11 @@ def _count(tenant: str, kind: str) -> Operation[int]:
 
 
 def _oldest_lease(tenant: str) -> Operation[Lease | None]:
-    for head in (yield from ops.due(tenant, "task")):
-        if head.fields.owner is not None and head.fields.due_at is not None:
-            return Lease(head.stream.id, head.fields.owner, head.fields.due_at)
-    return None
+    """The lease that ends first: of a task, or of a conversation's turn."""
+    found: list[Lease] = []
+    for kind in ("task", "conversation"):
+        for head in (yield from ops.due(tenant, kind)):
+            if head.fields.owner is not None and head.fields.due_at is not None:
+                found.append(Lease(head.stream.id, head.fields.owner, head.fields.due_at))
+                break
+    return min(found, key=lambda lease: lease.until, default=None)
