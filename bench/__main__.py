@@ -12,7 +12,7 @@ from shutil import rmtree
 
 from rich.console import Console
 
-from . import _report, appends, imports, processes, reads, space, syncs, throughput, turns
+from . import _report, appends, imports, processes, reads, space, states, syncs, throughput, turns
 from ._measure import Lab, Result, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -26,8 +26,9 @@ PARTS = {
     "syncs": syncs,
     "imports": imports,
     "turns": turns,
+    "states": states,
 }
-LETTERS = dict(zip("abcdefgh", PARTS, strict=True))
+LETTERS = dict(zip("abcdefghi", PARTS, strict=True))
 
 
 def main() -> None:

@@ -457,6 +457,16 @@ def test_an_interrupted_answer_is_kept_as_such(store: Store) -> None:
     assert (chat.drafts(), chat.repair(), chat.pending) == ([], [], None)
 
 
+def test_of_several_attempts_at_an_answer_the_newest_is_kept(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("q"))
+    chat.draft("first try", of="1")
+    chat.draft("second try", of="2")
+    assert [draft.text for draft in chat.drafts()] == ["first try", "second try"]
+    chat.repair()
+    assert chat.messages() == [user("q"), assistant("second try")]
+
+
 def test_a_finished_answer_settles_its_draft(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(user("q"))

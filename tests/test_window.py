@@ -339,6 +339,13 @@ def test_a_pinned_pair_that_reading_parted_comes_together_again() -> None:
     assert window == [call("1"), result("1"), user("e")]
 
 
+def test_pinned_reasoning_is_not_taken_for_that_of_the_first_message_that_was_read() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": []}
+    tail = [{"type": "message", "role": "assistant", "content": "d"}, user("e")]
+    assert fit(tail, budget=9, count=one, whole=False, pins=[thought]) == [user("e")]
+    assert fit(tail, budget=9, count=one, whole=False, pins=[thought], pinned=[0]) == [thought, *tail]
+
+
 def test_a_result_whose_call_was_not_read_is_no_place_to_begin() -> None:
     tail = [result("1"), said("d"), user("e")]
     assert fit(tail, budget=9, count=one, whole=False) == [user("e")]

@@ -35,6 +35,7 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance import DurableBackendConformance
+from holdfast.integrations.openai import Answer, AsyncPieces, Pieces, complete
 
 
 @dataclass
@@ -102,6 +103,18 @@ def a_window_is_what_the_openai_sdk_takes(store: Store, client: OpenAI) -> None:
     assert_type(chat.append(answer.choices[0].message, id="req-17"), Appended)
     client.responses.create(model="gpt-5", input=chat.window(8000, counter=lambda message: len(str(message))))
     client.chat.completions.create(model="gpt-5", messages=chat.messages(last=20))
+
+
+def a_completion_is_typed_by_its_client(store: Store, client: OpenAI) -> None:
+    chat = store.conversation("support-42")
+    assert_type(complete(client, chat, model="gpt-5", window=8000), Answer)
+    assert_type(complete(client, chat, model="gpt-5", stream=True), Pieces)
+
+
+async def an_async_completion_is_awaited(store: AsyncStore, client: AsyncOpenAI) -> None:
+    chat = store.conversation("support-42")
+    assert_type(await complete(client, chat, model="gpt-5", api="responses"), Answer)
+    assert_type(complete(client, chat, model="gpt-5", stream=True), AsyncPieces)
 
 
 def a_conversation_is_read_and_changed(chat: Conversation) -> None:

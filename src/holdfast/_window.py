@@ -57,9 +57,10 @@ def fit(
     total = list(accumulate(costs, initial=0))
     fixed = sum(map(count, system))
     with_summary = fixed + (count(summary) if summary is not None else 0)
+    first_to_go = [*layout.stays, False].index(False)
     needed = 0
     for cut in layout.cuts:
-        shortened = not whole or not all(layout.stays[:cut])
+        shortened = not whole or cut > first_to_go
         needed = (with_summary if shortened else fixed) + kept[cut] + total[-1] - total[cut]
         if needed <= budget:
             stayed = [one.message for one, stays in zip(layout.placed[:cut], layout.stays, strict=False) if stays]

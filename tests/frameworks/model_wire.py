@@ -73,6 +73,8 @@ def check_chat(messages: Sequence[Body]) -> None:
             break
         else:
             open_calls = {call["id"] for call in message.get("tool_calls") or ()}
+            if not open_calls and all(message.get(key) is None for key in ("content", "refusal", "function_call")):
+                raise Refused("Invalid value for 'content': expected a string, got null.")
     if open_calls:
         raise Refused("An assistant message with 'tool_calls' must be followed by tool messages for each tool_call_id.")
 

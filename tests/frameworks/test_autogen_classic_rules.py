@@ -435,7 +435,8 @@ def test_context_variables_come_back_as_far_as_they_are_json(store: holdfast.Sto
         assert assistant.context_variables.contains("handle")
         assert not assistant.context_variables.contains("once")
         assistant, user = play()
-        persisted(store, "chat", assistant, user).__enter__()
+        with persisted(store, "chat", assistant, user):
+            pass
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

@@ -232,9 +232,14 @@ def starred(*a: int) -> None:
     pass
 
 
+def unknown(a: Forecast) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ({"tools": [unknown]}, "give the schema in tools= and the function in functions="),
         ({"tools": [untyped]}, "say what type a of untyped"),
         ({"tools": [starred]}, "plain named parameters"),
         ({"tools": ["add"]}, "a tool is a function"),

@@ -39,12 +39,9 @@ def repair(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[list[P
         else:
             data = _fold.Replaced(problem.version, fix.message, fix.kind)
             events.append(new_event(_fold.REPLACED, data, known.fold))
-    for draft in (yield from drafts(key, known)):
+    for draft in (yield from drafts(key, known))[-1:]:  # earlier ones were attempts at the same answer
         found.append(Problem(known.version, "interrupted answer", "an answer was cut off while it was streamed"))
-        answer = {
-            "message": {"role": "assistant", "content": draft.text},
-            "meta": {"interrupted": True, "of": draft.of},
-        }
+        answer = {"message": {"role": "assistant", "content": draft.text}, "meta": {"interrupted": True, "of": draft.of}}
         events.append(NewEvent(_fold.APPENDED, encode(answer), 1, _fold.encoded(known.fold)))
     if events:
         yield from put(key, known, events, stamp, expected=known.record)

@@ -42,8 +42,6 @@ Store = Callable[[Moment], Awaitable[None]]
 class Runner(Protocol):
     """A team or an agent, as the rest of the integration sees it."""
 
-    name: str
-
     async def enter(self) -> State:
         """Get ready for a block; the state it has."""
         ...
@@ -91,7 +89,6 @@ class SoloRunner:
     """An agent by itself, or a team with an inside of its own. Its stream goes on only when it is read."""
 
     def __init__(self, runner: ChatAgent | Team) -> None:
-        self.name = runner.name
         self._runner = runner
         self._factory = MessageFactory()
         for kind in runner.produced_message_types if isinstance(runner, ChatAgent) else ():

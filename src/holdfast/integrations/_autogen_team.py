@@ -81,7 +81,6 @@ class TeamRunner:
             raise TypeError(
                 f"teams of this AutoGen have no {missing[0]}: it is too old or too new for this integration"
             )
-        self.name = team.name
         self._team = team
         self._gate = _gates.setdefault(team, Gate(team._termination_condition))
         self._newest: _Run | None = None

@@ -25,7 +25,7 @@ class Hooks:
         self._recorder, self._memory = recorder, memory
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._listening = False
-        self.key = frozenset(map(id, memory.listeners))
+        self.agents = frozenset(map(id, memory.listeners))
 
     def install(self) -> None:
         self._listening = True

@@ -44,7 +44,13 @@ class Toolbox:
         if name is None or not callable(function):
             raise TypeError("a tool is a function with a name, or a schema as the API takes it")
         shape = _arguments_of(function, name)
-        [schema], parts = msgspec.json.schema_components([shape], ref_template=DEFINITIONS + "{name}")
+        try:
+            [schema], parts = msgspec.json.schema_components([shape], ref_template=DEFINITIONS + "{name}")
+        except TypeError as error:
+            raise TypeError(
+                f"a parameter of {name}() has a type that is not known here ({error}); "
+                "give the schema in tools= and the function in functions="
+            ) from error
         parameters = parts.pop(schema["$ref"].removeprefix(DEFINITIONS))
         parameters.pop("title", None)
         if parts:

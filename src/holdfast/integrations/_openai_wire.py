@@ -65,7 +65,7 @@ class ChatCompletions:
 
     def said(self, response: Any) -> Said:
         choice = response.choices[0]
-        return Said([plain(choice.message)], _noted(response, choice.finish_reason))
+        return Said([_sendable(plain(choice.message))], _noted(response, choice.finish_reason))
 
     def listener(self) -> Listener:
         return _ChatListener()
@@ -101,7 +101,13 @@ class _ChatListener:
             raise NoAnswer("the stream ended before the answer did; nothing was stored, ask again")
         if self._calls:
             self._message["tool_calls"] = [call for _, call in sorted(self._calls.items())]
-        return Said([self._message], self._meta)
+        return Said([_sendable(self._message)], self._meta)
+
+
+def _sendable(message: Message) -> Message:
+    """A message as it is, unless it says nothing at all: the API does not take back its own null."""
+    silent = not any(value for key, value in message.items() if key != "role")
+    return {**message, "content": ""} if silent else message
 
 
 def _merge(whole: Message, delta: Message) -> None:

@@ -1,4 +1,4 @@
-"""Agents and teams of AutoGen (0.4 and later) that go on after a restart.
+"""Agents and teams of AutoGen that go on after a restart: `autogen-agentchat` 0.7, whose interface is that since 0.4.
 
     async with persisted(store, "team-1", team) as run:
         async for message in run.run_stream(task="Plan the release"):
@@ -29,9 +29,13 @@ try:
     from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
     from autogen_agentchat.teams import BaseGroupChat
     from autogen_core import CancellationToken
+
+    if tuple(map(int, autogen_version.split(".")[:2])) < (0, 7):
+        raise ImportError(f"this is AutoGen {autogen_version}")
 except ImportError as error:
     raise ImportError(
-        "holdfast.integrations.autogen needs AutoGen 0.4 or later: pip install autogen-agentchat"
+        "holdfast.integrations.autogen needs AutoGen 0.7: pip install 'autogen-agentchat>=0.7' "
+        "(for 0.2, autogen and ag2 there is holdfast.integrations.autogen_classic)"
     ) from error
 
 from ._autogen_record import Record, Run, Task, messages_of, record_of
@@ -65,7 +69,7 @@ def persisted(store: Store | AsyncStore, id: str, runner: ChatAgent | Team) -> P
     with what it knew when it was first given to this function; the same object may enter one block after the other.
     """
     if not isinstance(runner, ChatAgent | Team):
-        raise TypeError(f"persisted() takes an agent or a team of AutoGen 0.4 or later, not {type(runner).__name__}")
+        raise TypeError(f"persisted() takes an agent or a team of AutoGen, not {type(runner).__name__}")
     return Persisted(store.aio if isinstance(store, Store) else store, id, runner)
 
 
@@ -105,7 +109,7 @@ class Persisted:
 
     async def __aenter__(self) -> Persisted:
         if self._object in _in_use:
-            raise RuntimeError(f"{self._runner.name} is in such a block already; leave it first")
+            raise RuntimeError(f"this {type(self._object).__name__} is in such a block already; leave it first")
         _in_use.add(self._object)
         self._entered = True
         try:

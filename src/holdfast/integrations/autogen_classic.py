@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from .. import Store
 from ._classic_chat import Recorder
@@ -20,8 +21,8 @@ from ._classic_memory import Agent, Group, Manager, Memory, Message, Pair
 
 __all__ = ["PersistedChat", "persisted"]
 
-_in_use: set[frozenset[int]] = set()
-"""The agents that are in a block now, by `id`."""
+_in_use: WeakSet[Hooks] = WeakSet()
+"""The blocks that were entered and not left."""
 
 
 def persisted(store: Store, id: str, *agents: Agent | Manager) -> PersistedChat:
@@ -65,15 +66,15 @@ class PersistedChat:
         return copy.deepcopy(talk[0].heard) if talk else None
 
     def __enter__(self) -> PersistedChat:
-        if self._hooks.key in _in_use:
+        if any(other.agents == self._hooks.agents for other in list(_in_use)):
             raise RuntimeError("these agents are in such a block already; leave it first")
         self._recorder.restore()
         self._hooks.install()
-        _in_use.add(self._hooks.key)
+        _in_use.add(self._hooks)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._hooks.remove()
-        _in_use.discard(self._hooks.key)
+        _in_use.discard(self._hooks)
