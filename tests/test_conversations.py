@@ -870,3 +870,22 @@ def test_many_tasks_append_to_one_conversation(url: str) -> None:
             assert await chat.count() == 100
 
     asyncio.run(main())
+
+
+def test_what_is_decided_on_another_process_s_writes_is_stored(durable_url: str) -> None:
+    with holdfast.open(durable_url) as here, holdfast.open(durable_url) as there:
+        mine, theirs = here.conversation("c"), there.conversation("c")
+        mine.append(user("a"))
+        theirs.append(user("b"), user("c"))
+        assert mine.pop() == user("c")
+        theirs.append(user("d"))
+        assert mine.rewind(to=2) == 1
+        theirs.append(call("1"))
+        assert [problem.kind for problem in mine.repair()] == ["dangling call"]
+        theirs.append(user("e"))
+        with mine.turn():
+            mine.append(user("f"))
+        assert mine.sync([user("a")]) == 0
+        theirs.append(user("pinned"), pin=True)
+        mine.fork("d")
+        assert theirs.messages() == [user("a"), user("pinned")]

@@ -414,7 +414,7 @@ def test_a_symbolic_link_stays_and_the_file_it_leads_to_is_replaced(path: Path, 
 def test_only_files_are_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for place in (tmp_path, pipe, Path("/dev/null")):
+    for place in (tmp_path, pipe):
         with pytest.raises(ValueError, match="is not a file"):
             write_atomically(place, b"data")
     with pytest.raises(FileNotFoundError):

@@ -664,3 +664,20 @@ def test_forking_while_other_threads_write_is_safe(durable_url: str) -> None:
             for thread in threads:
                 thread.join()
         assert all(data(store.stream(f"child-{number}")) == [1] for number in range(5))
+
+
+def test_a_version_read_from_another_process_is_good_for_if_version(durable_url: str) -> None:
+    with holdfast.open(durable_url) as here, holdfast.open(durable_url) as there:
+        mine, theirs = here.stream("s"), there.stream("s")
+        mine.append(("a", 1))
+        theirs.append(("b", 2))
+        theirs.append(("b", 3))
+        assert mine.append(("a", 4), if_version=mine.version()).last == 4
+        theirs.delete()
+        assert mine.append(("a", 5), if_version=0).last == 1
+        theirs.delete()
+        theirs.append(("b", 6))
+        assert mine.append(("a", 7), if_version=1).last == 2
+        with pytest.raises(Conflict) as caught:
+            mine.append(("a", 8), if_version=1)
+        assert caught.value.actual == 2

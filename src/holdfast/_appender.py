@@ -123,6 +123,8 @@ class Appender:
     def _place(self, entry: Entry, known: Known) -> bool:
         """Prepare an append for the place after what is known. False if it cannot go there."""
         request = entry.request
+        if not _fits(request, known):
+            known = self._looked_again(known, request.stream)
         if _fits(request, known):
             entry.basis = known
             placed = _placed(request, known, known.version, known.hash if known.version else b"")
@@ -137,6 +139,19 @@ class Appender:
         entry.basis = None
         entry.prepared = _placed(request, known, known.version or 1, NOWHERE)
         return True
+
+    def _looked_again(self, known: Known, stream: StreamKey) -> Known:
+        """What the engine says of a stream, if it is further than we knew: the caller may have read what others appended.
+
+        Not while something of ours is on its way there; and an engine that went back is found out by the append itself.
+        """
+        if known.version != known.acknowledged:
+            return known
+        fresh = Known(stream, self.backend.head(stream))
+        if fresh.incarnation == known.incarnation and fresh.version <= known.version:
+            return known
+        self.known[stream] = fresh
+        return fresh
 
     def _must_be_sent(self, entry: Entry) -> bool:
         """Settle what is in doubt about this append from before. True if it still has to be sent, at a new place."""

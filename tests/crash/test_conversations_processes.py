@@ -60,6 +60,7 @@ def test_no_two_processes_pop_the_same_message(durable_url: str, started: list[s
         store.conversation("c").append(*[{"role": "user", "content": str(number)} for number in range(150)])
     two = [start(started, "pop", durable_url, name, 0) for name in "ab"]
     popped = [process.communicate(timeout=120)[0].split() for process in two]
+    assert [process.returncode for process in two] == [0, 0]
     assert sorted(map(int, popped[0] + popped[1])) == list(range(150))
 
 

@@ -491,7 +491,7 @@ def test_a_selector_may_choose_the_one_who_was_cut_off_again() -> None:
                 await run.run()
         prompts = [shown[0]["content"] for shown in w.server.shown()[at:]]
         assert prompts[0].startswith(CHOOSE.format(participants=["writer", "critic", "editor"], history="user: begin"))
-        assert all(prompt.count("begin") == 1 for prompt in prompts if prompt.startswith("Choose"))
+        assert all(prompt.count("user: begin") == 1 for prompt in prompts if prompt.startswith("Choose"))
 
     lived(life, "writer")
 
