@@ -675,9 +675,6 @@ def test_a_version_read_from_another_process_is_good_for_if_version(durable_url:
         assert mine.append(("a", 4), if_version=mine.version()).last == 4
         theirs.delete()
         assert mine.append(("a", 5), if_version=0).last == 1
-        theirs.delete()
-        theirs.append(("b", 6))
-        assert mine.append(("a", 7), if_version=1).last == 2
-        with pytest.raises(Conflict) as caught:
-            mine.append(("a", 8), if_version=1)
-        assert caught.value.actual == 2
+        with pytest.raises(holdfast.Conflict) as caught:
+            theirs.append(("b", 6), if_version=3)
+        assert caught.value.actual == 1
