@@ -343,6 +343,17 @@ def test_the_error_says_what_the_whole_newest_exchange_needs(store: Store) -> No
     assert caught.value.needed == 61
 
 
+def test_a_window_reads_on_when_it_cannot_begin_where_the_budget_ends(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), assistant("b"), user("pay"), {"type": "mcp_approval_request", "id": "r", "name": "pay"})
+    chat.append(*[user("are you there?") for _ in range(40)])
+    chat.append({"type": "mcp_approval_response", "approval_request_id": "r", "approve": True}, user("thanks"))
+    assert chat.window(1, counter=one) == [user("thanks")]
+    with pytest.raises(holdfast.BudgetExceeded):
+        contents = chat.fork("d", at=chat.version() - 1)
+        contents.window(10, counter=one)
+
+
 def test_a_window_shows_a_dangling_call_as_interrupted_without_storing_that(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(user("q"), call("1", "2"), result("1"))

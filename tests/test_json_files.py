@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast._json_files import as_json, read_messages, write_atomically
+from holdfast.conversations._json_files import as_json, read_messages, write_atomically
 from holdfast.errors import CorruptFile
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Grüße, \U0001f980"}
@@ -320,7 +320,7 @@ any_message = st.dictionaries(texts, values, min_size=1, max_size=4)
 chat_message = any_message.map(lambda extra: {"role": "user", **{k: v for k, v in extra.items() if k != "role"}})
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=st.lists(any_message, max_size=5))
 @example(messages=[{"a": 1}, {"b": -0.0}])
 def test_what_is_exported_can_be_imported(path: Path, messages: list[dict[str, Any]]) -> None:
@@ -330,7 +330,7 @@ def test_what_is_exported_can_be_imported(path: Path, messages: list[dict[str, A
     assert read.complete
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     messages=st.lists(chat_message, min_size=1, max_size=4),
     form=st.sampled_from(FORMS[:5]),
@@ -359,7 +359,7 @@ def test_any_file_cut_or_overwritten_anywhere_gives_the_messages_before_that(
         assert read_messages(path, salvage=True).messages == read.messages
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.binary(max_size=60) | st.text('[]{}",:\\ \n01e-ntrue\0rolemsag', max_size=60).map(str.encode))
 def test_no_file_whatsoever_leads_to_another_kind_of_error(path: Path, raw: bytes) -> None:
     path.write_bytes(raw)
@@ -380,7 +380,7 @@ def test_reading_takes_memory_in_proportion_to_the_file(path: Path) -> None:
     program = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
-from holdfast._json_files import read_messages
+from holdfast.conversations._json_files import read_messages
 print(len(read_messages({str(path)!r}, salvage=True).messages))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -456,7 +456,7 @@ def test_no_room_leaves_the_old_file_and_nothing_else(path: Path) -> None:
 
 WRITER = """
 import itertools, os, signal, sys
-from holdfast._json_files import as_json, write_atomically
+from holdfast.conversations._json_files import as_json, write_atomically
 
 path, call, when = sys.argv[1:]
 if call:

@@ -22,7 +22,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 
-from holdfast._messages import (
+from holdfast.conversations._messages import (
     INTERRUPTED,
     as_message,
     as_text,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from histories import damaged_histories, labels, refusal, whole_histories
-from holdfast._messages import INTERRUPTED
-from holdfast._repairing import Insert, Remove, Replace, apply_fixes, find_fixes
+from holdfast.conversations._messages import INTERRUPTED
+from holdfast.conversations._repairing import Insert, Remove, Replace, apply_fixes, find_fixes
 
 Message = dict[str, Any]
 unhurried = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -268,3 +268,11 @@ def test_reasoning_that_led_to_nothing_is_removed(after: list[Message]) -> None:
 def test_reasoning_stays_before_what_it_led_to_when_a_late_result_stood_between() -> None:
     history = [user("hi"), item("a"), user("next"), REASONING, output("a"), ANSWER]
     assert mended(history) == [history[0], history[1], history[4], history[2], REASONING, ANSWER]
+
+
+def test_an_answer_that_says_nothing_is_left_out() -> None:
+    empty, refused = {"role": "assistant", "content": None}, {"role": "assistant", "content": None, "refusal": "No."}
+    question = {"role": "user", "content": "Hello"}
+    fixes = find_fixes([question, empty, question, refused])
+    assert [(fix.kind, getattr(fix, "index", None)) for fix in fixes] == [("empty answer", 1)]
+    assert apply_fixes([question, empty], find_fixes([question, empty])) == [question]

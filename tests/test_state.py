@@ -813,7 +813,7 @@ class Shelf(msgspec.Struct):
         (list[Plan], [], [Plan("g", [], timedelta(0))]),
         (int, 2**70, 2**70 + 1),
     ],
-    ids=str,
+    ids=["dataclass", "model", "struct", "keys", "list", "integer"],
 )
 def test_values_of_a_declared_type_come_back_as_that_type(
     store: holdfast.Store, declared: Any, before: Any, after: Any

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import _tokens
-from holdfast._tokens import PER_CALL, PER_IMAGE, PER_MESSAGE, default_counter, estimate, text_counter
+from holdfast.conversations import _tokens
+from holdfast.conversations._tokens import PER_CALL, PER_IMAGE, PER_MESSAGE, default_counter, estimate, text_counter
 
 Message = dict[str, Any]
 
@@ -206,7 +206,7 @@ def test_what_is_known_of_the_data_is_what_tiktoken_says() -> None:
 
 COUNT = """
 import sys, tiktoken.registry, tiktoken
-from holdfast import _tokens
+from holdfast.conversations import _tokens
 encoding = tiktoken.Encoding("o200k_base", pat_str=r"[a-z]+| ", mergeable_ranks={bytes([n]): n for n in range(256)}, special_tokens={"<|x|>": 256})
 tiktoken.registry.ENCODINGS["o200k_base"] = encoding
 _tokens._O200K_SHA256 = sys.argv[1]

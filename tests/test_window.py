@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from histories import damaged_histories, labels, refusal, whole_histories
-from holdfast._repairing import apply_fixes, find_fixes
-from holdfast._window import NoPlaceToBegin, fit, unit_starts
+from holdfast.conversations._repairing import apply_fixes, find_fixes
+from holdfast.conversations._window import NoPlaceToBegin, fit, unit_starts
 from holdfast.errors import BudgetExceeded
 
 Message = dict[str, Any]

@@ -13,16 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from . import _operations as ops
+from ._arguments import seconds, whole_number
 from ._blobs import get_blob
 from ._codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
 from ._delta import BadDelta, diff, patch
 from ._events import NewEvent, Stamp, Stored
-from ._ids import append_id, id_texts
+from ._ids import append_id
 from ._log import Log
 from ._operations import Operation
 from ._streams import append_events, delete_stream, new_stamp
 from .backends import Fields, Head, StreamKey
-from .conversations._shape import seconds, whole_number
 from .errors import Conflict, CorruptRecord, Expired, NotFound, SchemaMismatch, UnsupportedVersion
 
 KEYFRAME: Final = "state.keyframe"
@@ -62,14 +62,13 @@ class Fold(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A document at a version. `raw` is its value as JSON, None if it was cleared. `ours`: saved by this object."""
+    """A document at a version. `raw` is its value as JSON, None if it was cleared."""
 
     life: bytes
     version: int
     raw: bytes | None
     fold: Fold
     expires_at: float | None = None
-    ours: bool = False
 
 
 _fold = msgspec.json.Decoder(Fold)
@@ -251,25 +250,15 @@ def save(
         return known
     event, fold = next_event(known, raw)
     life = known.life if known else append_id(stamp.id)
-    yield from _put(key, event, stamp, version, life, read=known is None or not known.ours)
-    return Known(life, version + 1, raw, fold, known.expires_at if known else None, ours=True)
+    yield from _put(key, event, stamp, version, life)
+    return Known(life, version + 1, raw, fold, known.expires_at if known else None)
 
 
 def _put(
-    key: StreamKey,
-    event: NewEvent,
-    stamp: Stamp,
-    version: int,
-    life: bytes,
-    *,
-    read: bool = True,
-    fields: Fields | None = None,
+    key: StreamKey, event: NewEvent, stamp: Stamp, version: int, life: bytes, fields: Fields | None = None
 ) -> Operation[None]:
-    """Append at a version that was `read`, or that this process appended itself."""
-    # The log compares with what it last knew of the stream, which may be older than what was read, and refuses; but not
-    # an append with an id, for which it asks the engine.
-    name = id_texts(stamp.id, 1)[0] if read else None
-    yield from append_events(key, [event], stamp, id=name, expected=version, incarnation=life, fields=fields)
+    """Append at the version that was decided upon."""
+    yield from append_events(key, [event], stamp, expected=version, incarnation=life, fields=fields)
 
 
 def rollback(key: StreamKey, version: int, stamp: Stamp) -> Operation[Known]:
@@ -300,7 +289,7 @@ def expire(key: StreamKey, ttl: float | None, stamp: Stamp) -> Operation[None]:
     at = None if ttl is None else head.now + ttl
     fields = msgspec.structs.replace(head.fields, expires_at=at)
     event, _ = _event(EXPIRES, encode({"at": at}), fold_of(key, newest))
-    yield from _put(key, event, stamp, head.version, head.incarnation, fields=fields)
+    yield from _put(key, event, stamp, head.version, head.incarnation, fields)
 
 
 def version(key: StreamKey) -> Operation[int]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from . import _operations as ops
+from ._arguments import whole_number
 from ._blobs import delete_blobs, get_blob, life_of, put_blob
 from ._codec import Undecodable, decode, encode
 from ._context import origin
@@ -115,11 +116,6 @@ def _deleted_lives(audit: StreamKey, stream: StreamKey) -> Operation[list[str]]:
     return [fact["life"] for fact in facts if (fact["kind"], fact["id"]) == (stream.kind, stream.id)]
 
 
-def _whole_number(value: int, what: str) -> None:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{what} is a whole number, 0 or more")
-
-
 def _by_name(types: Iterable[EventType]) -> dict[str, EventType]:
     found: dict[str, EventType] = {}
     for declared in types:
@@ -155,7 +151,7 @@ class _Shape:
         if id is not None:
             checked_id(id, "append id")
         if if_version is not None:
-            _whole_number(if_version, "if_version")
+            whole_number(if_version, "if_version")
         stamp = new_stamp()
         return lambda: append_events(self._key, new, stamp, id=id, expected=if_version)
 
@@ -174,7 +170,7 @@ class _Shape:
         return NewEvent(name, declared.encode(data), declared.version)
 
     def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
-        _whole_number(after, "after")
+        whole_number(after, "after")
         plain = not self._types
         events: list[Event] = []
         size = 0
@@ -205,7 +201,7 @@ class _Shape:
             raise SchemaMismatch(str(self._key), version=stored.version, type=name, what=str(error)) from None
 
     def _newest(self, count: int) -> Operation[list[Event]]:
-        _whole_number(count, "count")
+        whole_number(count, "count")
         events: list[Event] = []
         before = 0
         while len(events) < count:

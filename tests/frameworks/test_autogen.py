@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +30,14 @@ from autogen_agentchat.messages import (
     MultiModalMessage,
     TextMessage,
 )
-from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, RoundRobinGroupChat, SelectorGroupChat, Swarm
+from autogen_agentchat.teams import (
+    DiGraphBuilder,
+    GraphFlow,
+    MagenticOneGroupChat,
+    RoundRobinGroupChat,
+    SelectorGroupChat,
+    Swarm,
+)
 from autogen_agentchat.ui import Console
 from autogen_core import CancellationToken, Image
 from autogen_core.model_context import UnboundedChatCompletionContext
@@ -46,6 +56,12 @@ from .model_server import ModelServer
 from .test_autogen_crashes import as_seen, seen_by
 
 MODEL = ModelInfo(vision=True, function_calling=True, json_output=True, family="gpt-4o", structured_output=True)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """AutoGen reports each run that is cut off as an error."""
+    caplog.set_level(logging.CRITICAL, "autogen_core")
 
 
 class World:
@@ -323,6 +339,34 @@ def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
     lived(life)
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_team_that_cannot_go_on_from_the_middle_begins_its_task_anew() -> None:
+    def ledger(satisfied: bool) -> str:
+        entry = {"reason": "so", "answer": False}
+        answers = {"is_request_satisfied": satisfied, "is_in_loop": False, "is_progress_being_made": True}
+        words = {"next_speaker": "writer", "instruction_or_question": "go on"}
+        return json.dumps({name: {**entry, "answer": answer} for name, answer in {**answers, **words}.items()})
+
+    async def life(w: World) -> None:
+        def team() -> MagenticOneGroupChat:
+            return MagenticOneGroupChat([w.agent("writer", tools=[])], w.client)
+
+        w.server.say("facts", "plan", 500)
+        with pytest.raises(Exception, match="500"):
+            async with persisted(w.store, "team", team()) as run:
+                await run.run(task="begin")
+        w.server.say("facts", "plan", ledger(False), "words", ledger(True), "all done")
+        async with persisted(w.store, "team", team()) as run:
+            assert [message.to_text() for message in run.pending or ()] == ["begin"]
+            result = await run.run(task="begin")
+        assert (texts(result)[0], texts(result)[-1]) == ("begin", "all done")
+        assert texts(result).count("begin") == 1
+        async with persisted(w.store, "team", team()) as run:
+            assert run.pending is None
+
+    lived(life)
+
+
 def test_a_message_is_handed_over_only_when_it_is_stored() -> None:
     async def life(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
@@ -462,7 +506,6 @@ def test_a_state_that_was_saved_at_any_instant_is_taken_on_so_that_each_message_
                 assert name == order[(len(chat) - 1) % len(order)], number
         assert len(thread_of) >= 3
 
-    logging.getLogger("autogen_core").setLevel(logging.CRITICAL)  # it reports each run that is cut off
     lived(life)
 
 
@@ -548,7 +591,6 @@ def test_a_termination_condition_goes_on_counting_where_it_was(cut: int) -> None
             assert result.stop_reason == whole.stop_reason
             assert len(result.messages) == 5
 
-    logging.getLogger("autogen_core").setLevel(logging.CRITICAL)
     lived(life)
 
 
@@ -583,7 +625,6 @@ def test_after_a_failure_of_the_model_the_same_block_goes_on_and_nobody_is_left_
         assert texts(result)[1] == "one"
         assert w.said(2) == w.said(1) == [("user", "begin"), ("user", "one")]
 
-    logging.getLogger("autogen_core").setLevel(logging.CRITICAL)
     lived(life)
 
 
@@ -611,7 +652,6 @@ def test_what_could_not_be_stored_was_not_said() -> None:
                 assert texts(result)[0] == "begin again"
             await w.store.state("x").delete()
 
-    logging.getLogger("autogen_core").setLevel(logging.CRITICAL)
     lived(life)
 
 
@@ -659,7 +699,6 @@ def test_a_run_that_is_cancelled_goes_on_in_the_same_block(how: str, during: str
         assert w.said(-2)[0] == ("user", 'call tally {"n": 1}')
         assert asyncio.all_tasks() <= before  # nobody waits for ever
 
-    logging.getLogger("autogen_core").setLevel(logging.CRITICAL)
     lived(life)
 
 
@@ -804,3 +843,29 @@ def test_a_sync_store_and_the_console_do_too(tmp_path: Path, capsys: pytest.Capt
 
     lived(life)
     assert "begin" in capsys.readouterr().out
+
+
+# -- the example ------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "autogen_team.py"
+    command = [sys.executable, "-W", "error", str(example), "kelp", str(tmp_path / "team.db")]
+    with ModelServer("a limerick", "needs more salt") as server:
+        env = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
+        for _ in range(2):
+            server.hold().release()
+        third = server.hold()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as program:
+            assert program.stdout is not None
+            said = [program.stdout.readline() for _ in range(3)]
+            third.wait()
+            program.kill()
+        server.say("salty", "FINE")
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert said == ["user: kelp\n", "writer: a limerick\n", "critic: needs more salt\n"]
+    assert done.returncode == 0, done.stderr
+    again = done.stdout.splitlines()
+    assert again[:4] == ["(going on)", "user: kelp", "writer: a limerick", "critic: needs more salt"]
+    assert again[4].startswith("writer: ")
+    assert [kind for kind, _ in as_seen(server.shown()[3])] == ["system", "user", "assistant", "user"]

@@ -11,15 +11,15 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from .. import _operations as ops
-from .._json_files import as_json, read_messages, write_atomically
 from .._leases import is_dead
 from .._operations import Operation
-from .._tokens import Counter
 from ..backends import Appended
 from ..errors import HoldfastError
 from . import _lifecycle, _windowing
 from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
+from ._json_files import as_json, read_messages, write_atomically
 from ._shape import IMPORT_BATCH, Shape, as_summary
+from ._tokens import Counter
 
 Path = str | os.PathLike[str]
 T = TypeVar("T")

@@ -9,14 +9,14 @@ import msgspec
 
 from .._codec import encode
 from .._events import NewEvent, Stamp
-from .._messages import Message
 from .._operations import Operation
-from .._repairing import Insert, Remove
-from .._window import unit_starts
 from ..backends import StreamKey
 from . import _fold
 from ._entries import Entry, Problem
+from ._messages import Message
 from ._reading import Known, drafts, learn, marks_at, newest, state_at, summary_at
+from ._repairing import Insert, Remove
+from ._window import unit_starts
 from ._windowing import troubles
 from ._writing import must_exist, new_event, put, removal
 
@@ -41,7 +41,10 @@ def repair(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[list[P
             events.append(new_event(_fold.REPLACED, data, known.fold))
     for draft in (yield from drafts(key, known))[-1:]:  # earlier ones were attempts at the same answer
         found.append(Problem(known.version, "interrupted answer", "an answer was cut off while it was streamed"))
-        answer = {"message": {"role": "assistant", "content": draft.text}, "meta": {"interrupted": True, "of": draft.of}}
+        answer = {
+            "message": {"role": "assistant", "content": draft.text},
+            "meta": {"interrupted": True, "of": draft.of},
+        }
         events.append(NewEvent(_fold.APPENDED, encode(answer), 1, _fold.encoded(known.fold)))
     if events:
         yield from put(key, known, events, stamp, expected=known.record)

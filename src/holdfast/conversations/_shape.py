@@ -11,39 +11,26 @@ from hashlib import sha256
 from typing import Any, Final
 
 from .. import _operations as ops
+from .._arguments import seconds, whole_number
 from .._codec import encode
 from .._ids import checked_id, stream_key
 from .._leases import new_holder
 from .._log import Log
-from .._messages import Message, as_message, is_instruction
 from .._operations import Operation
 from .._streams import new_stamp
-from .._tokens import Counter, default_counter
 from ..backends import Appended, StreamKey
 from ..errors import Conflict, Held, HoldfastError
 from . import _lifecycle, _mending, _reading, _turns, _windowing, _writing
 from ._entries import Draft, Entry, Problem
 from ._following import Cursor
 from ._mending import Chapter
+from ._messages import Message, as_message, is_instruction
+from ._tokens import Counter, default_counter
 from ._turns import Turn
 
 IMPORT_BATCH: Final = 500
 
 logger = logging.getLogger("holdfast")
-
-
-def whole_number(value: int, what: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{what} is a whole number, 0 or more")
-    return value
-
-
-def seconds(value: float | timedelta, what: str) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if type(value) not in (int, float) or not 0 <= value < 1e11:
-        raise ValueError(f"{what} is a number of seconds, 0 or more, or a timedelta")
-    return float(value)
 
 
 def as_summary(value: object) -> Message:

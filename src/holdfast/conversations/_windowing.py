@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from .._messages import Message, is_answer, is_instruction, is_reasoning, opens_exchange
 from .._operations import Operation
-from .._repairing import Insert, find_fixes
-from .._window import fit
 from ..backends import StreamKey
 from ._entries import Entry, Problem
 from ._fold import Fold
+from ._messages import Message, is_answer, is_instruction, is_reasoning, opens_exchange
 from ._reading import learn, marks_at, newest, pinned_entries, scan, summary_at
+from ._repairing import Insert, find_fixes
+from ._tokens import Counter
+from ._window import NoPlaceToBegin, fit
 
 
-def window(
-    key: StreamKey, budget: int, system: Sequence[Message], count: Callable[[Message], int]
-) -> Operation[list[Any]]:
+def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counter) -> Operation[list[Any]]:
     """The newest messages that fit, with what must stay. Reads no further back than it has to."""
     known = yield from learn(key)
     fold = known.fold if known else Fold()
@@ -31,6 +30,17 @@ def window(
         return spent > budget and opened
 
     tail = (yield from scan(key, fold, enough=enough))[::-1] if known else []
+    try:
+        return (yield from _fitted(key, fold, tail, budget, system, count))
+    except NoPlaceToBegin:
+        tail = (yield from scan(key, fold))[::-1]
+    return (yield from _fitted(key, fold, tail, budget, system, count))
+
+
+def _fitted(
+    key: StreamKey, fold: Fold, tail: list[Entry], budget: int, system: Sequence[Message], count: Counter
+) -> Operation[list[Any]]:
+    """What of these messages fits, with the pinned messages and the summary from before them."""
     whole = len(tail) == fold.count
     marks = yield from marks_at(key, fold)
     summary = yield from summary_at(key, fold, marks)

@@ -86,7 +86,7 @@ def as_seen(create: Callable[[Message], Any]) -> Callable[[Message], list[Messag
 
 
 class SoloRunner:
-    """An agent by itself, or a team with an inside of its own. Its stream goes on only when it is read."""
+    """An agent by itself, whose stream goes on only when it is read; or a team with an inside of its own, which is stored at the end."""
 
     def __init__(self, runner: ChatAgent | Team) -> None:
         self._runner = runner
@@ -99,7 +99,7 @@ class SoloRunner:
         return dict(await self._runner.save_state())
 
     async def halt(self) -> None:
-        """Nothing goes on unless it is read."""
+        """Closing the stream has ended it."""
 
     async def leave(self) -> None:
         """Nothing was changed."""
@@ -121,18 +121,22 @@ class SoloRunner:
         said: list[Message],
         store: Store,
     ) -> AsyncGenerator[Item, None]:
-        asked = {id(message) for message in task or ()}
+        asked = {message.id for message in task or ()}
         said = [*said, *(dict(message.dump()) for message in task or ())]
         if task is not None:
             await store(Moment(dict(await self._runner.save_state()), [], said, owed=len(task)))
         held: BaseChatMessage | None = None
-        stream = self._runner.run_stream(task=task, cancellation_token=token, output_task_messages=output)
+        stream = self._runner.run_stream(task=task, cancellation_token=token)
         async with aclosing(stream) as items:
             async for item in items:
+                is_new = not isinstance(item, TaskResult) and item.id not in asked
                 if isinstance(item, TaskResult):
                     state = dict(await self._runner.save_state())
                     await store(Moment(state, [], said, finished=True, stop_reason=item.stop_reason))
-                elif not isinstance(item, ModelClientStreamingChunkEvent) and id(item) not in asked:
+                    if not output:
+                        messages = [message for message in item.messages if message.id not in asked]
+                        item = TaskResult(messages=messages, stop_reason=item.stop_reason)
+                elif is_new and not isinstance(item, ModelClientStreamingChunkEvent):
                     said = [*said, dict(item.dump())]
                 if isinstance(item, ToolCallExecutionEvent):
                     state = dict(await self._runner.save_state())
@@ -141,7 +145,7 @@ class SoloRunner:
                 if held is not None:
                     yield held
                     held = None
-                if isinstance(item, BaseChatMessage) and id(item) not in asked:
+                if is_new and isinstance(item, BaseChatMessage):
                     held = item  # the answer, if the result comes next, and stored by then
-                else:
+                elif output or is_new or isinstance(item, TaskResult):
                     yield item

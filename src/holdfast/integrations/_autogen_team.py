@@ -25,9 +25,6 @@ from ._autogen_states import Message, State, manager_of, participants_of
 
 INSIDE = ("_termination_condition", "_max_turns", "_message_factory", "_initialized", "_runtime", "_embedded_runtime")
 
-NO_RESUME = "MagenticOneOrchestratorState"
-"""The one manager that cannot go on without a new task, so that a state from the middle of its work is of no use."""
-
 PATIENCE_SECONDS = 10.0
 """How long a message may take to reach all participants, and a team to stop. It takes no time if nothing is wrong."""
 
@@ -130,10 +127,9 @@ class TeamRunner:
             nonlocal begins
             try:
                 moment = await self._moment(messages, stop, begins=begins)
-                if moment is not None:
-                    await store(moment)
-                    run.stored.update(message.id for message in messages)
-                    run.queue.put_nowait(None)
+                await store(moment)
+                run.stored.update(message.id for message in messages)
+                run.queue.put_nowait(None)
             except BaseException as error:  # the team makes a text of it
                 run.failure = error
                 raise
@@ -166,12 +162,10 @@ class TeamRunner:
 
     async def _moment(
         self, messages: Sequence[BaseAgentEvent | BaseChatMessage], stop: StopMessage | None, *, begins: bool
-    ) -> Moment | None:
+    ) -> Moment:
         """The state at the gate, as it is once the team has gone on from there and before anybody speaks."""
         state = await self._heard_by_all(messages, begins=begins)
         manager = manager_of(state)
-        if manager.get("type") == NO_RESUME:
-            return None
         reason, shown = stop.content if stop else None, list(self._gate.shown)
         if not begins and "current_turn" in manager:
             manager["current_turn"] += 1

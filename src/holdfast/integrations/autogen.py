@@ -27,7 +27,7 @@ try:
     from autogen_agentchat import __version__ as autogen_version
     from autogen_agentchat.base import ChatAgent, Response, TaskResult, Team
     from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
-    from autogen_agentchat.teams import BaseGroupChat
+    from autogen_agentchat.teams import BaseGroupChat, MagenticOneGroupChat
     from autogen_core import CancellationToken
 
     if tuple(map(int, autogen_version.split(".")[:2])) < (0, 7):
@@ -86,7 +86,12 @@ class Persisted:
     def __init__(self, store: AsyncStore, id: str, runner: ChatAgent | Team) -> None:
         self._id, self._object = id, runner
         self._document: AsyncState = store.state(id)
-        self._runner: Runner = TeamRunner(runner) if isinstance(runner, BaseGroupChat) else SoloRunner(runner)
+        # Magentic-One asks at other times than other teams, and cannot go on from there without a new task.
+        self._runner: Runner = (
+            TeamRunner(runner)
+            if isinstance(runner, BaseGroupChat) and not isinstance(runner, MagenticOneGroupChat)
+            else SoloRunner(runner)
+        )
         self._version = 0
         self._state: State = {}
         self._record = Record()

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ._codec import MAX_DEPTH, encode
-from .errors import CorruptFile, NotSerializable, TooLarge
+from .._codec import MAX_DEPTH, encode
+from ..errors import CorruptFile, NotSerializable, TooLarge
 
 # The names under which programs keep their one list of messages, beside the model, the cost and other things.
 WRAPPERS = ("messages", "chat_history", "history", "conversation")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 
+from ..errors import BudgetExceeded
 from ._messages import Message, is_instruction, is_output, is_reasoning, links, opens_exchange
 from ._repairing import Placed, find_fixes, pairs, place
 from ._tokens import Counter
-from .errors import BudgetExceeded
 
 
 class NoPlaceToBegin(ValueError):

@@ -264,7 +264,7 @@ def _dump(value: Any) -> Any:
         exclude = {"parsed": True, "tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}
     elif type(value).__name__ == "ParsedFunctionToolCall":
         exclude = {"function": {"parsed_arguments"}}
-    return value.model_dump(mode="json", exclude_unset=True, exclude=exclude)
+    return value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=exclude)
 
 
 def _plain(value: Any) -> Any:

@@ -113,6 +113,7 @@ def pairs(messages: Sequence[Message]) -> list[tuple[int, int]]:
 def find_fixes(messages: Sequence[Message]) -> list[Fix]:
     """What a provider would refuse, as the fixes for it. None for a history that it accepts."""
     fixes = _fix_results(messages)
+    fixes += [Remove(index, "empty answer", "an answer that says nothing") for index in _empty_answers(messages)]
     placed = place(messages, fixes)
     for position in _dangling_reasoning([one.message for one in placed]):
         what = "a reasoning item without what it led to"
@@ -231,6 +232,16 @@ def _barriers(messages: Sequence[Message], match: _Match) -> list[int]:
 def _is_call_item(message: Message) -> bool:
     kind = message.get("type")
     return isinstance(kind, str) and kind.endswith("_call")
+
+
+def _empty_answers(messages: Sequence[Message]) -> list[int]:
+    """Answers in a chat with neither words nor calls, which a model that was cut short may give."""
+    said = ("tool_calls", "function_call", "refusal", "audio", "parts", "type", "kind")
+    return [
+        index
+        for index, message in enumerate(messages)
+        if message.get("role") == "assistant" and message.get("content") is None and not any(map(message.get, said))
+    ]
 
 
 def _dangling_reasoning(messages: Sequence[Message]) -> list[int]:

@@ -1,0 +1,42 @@
+"""A writer and a critic of AutoGen who can be killed at any time: start them again with the same task and they go on.
+
+    pip install holdfast autogen-agentchat "autogen-ext[openai]"
+    OPENAI_API_KEY=… python examples/autogen_team.py "A limerick about kelp" [team.db]
+
+Any server that speaks OpenAI's API will do: set OPENAI_BASE_URL.
+"""
+
+import asyncio
+import os
+import sys
+
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination, TextMentionTermination
+from autogen_agentchat.messages import BaseChatMessage
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+import holdfast
+from holdfast.integrations.autogen import persisted
+
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini-2025-08-07")
+
+
+async def main() -> None:
+    task, place = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "team.db"
+    model = OpenAIChatCompletionClient(model=MODEL)
+    writer = AssistantAgent("writer", model, system_message="You write short texts.")
+    critic = AssistantAgent("critic", model, system_message="You say what could be better. If nothing can, say FINE.")
+    stop = TextMentionTermination("FINE", sources=["critic"]) | MaxMessageTermination(7)
+    team = RoundRobinGroupChat([writer, critic], termination_condition=stop)
+    async with holdfast.aopen(place) as store, persisted(store, task, team) as run:
+        if run.pending is not None:
+            print("(going on)", flush=True)
+        async for message in run.run_stream(task=task):
+            if isinstance(message, BaseChatMessage):
+                print(f"{message.source}: {message.to_text()}", flush=True)
+    await model.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
