@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import AsyncConversation, AsyncStore, AsyncStream, Conversation, Store, Stream
+from holdfast import AsyncConversation, AsyncState, AsyncStore, AsyncStream, Conversation, State, Store, Stream
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,9 +67,10 @@ PUBLIC = [
     "correlate",
     "errors",
     "open",
+    "text_counter",
 ]
 
-TWINS = [(Store, AsyncStore), (Stream, AsyncStream), (Conversation, AsyncConversation)]
+TWINS = [(Store, AsyncStore), (Stream, AsyncStream), (Conversation, AsyncConversation), (State, AsyncState)]
 
 
 def test_the_public_names_are_exactly_these() -> None:

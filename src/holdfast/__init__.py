@@ -1,8 +1,8 @@
 """Holdfast keeps the state of LLM agents alive: kill the process at any instant, start it again, and it goes on.
 
 store = holdfast.open("agents.db")
-orders = store.stream("orders-7")
-orders.append(("order.placed", {"sku": "A1"}))
+chat = store.conversation("support-42")
+chat.append({"role": "user", "content": "Hello"})
 """
 
 from . import errors
@@ -14,7 +14,16 @@ from ._state import AsyncState, State, StateVersion
 from ._store import AsyncStore, Store
 from ._streams import AsyncStream, Stream, StreamInfo
 from .backends import Appended
-from .conversations import AsyncConversation, Conversation, ConversationInfo, Draft, Entry, Imported, Problem
+from .conversations import (
+    AsyncConversation,
+    Conversation,
+    ConversationInfo,
+    Draft,
+    Entry,
+    Imported,
+    Problem,
+    text_counter,
+)
 from .errors import (
     BudgetExceeded,
     Closed,
@@ -97,4 +106,5 @@ __all__ = [
     "correlate",
     "errors",
     "open",
+    "text_counter",
 ]

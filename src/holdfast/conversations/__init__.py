@@ -2,5 +2,15 @@
 
 from ._conversation import AsyncConversation, Conversation
 from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
+from ._tokens import text_counter
 
-__all__ = ["AsyncConversation", "Conversation", "ConversationInfo", "Draft", "Entry", "Imported", "Problem"]
+__all__ = [
+    "AsyncConversation",
+    "Conversation",
+    "ConversationInfo",
+    "Draft",
+    "Entry",
+    "Imported",
+    "Problem",
+    "text_counter",
+]
