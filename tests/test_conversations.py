@@ -111,6 +111,29 @@ def test_if_version_refuses_a_stale_writer(store: Store) -> None:
     assert len(chat) == 2
 
 
+def test_a_renewed_turn_is_no_reason_to_refuse_a_version(store: Store) -> None:
+    chat = store.conversation("c")
+    with chat.turn() as turn:
+        version = chat.append(user("a")).last
+        held = chat._log.heartbeat._beats
+        [(_, _, renew)] = held.values()
+        renew()
+        assert chat.append(user("b"), if_version=version).first > version + 1
+        with pytest.raises(Conflict):
+            turn.append(user("c"), if_version=version)
+
+
+def test_if_version_with_an_id_repeats_what_is_stored(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("a"), id="1", if_version=0, pin=True)
+    chat.append(user("b"))
+    assert chat.append(user("a"), id="1", if_version=0, pin=True).duplicate
+    with pytest.raises(Conflict):
+        chat.append(user("x"), id="2", if_version=0)
+    with pytest.raises(Conflict):
+        chat.append(user("x"), if_version=9)
+
+
 def test_an_append_of_several_messages_is_all_or_nothing(store: Store) -> None:
     chat = store.conversation("c")
     with pytest.raises(NotSerializable, match=r"\$\.message\.content"):
@@ -288,6 +311,30 @@ def test_sync_of_a_trimmed_list_forgets_nothing(store: Store) -> None:
     assert chat.messages() == [*history, assistant("new")]
 
 
+@pytest.mark.parametrize("keep", range(5))
+def test_sync_after_a_repair_keeps_just_what_the_list_has(store: Store, keep: int) -> None:
+    chat = store.conversation("c")
+    chat.append(user("1"), call("x"), user("2"), result("nobody"))
+    chat.repair()
+    chat.append(assistant("3"))
+    wanted = [*chat.messages()[:keep], user("edited")]
+    chat.sync(wanted)
+    assert chat.messages() == wanted == store.conversation("c").messages()
+    assert len(chat) == keep + 1
+    assert chat.sync([*wanted, user("more")]) == 1
+
+
+@pytest.mark.parametrize("system", [None, "Another prompt"])
+def test_sync_of_a_window_forgets_nothing(store: Store, system: str | None) -> None:
+    chat = store.conversation("c")
+    for n in range(50):
+        chat.append(user(f"question {n}"), assistant(f"answer {n}"))
+    chat.summarize(lambda messages: "many questions", keep_last=10)
+    window = chat.window(9, system=system, counter=one)
+    assert chat.sync([*window, user("new")]) == 1
+    assert len(chat) == 101
+
+
 # -- windows -----------------------------------------------------------------------------------------
 
 
@@ -320,6 +367,16 @@ def test_a_popped_message_is_pinned_no_more(store: Store) -> None:
     assert chat.pop() == user("fact")
     chat.append(*[user(str(n)) for n in range(10)])
     assert chat.window(2, counter=one) == [user("8"), user("9")]
+
+
+def test_a_pinned_call_brings_its_result(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("pay"))
+    chat.append(call("x"), pin=True)
+    chat.append(result("x", "PAID 100"), assistant("paid"))
+    for n in range(100):
+        chat.append(user(f"q{n}"), assistant(f"a{n}"))
+    assert chat.window(6, counter=one)[:2] == [call("x"), result("x", "PAID 100")]
 
 
 def test_a_window_too_small_for_the_newest_exchange_says_so(store: Store) -> None:
@@ -422,6 +479,44 @@ def test_messages_appended_while_a_summary_is_made_do_not_matter(store: Store) -
 
     assert chat.summarize(slow, keep_last=2)
     assert len(chat) == 11
+
+
+def test_a_message_that_a_repair_put_in_does_not_hide_others_from_the_summary(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("1"), call("x"), user("IMPORTANT"), assistant("ok"))
+    chat.repair()
+    chat.summarize(lambda messages: "S1", keep_last=2)
+    for n in range(4):
+        chat.append(user(f"q{n}"), assistant(f"a{n}"))
+    given: list[Any] = []
+    chat.summarize(lambda messages: given.extend(messages) or "S2", keep_last=2)  # type: ignore[func-returns-value]
+    assert user("IMPORTANT") in given and assistant("ok") in given
+
+
+def test_a_summary_of_what_a_rewind_takes_away_goes_with_it(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("1"), assistant("secret"), user("3"))
+    chat.clear()
+    empty = chat.version()
+    chat.rewind(to=3)
+    chat.summarize(lambda messages: "about the secret", keep_last=0)
+    chat.rewind(to=empty)
+    info = chat.info()
+    assert info is not None and (info.messages, info.summarized_upto) == (0, 0)
+
+
+def test_a_conversation_begun_anew_while_it_is_summarised_is_a_conflict(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(SYSTEM, user("1"), assistant("2"), user("3"))
+    chat.append(user("p"), pin=True)
+
+    def slow(messages: list[Any]) -> str:
+        store.conversation("c").delete()
+        store.conversation("c").append(user("n"))
+        return "S"
+
+    with pytest.raises(Conflict):
+        chat.summarize(slow, keep_last=1)
 
 
 # -- repair ------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from autogen_agentchat.messages import (
     HandoffMessage,
     ModelClientStreamingChunkEvent,
     MultiModalMessage,
+    StructuredMessage,
     TextMessage,
 )
 from autogen_agentchat.teams import (
@@ -44,6 +45,7 @@ from autogen_core.model_context import UnboundedChatCompletionContext
 from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from PIL import Image as Picture
+from pydantic import BaseModel
 
 import holdfast
 from holdfast import AsyncStore
@@ -226,7 +228,10 @@ def test_the_task_itself_can_be_left_out_of_the_output() -> None:
     async def life(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, f"{runner}", runner) as run:
-                result = await run.run(task="begin", output_task_messages=False)
+                stream = [item async for item in run.run_stream(task="begin", output_task_messages=False)]
+                result = stream[-1]
+                assert isinstance(result, TaskResult)
+                assert result.messages == stream[:-1]
                 again = await run.run(task=TextMessage(id="x", content="y", source="user"), output_task_messages=False)
                 third = await run.run(task=TextMessage(id="x", content="y", source="user"), output_task_messages=False)
             assert "begin" not in texts(result)
@@ -424,10 +429,27 @@ def test_an_agent_remembers_and_answers_on_messages() -> None:
     lived(life)
 
 
+class Forecast(BaseModel):
+    degrees: int
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # from AutoGen's client
+def test_an_answer_with_a_structure_comes_again_as_it_was() -> None:
+    async def life(w: World) -> None:
+        task = TextMessage(id="today", content="How warm is it?", source="user")
+        for _ in range(2):
+            async with persisted(w.store, "agent", w.agent("writer", tools=[], output_content_type=Forecast)) as run:
+                result = await run.run(task=task)
+            answer = result.messages[-1]
+            assert isinstance(answer, StructuredMessage)
+            assert answer.content == Forecast(degrees=21)
+        assert len(w.server.requests) == 1
+
+    lived(life, '{"degrees": 21}')
+
+
 def test_a_tool_that_has_answered_does_not_run_again_for_an_agent() -> None:
     async def life(w: World) -> None:
-        w.server.say("unused")
-        w.server._script.clear()
         with pytest.raises(Exception, match="500"):
             async with persisted(w.store, "agent", w.agent("writer")) as run:
                 async for item in run.run_stream(task='call tally {"n": 7}'):

@@ -34,6 +34,9 @@ TURN_BEGAN: Final = "turn.began"
 TURN_RENEWED: Final = "turn.renewed"
 TURN_ENDED: Final = "turn.ended"
 
+SILENT: Final = frozenset({FORKED, EXPIRES, DRAFTED, TURN_BEGAN, TURN_RENEWED, TURN_ENDED, SUMMARIZED})
+"""Events after which the messages are what they were."""
+
 MAX_PINS: Final = 1000
 NO_FIELDS: Final = Fields()
 

@@ -17,7 +17,7 @@ from ._messages import Message
 from ._reading import Known, drafts, learn, marks_at, newest, state_at, summary_at
 from ._repairing import Insert, Remove
 from ._window import unit_starts
-from ._windowing import troubles
+from ._windowing import places_covered, troubles
 from ._writing import must_exist, new_event, put, removal
 
 
@@ -71,13 +71,14 @@ def chapter(key: StreamKey, keep_last: int) -> Operation[Chapter | None]:
     cut = starts[-1] if len(entries) > keep_last and starts else 0
     if keep_last == 0:
         cut = len(entries)
-    covered = [entry for entry in entries[:cut] if entry.version > marks.covers]
-    if not covered:
+    # By place, not by version: a message that a repair put among old ones has a version of its own time.
+    done = places_covered(entries, marks)
+    if cut <= done:
         return None
     summary = yield from summary_at(key, known.fold, marks)
     before = [summary.message] if summary else []
-    last = max(entry.version for entry in entries[:cut])
-    return Chapter(known, [*before, *(entry.message for entry in covered)], entries[0].version, last)
+    messages = [*before, *(entry.message for entry in entries[done:cut])]
+    return Chapter(known, messages, entries[0].version, entries[cut - 1].version)
 
 
 def summarize(
@@ -85,10 +86,11 @@ def summarize(
 ) -> Operation[Entry | None]:
     """Store a summary. None if meanwhile its messages were rewound, or summarised by somebody else."""
     known = must_exist(key, (yield from learn(key, holder=holder)))
+    if known.incarnation != part.known.incarnation:
+        return None
     marks = yield from marks_at(key, known.fold)
     then = yield from marks_at(key, part.known.fold)
-    same_life = known.incarnation == part.known.incarnation
-    if not same_life or marks.summary != then.summary or not (yield from _still_live(key, known, part)):
+    if marks.summary != then.summary or not (yield from _still_live(key, known, part)):
         return None
     own = msgspec.structs.replace(marks, summary=known.version + 1, covers=part.last)
     data = _fold.Summarized(part.first, part.last, message)

@@ -8,8 +8,8 @@ from typing import Any
 from .._operations import Operation
 from ..backends import StreamKey
 from ._entries import Entry, Problem
-from ._fold import Fold
-from ._messages import Message, is_answer, is_instruction, is_reasoning, opens_exchange
+from ._fold import Fold, Marks
+from ._messages import Message, calls, is_answer, is_instruction, is_item, is_reasoning, opens_exchange, results
 from ._reading import learn, marks_at, newest, pinned_entries, scan, summary_at
 from ._repairing import Insert, find_fixes
 from ._tokens import Counter
@@ -46,6 +46,9 @@ def _fitted(
     summary = yield from summary_at(key, fold, marks)
     here = {entry.version for entry in tail}
     before = yield from pinned_entries(key, fold, [pin for pin in marks.pins if pin not in here])
+    if any(calls(entry.message) or results(entry.message) or is_item(entry.message) for entry in before):
+        # A pinned half of something needs its other half: no part of the history is to look as if it had not happened.
+        tail, before, whole = (yield from scan(key, fold))[::-1], [], True
     if system:
         # The caller's system prompt takes the place of the stored one.
         before, leading = _without_prompt(before)
@@ -60,8 +63,13 @@ def _fitted(
         pins=[entry.message for entry in before],
         pinned=[index for index, entry in enumerate(tail) if entry.version in marks.pins],
         summary=summary.message if summary else None,
-        covered=sum(entry.version <= marks.covers for entry in tail),
+        covered=places_covered(tail, marks),
     )
+
+
+def places_covered(entries: Sequence[Entry], marks: Marks) -> int:
+    """How many of these messages the summary stands for."""
+    return next((index + 1 for index, entry in enumerate(entries) if entry.version == marks.covers), 0)
 
 
 def _without_prompt(entries: list[Entry]) -> tuple[list[Entry], bool]:

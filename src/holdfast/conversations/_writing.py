@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .. import _operations as ops
 from .._codec import encode
 from .._events import NewEvent, Stamp
 from .._ids import append_id
@@ -20,14 +21,18 @@ from ._entries import Entry
 from ._fold import Fold, Marks, Rewound
 from ._reading import (
     Known,
-    check_expiry,
     learn,
     marks_at,
     newest,
+    segment_at,
+    segments,
     state_at,
+    summary_at,
 )
 
 MANY: Final = 16
+QUIET: Final = 100
+NEAR: Final = 5000
 
 
 class New(msgspec.Struct, frozen=True):
@@ -58,30 +63,51 @@ def append_messages(
     holder: str | None = None,
 ) -> Operation[tuple[Appended, Known | None]]:
     """Append messages. What is `known` from before spares the look at where the conversation stands."""
-    if known is None or (holder is not None and known.fields.owner != holder):
-        known = yield from learn(key, holder=holder)
-    else:
-        check_expiry(key, known.fields, stamp.at)
+    known = yield from up_to_date(key, known, stamp, holder)
     fold, marks = known.fold if known else Fold(), Marks()
     pinning = any(message.pin or message.leads for message in new)
     if pinning:
         marks = yield from marks_at(key, fold)
     # What is decided on the state must meet that state. So must many messages at once: each then knows exactly where it
     # stands, while those of a small append may land after another writer's and know only what was there before.
-    exact = pinning or holder is not None or len(new) > MANY
+    exact = pinning or holder is not None or len(new) > MANY or if_version is not None
     events = _message_events(fold, marks, new, exact)
     expected = known.record if known and exact else 0 if known is None else None
-    if if_version is not None:
-        expected = _if_version(key, known, if_version)
+    if if_version not in (None, fold.seen):
+        expected = yield from _if_version(key, known, if_version or 0, id)
     return (yield from put(key, known, events, stamp, id=id, expected=expected))
 
 
-def _if_version(key: StreamKey, known: Known | None, if_version: int) -> int:
-    """The caller's version, as the stream counts."""
-    base = known.fold.base if known else 0
-    if if_version < base:
-        raise Conflict(str(key), expected=if_version, actual=known.version if known else 0)
-    return if_version - base
+def up_to_date(key: StreamKey, known: Known | None, stamp: Stamp, holder: str | None) -> Operation[Known | None]:
+    """What was known, if nothing speaks against it: then there is no need to look."""
+    expires = known.fields.expires_at if known else None
+    if known is None or (expires is not None and expires <= stamp.at) or holder not in (None, known.fields.owner):
+        return (yield from learn(key, holder=holder))
+    return known
+
+
+def _if_version(key: StreamKey, known: Known | None, if_version: int, id: str | None) -> Operation[int]:
+    """Where to append, as the stream counts, for a caller who saw another version than the newest.
+
+    After it, if since then nothing was said: a turn that was renewed is nothing to the caller. An append whose id
+    is known is a repeat whatever the version, so one with an id is sent: to where it cannot be stored.
+    """
+    version = known.version if known else 0
+    if known is None or if_version > version:
+        raise Conflict(str(key), expected=if_version, actual=version)
+    if (yield from _is_quiet(key, known, if_version)):
+        return known.record
+    if id is None or if_version < known.fold.base:
+        raise Conflict(str(key), expected=if_version, actual=version)
+    return if_version - known.fold.base
+
+
+def _is_quiet(key: StreamKey, known: Known, after: int) -> Operation[bool]:
+    """Whether the messages are as they were at a version not long ago."""
+    if after < known.fold.base or known.version - after > QUIET:
+        return False
+    since = yield from ops.read(key, after=after - known.fold.base, limit=QUIET, plain=True)
+    return all(stored.envelope.type in _fold.SILENT for stored in since)
 
 
 def _message_events(fold: Fold, marks: Marks, new: Sequence[New], exact: bool) -> list[NewEvent]:
@@ -171,9 +197,24 @@ def _rewound(key: StreamKey, known: Known, to: int) -> Operation[tuple[NewEvent,
     """The event that goes back to a version. A summary that still fits stays in force."""
     then = yield from state_at(key, known, to)
     marks, now = (yield from marks_at(key, then)), (yield from marks_at(key, known.fold))
-    if marks.covers <= now.covers <= to and now.summary:
+    if now.covers <= to < now.summary and (yield from _only_grew(key, known, to, now.summary)):
         marks = msgspec.structs.replace(marks, summary=now.summary, covers=now.covers)
     return new_event(_fold.REWOUND, Rewound(to, then.count), known.fold, marks), marks
+
+
+def _only_grew(key: StreamKey, known: Known, after: int, before: int) -> Operation[bool]:
+    """Whether between two versions messages were added and nothing was taken away or mended."""
+    if before - after > NEAR:
+        return False
+    parts = yield from segments(key, known.fold.base)
+    while after < before - 1:
+        part = segment_at(parts, after + 1)
+        limit = (min(part.upto, before - 1) if part.upto else before - 1) - after
+        page = yield from ops.read(part.key, after=after - part.base, limit=limit, plain=True)
+        if not page or any(stored.envelope.type not in (_fold.APPENDED, *_fold.SILENT) for stored in page):
+            return False
+        after = part.base + page[-1].version
+    return True
 
 
 def pop(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[Entry | None]:
@@ -188,23 +229,25 @@ def pop(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[Entry | N
 
 
 def removal(key: StreamKey, known: Known, version: int, why: str) -> Operation[NewEvent]:
-    marks = yield from marks_at(key, known.fold)
-    own: Marks | None = None
-    if version in marks.pins:
-        own = marks = msgspec.structs.replace(marks, pins=[pin for pin in marks.pins if pin != version])
-    if version <= marks.covers:
-        own = msgspec.structs.replace(marks, summary=0, covers=0)
-    return new_event(_fold.REMOVED, _fold.Removed(version, why), known.fold, own)
+    """The event that takes a message out."""
+    event, _ = _removing(known.fold, (yield from marks_at(key, known.fold)), version, why)
+    return event
+
+
+def _removing(fold: Fold, marks: Marks, version: int, why: str) -> tuple[NewEvent, Marks]:
+    """The same, and what is pinned and summarised after it."""
+    pins = [pin for pin in marks.pins if pin != version]
+    summary, covers = (0, 0) if version <= marks.covers else (marks.summary, marks.covers)
+    now = Marks(pins, summary, covers)
+    changed = len(pins) < len(marks.pins) or summary != marks.summary
+    return new_event(_fold.REMOVED, _fold.Removed(version, why), fold, now if changed else None), now
 
 
 def draft(
     key: StreamKey, of: str, text: str, stamp: Stamp, *, known: Known | None, holder: str | None
 ) -> Operation[tuple[Appended, Known | None]]:
     """Keep a piece of an answer that is still being streamed."""
-    if known is None or (holder is not None and known.fields.owner != holder):
-        known = yield from learn(key, holder=holder)
-    else:
-        check_expiry(key, known.fields, stamp.at)
+    known = yield from up_to_date(key, known, stamp, holder)
     event = new_event(_fold.DRAFTED, _fold.Drafted(of, text), known.fold if known else Fold())
     expected = known.record if known and holder else 0 if known is None else None
     return (yield from put(key, known, [event], stamp, expected=expected))
@@ -242,32 +285,56 @@ def sync(
             [digest_of(entry.message) for entry in entries],
             [entry.version for entry in entries],
         )
-    same, skip = _common(mirror.digests, digests)
-    fold, marks = known.fold if known else Fold(), Marks()
+    fold = known.fold if known else Fold()
+    marks = yield from marks_at(key, fold)
+    summary = yield from summary_at(key, fold, marks)
+    aside = [
+        message.leads or (summary is not None and digest == digest_of(summary.message))
+        for message, digest in zip(new, digests, strict=True)
+    ]
+    same, skip = _common(mirror.digests, digests, aside)
     events: list[NewEvent] = []
     if known is not None and same < len(mirror.digests):
-        event, marks = yield from _rewound(key, known, mirror.versions[same - 1] if same else 0)
-        events.append(event)
+        events, marks = yield from _cut(key, known, mirror.versions, same)
         fold = _after(fold, events)
-    elif any(message.leads for message in new[skip:]):
-        marks = yield from marks_at(key, fold)
     events += _message_events(fold, marks, new[skip:], True)
     if not events:
         return 0, mirror if known else None
     answer, after = yield from put(key, known, events, stamp, expected=known.record if known else 0)
-    if after is None:
-        return len(new) - skip, None
     fresh = len(new) - skip
+    if after is None:
+        return fresh, None
     live = mirror.digests[:same] + list(digests[skip:])
     versions = mirror.versions[:same] + list(range(answer.last - fresh + 1, answer.last + 1))
     return fresh, Mirror(after.incarnation, answer.last, live, versions)
 
 
-def _common(live: Sequence[bytes], given: Sequence[bytes]) -> tuple[int, int]:
+def _cut(key: StreamKey, known: Known, versions: Sequence[int], keep: int) -> Operation[tuple[list[NewEvent], Marks]]:
+    """The events that leave only the first messages: a rewind, where what it goes back to is just those."""
+    kept, to = versions[:keep], versions[keep - 1] if keep else 0
+    then = yield from state_at(key, known, to)
+    if (
+        kept == sorted(kept)
+        and then.count == keep
+        and (keep == 0 or (yield from _only_grew(key, known, to, known.version + 1)))
+    ):
+        event, marks = yield from _rewound(key, known, to)
+        return [event], marks
+    events, fold = [], known.fold
+    marks = yield from marks_at(key, fold)
+    for version in versions[: keep - 1 if keep else None : -1]:
+        event, marks = _removing(fold, marks, version, "synced")
+        events.append(event)
+        fold = _after(fold, [event])
+    return events, marks
+
+
+def _common(live: Sequence[bytes], given: Sequence[bytes], aside: Sequence[bool]) -> tuple[int, int]:
     """How many of the live messages stay, and from where on the given ones are new.
 
     A list whose beginning or middle was trimmed to save tokens is not a wish to forget: if after what both begin with
-    the given one goes on with the end of the live one, all of the live one stays.
+    the given one goes on with the end of the live one, all of the live one stays. A system prompt or a summary in
+    front of that (`aside`) is part of the trimming.
     """
     same = 0
     for ours, theirs in zip(live, given, strict=False):
@@ -276,8 +343,12 @@ def _common(live: Sequence[bytes], given: Sequence[bytes]) -> tuple[int, int]:
         same += 1
     if same == len(live) or same == len(given):
         return same, same
-    for at in range(same + 1, len(live)):
-        rest = len(live) - at
-        if live[at] == given[same] and list(live[at:]) == list(given[same : same + rest]):
-            return len(live), same + rest
+    begin = same
+    while begin < len(given) and aside[begin]:
+        begin += 1
+    for start in {same, begin}:
+        for at in range(same, len(live)) if start < len(given) else ():
+            rest = len(live) - at
+            if live[at] == given[start] and list(live[at:]) == list(given[start : start + rest]):
+                return len(live), start + rest
     return same, same

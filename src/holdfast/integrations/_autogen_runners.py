@@ -13,6 +13,7 @@ from autogen_agentchat.messages import (
     HandoffMessage,
     MessageFactory,
     ModelClientStreamingChunkEvent,
+    StructuredMessage,
     ToolCallExecutionEvent,
 )
 from autogen_core import CancellationToken
@@ -91,7 +92,10 @@ class SoloRunner:
     def __init__(self, runner: ChatAgent | Team) -> None:
         self._runner = runner
         self._factory = MessageFactory()
-        for kind in runner.produced_message_types if isinstance(runner, ChatAgent) else ():
+        kinds = [*runner.produced_message_types] if isinstance(runner, ChatAgent) else []
+        if structure := getattr(runner, "_output_content_type", None):  # which the types above do not tell
+            kinds.append(StructuredMessage[structure])  # type: ignore[valid-type]
+        for kind in kinds:
             if not self._factory.is_registered(kind):
                 self._factory.register(kind)
 
