@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import (
+    AlreadyExists,
     Conflict,
     CorruptFile,
     CorruptRecord,
@@ -28,8 +30,12 @@ from holdfast import (
     Store,
     Unavailable,
 )
+from holdfast import _operations as ops
+from holdfast._streams import new_stamp
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.conversations._fold import BRANCHED, Ancestor, Branched, Fold
+from holdfast.conversations._writing import new_event, put
 
 
 def user(text: str) -> dict[str, Any]:
@@ -573,6 +579,14 @@ def test_of_several_attempts_at_an_answer_the_newest_is_kept(store: Store) -> No
     assert chat.messages() == [user("q"), assistant("second try")]
 
 
+def test_another_question_does_not_lose_a_draft(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("q"))
+    chat.draft("half an ans", of="1")
+    chat.append(user("are you there?"))
+    assert [draft.text for draft in chat.drafts()] == ["half an ans"]
+
+
 def test_a_finished_answer_settles_its_draft(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(user("q"))
@@ -631,10 +645,15 @@ def test_making_the_same_fork_again_is_harmless_another_one_is_not(store: Store)
     chat.append(user("a"), user("b"))
     chat.fork("d", at=1)
     assert chat.fork("d", at=1).messages() == [user("a")]
-    with pytest.raises(Conflict):
+    chat.fork("e")
+    assert chat.fork("e").messages() == [user("a"), user("b")]
+    with pytest.raises(AlreadyExists):
         chat.fork("d", at=2)
+    store.conversation("e").append(user("c"))
+    with pytest.raises(AlreadyExists):
+        chat.fork("e")
     with pytest.raises(NotFound):
-        chat.fork("e", at=99)
+        chat.fork("f", at=99)
     with pytest.raises(ValueError, match="own"):
         chat.fork("c")
 
@@ -704,7 +723,6 @@ def test_two_turns_do_not_interleave(store: Store) -> None:
 
 def holdfast_turn(store: Store) -> Any:
     """A turn asked for by somebody else: not in this thread's context."""
-    import contextvars
     from contextlib import contextmanager
 
     @contextmanager
@@ -739,6 +757,10 @@ def test_a_turn_that_was_taken_over_writes_nothing_more(store: Store) -> None:
             chat.clear,
             lambda: chat.sync([]),
             lambda: chat.draft("late", of="x"),
+            lambda: chat.fork("d"),
+            lambda: chat.expire(5),
+            chat.delete,
+            chat.repair,
         ):
             with pytest.raises(LeaseLost):
                 write()  # type: ignore[no-untyped-call]
@@ -751,9 +773,128 @@ def take_turn_and_append(store: Store) -> None:
 
 
 def contextless(do: Any) -> None:
-    import contextvars
-
     contextvars.Context().run(do)
+
+
+def test_a_turn_holds_in_another_context_for_the_object_it_gives(store: Store) -> None:
+    chat = store.conversation("c")
+
+    def stream() -> Any:
+        with chat.turn(lease=0.001) as mine:
+            yield
+            chat._log.heartbeat.stop()
+            contextless(lambda: take_turn_and_append(store))
+            with pytest.raises(LeaseLost):
+                mine.append(user("late"))
+            yield
+
+    steps = stream()
+    for _ in range(2):  # as a web framework does, which runs each step of a generator in a context of its own
+        contextvars.copy_context().run(next, steps)
+    steps.close()
+    assert chat.messages() == [user("theirs")]
+
+
+def test_a_task_started_in_a_turn_has_turns_of_its_own_after_it(url: str) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            chat, over = store.conversation("c"), asyncio.Event()
+
+            async def later() -> None:
+                await over.wait()
+                async with chat.turn():
+                    await chat.append(user("later"))
+
+            async with chat.turn():
+                task = asyncio.create_task(later())
+            over.set()
+            await task
+            assert await chat.messages() == [user("later")]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pauses", range(12))
+def test_a_turn_cancelled_at_any_point_is_given_back(url: str, pauses: int) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            chat = store.conversation("c")
+            await chat.append(user("a"))
+
+            async def turn() -> None:
+                async with chat.turn(lease=60):
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(turn())
+            for _ in range(pauses):
+                await asyncio.sleep(0 if pauses < 6 else 0.0005)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            async with chat.turn(wait=0):
+                pass
+
+    asyncio.run(main())
+
+
+def test_one_failed_renewal_does_not_end_all_others() -> None:
+    class Failing(MemoryBackend):
+        fails = 0
+
+        def head(self, *args: Any, **options: Any) -> Any:
+            if threading.current_thread().name == "holdfast-leases" and not self.fails:
+                self.fails += 1
+                raise OSError("gone for a moment")
+            return super().head(*args, **options)
+
+    backend = Failing()
+    with holdfast.open(backend) as store:
+        chat = store.conversation("c")
+        with chat.turn(lease=0.06):
+            while not any(b"turn.renewed" in record.body for record in backend.read(chat._key)):
+                threading.Event().wait(0.01)
+        assert backend.fails == 1
+
+
+def test_async_pending_without_await_is_refused(url: str) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            with pytest.raises(TypeError, match="await"):
+                assert store.conversation("c").pending
+
+    asyncio.run(main())
+
+
+def test_expiry_is_looked_at_again(store: Store) -> None:
+    chat = store.conversation("c")
+    chat.append(user("1"))
+    chat.expire(0.001)
+    with pytest.raises(Expired):
+        while True:
+            chat.append(user("2"))
+    store.conversation("c").expire(None)
+    chat.append(user("3"))
+    assert chat.messages()[-1] == user("3")
+
+
+def test_a_fork_of_what_is_deleted_meanwhile_leaves_nothing() -> None:
+    class Racing(MemoryBackend):
+        meanwhile: Any = None
+
+        def append(self, batch: Any) -> Any:
+            if self.meanwhile and batch[0].stream.id == "child":
+                now, self.meanwhile = self.meanwhile, None
+                now()
+            return super().append(batch)
+
+    backend = Racing()
+    with holdfast.open(backend) as store, holdfast.open(backend) as other:
+        chat = store.conversation("c")
+        chat.append(user("1"))
+        backend.meanwhile = other.conversation("c").delete
+        with pytest.raises(NotFound):
+            chat.fork("child")
+        assert [item.id for item in store.conversations()] == []
 
 
 def test_health_tells_who_has_a_turn(store: Store) -> None:
@@ -869,6 +1010,9 @@ def test_a_hostile_record_is_an_error_not_a_message(store: Store) -> None:
             ("conversation.rewound", {"to": 99, "left": 3}),
             ("conversation.rewound", {"to": "x"}),
             ("message.removed", {}),
+            ("message.removed", {"version": 99}),
+            ("message.inserted", {"after": 99, "message": {"role": "user"}, "why": "x"}),
+            ("message.replaced", {"version": -1, "message": {"role": "user"}, "why": "x"}),
             ("conversation.branched", {"parent": "x", "at": 1, "ancestors": []}),
         ]
     ):
@@ -879,6 +1023,32 @@ def test_a_hostile_record_is_an_error_not_a_message(store: Store) -> None:
         stream.append((kind, data))
         with pytest.raises(CorruptRecord):
             chat.messages()
+
+
+@pytest.mark.parametrize(("base", "upto"), [(6, 5), (-3, 5), (1, 5), (0, 4)])
+def test_a_fork_that_lies_about_where_its_messages_are_is_an_error(store: Store, base: int, upto: int) -> None:
+    parent = store.conversation("p")
+    parent.append(*[user(str(n)) for n in range(5)])
+    head = store._log.backend.head(parent._key)
+    assert head is not None
+    branched = Branched("p", 5, [Ancestor("p", head.incarnation.hex(), base, upto)])
+    child = store.conversation("h")
+    event = new_event(BRANCHED, branched, Fold(5, 5, 5))
+    ops.run(store._log, put(child._key, None, [event], new_stamp(), expected=0))
+    with pytest.raises(CorruptRecord):
+        child.messages()
+
+
+def test_many_tasks_in_one_turn_all_get_through(url: str) -> None:
+    async def main() -> None:
+        async with holdfast.aopen(url) as store:
+            chat = store.conversation("c")
+            async with chat.turn():
+                await asyncio.gather(*[chat.append(user(str(n))) for n in range(150)])
+            popped = await asyncio.gather(*[chat.pop() for _ in range(150)])
+            assert sorted(int(message["content"]) for message in popped) == list(range(150))
+
+    asyncio.run(main())
 
 
 # -- files -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -131,6 +132,12 @@ class Answering:
     async def handle_async(self, request: ops.Request) -> Any:
         await asyncio.sleep(0)
         return self.handle(request)
+
+    def in_line(self) -> threading.Lock:
+        return threading.Lock()
+
+    def in_line_async(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
 
 def twice(seen: list[Any]) -> ops.Operation[str]:

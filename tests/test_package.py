@@ -17,6 +17,7 @@ from holdfast import AsyncConversation, AsyncState, AsyncStore, AsyncStream, Con
 ROOT = Path(__file__).parent.parent
 
 PUBLIC = [
+    "AlreadyExists",
     "Appended",
     "AsyncConversation",
     "AsyncState",

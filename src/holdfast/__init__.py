@@ -25,6 +25,7 @@ from .conversations import (
     text_counter,
 )
 from .errors import (
+    AlreadyExists,
     BudgetExceeded,
     Closed,
     Conflict,
@@ -56,6 +57,7 @@ from .errors import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyExists",
     "Appended",
     "AsyncConversation",
     "AsyncState",

@@ -6,6 +6,7 @@ by ordinary appends at an exact version, so a former holder's write meets a conf
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ._ids import id_texts, new_id
+
+logger = logging.getLogger("holdfast")
 
 RENEWALS: Final = 3
 """A lease is renewed when a third of it is over."""
@@ -76,7 +79,7 @@ class Heartbeat:
         """Call `renew` every third of the lease until `release`."""
         with self._changed:
             self._beats[holder] = (time.monotonic() + lease / RENEWALS, lease, renew)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -107,4 +110,7 @@ class Heartbeat:
                     self._changed.wait(wait)
                     continue
                 self._beats[holder] = (time.monotonic() + lease / RENEWALS, lease, renew)
-            renew()
+            try:
+                renew()
+            except Exception as error:  # whatever it is, the other leases must go on being renewed
+                logger.warning("a lease could not be renewed (%s)", type(error).__name__)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from . import _chain, _telemetry
 from . import _operations as ops
@@ -73,6 +74,8 @@ class Log:
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
         self.heartbeat = Heartbeat()
+        self._line = threading.Lock()
+        self._lines: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -117,6 +120,18 @@ class Log:
         if isinstance(request, ops.Append):
             return await self._append_async(request)
         return await self.in_thread(self.handle, request)
+
+    def in_line(self) -> threading.Lock:
+        return self._line
+
+    def in_line_async(self) -> asyncio.Lock:
+        import asyncio
+
+        loop = id(asyncio.get_running_loop())
+        line = self._lines.get(loop)
+        if line is None:
+            line = self._lines[loop] = asyncio.Lock()
+        return line
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that blocks in one of the reader threads."""

@@ -10,6 +10,7 @@ again; no yield in `finally`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -130,6 +131,12 @@ class Handler(Protocol):
 
     async def handle_async(self, request: Request) -> Any: ...
 
+    def in_line(self) -> AbstractContextManager[Any]:
+        """A block in which only one thread is at a time."""
+
+    def in_line_async(self) -> AbstractAsyncContextManager[Any]:
+        """A block in which only one task of the running loop is at a time."""
+
 
 def run(handler: Handler, operation: Operation[T]) -> T:
     """Run an operation, calling the log for each request."""
@@ -168,20 +175,33 @@ async def run_async(handler: Handler, operation: Operation[T]) -> T:
 
 
 def run_until_settled(handler: Handler, make: Callable[[], Operation[T]]) -> T:
-    """Run an operation, and run it again from the start when another writer came first."""
-    for _ in range(RERUNS - 1):
-        try:
-            return run(handler, make())
-        except Conflict:
-            continue
-    return run(handler, make())
+    """Run an operation, and run it again from the start when another writer came first.
+
+    Those of one process who met a conflict go on one after the other, or many at once would keep refusing each other.
+    """
+    try:
+        return run(handler, make())
+    except Conflict:
+        pass
+    with handler.in_line():
+        for _ in range(RERUNS - 2):
+            try:
+                return run(handler, make())
+            except Conflict:
+                continue
+        return run(handler, make())
 
 
 async def run_until_settled_async(handler: Handler, make: Callable[[], Operation[T]]) -> T:
     """`run_until_settled`, awaited."""
-    for _ in range(RERUNS - 1):
-        try:
-            return await run_async(handler, make())
-        except Conflict:
-            continue
-    return await run_async(handler, make())
+    try:
+        return await run_async(handler, make())
+    except Conflict:
+        pass
+    async with handler.in_line_async():
+        for _ in range(RERUNS - 2):
+            try:
+                return await run_async(handler, make())
+            except Conflict:
+                continue
+        return await run_async(handler, make())

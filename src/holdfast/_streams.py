@@ -20,7 +20,7 @@ from ._events import INLINE_BYTES, Blob, Event, EventType, NewEvent, Stamp, Stor
 from ._ids import append_id, checked_id, new_id
 from ._log import Log
 from ._operations import Operation
-from .backends import Appended, Fields, StreamKey
+from .backends import Appended, Fields, Head, StreamKey
 from .errors import Conflict, CorruptRecord, SchemaMismatch
 
 AUDIT_ID = "log"
@@ -82,13 +82,13 @@ def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInf
     return [StreamInfo(head.stream.id, head.version) for head in page]
 
 
-def delete_stream(stream: StreamKey, stamp: Stamp, reason: str) -> Operation[bool]:
-    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile: run it again.
+def delete_stream(stream: StreamKey, stamp: Stamp, reason: str, seen: Head | None = None) -> Operation[bool]:
+    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile (since `seen`, if given): run it again.
 
     The tenant's audit stream says so first, so that a deletion can be told from tampering.
     """
     audit = StreamKey(stream.tenant, "audit", AUDIT_ID)
-    head = yield from ops.head(stream)
+    head = seen or (yield from ops.head(stream))
     if head is None:
         for life in (yield from _deleted_lives(audit, stream)):
             yield from delete_blobs(stream, life)  # in case that deletion was cut off

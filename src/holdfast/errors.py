@@ -24,6 +24,7 @@
     │   ├── TooLarge           beyond a limit on size or depth
     │   └── NotSerializable    a value that would not come back as it went in
     ├── BudgetExceeded     it does not fit into the tokens it was given
+    ├── AlreadyExists      there is something under that id
     ├── NotFound           there is no such thing, or no such version of it
     └── Closed             the store was closed
 
@@ -207,6 +208,10 @@ class BudgetExceeded(HoldfastError):
             "raise max_tokens, store shorter tool results, pin less, or call summarize() first"
         )
         self.needed, self.budget = needed, budget
+
+
+class AlreadyExists(HoldfastError):
+    """There is something under that id already. Nothing was written: choose another id."""
 
 
 class NotFound(HoldfastError):

@@ -18,8 +18,9 @@ from ..errors import HoldfastError
 from . import _lifecycle, _windowing
 from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
 from ._json_files import as_json, read_messages, write_atomically
-from ._shape import IMPORT_BATCH, Shape, as_summary
+from ._shape import IMPORT_BATCH, Pending, Shape, as_summary
 from ._tokens import Counter
+from ._turns import Turn
 
 Path = str | os.PathLike[str]
 T = TypeVar("T")
@@ -127,18 +128,21 @@ class Conversation(Shape):
         turn = self._new_turn(lease)
         waiting = self._waiting(wait)
         gone = None
-        while (held := self._settle(self._beginning(turn, gone))) is not None:
-            gone = held.owner if is_dead(held.owner) else None
-            if gone is None:
-                time.sleep(waiting(held))
-        with self._inside(turn):
-            try:
-                yield self
-            finally:
-                try:
-                    self._ended(self._settle(self._ending(turn)))
-                except HoldfastError as error:
-                    self._not_ended(error)
+        try:
+            while (held := self._settle(self._beginning(turn, gone))) is not None:
+                gone = held.owner if is_dead(held.owner) else None
+                if gone is None:
+                    time.sleep(waiting(held))
+            with self._inside(turn):
+                yield Conversation(self._log, self._key, turn.holder)
+        finally:
+            self._give_back(turn)
+
+    def _give_back(self, turn: Turn) -> None:
+        try:
+            self._settle(self._ending(turn))
+        except HoldfastError as error:
+            self._not_ended(error)
 
     def pop(self) -> Any | None:
         """Take the newest message out and return it; None if there is none. No two callers get the same one."""
@@ -160,7 +164,7 @@ class Conversation(Shape):
         return Conversation(self._log, child)
 
     def follow(self, *, after: int = 0, timeout: float | None = None) -> Iterator[Entry]:
-        """Messages as they are appended, from version `after` + 1 on, without gaps; waits for more.
+        """Messages as they are appended (also by `repair`), from version `after` + 1 on, without gaps; waits for more.
 
         Give the version of the last entry you have seen as `after` to go on later. With `timeout`, it ends when nothing
         came for so many seconds. Shows what is appended, also if it is rewound later.
@@ -179,7 +183,7 @@ class Conversation(Shape):
         self._settle(self._drafting(text, of))
 
     def drafts(self) -> list[Draft]:
-        """Answers that were begun and never finished. The next message settles them; `repair` keeps them."""
+        """Answers that were begun and never finished. The next answer settles them; `repair` keeps the newest."""
         return self._settle(self._drafts)
 
     def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> Imported:
@@ -275,7 +279,7 @@ class AsyncConversation(Shape):
     @property
     def pending(self) -> Awaitable[Entry | None]:
         """`Conversation.pending`: `await chat.pending`."""
-        return self._settle(lambda: _windowing.pending(self._key))
+        return Pending(lambda: self._settle(lambda: _windowing.pending(self._key)))
 
     @asynccontextmanager
     async def turn(self, *, lease: float = 30.0, wait: float | None = None) -> AsyncIterator[AsyncConversation]:
@@ -288,18 +292,28 @@ class AsyncConversation(Shape):
         turn = self._new_turn(lease)
         waiting = self._waiting(wait)
         gone = None
-        while (held := await self._settle(self._beginning(turn, gone))) is not None:
-            gone = held.owner if is_dead(held.owner) else None
-            if gone is None:
-                await asyncio.sleep(waiting(held))
-        with self._inside(turn):
-            try:
-                yield self
-            finally:
+        try:
+            while (held := await self._settle(self._beginning(turn, gone))) is not None:
+                gone = held.owner if is_dead(held.owner) else None
+                if gone is None:
+                    await asyncio.sleep(waiting(held))
+            with self._inside(turn):
+                yield AsyncConversation(self._log, self._key, turn.holder)
+        finally:
+            giving_back, cancelled = asyncio.ensure_future(self._give_back(turn)), False
+            while not giving_back.done():  # to the end, also when cancelled, and cancelled again
                 try:
-                    self._ended(await self._settle(self._ending(turn)))
-                except HoldfastError as error:
-                    self._not_ended(error)
+                    await asyncio.shield(giving_back)
+                except asyncio.CancelledError:
+                    cancelled = True
+            if cancelled:
+                raise asyncio.CancelledError
+
+    async def _give_back(self, turn: Turn) -> None:
+        try:
+            await self._settle(self._ending(turn))
+        except HoldfastError as error:
+            self._not_ended(error)
 
     async def pop(self) -> Any | None:
         """`Conversation.pop`, awaited."""

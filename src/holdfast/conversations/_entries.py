@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 
 
-def _moment(time: float) -> datetime:
+def moment(time: float) -> datetime:
     return datetime.fromtimestamp(time, timezone.utc)
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One message with what is known about it. Order is by `version`, never by clock."""
+    """One message with what is known about it. Order is by `version`, never by clock.
+
+    One exception: a message that `repair` put among older ones stands where it belongs, with the version of its repair.
+    """
 
     version: int
     id: str
@@ -27,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     @property
     def at(self) -> datetime:
         """When it was appended, in UTC."""
-        return _moment(self.time)
+        return moment(self.time)
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -40,7 +43,7 @@ class Draft(msgspec.Struct, frozen=True):
     @property
     def at(self) -> datetime:
         """When its newest piece was stored, in UTC."""
-        return _moment(self.time)
+        return moment(self.time)
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import msgspec
 
 from .. import _operations as ops
@@ -12,9 +10,9 @@ from .._events import Stamp
 from .._operations import Operation
 from .._streams import delete_stream
 from ..backends import StreamKey
-from ..errors import Conflict, CorruptRecord, HasForks, NotFound
+from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound
 from . import _fold
-from ._entries import ConversationInfo
+from ._entries import ConversationInfo, moment
 from ._fold import Ancestor, Branched, Fold
 from ._reading import Known, learn, marks_at, segment_at, segments, state_at
 from ._writing import must_exist, new_event, put
@@ -27,21 +25,24 @@ class Forked(msgspec.Struct, frozen=True):
     at: int
 
 
-def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Operation[None]:
+def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp, holder: str | None) -> Operation[None]:
     """Begin another conversation with this one's messages up to a version. Copies nothing.
 
     The parent hears of it first, so that nobody deletes it unawares; a fork that was cut off there is made by the retry.
     """
-    known = must_exist(key, (yield from learn(key)))
+    known = must_exist(key, (yield from learn(key, holder=holder)))
+    there = yield from _branched(child)
+    if at is None and there is not None and there.parent == key.id:
+        at = there.at  # made by a call that was cut off, or by this one before
     at = known.version if at is None else at
     if not 1 <= at <= known.version:
         raise NotFound(f"{key} has versions 1 to {known.version}; there is no version {at} to fork at")
     branched = Branched(key.id, at, (yield from _ancestors(key, known, at)))
-    there = yield from ops.head(child)
-    if there is not None:
-        if there.version == 1 and (yield from _branched(child)) == branched:
+    standing = yield from ops.head(child)
+    if standing is not None:
+        if there == branched and standing.version == 1:
             return
-        raise Conflict(str(child), expected=0, actual=there.version)
+        raise AlreadyExists(f"{child} exists already; give the fork an id of its own")
     then = yield from state_at(key, known, at)
     marks = yield from marks_at(key, then)
     # The stream that holds the messages hears of it: a fork of a fork may reach past its parent.
@@ -51,6 +52,11 @@ def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Oper
     yield from put(owner, told, [event], stamp)
     first = new_event(_fold.BRANCHED, branched, Fold(at, then.count, at), marks)
     yield from put(child, None, [first], msgspec.structs.replace(stamp, id=stamp.id + 1), expected=0)
+    for ancestor in branched.ancestors:
+        head = yield from ops.head(key._replace(id=ancestor.id))
+        if head is None or life_of(head.incarnation) != ancestor.life:  # it was deleted while it was forked
+            yield from delete_stream(child, stamp, "what it was forked from was deleted meanwhile")
+            raise NotFound(f"{key} was deleted while it was forked")
 
 
 def _ancestors(key: StreamKey, known: Known, at: int) -> Operation[list[Ancestor]]:
@@ -74,9 +80,11 @@ def _branched(key: StreamKey) -> Operation[Branched | None]:
     return branched
 
 
-def delete(key: StreamKey, stamp: Stamp, reason: str) -> Operation[bool]:
+def delete(key: StreamKey, stamp: Stamp, reason: str, holder: str | None) -> Operation[bool]:
     """Delete a conversation, unless forks still read from it."""
     head = yield from ops.head(key)
+    if holder is not None and (head is None or head.fields.owner != holder):
+        raise LeaseLost(str(key), owner=head.fields.owner if head else None)
     if head is not None:
         living: list[str] = []
         after = 0
@@ -91,12 +99,12 @@ def delete(key: StreamKey, stamp: Stamp, reason: str) -> Operation[bool]:
                         living.append(child)
         if living:
             raise HasForks(str(key), forks=living)
-    return (yield from delete_stream(key, stamp, reason))
+    return (yield from delete_stream(key, stamp, reason, None if holder is None else head))
 
 
-def expire(key: StreamKey, ttl: float | None, stamp: Stamp) -> Operation[None]:
+def expire(key: StreamKey, ttl: float | None, stamp: Stamp, holder: str | None) -> Operation[None]:
     """Set when a conversation ends, by the engine's clock; None: never."""
-    known = must_exist(key, (yield from learn(key, expired=True)))
+    known = must_exist(key, (yield from learn(key, expired=True, holder=holder)))
     at = None if ttl is None else known.now + ttl
     fields = msgspec.structs.replace(known.fields, expires_at=at)
     event = new_event(_fold.EXPIRES, Expires(at), known.fold)
@@ -123,18 +131,14 @@ def info(key: StreamKey) -> Operation[ConversationInfo | None]:
         id=key.id,
         version=known.version,
         messages=known.fold.count,
-        created_at=_moment(first[0].envelope.at),
-        updated_at=_moment(last[0].envelope.at),
-        expires_at=None if expires is None else _moment(expires),
+        created_at=moment(first[0].envelope.at),
+        updated_at=moment(last[0].envelope.at),
+        expires_at=None if expires is None else moment(expires),
         forked_from=branched.parent if branched else None,
         forked_at=branched.at if branched else None,
         pins=len(marks.pins),
         summarized_upto=marks.covers,
     )
-
-
-def _moment(time: float) -> datetime:
-    return datetime.fromtimestamp(time, timezone.utc)
 
 
 def listed(tenant: str, after: str) -> Operation[tuple[list[str], str]]:

@@ -36,6 +36,7 @@ from ._fold import (
     forward,
     payload,
 )
+from ._messages import is_instruction, opens_exchange, results
 
 FIRST_PAGE: Final = 32
 LARGEST_PAGE: Final = 2000
@@ -123,12 +124,18 @@ def segments(key: StreamKey, base: int) -> Operation[list[Segment]]:
     first = yield from ops.read(key, limit=1, plain=True)
     if not first or first[0].envelope.type != BRANCHED:
         raise CorruptRecord(str(key), version=1, what="it does not say what it was forked from")
+    upto = base
     for ancestor in cast("Branched", payload(key, 1, first[0].envelope.data, Branched)).ancestors:
+        if ancestor.upto != upto or not 0 <= ancestor.base < upto:
+            break
+        upto = ancestor.base
         parent = key._replace(id=ancestor.id)
         head = yield from ops.head(parent)
         if head is None or life_of(head.incarnation) != ancestor.life:
             raise CorruptRecord(str(key), version=1, what=f"{parent}, which it was forked from, is gone")
         own.append(Segment(parent, ancestor.base, ancestor.upto))
+    if upto:
+        raise CorruptRecord(str(key), version=1, what="it does not say where all of its messages are")
     return own
 
 
@@ -198,7 +205,7 @@ def scan(
         part = segment_at(parts, cursor)
         page = yield from ops.read(part.key, after=cursor - part.base + 1, limit=limit, reverse=True, plain=True)
         if not page:
-            break
+            raise Conflict(str(key), expected=fold.seen, actual=0)  # deleted since we looked: look again
         for stored in page:
             version = part.base + stored.version
             if version > cursor or walk.done:
@@ -208,16 +215,22 @@ def scan(
             if event.type in (APPENDED, INSERTED, REPLACED):
                 walk.take(part.key, stored, version, (yield from data_of(part.key, stored)))
             elif event.type == REMOVED:
-                walk.removed.add(payload(part.key, stored.version, event.data, Removed).version)
+                removed: Removed = payload(part.key, stored.version, event.data, Removed)
+                walk.removed.add(earlier(part.key, stored, removed.version, version))
             elif event.type == REWOUND:
-                to = payload(part.key, stored.version, event.data, Rewound).to
-                if not 0 <= to < version:
-                    raise CorruptRecord(str(part.key), version=stored.version, what="it rewinds into the future")
-                cursor = to
+                rewound: Rewound = payload(part.key, stored.version, event.data, Rewound)
+                cursor = earlier(part.key, stored, rewound.to, version)
         limit = min(limit * 2, LARGEST_PAGE)
     if cursor == 0:
         walk.place(0)
     return walk.entries
+
+
+def earlier(key: StreamKey, stored: Stored, named: int, own: int) -> int:
+    """A version that an event names, which can only be an earlier one."""
+    if not 0 <= named < own:
+        raise CorruptRecord(str(key), version=stored.version, what="it is about something that is not before it")
+    return named
 
 
 class _Walk:
@@ -237,10 +250,12 @@ class _Walk:
             self.emit(_message_entry(key, stored, version, data))
         elif kind == INSERTED:
             insert: Inserted = payload(key, stored.version, data, Inserted)
+            earlier(key, stored, insert.after, version)
             entry = _entry(stored, version, insert.message, {"repaired": insert.why})
             self.inserted.setdefault(insert.after, []).append(entry)
         else:
             change: Replaced = payload(key, stored.version, data, Replaced)
+            earlier(key, stored, change.version, version)
             self.replaced.setdefault(change.version, change)
 
     def emit(self, entry: Entry) -> None:
@@ -290,7 +305,7 @@ def newest(key: StreamKey, known: Known | None, count: int | None) -> Operation[
 
 
 def drafts(key: StreamKey, known: Known) -> Operation[list[Draft]]:
-    """Answers begun and never finished: the pieces stored after the newest message."""
+    """Answers begun and never finished: the pieces stored after the newest answer."""
     pieces: list[tuple[Drafted, float]] = []
     before = known.record + 1
     while before > 1:
@@ -299,7 +314,9 @@ def drafts(key: StreamKey, known: Known) -> Operation[list[Draft]]:
             break
         for stored in page:
             kind = stored.envelope.type
-            if kind in (APPENDED, REMOVED, REWOUND, BRANCHED):
+            if kind in (REMOVED, REWOUND, BRANCHED) or (
+                kind == APPENDED and is_from_model((yield from data_of(key, stored)))
+            ):
                 before = 1
                 break
             if kind == DRAFTED:
@@ -313,6 +330,14 @@ def drafts(key: StreamKey, known: Known) -> Operation[list[Draft]]:
         texts.setdefault(piece.of, []).append(piece.text)
         times[piece.of] = at
     return [Draft(of, "".join(parts), times[of]) for of, parts in texts.items()]
+
+
+def is_from_model(data: Any) -> bool:
+    """Whether a message settles what was drafted before it: it is neither the user's nor a tool's nor an instruction."""
+    message = data.get("message") if isinstance(data, dict) else None
+    return isinstance(message, dict) and not (
+        opens_exchange(message) or results(message) or is_instruction(message) or message.get("role") == "user"
+    )
 
 
 def appended_after(key: StreamKey, base: int, after: int) -> Operation[tuple[list[Entry], int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
@@ -29,6 +29,8 @@ from ._tokens import Counter, default_counter
 from ._turns import Turn
 
 IMPORT_BATCH: Final = 500
+FRESH_SECONDS: Final = 5.0
+"""For how long what was learned of a conversation is good for the next append without looking."""
 
 logger = logging.getLogger("holdfast")
 
@@ -54,9 +56,10 @@ def as_system(value: object | None) -> list[Message]:
 class Shape:
     """The key, what was learned of the conversation by the last append, and the operations."""
 
-    def __init__(self, log: Log, key: StreamKey) -> None:
-        self._log, self._key = log, key
+    def __init__(self, log: Log, key: StreamKey, holder: str | None = None) -> None:
+        self._log, self._key, self._turn_holder = log, key, holder
         self._known: _reading.Known | None = None
+        self._known_at = 0.0
         self._mirror: _writing.Mirror | None = None
 
     @property
@@ -67,7 +70,8 @@ class Shape:
         return f"<{type(self).__name__} {self._key.id!r}>"
 
     def _holder(self) -> str | None:
-        return _turns.holder_of(self._key, id(self._log))
+        """The turn in which a write happens: that of the block this object was made for, or that of the running code."""
+        return self._turn_holder or _turns.holder_of(self._key, id(self._log))
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -98,13 +102,15 @@ class Shape:
     def _remembering(
         self, make: Callable[[_reading.Known | None], Operation[tuple[Appended, _reading.Known | None]]]
     ) -> Callable[[], Operation[Appended]]:
-        """Use what is known at the first try, learn anew at the next, and keep what is known after it."""
-        known = self._known
+        """Use what is known, unless it is old, at the first try; learn anew at the next; keep what is known after it."""
+        now = time.monotonic()
+        known = self._known if now - self._known_at < FRESH_SECONDS else None
 
         def operation() -> Operation[Appended]:
             nonlocal known
-            before, known = known, None
+            before, known, self._known = known, None, None
             answer, self._known = yield from make(before)
+            self._known_at = now
             return answer
 
         return operation
@@ -177,18 +183,19 @@ class Shape:
     def _forking(self, child: StreamKey, at: int | None) -> Callable[[], Operation[None]]:
         if at is not None:
             whole_number(at, "at")
-        stamp = new_stamp()
-        return lambda: _lifecycle.fork(self._key, child, at, stamp)
+        stamp, holder = new_stamp(), self._holder()
+        return lambda: _lifecycle.fork(self._key, child, at, stamp, holder)
 
     def _expiring(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
         after = None if ttl is None else seconds(ttl, "ttl")
-        stamp = new_stamp()
+        stamp, holder = new_stamp(), self._holder()
         self._known = None  # it holds the fields as they were
-        return lambda: _lifecycle.expire(self._key, after, stamp)
+        return lambda: _lifecycle.expire(self._key, after, stamp, holder)
 
     def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
         self._known = self._mirror = None
-        return lambda: _lifecycle.delete(self._key, new_stamp(), reason)
+        holder = self._holder()
+        return lambda: _lifecycle.delete(self._key, new_stamp(), reason, holder)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -235,11 +242,7 @@ class Shape:
         self._known = None
         return lambda: _turns.end(self._key, turn, stamp)
 
-    def _ended(self, held: bool) -> None:
-        if not held:
-            logger.warning("the turn on %s had been lost before it ended", self._key)
-
-    def _not_ended(self, error: HoldfastError) -> None:
+    def _not_ended(self, error: Exception) -> None:
         """Not a reason to fail: what was said in the turn is stored, and the turn ends by itself."""
         logger.warning("the turn on %s could not be given back (%s)", self._key, type(error).__name__)
 
@@ -264,12 +267,12 @@ class Shape:
         """The turn as this code's own, renewed until the end."""
         heart = self._log.heartbeat
         heart.keep(turn.holder, turn.lease, lambda: self._renew(turn))
-        _turns.enter(self._key, id(self._log), turn.holder)
+        leave = _turns.enter(self._key, id(self._log), turn.holder)
         self._known = None
         try:
             yield
         finally:
-            _turns.leave(turn.holder)
+            leave()
             heart.release(turn.holder)
 
     def _renew(self, turn: Turn) -> None:
@@ -278,3 +281,16 @@ class Shape:
                 self._log.heartbeat.release(turn.holder)
         except HoldfastError as error:
             logger.warning("the turn on %s could not be renewed (%s)", self._key, type(error).__name__)
+
+
+class Pending:
+    """What `pending` is in async code. `if chat.pending:` without `await` would always be true, so it is refused."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Entry | None]]) -> None:
+        self._ask = ask
+
+    def __await__(self) -> Generator[Any, None, Entry | None]:
+        return self._ask().__await__()
+
+    def __bool__(self) -> bool:
+        raise TypeError("in async code pending is awaited: if await chat.pending: ...")

@@ -5,7 +5,8 @@ A turn is a lease on the conversation. Inside it every append is fenced: it is s
 
 from __future__ import annotations
 
-import logging
+import os
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
@@ -23,10 +24,17 @@ from ._writing import new_event, put
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
 
-logger = logging.getLogger("holdfast")
 
-_turns: ContextVar[tuple[tuple[StreamKey, int, str], ...]] = ContextVar("holdfast_turns", default=())
-"""The turns of the code that runs now, innermost first: conversation, store (by identity), holder."""
+class _Entered:
+    """A turn that some code has entered. `over` when it has left it: tasks that it started may still run."""
+
+    def __init__(self, key: StreamKey, log: int, holder: str) -> None:
+        self.key, self.log, self.holder = key, log, holder
+        self.process, self.over = os.getpid(), False
+
+
+_turns: ContextVar[tuple[_Entered, ...]] = ContextVar("holdfast_turns", default=())
+"""The turns of the code that runs now and of the code that started it, innermost first."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -36,18 +44,24 @@ class Turn(msgspec.Struct, frozen=True):
     lease: float
 
 
-def enter(key: StreamKey, log: int, holder: str) -> None:
-    """Everything that the running code does from here on happens in this turn."""
-    _turns.set(((key, log, holder), *_turns.get()))
+def enter(key: StreamKey, log: int, holder: str) -> Callable[[], None]:
+    """Everything that the running code does, and the tasks it starts, happens in this turn, until what is returned is called."""
+    entered = _Entered(key, log, holder)
+    _turns.set((entered, *_turns.get()))
 
+    def leave() -> None:
+        entered.over = True
+        _turns.set(tuple(turn for turn in _turns.get() if turn is not entered))
 
-def leave(holder: str) -> None:
-    _turns.set(tuple(turn for turn in _turns.get() if turn[2] != holder))
+    return leave
 
 
 def holder_of(key: StreamKey, log: int) -> str | None:
-    """The turn on a conversation in which the running code is."""
-    return next((turn[2] for turn in _turns.get() if turn[:2] == (key, log)), None)
+    """The turn on a conversation in which the running code is. A forked process is in none: its parent has them."""
+    for turn in _turns.get():
+        if (turn.key, turn.log, turn.process, turn.over) == (key, log, os.getpid(), False):
+            return turn.holder
+    return None
 
 
 def begin(key: StreamKey, turn: Turn, stamp: Stamp, gone: str | None) -> Operation[Held | None]:
