@@ -317,6 +317,22 @@ def test_sync_of_a_trimmed_list_forgets_nothing(store: Store) -> None:
     assert chat.messages() == [*history, assistant("new")]
 
 
+def test_sync_does_not_undo_what_somebody_else_stored(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    mine, theirs = store.conversation("c"), store.conversation("c")
+    mine.sync([user("a")])
+    theirs.sync([user("a"), assistant("b")])
+    for wrong in ([user("a"), assistant("mine")], [user("a")]):
+        with pytest.raises(Conflict):
+            mine.sync(wrong)
+    assert mine.sync([user("a"), assistant("b"), user("c")]) == 1
+    with pytest.raises(ValueError, match="clear"):
+        mine.sync([])
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        mine.sync([user("a")])
+    assert "2 messages" in caplog.text
+    assert theirs.messages() == [user("a")]
+
+
 @pytest.mark.parametrize("keep", range(5))
 def test_sync_after_a_repair_keeps_just_what_the_list_has(store: Store, keep: int) -> None:
     chat = store.conversation("c")
@@ -609,6 +625,26 @@ def test_pending_is_the_user_turn_without_an_answer(store: Store) -> None:
     assert chat.pending is None
 
 
+def test_a_late_retry_gets_its_own_answer(store: Store) -> None:
+    chat = store.conversation("c")
+    first = chat.append(user("first"), id="1").last
+    assert chat.answer(first) is None
+    chat.append(call("x"))
+    assert chat.answer(first) is None
+    chat.append(result("x"), assistant("to the first"))
+    second = chat.append(user("second"), id="2").last
+    again = chat.append(user("first"), id="1").last
+    found = chat.answer(again)
+    assert found is not None and found.message == assistant("to the first")
+    assert chat.answer(second) is None
+    chat.append(assistant("one moment"), call("y"))
+    assert chat.answer(second) is None
+    chat.append(result("y"), assistant("to the second"))
+    found = chat.answer(second)
+    assert found is not None and found.message == assistant("to the second")
+    assert chat.answer(99) is None
+
+
 # -- forks -------------------------------------------------------------------------------------------
 
 
@@ -755,7 +791,7 @@ def test_a_turn_that_was_taken_over_writes_nothing_more(store: Store) -> None:
             lambda: chat.append(user("late")),
             chat.pop,
             chat.clear,
-            lambda: chat.sync([]),
+            lambda: chat.sync([user("late")]),
             lambda: chat.draft("late", of="x"),
             lambda: chat.fork("d"),
             lambda: chat.expire(5),
@@ -1088,6 +1124,8 @@ def test_the_async_conversation_does_the_same(url: str, tmp_path: Path) -> None:
             assert pending is not None and pending.message == user("a")
             async with chat.turn():
                 await chat.append(assistant("b"))
+            answer = await chat.answer(2)
+            assert answer is not None and answer.message == assistant("b")
             assert await chat.sync([SYSTEM, user("a"), assistant("b"), user("c")]) == 1
             assert (await chat.count(), len(await chat.entries(last=2))) == (4, 2)
             assert await chat.pop() == user("c")

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from .. import _operations as ops
+from .._arguments import whole_number
 from .._leases import is_dead
 from .._operations import Operation
 from ..backends import Appended
@@ -52,10 +53,11 @@ class Conversation(Shape):
     def sync(self, messages: Iterable[object]) -> int:
         """Hand over the whole list of messages; only what is new is appended. How many that were.
 
-        If the list has parted from what is stored, the conversation is rewound to where they part; if it was merely
-        trimmed to save tokens, all that is stored stays.
+        If the list has parted from what is stored, the conversation is rewound to where they part, with a warning in the
+        log; if it was merely trimmed to save tokens, all that is stored stays. `Conflict` if what would be undone was
+        stored by somebody else since this object's last `sync`: a list has one owner.
         """
-        return self._settle(self._syncing(messages))
+        return self._synced(self._settle(self._syncing(messages)))
 
     def messages(self, *, last: int | None = None) -> list[Any]:
         """The live messages, oldest first; with `last`, the newest so many (which is all that is read)."""
@@ -114,6 +116,13 @@ class Conversation(Shape):
     def pending(self) -> Entry | None:
         """The user's message that has no complete answer yet."""
         return self._settle(lambda: _windowing.pending(self._key))
+
+    def answer(self, to: int) -> Entry | None:
+        """The answer to the user's message of version `to`; None if there is none yet.
+
+        What a retried request returns: `chat.answer(chat.append(message, id=request_id).last)`.
+        """
+        return self._settle(lambda: _windowing.answer(self._key, whole_number(to, "to")))
 
     @contextmanager
     def turn(self, *, lease: float = 30.0, wait: float | None = None) -> Iterator[Conversation]:
@@ -234,7 +243,7 @@ class AsyncConversation(Shape):
 
     async def sync(self, messages: Iterable[object]) -> int:
         """`Conversation.sync`, awaited."""
-        return await self._settle(self._syncing(messages))
+        return self._synced(await self._settle(self._syncing(messages)))
 
     async def messages(self, *, last: int | None = None) -> list[Any]:
         """`Conversation.messages`, awaited."""
@@ -280,6 +289,10 @@ class AsyncConversation(Shape):
     def pending(self) -> Awaitable[Entry | None]:
         """`Conversation.pending`: `await chat.pending`."""
         return Pending(lambda: self._settle(lambda: _windowing.pending(self._key)))
+
+    async def answer(self, to: int) -> Entry | None:
+        """`Conversation.answer`, awaited."""
+        return await self._settle(lambda: _windowing.answer(self._key, whole_number(to, "to")))
 
     @asynccontextmanager
     async def turn(self, *, lease: float = 30.0, wait: float | None = None) -> AsyncIterator[AsyncConversation]:

@@ -46,6 +46,8 @@ def as_message(value: object) -> Message:
         message = _dump(value)
         if message.get("object") == "chat.completion":
             raise TypeError("this is a whole completion: pass completion.choices[0].message")
+        if type(value).__name__ == "Choice":
+            raise TypeError("this is a choice of a completion: pass choice.message")
         if message.get("object") == "response":
             raise TypeError("this is a whole response: pass *response.output")
     elif isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):

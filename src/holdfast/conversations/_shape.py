@@ -115,19 +115,23 @@ class Shape:
 
         return operation
 
-    def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[int]]:
+    def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[_writing.Synced]]:
         given = [as_message(message) for message in messages]
+        if not given:
+            raise ValueError("an empty list would undo the whole conversation; if that is what you want, use clear()")
         new = [self._new(message, None) for message in given]
         digests = [_writing.digest_of(message) for message in given]
-        stamp, holder = new_stamp(), self._holder()
+        stamp, holder, mirror = new_stamp(), self._holder(), self._mirror
+        return lambda: _writing.sync(self._key, new, digests, stamp, mirror=mirror, holder=holder)
 
-        def operation() -> Operation[int]:
-            count, self._mirror = yield from _writing.sync(
-                self._key, new, digests, stamp, mirror=self._mirror, holder=holder
-            )
-            return count
-
-        return operation
+    def _synced(self, done: _writing.Synced) -> int:
+        if done.version is not None:  # not raised by the operation, which would be run again for it
+            assert self._mirror is not None
+            raise Conflict(str(self._key), expected=self._mirror.version, actual=done.version)
+        self._mirror = done.mirror
+        if done.undone:
+            logger.warning("%s was rewound by sync: %d messages are live no more", self._key, done.undone)
+        return done.appended
 
     def _popping(self) -> Callable[[], Operation[Entry | None]]:
         stamp, holder = new_stamp(), self._holder()

@@ -100,6 +100,25 @@ def pending(key: StreamKey) -> Operation[Entry | None]:
     return found[-1] if found and decided and opens_exchange(found[-1].message) else None
 
 
+def answer(key: StreamKey, to: int) -> Operation[Entry | None]:
+    """What the model said in the end to the message of that version; None if it has not, or if that is no live message."""
+    known = yield from learn(key)
+    if known is None:
+        return None
+    found = yield from scan(key, known.fold, enough=lambda entry: entry.version <= to)
+    if not found or found[-1].version != to:
+        return None
+    said: Entry | None = None
+    for entry in reversed(found[:-1]):
+        if said is not None and opens_exchange(entry.message):
+            break  # that was it: what follows is about something else
+        if is_answer(entry.message):
+            said = entry
+        elif calls(entry.message) or results(entry.message):
+            said = None  # it went on after that
+    return said
+
+
 def problems(key: StreamKey) -> Operation[list[Problem]]:
     """What a provider would refuse, in order."""
     entries = yield from newest(key, (yield from learn(key)), None)

@@ -262,6 +262,15 @@ class Mirror(msgspec.Struct, frozen=True):
     versions: list[int]
 
 
+class Synced(msgspec.Struct, frozen=True):
+    """What a sync did. `version`: the one that somebody else brought it to, if that stood in the way."""
+
+    appended: int = 0
+    undone: int = 0
+    mirror: Mirror | None = None
+    version: int | None = None
+
+
 def digest_of(message: dict[str, Any]) -> bytes:
     return sha256(msgspec.json.encode(message, order="deterministic")).digest()[:16]
 
@@ -274,11 +283,15 @@ def sync(
     *,
     mirror: Mirror | None,
     holder: str | None,
-) -> Operation[tuple[int, Mirror | None]]:
+) -> Operation[Synced]:
     """Make the live messages those of a list: append what is new, after going back to where the two part."""
     known = yield from learn(key, holder=holder)
+    foreign = False
+    synced_before = known is not None and mirror is not None and mirror.incarnation == known.incarnation
     if known is None or mirror is None or (mirror.incarnation, mirror.version) != (known.incarnation, known.version):
         entries = yield from newest(key, known, None)
+        lost = set(mirror.versions) if mirror and synced_before else None
+        foreign = lost is not None and any(entry.version not in lost for entry in entries)
         mirror = Mirror(
             known.incarnation if known else b"",
             known.version if known else 0,
@@ -294,19 +307,22 @@ def sync(
     ]
     same, skip = _common(mirror.digests, digests, aside)
     events: list[NewEvent] = []
-    if known is not None and same < len(mirror.digests):
+    undone = len(mirror.digests) - same
+    if known is not None and undone:
+        if foreign:
+            return Synced(version=known.version)
         events, marks = yield from _cut(key, known, mirror.versions, same)
         fold = _after(fold, events)
     events += _message_events(fold, marks, new[skip:], True)
     if not events:
-        return 0, mirror if known else None
+        return Synced(mirror=mirror if known else None)
     answer, after = yield from put(key, known, events, stamp, expected=known.record if known else 0)
     fresh = len(new) - skip
     if after is None:
-        return fresh, None
+        return Synced(fresh, undone)
     live = mirror.digests[:same] + list(digests[skip:])
     versions = mirror.versions[:same] + list(range(answer.last - fresh + 1, answer.last + 1))
-    return fresh, Mirror(after.incarnation, answer.last, live, versions)
+    return Synced(fresh, undone, Mirror(after.incarnation, answer.last, live, versions))
 
 
 def _cut(key: StreamKey, known: Known, versions: Sequence[int], keep: int) -> Operation[tuple[list[NewEvent], Marks]]:
