@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import tempfile
 from collections.abc import Callable, Sized
 from functools import lru_cache
 from pathlib import Path
@@ -138,6 +137,8 @@ def _length(value: Any) -> int:
 
 def _tiktoken_data() -> Path | None:
     """Where tiktoken keeps the data of o200k_base once it has been downloaded; None if it is told to keep nothing."""
+    import tempfile  # here: importing holdfast does not need it
+
     named = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if named == "":
         return None

@@ -20,13 +20,14 @@ import msgspec
 
 from .. import Entry
 from ..errors import HoldfastError, IdReused, NeedsHuman
-from ._openai_tools import Mistaken, Toolbox, as_text
+from ._openai_tools import Mistaken, Toolbox, as_text, run, run_async
 from ._openai_wire import Call, Dialect, Message, Said, answers_call, calls_of, is_from_model, text_of
 
 DRAFT_SECONDS: Final = 1.0
 DRAFT_CHARACTERS: Final = 2048
 """A streamed answer is kept when so much of it is new, or so much time has passed: not at each of its words."""
 
+INSTRUCTIONS: Final = ("system", "developer")
 FIRST_LOOK: Final = 32
 EVERYTHING: Final = sys.maxsize
 END: Final = object()
@@ -93,7 +94,7 @@ class Completion:
         said_now = False
         while True:
             exchange: list[Entry] = yield from self._exchange()
-            if not exchange:
+            if all(entry.message.get("role") in INSTRUCTIONS for entry in exchange):
                 raise ValueError("there is nothing to answer: append the user's message first")
             calls = _open_calls(exchange)
             here = next((call for call in calls if self.tools.has(call)), None)
@@ -144,10 +145,12 @@ class Completion:
         except Mistaken as mistake:
             text = str(mistake)
         else:
-            if self.awaited and not inspect.iscoroutinefunction(function):
-                value = yield asyncio.to_thread(function, **arguments)
+            if not self.awaited:
+                value = run(call.id, function, arguments)
+            elif inspect.iscoroutinefunction(function):
+                value = yield run_async(call.id, function, arguments)
             else:
-                value = yield function(**arguments)
+                value = yield asyncio.to_thread(run, call.id, function, arguments)
             text = as_text(call.name, value)
         yield from self._keep(f"result of {call.id}", Said([self.dialect.result(call, text)], {}), exchange)
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, get_type_hints
 
 import msgspec
 
 from ._openai_wire import Call, Dialect, Message
 
+logger = logging.getLogger("holdfast")
+
 DEFINITIONS = "#/$defs/"
+BYTES = (bytes, bytearray, memoryview)
 Function = Callable[..., Any]
 Decoder = Callable[[str], Message]
+
+_running: ContextVar[str] = ContextVar("holdfast tool call")
 
 
 class Mistaken(Exception):
@@ -26,6 +33,10 @@ class Toolbox:
     def __init__(
         self, tools: Iterable[Function | Message], functions: Mapping[str, Function] | None, dialect: Dialect
     ) -> None:
+        if isinstance(tools, Mapping | str) or not isinstance(tools, Iterable):
+            raise TypeError("tools is a list of functions and schemas, also if it is only one: tools=[look_up_order]")
+        if not isinstance(functions, Mapping | None):
+            raise TypeError("functions is a dict of the functions by the names that they have in tools=")
         self.schemas: list[Message] = []
         self._offered: set[str] = set()
         self._functions: dict[str, tuple[Function, Decoder]] = {}
@@ -129,14 +140,58 @@ def _default(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else msgspec.field(default_factory=lambda: value)
 
 
-def as_text(name: str, value: Any) -> str:
-    """A tool's result for the model: text as it is, anything else as JSON."""
-    if isinstance(value, str):
-        return value
+def call_id() -> str:
+    """In a tool that `complete` runs, the id of the call: the same one when the call is run again after a crash.
+
+    Pass it on as an idempotency key. It is as unique as the provider makes it. Outside of such a tool, a `RuntimeError`.
+    """
     try:
-        return msgspec.json.encode(value, enc_hook=_from_pydantic).decode()
-    except (NotImplementedError, TypeError, ValueError) as error:
-        raise TypeError(f"{name}() returned what is neither text nor JSON: {error}") from error
+        return _running.get()
+    except LookupError:
+        raise RuntimeError("call_id() is for tools while complete() runs them; no tool is run here") from None
+
+
+def run(id: str, function: Function, arguments: Message) -> Any:
+    """Run the function of a call."""
+    token = _running.set(id)
+    try:
+        return function(**arguments)
+    finally:
+        _running.reset(token)
+
+
+async def run_async(id: str, function: Function, arguments: Message) -> Any:
+    """Run the async function of a call."""
+    token = _running.set(id)
+    try:
+        return await function(**arguments)
+    finally:
+        _running.reset(token)
+
+
+def as_text(name: str, value: Any) -> str:
+    """A tool's result for the model: text as it is, anything else as JSON.
+
+    The tool has had its effect. So what has no form in JSON is no error, which would have the call run again: the model
+    is told that there is a result and that it cannot be shown.
+    """
+    if inspect.iscoroutine(value):
+        value.close()  # nothing of it has run
+        raise TypeError(f"{name}() returned a coroutine: declare it with async def")
+    try:
+        text = value if isinstance(value, str) else _as_json(value)
+        text.encode()
+    except Exception:  # noqa: BLE001  a model_dump() can raise anything
+        kind = type(value).__name__
+        logger.warning("the tool %s has run, and what it returned (%s) cannot be shown to the model", name, kind)
+        return f"{name} has run; what it returned ({kind}) cannot be shown"
+    return text
+
+
+def _as_json(value: Any) -> str:
+    # Bytes and NaN stay what they are here, for the encoder to refuse: base64 and null would be something else.
+    plain = msgspec.to_builtins(value, builtin_types=BYTES, str_keys=True, enc_hook=_from_pydantic)
+    return json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def _from_pydantic(value: Any) -> Any:

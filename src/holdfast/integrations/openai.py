@@ -16,7 +16,7 @@ from typing import Any, Literal, overload
 from .. import AsyncConversation, Conversation
 from ._openai_loop import EVERYTHING, Answer, Completion, TooManyRounds
 from ._openai_pieces import AsyncPieces, Pieces
-from ._openai_tools import Function, Toolbox
+from ._openai_tools import Function, Toolbox, call_id
 from ._openai_wire import ChatCompletions, Dialect, Message, NoAnswer, Responses
 
 try:
@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError("holdfast.integrations.openai needs the OpenAI SDK: pip install openai") from error
 
-__all__ = ["Answer", "AsyncPieces", "NoAnswer", "Pieces", "TooManyRounds", "complete"]
+__all__ = ["Answer", "AsyncPieces", "NoAnswer", "Pieces", "TooManyRounds", "call_id", "complete"]
 
 Api = Literal["chat", "responses"]
 Counter = Callable[[Message], int]
@@ -119,19 +119,23 @@ def complete(
 ) -> Answer | Pieces | Coroutine[Any, Any, Answer] | AsyncPieces:
     """Bring a chat to its next answer, and store each thing on the way as soon as it is known.
 
-    If the newest message is an answer already, that is what is returned, and the model is not asked. Otherwise the model
+    It answers the newest message. If that is an answer already, that is what is returned, and the model is not asked. Otherwise the model
     is shown the chat (the newest `window` tokens of it; all of it unless told), its answer is stored, the tools it calls
     are run and their results stored, until it has answered. So it can be called again after any crash or error: a
     tool whose result is stored is not run again, one that was cut off is.
 
     `tools` are functions, whose schema follows from their signature and docstring, or schemas as the API takes them, with
     their functions by name in `functions`; calls of a tool that has no function are returned in `Answer.calls`. An error
-    from a tool comes through, and so does one from the SDK; arguments that do not fit are told to the model. After
+    from a tool comes through, and so does one from the SDK; arguments that do not fit are told to the model. In a tool
+    `call_id()` is the id of the call, for whoever must not do it twice. After
     `rounds` answers that were tool calls, `TooManyRounds`. All other options go to the SDK as they are.
 
     With an `AsyncOpenAI` client and an `AsyncConversation` the result is awaited, tools may be async, and other tools
     run in a thread. With `stream=True` it is an iterator of pieces of text.
     """
+    if not isinstance(chat, Conversation | AsyncConversation):
+        kind = type(chat).__name__
+        raise TypeError(f"complete(client, chat, ...): chat is a conversation, store.conversation(id), not {kind}")
     awaited = isinstance(chat, AsyncConversation)
     if isinstance(client, AsyncOpenAI if not awaited else OpenAI):
         raise TypeError("OpenAI goes with store.conversation(), AsyncOpenAI with that of an async store (store.aio)")
@@ -141,6 +145,13 @@ def complete(
         raise TypeError("n= cannot be given: a chat has one answer to a message")
     if api not in DIALECTS:
         raise ValueError("api is 'chat' or 'responses'")
+    if not hasattr(client, api):
+        kind = type(client).__name__
+        raise TypeError(f"complete(client, chat, ...): client is an OpenAI() or AsyncOpenAI(), not {kind}")
+    if window is not None and type(window) is not int:
+        raise TypeError(f"window is a number of tokens, an int, not {type(window).__name__}")
+    if window is not None and window < 1:
+        raise ValueError("window is a number of tokens, 1 or more")
     dialect = DIALECTS[api]()
     toolbox = Toolbox(tools, functions, dialect)
     if not awaited and toolbox.is_async:

@@ -45,6 +45,13 @@ class HoldfastSession:
         session_settings: SessionSettings | dict[str, Any] | None = None,
         tenant: Callable[[Wrapper], str] | None = None,
     ) -> None:
+        if not isinstance(session_id, str):
+            raise TypeError(f"HoldfastSession(session_id, store): session_id is a str, not {type(session_id).__name__}")
+        if not isinstance(store, Store | AsyncStore):
+            raise TypeError(
+                "HoldfastSession(session_id, store): store is an open store, "
+                f'like holdfast.open("agents.db"), not {type(store).__name__}'
+            )
         self.session_id = session_id
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
         self._store = store.aio if isinstance(store, Store) else store
