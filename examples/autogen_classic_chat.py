@@ -1,6 +1,6 @@
 """Two agents of classic AutoGen and a game of dice in the terminal, which survives kill -9: start it again and it goes on.
 
-    pip install holdfast "autogen[openai]<0.15"          # or "ag2[openai]<1", or "autogen-agentchat<0.3"
+    pip install . "autogen[openai]<0.15"          # in a clone of this repository; or "ag2[openai]<1", or "autogen-agentchat<0.3"
     OPENAI_API_KEY=… python examples/autogen_classic_chat.py [chat.db]
 
 Any server that speaks OpenAI's API will do: set OPENAI_BASE_URL.

@@ -1,6 +1,6 @@
 """A writer and a critic of AutoGen who can be killed at any time: start them again with the same task and they go on.
 
-    pip install holdfast autogen-agentchat "autogen-ext[openai]"
+    pip install . autogen-agentchat "autogen-ext[openai]"          # in a clone of this repository
     OPENAI_API_KEY=… python examples/autogen_team.py "A limerick about kelp" [team.db]
 
 Any server that speaks OpenAI's API will do: set OPENAI_BASE_URL.
@@ -23,6 +23,8 @@ MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini-2025-08-07")
 
 
 async def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit("usage: python examples/autogen_team.py TASK [team.db]")
     task, place = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "team.db"
     model = OpenAIChatCompletionClient(model=MODEL)
     writer = AssistantAgent("writer", model, system_message="You write short texts.")

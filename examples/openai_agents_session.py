@@ -1,9 +1,10 @@
 """An agent that asks before it pays, and that can be killed while it waits for the answer.
 
-    pip install holdfast openai-agents
-    OPENAI_API_KEY=… python examples/openai_agents_session.py "Pay 7 to Ann" [agents.db]
+    pip install . openai-agents         # in a clone of the repository
+    OPENAI_API_KEY=… python examples/openai_agents_session.py bill-17 "Pay 7 to Ann" [agents.db]
 
-Kill it (kill -9) when it asks, start it again with the same words, and it asks again, about the same payment.
+Kill it (kill -9) when it asks, start it again with the same arguments, and it asks again, about the same payment. Each
+request has an id of its own and is a session of its own: two bills that read the same are both paid.
 """
 
 import asyncio
@@ -29,26 +30,32 @@ def decide(run: RunState) -> None:
     """Ask the person at the terminal about each call that waits."""
     for call in run.get_interruptions():
         print(f"{call.tool_name} {call.arguments}? [y/n]", flush=True)
-        if sys.stdin.readline().strip() == "y":
+        line = sys.stdin.readline()
+        if not line:
+            sys.exit("nobody answered, nothing is decided; start it again with the same arguments")
+        if line.strip() == "y":
             run.approve(call)
         else:
             run.reject(call)
 
 
-async def main() -> None:
-    words, place = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "agents.db"
+async def main(request_id: str, words: str, place: str = "agents.db") -> None:
     agent = Agent(name="cashier", instructions="You pay bills.", model=MODEL, tools=[pay])
     async with holdfast.aopen(place) as store:
-        session, chat = HoldfastSession("bills", store), store.conversation("bills")
-        await chat.append({"role": "user", "content": words}, id=words)  # once, however often this is started
-        while await chat.pending:
+        session, chat = HoldfastSession(request_id, store), store.conversation(request_id)
+        asked = await chat.append(
+            {"role": "user", "content": words}, id=request_id
+        )  # once, however often it is started
+        while (entry := await chat.answer(asked.last)) is None:
             run = await session.load_run(agent)
             if run is not None:
                 decide(run)
             result = await Runner.run(agent, run or [], session=session)
             await session.save_run(result)
-        print((await chat.messages(last=1))[0]["content"][0]["text"], flush=True)
+        print(entry.message["content"][0]["text"], flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if len(sys.argv) not in (3, 4):
+        sys.exit('usage: openai_agents_session.py REQUEST_ID "WHAT TO DO" [STORE]')
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,6 +1,6 @@
 """A chat in the terminal that survives kill -9: start it again and it goes on where it was.
 
-    pip install holdfast openai
+    pip install . openai          # in a clone of the repository
     OPENAI_API_KEY=… python examples/openai_chat.py [chat.db]
 
 Any server that speaks OpenAI's API will do: set OPENAI_BASE_URL.

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from holdfast.conversations._reading import FIRST_PAGE
+from holdfast.conversations._repairing import apply_fixes, find_fixes
 
 TEXT = st.sampled_from("abcde")
 ROLE = st.sampled_from(["user", "assistant", "system"])
@@ -97,6 +98,25 @@ class Conversations(RuleBasedStateMachine):
         self.then = {version: live for version, live in self.then.items() if version <= at}
         self.noted()
 
+    @rule(name=TEXT, answered=st.booleans())
+    def call_a_tool(self, name: str, answered: bool) -> None:
+        call = {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        messages: list[Any] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+        if answered:
+            messages.append({"role": "tool", "tool_call_id": name, "content": "found"})
+        answer = self.chat.append(*messages)
+        for index, message in enumerate(messages):
+            self.live.append(message)
+            self.then[answer.first + index] = list(self.live)
+
+    @rule()
+    def repair(self) -> None:
+        wanted = apply_fixes(self.live, find_fixes(self.live))
+        self.chat.repair()
+        self.live = wanted
+        assert self.chat.validate() == []
+        self.noted()
+
     @rule()
     def a_new_process(self) -> None:
         self.chat = self.store.conversation(self.chat.id)
@@ -120,7 +140,7 @@ class Conversations(RuleBasedStateMachine):
         assert self.chat.count() == len(self.live)
         entries = self.chat.entries()
         assert [entry.message for entry in entries] == self.live
-        assert [entry.version for entry in entries] == sorted({entry.version for entry in entries})
+        assert len({entry.version for entry in entries}) == len(entries)
 
     @invariant()
     def system_prompt_and_pins_are_in_every_window(self) -> None:
@@ -128,8 +148,9 @@ class Conversations(RuleBasedStateMachine):
         leading = 0
         while leading < len(self.live) and self.live[leading]["role"] == "system":
             leading += 1
+        mended = apply_fixes(self.live, find_fixes(self.live))
         newest = max((i for i, m in enumerate(self.live) if m["role"] == "user"), default=0)
-        budget = len(pinned) + len(self.live) - newest + 1
+        budget = len(pinned) + len(mended) - newest + 1
         window = self.chat.window(budget, counter=lambda message: 1)
         assert len(window) <= budget
         for message in [*self.live[:leading], *pinned]:

@@ -126,12 +126,49 @@ def test_a_message_that_holds_lists_is_a_message(path: Path) -> None:
         {"content": [{"role": "x", "content": "y"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "content": "x"}]},
         {"role": "user", "history": [{"role": "user"}]},
-        {"text": "hi", "attachments": []},
-        {"text": "hi", "replies": [{"content": "x"}]},
-        {"tags": ["a", "b"]},
+        {"parts": [{"content": "hi", "part_kind": "user-prompt"}], "kind": "request"},
     ):
         path.write_bytes(lines([message]))
         assert read_messages(path).messages == [message]
+
+
+def test_an_object_that_is_no_message_is_refused(path: Path) -> None:
+    what = "an object without role, type or content is not a message"
+    for other in (
+        {"model": "x", "api_key": "secret"},
+        {"text": "hi", "attachments": []},
+        {"tags": ["a", "b"]},
+        {"session": {"id": 1, "tools": [{"type": "function"}]}},
+    ):
+        check_damaged(path, dumped(other), [], what, at=0)
+        check_damaged(path, lines([HELLO, other]), [HELLO], what, at=len(lines([HELLO])))
+        check_damaged(path, dumped([HELLO, other]), [HELLO], what, at=len(dumped([HELLO])) + 1)
+    check_damaged(path, lines([{"session": "a", "turns": CHAT}] * 2), [], what, at=0)
+
+
+def test_a_list_under_an_unknown_name_beside_other_things_must_be_chosen(path: Path) -> None:
+    for other, name in (
+        ({"session": "a", "turns": CHAT}, "turns"),
+        ({"turns": CHAT, "tags": ["a"]}, "turns"),
+        ({"session": {"id": 1, "turns": CHAT}}, "session/turns"),
+        ({"messages": [], "turns": CHAT}, "turns"),
+    ):
+        path.write_bytes(dumped(other))
+        with pytest.raises(ValueError, match=rf"among other things: choose them with pair=, from .*'{name}'$"):
+            read_messages(path)
+        assert read_messages(path, pair=name).messages == CHAT
+    path.write_bytes(dumped({"session": "a", "turns": CHAT})[:-2])
+    assert read_messages(path, pair="turns", salvage=True).messages == CHAT
+
+
+def test_lists_of_messages_beside_the_usual_one_are_not_ignored(path: Path) -> None:
+    path.write_bytes(dumped({"model": "m", "messages": CHAT, "tools": [{"type": "function"}], "turns": CHAT[:1]}))
+    with pytest.raises(
+        ValueError, match=r"several lists of messages: choose one with pair=, from 'messages', 'turns'$"
+    ):
+        read_messages(path)
+    assert read_messages(path, pair="messages").messages == CHAT
+    assert read_messages(path, pair="turns").messages == CHAT[:1]
 
 
 def test_no_messages_is_not_an_error(path: Path) -> None:
@@ -228,7 +265,7 @@ def test_an_item_that_is_no_object_is_refused(path: Path, item: bytes) -> None:
 def test_the_largest_integers_and_the_deepest_nesting_that_can_be_stored_are_read(path: Path) -> None:
     deep: dict[str, Any] = {"n": [2**64 - 1, -(2**63)]}
     for _ in range(98):
-        deep = {"deep": deep}
+        deep = {"content": deep}
     path.write_bytes(dumped([deep]))
     assert read_messages(path).messages == [deep]
 
@@ -321,8 +358,8 @@ chat_message = any_message.map(lambda extra: {"role": "user", **{k: v for k, v i
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(messages=st.lists(any_message, max_size=5))
-@example(messages=[{"a": 1}, {"b": -0.0}])
+@given(messages=st.lists(chat_message, max_size=5))
+@example(messages=[{"type": 1}, {"kind": -0.0}])
 def test_what_is_exported_can_be_imported(path: Path, messages: list[dict[str, Any]]) -> None:
     write_atomically(path, as_json(messages))
     read = read_messages(path)
@@ -375,7 +412,7 @@ def test_no_file_whatsoever_leads_to_another_kind_of_error(path: Path, raw: byte
 
 
 def test_reading_takes_memory_in_proportion_to_the_file(path: Path) -> None:
-    path.write_bytes(b"[" + b'{"role":"user","content":"' + b"x" * 200 + b'"},' + b'{"a":1},' * 500_000)
+    path.write_bytes(b"[" + b'{"role":"user","content":"' + b"x" * 200 + b'"},' + b'{"role":1},' * 500_000)
     limit = 40 * path.stat().st_size + (256 << 20)
     program = f"""
 import resource

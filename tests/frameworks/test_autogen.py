@@ -49,7 +49,7 @@ from pydantic import BaseModel
 
 import holdfast
 from holdfast import AsyncStore
-from holdfast.errors import Conflict, UnsupportedVersion
+from holdfast.errors import Conflict, IdReused, UnsupportedVersion
 from holdfast.integrations._autogen_states import manager_of
 from holdfast.integrations.autogen import LayoutChanged, persisted
 
@@ -237,6 +237,39 @@ def test_the_task_itself_can_be_left_out_of_the_output() -> None:
             assert "begin" not in texts(result)
             assert again == third
             assert {message.source for message in again.messages} <= {"writer", "critic"}
+
+    lived(life)
+
+
+def test_an_id_that_comes_again_with_other_words_is_refused() -> None:
+    async def life(w: World) -> None:
+        for runner in (w.team(), w.agent("writer")):
+            async with persisted(w.store, f"{runner}", runner) as run:
+                first = await run.run(task=TextMessage(id="x", content="one", source="user"))
+                await run.run(task="other")
+                requests = len(w.server.requests)
+                with pytest.raises(IdReused, match="'x'") as caught:
+                    await run.run(task=TextMessage(id="x", content="two", source="user"))
+                assert caught.value.id == "x"
+                again = await run.run(task=TextMessage(id="x", content="one", source="user", metadata={"try": "2"}))
+                assert again == first
+                assert len(w.server.requests) == requests
+
+    lived(life)
+
+
+def test_what_would_not_be_stored_is_refused_in_the_block() -> None:
+    async def life(w: World) -> None:
+        for runner in (w.team(), w.agent("writer")):
+            async with persisted(w.store, f"{runner}", runner) as run:
+                for _ in range(2):
+                    with pytest.raises(RuntimeError, match="what the block gives you"):
+                        await runner.run(task="past it")
+                    with pytest.raises(RuntimeError, match="what the block gives you"):
+                        runner.run_stream(task="past it")
+                    await run.run(task="begin")
+            assert not {"run", "run_stream"} & vars(runner).keys()
+            assert texts(await runner.run(task="after it"))[0] == "after it"
 
     lived(life)
 
@@ -859,9 +892,14 @@ def test_a_sync_store_and_the_console_do_too(tmp_path: Path, capsys: pytest.Capt
             assert store.state("team").version() == 5
         with pytest.raises(TypeError, match="an agent or a team of AutoGen"):
             persisted(w.store, "team", "writer")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="in this order, and the first is of the type str"):
+            persisted("team", w.store, w.team())  # type: ignore[arg-type]
         async with persisted(w.store, "x", w.team()) as run:
             with pytest.raises(ValueError, match="at least one message"):
                 await run.run(task=[])
+            for task in ({"role": "user", "content": "hi"}, [{"role": "user", "content": "hi"}]):
+                with pytest.raises(TypeError, match=r"a message like TextMessage\(.*, not dict"):
+                    await run.run(task=task)  # type: ignore[arg-type]
 
     lived(life)
     assert "begin" in capsys.readouterr().out

@@ -73,6 +73,24 @@ def test_an_empty_chat_has_nothing_to_answer(loop: Loop) -> None:
         loop.complete()
 
 
+def test_instructions_alone_are_nothing_to_answer(loop: Loop) -> None:
+    loop.chat.append({"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."})
+    with pytest.raises(ValueError, match="append the user's message first"):
+        loop.complete()
+    assert loop.server.requests == []
+
+
+def test_an_older_request_that_is_repeated_gets_its_own_answer(loop: Loop) -> None:
+    asked = loop.chat.append(HELLO, id="request-17")
+    first = loop.complete()
+    loop.chat.append({"role": "user", "content": "and another thing"}, id="request-18")
+    loop.complete()
+    assert loop.chat.append(HELLO, id="request-17").last == asked.last
+    entry = loop.chat.answer(asked.last)
+    assert entry is not None
+    assert entry.message == first.messages[-1]
+
+
 def test_the_window_is_what_the_model_is_shown_with_the_system_prompt(loop: Loop) -> None:
     for number in range(30):
         loop.chat.append({"role": "user", "content": f"question {number}"}, {"role": "assistant", "content": "yes"})
@@ -201,6 +219,21 @@ def test_client_and_conversation_are_of_the_same_kind(chat: holdfast.Conversatio
     with holdfast.open("memory://") as store:
         with pytest.raises(TypeError, match="AsyncOpenAI with that of an async store"):
             complete(openai.OpenAI(api_key="none"), store.aio.conversation("chat"), model="any")  # type: ignore[call-overload]
+
+
+def test_wrong_arguments_say_what_to_pass(chat: holdfast.Conversation) -> None:
+    with openai.OpenAI(api_key="none") as client:
+        wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
+            (chat, client, {}, r"chat is a conversation, like store.conversation\('support-42'\), not OpenAI"),
+            (client, "support-42", {}, "not str"),
+            ("gpt-5", chat, {}, r"client is an OpenAI\(\) or AsyncOpenAI\(\), not str"),
+            (client, chat, {"window": "8000"}, "window is a number of tokens, an int, not str"),
+        ]
+        for first, second, options, problem in wrong:
+            with pytest.raises(TypeError, match=problem):
+                complete(first, second, model="any", **options)
+        with pytest.raises(ValueError, match="window is a number of tokens, 1 or more"):
+            complete(client, chat, model="any", window=0)
 
 
 @pytest.mark.parametrize(

@@ -269,3 +269,10 @@ def test_without_a_run_that_waits_there_is_none_to_load(server: ModelServer, sto
 
     asyncio.run(main())
     assert list(store.states()) == []
+
+
+def test_wrong_arguments_say_what_to_pass(store: holdfast.Store) -> None:
+    with pytest.raises(TypeError, match="session_id is a str, not Store"):
+        HoldfastSession(store, "user-42")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"store is an open store, like .*, not str"):
+        HoldfastSession("user-42", "agents.db")  # type: ignore[arg-type]

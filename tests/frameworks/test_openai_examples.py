@@ -72,10 +72,13 @@ def test_the_chat_in_the_terminal_goes_on_where_it_was_killed(server: ModelServe
 
 def test_the_cashier_killed_while_it_asks_asks_again_and_pays_once(server: ModelServer, tmp_path: Path) -> None:
     words, place = 'call pay {"amount": 7, "to": "Ann"}', str(tmp_path / "agents.db")
-    command = "openai_agents_session.py", words, place
+    command = "openai_agents_session.py", "bill-17", words, place
     question = 'pay {"amount": 7, "to": "Ann"}? [y/n]'
     with started(server, *command) as program:
         assert hear(program) == question
+    with started(server, *command) as program:
+        said, _ = program.communicate(timeout=60)  # nobody is there to answer
+        assert (said.splitlines(), program.returncode) == ([question], 1)
     with started(server, *command) as program:
         assert hear(program) == question
         say(program, "y")
@@ -84,4 +87,10 @@ def test_the_cashier_killed_while_it_asks_asks_again_and_pays_once(server: Model
         assert end(program) == ["tool said: paid"]
     assert len(server.requests) == 2
     with holdfast.open(place) as store:
-        assert store.conversation("bills").validate() == []
+        assert store.conversation("bill-17").validate() == []
+
+
+def test_the_cashier_says_how_it_is_called(server: ModelServer) -> None:
+    with started(server, "openai_agents_session.py") as program:
+        program.communicate(timeout=60)
+        assert program.returncode == 1

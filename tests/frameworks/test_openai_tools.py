@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast.integrations.openai import TooManyRounds, complete
+from holdfast.integrations.openai import TooManyRounds, call_id, complete
 
 from .model_server import Call, ModelServer, Reply
 from .openai_loop import HELLO, Loop, settings
@@ -244,6 +244,9 @@ def unknown(a: Forecast) -> None:
         ({"tools": [starred]}, "plain named parameters"),
         ({"tools": ["add"]}, "a tool is a function"),
         ({"tools": [add, add]}, "two tools are named 'add'"),
+        ({"tools": add}, r"tools=\[look_up_order\]"),
+        ({"tools": schema_of_add("chat")}, r"tools=\[look_up_order\]"),
+        ({"functions": [add]}, "functions is a dict"),
         ({"functions": {"add": add}}, "tools no schema of that name"),
     ],
 )
@@ -254,11 +257,77 @@ def test_tools_that_cannot_be_offered_are_refused_before_anything_is_asked(
         complete(client, chat, model="any", **options)
 
 
-def test_a_result_that_is_neither_text_nor_json_is_an_error(server: ModelServer, chat: holdfast.Conversation) -> None:
-    def add(a: int, b: int) -> object:
-        return object()
+class Weird:
+    """Something of one's own."""
 
-    chat.append(ADD_TWICE)
-    with openai.OpenAI(**settings(server)) as client, pytest.raises(TypeError, match="neither text nor JSON"):
-        complete(client, chat, model="any", tools=[add])
-    assert results(chat.messages()) == []
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (Weird(), "Weird"),
+        ([Weird()], "list"),
+        (float("nan"), "float"),
+        ({"degrees": float("inf")}, "dict"),
+        (b"receipt", "bytes"),
+        ("\ud800", "str"),
+    ],
+)
+def test_a_tool_has_run_even_if_its_result_cannot_be_shown(
+    value: object, kind: str, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs: list[int] = []
+
+    def pay(amount: int) -> object:
+        runs.append(amount)
+        return value
+
+    loop.chat.append({"role": "user", "content": 'call pay {"amount": 7}'})
+    told = f"pay has run; what it returned ({kind}) cannot be shown"
+    for _ in range(2):
+        assert loop.complete(tools=[pay]).text == f"tool said: {told}"
+    assert runs == [7]
+    assert results(loop.chat.messages()) == [told]
+    [record] = [record for record in caplog.records if record.name == "holdfast"]
+    assert record.levelname == "WARNING"
+
+
+def test_a_coroutine_has_not_run_and_is_no_result(loop: Loop) -> None:
+    loop.chat.append(ADD_TWICE)
+    with pytest.raises(TypeError, match="declare it with async def"):
+        loop.complete(tools=[schema_of_add(loop.api)], functions={"add": lambda a, b: add_async(a, b)})
+    assert results(loop.chat.messages()) == []
+
+
+def test_the_id_of_a_call_is_the_same_when_it_is_run_again(loop: Loop) -> None:
+    ids: list[str] = []
+
+    def add(a: int, b: int) -> int:
+        ids.append(call_id())
+        if len(ids) < 3:
+            raise OSError("the network is down")
+        return a + b
+
+    async def add_later(a: int, b: int) -> int:
+        await asyncio.sleep(0)
+        return await asyncio.to_thread(add, a, b)
+
+    tools = {"tools": [schema_of_add(loop.api)], "functions": {"add": add_later if loop.awaited else add}}
+    loop.chat.append(ADD_TWICE)
+    for _ in range(2):
+        with pytest.raises(OSError, match="the network is down"):
+            loop.complete(**tools)
+    assert loop.complete(tools=[add]).text == "tool said: 3; 7"
+    first, second = [message["tool_call_id"] if loop.api == "chat" else message["call_id"] for message in outputs(loop)]
+    assert first != second
+    assert ids == [first, first, first, second]
+
+
+def outputs(loop: Loop) -> list[dict[str, Any]]:
+    return [message for message in loop.chat.messages() if results([message])]
+
+
+def test_there_is_no_call_id_where_no_tool_is_run(loop: Loop) -> None:
+    loop.chat.append(ADD_TWICE)
+    loop.complete(tools=[add])
+    with pytest.raises(RuntimeError, match="no tool is run here"):
+        call_id()

@@ -26,8 +26,10 @@ from ..errors import CorruptFile, NotSerializable, TooLarge
 
 # The names under which programs keep their one list of messages, beside the model, the cost and other things.
 WRAPPERS = ("messages", "chat_history", "history", "conversation")
+# A message has at least one of these. What has none is something else: settings, say, which nobody should send to a model.
+MARKS = frozenset({"role", "type", "content", "parts", "kind"})
 # What only a message has; a list under such a name is a part of the message.
-MESSAGE_KEYS = frozenset({"role", "content", "type", "tool_calls", "tool_responses"})
+MESSAGE_KEYS = MARKS | {"tool_calls", "tool_responses"}
 
 _ENCODINGS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -45,8 +47,9 @@ class ReadMessages(msgspec.Struct, frozen=True):
 def read_messages(path: str | os.PathLike[str], *, salvage: bool = False, pair: str | None = None) -> ReadMessages:
     """The messages in a file: a JSON list, JSON Lines, a list beside other things, or one list per pair of agents.
 
-    A file with several lists needs `pair`, one of the names that the ValueError lists otherwise. A damaged file is
-    `CorruptFile`; with `salvage` the messages before the damage are returned, with `complete=False`.
+    A file with several lists, or with one under an unknown name beside other things, needs `pair`: one of the names that
+    the ValueError lists otherwise. A damaged file, and one without messages, is `CorruptFile`; with `salvage` the messages
+    before the damage are returned, with `complete=False`.
     """
     raw = Path(path).read_bytes()
     mark, encoding = next(((mark, name) for mark, name in _ENCODINGS if raw.startswith(mark)), (b"", "utf-8"))
@@ -96,6 +99,8 @@ def _storable(starts: list[int], items: list[Any]) -> tuple[list[dict[str, Any]]
     for number, (start, item) in enumerate(zip(starts, items, strict=True), 1):
         if type(item) is not dict or not item:
             return messages, _Damaged(start, f"message {number} is not a JSON object with something in it")
+        if MARKS.isdisjoint(item):
+            return messages, _Damaged(start, "an object without role, type or content is not a message")
         try:
             encode(item)
         except (NotSerializable, TooLarge) as error:
@@ -115,8 +120,10 @@ class _List(NamedTuple):
     items: list[Any]
 
     def has_messages(self) -> bool:
-        first = self.items[0] if self.items else {"role": ""}
-        return type(first) is dict and ("role" in first or "content" in first)
+        """Whether it may be a chat. Not for a `type` alone, which tools and other things have too."""
+        return any(
+            type(item) is dict and not item.keys().isdisjoint({"role", "content", "parts"}) for item in self.items
+        )
 
 
 class _Scan:
@@ -127,6 +134,7 @@ class _Scan:
         self.lists: list[_List] = []
         self.named = False  # whether the lists have names to choose from
         self._only_lists = True
+        self._sure = True  # whether the only list with something in it is the one that is meant
 
     def file(self) -> None:
         """Walk through the whole file; `_Damaged` where that ends early. What was found until then stays."""
@@ -143,7 +151,8 @@ class _Scan:
                     raise
                 self._lines(at)  # comes to the same damage, after the messages before it
             else:
-                self._end(end) if self._keep_named(keys) else self._lines(at)
+                named = self._keep_named(keys) and (self._sure or not self.text.startswith("{", self._skip(end)))
+                self._end(end) if named else self._lines(at)
         else:
             raise self._broken(at, "no list and no object; messages are expected" if opening else "the file is empty")
 
@@ -160,19 +169,18 @@ class _Scan:
             fitting = [found for found in self.lists if found.items] or self.lists[:1]
             if len(fitting) > 1:
                 raise ValueError(f"this file holds several lists of messages: choose one with pair=, from {names}")
+            if not self._sure and fitting[0].name not in WRAPPERS:
+                raise ValueError(f"this file holds messages among other things: choose them with pair=, from {names}")
         return (fitting[0].starts, fitting[0].items) if fitting else ([], [])
 
     def _keep_named(self, keys: set[str]) -> bool:
         """Whether the object with these keys holds lists of messages, and is not a message itself."""
-        wrapped = [found for found in self.lists if found.name in WRAPPERS]
-        if wrapped and "role" not in keys:
-            self.lists = wrapped
-        elif (
-            not self._only_lists
-            or not MESSAGE_KEYS.isdisjoint(keys)
-            or not all(found.has_messages() for found in self.lists)
-        ):
+        wrapped = any(found.name in WRAPPERS for found in self.lists) and "role" not in keys
+        if not wrapped and not MESSAGE_KEYS.isdisjoint(keys):
             self.lists = []
+        elif wrapped or not self._only_lists or not all(found.has_messages() for found in self.lists if found.items):
+            self.lists = [found for found in self.lists if found.name in WRAPPERS or found.has_messages()]
+            self._sure = all(found.name in WRAPPERS for found in self.lists)
         self.named = bool(self.lists)
         return self.named
 
@@ -217,7 +225,7 @@ class _Scan:
 
     def _lines(self, at: int) -> None:
         """Objects one after the other. A line each is usual, but nothing is lost if the line ends are."""
-        self.lists = [found := _List("", [], [])]
+        self.lists, self.named, self._sure = [found := _List("", [], [])], False, True
         while at < len(self.text):
             if self.text[at] != "{":
                 raise self._broken(at, "not a JSON object, and each line should be one")

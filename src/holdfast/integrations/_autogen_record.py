@@ -77,12 +77,24 @@ def messages_of(task: Task | None) -> list[BaseChatMessage] | None:
         return None
     if isinstance(task, str):
         return [TextMessage(content=task, source="user")]
-    messages = [task] if isinstance(task, BaseChatMessage) else list(task)
+    messages: list[Any] = list(task) if isinstance(task, Sequence) else [task]
+    for message in messages:
+        if not isinstance(message, BaseChatMessage):
+            raise TypeError(
+                "a task is a text, a message like TextMessage(content=..., source='user') or a list of such messages, "
+                f"not {type(message).__name__}"
+            )
     if not messages:
         raise ValueError("a task is a text or at least one message; without one, leave it out")
     return messages
 
 
-def _contents(messages: Sequence[Any]) -> list[Message]:
+def is_same(one: BaseChatMessage, other: BaseChatMessage) -> bool:
+    """Whether two messages say the same. What a program notes beside them may be another thing each time."""
+    return _contents([one.dump()], but=("metadata",)) == _contents([other.dump()], but=("metadata",))
+
+
+def _contents(messages: Sequence[Any], but: tuple[str, ...] = ()) -> list[Message]:
     """What messages say, without what is new each time they are made."""
-    return [{key: value for key, value in message.items() if key not in ("id", "created_at")} for message in messages]
+    left_out = ("id", "created_at", *but)
+    return [{key: value for key, value in message.items() if key not in left_out} for message in messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
@@ -73,6 +74,42 @@ class Runner(Protocol):
     ) -> AsyncGenerator[Item, None]:
         """Run. What is said is stored before it is handed on."""
         ...
+
+
+class Door:
+    """Keeps a team or an agent that is in a block from being run past it, where nothing would be stored.
+
+    The methods are replaced on this object. In a run of ours the door is open, for AutoGen calls some of them by others.
+    """
+
+    def __init__(self, runner: ChatAgent | Team) -> None:
+        self._runner = runner
+        self._before: dict[str, Any] | None = None
+        self.is_open = False
+
+    def shut(self) -> None:
+        inside, names = vars(self._runner), ("run", "run_stream")
+        self._before = {name: inside[name] for name in names if name in inside}
+        inside.update({name: self._watched(getattr(self._runner, name)) for name in names})
+
+    def remove(self) -> None:
+        if self._before is not None:
+            inside = vars(self._runner)
+            del inside["run"], inside["run_stream"]
+            inside.update(self._before)
+            self._before = None
+
+    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def watched(*args: Any, **options: Any) -> Any:
+            if not self.is_open:
+                raise RuntimeError(
+                    f"this {type(self._runner).__name__} is in a block of persisted(), and what it does by itself is not "
+                    "stored: call run or run_stream of what the block gives you"
+                )
+            return method(*args, **options)
+
+        return watched
 
 
 def as_seen(create: Callable[[Message], Any]) -> Callable[[Message], list[Message]]:

@@ -181,7 +181,7 @@ def as_text(name: str, value: Any) -> str:
     try:
         text = value if isinstance(value, str) else _as_json(value)
         text.encode()
-    except Exception:  # noqa: BLE001  a model_dump() can raise anything
+    except Exception:  # a model_dump() can raise anything
         kind = type(value).__name__
         logger.warning("the tool %s has run, and what it returned (%s) cannot be shown to the model", name, kind)
         return f"{name} has run; what it returned ({kind}) cannot be shown"

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import msgspec
 
 from .. import AsyncState, AsyncStore, Store
-from ..errors import NeedsHuman
+from ..errors import IdReused, NeedsHuman
 
 try:
     from autogen_agentchat import __version__ as autogen_version
@@ -38,8 +38,8 @@ except ImportError as error:
         "(for 0.2, autogen and ag2 there is holdfast.integrations.autogen_classic)"
     ) from error
 
-from ._autogen_record import Record, Run, Task, messages_of, record_of
-from ._autogen_runners import Item, Moment, Runner, SoloRunner, as_seen
+from ._autogen_record import Record, Run, Task, is_same, messages_of, record_of
+from ._autogen_runners import Door, Item, Moment, Runner, SoloRunner, as_seen
 from ._autogen_states import Message, State, is_state, layout_of, manager_of, repaired
 from ._autogen_team import TeamRunner
 
@@ -68,6 +68,11 @@ def persisted(store: Store | AsyncStore, id: str, runner: ChatAgent | Team) -> P
     Run it through what the block gives you: `run` and `run_stream` take what AutoGen's take. Under an id that is new, it begins
     with what it knew when it was first given to this function; the same object may enter one block after the other.
     """
+    if not isinstance(store, Store | AsyncStore):
+        raise TypeError(
+            "persisted() takes a store from holdfast.open() or aopen(), an id and an agent or a team, in this order, "
+            f"and the first is of the type {type(store).__name__}"
+        )
     if not isinstance(runner, ChatAgent | Team):
         raise TypeError(f"persisted() takes an agent or a team of AutoGen, not {type(runner).__name__}")
     return Persisted(store.aio if isinstance(store, Store) else store, id, runner)
@@ -79,7 +84,7 @@ class Persisted:
     If a run was cut off, the same task again goes on with it: what was said in it so far comes first in the stream, as it was,
     and then what follows. So it is with a run that ended when the program could not have its result any more. Any other
     task is a new one, and so is the same text once its result was had; but a message with an `id` that was given before never
-    is: its run comes again as it was. If somebody else has run it meanwhile, the next turn raises `Conflict`: leave the block
+    is: its run comes again as it was, and with other content it is `IdReused`. If somebody else has run it meanwhile, the next turn raises `Conflict`: leave the block
     and enter it again.
     """
 
@@ -92,6 +97,7 @@ class Persisted:
             if isinstance(runner, BaseGroupChat) and not isinstance(runner, MagenticOneGroupChat)
             else SoloRunner(runner)
         )
+        self._door = Door(runner)
         self._version = 0
         self._state: State = {}
         self._record = Record()
@@ -120,6 +126,7 @@ class Persisted:
         try:
             _first_states.setdefault(self._object, await self._runner.enter())
             self._resumed = await self._restore()
+            self._door.shut()
         except BaseException:
             await self._leave()
             raise
@@ -174,13 +181,13 @@ class Persisted:
         """
         if not self._entered:
             raise RuntimeError("run it inside the block: async with persisted(...) as run")
+        asked = messages_of(task)
         await self._runner.halt()
         if not self._as_stored:
             await self._restore()
         if self._delivered:
             self._record.seen = True
-        asked = messages_of(task)
-        known = self._record.find(asked, self._said()) if asked is not None else None
+        known = self._find(asked) if asked is not None else None
         if known is not None and (known < len(self._record.runs) - 1 or self._record.finished):
             items = self._again(known, output_task_messages)
         else:
@@ -190,6 +197,15 @@ class Persisted:
                 yield item
 
     # -- what is behind it ---------------------------------------------------------------------------------------
+
+    def _find(self, asked: list[BaseChatMessage]) -> int | None:
+        """Which run has this task."""
+        known = self._record.find(asked, self._said())
+        task = self._chat_messages(self._record.task(known, self._said())) if known is not None else []
+        for before, now in zip(task, asked, strict=False):
+            if not is_same(before, now):
+                raise IdReused(str(self._document._key), id=now.id)
+        return known
 
     async def _again(self, run: int, output: bool) -> AsyncGenerator[Item, None]:
         """A run that has ended, as it was. Nobody is asked anything."""
@@ -206,7 +222,7 @@ class Persisted:
     ) -> AsyncGenerator[Item, None]:
         """A run that goes on, or a new one."""
         self._as_stored = self._delivered = False
-        self._serial += 1
+        self._serial = serial = self._serial + 1
         settled = len(self._record.said) - self._record.owed
         said, owed = self._record.said[:settled], self._chat_messages(self._record.said[settled:])
         earlier: list[BaseAgentEvent | BaseChatMessage] = []
@@ -221,13 +237,19 @@ class Persisted:
         token = CancellationToken()
         if outer is not None:
             outer.add_callback(token.cancel)
-        items = self._runner.items(owed or None, token, output, said, partial(self._store, self._serial))
-        async with aclosing(items):
-            async for item in items:
-                if isinstance(item, TaskResult):
-                    self._as_stored = self._delivered = True
-                    item = TaskResult(messages=[*earlier, *item.messages], stop_reason=item.stop_reason)
-                yield item
+        items = self._runner.items(owed or None, token, output, said, partial(self._store, serial))
+        self._door.is_open = True
+        try:
+            async with aclosing(items):
+                async for item in items:
+                    if isinstance(item, TaskResult):
+                        self._as_stored = self._delivered = True
+                        self._door.is_open = False
+                        item = TaskResult(messages=[*earlier, *item.messages], stop_reason=item.stop_reason)
+                    yield item
+        finally:
+            if serial == self._serial:  # and not if another run has begun since
+                self._door.is_open = False
 
     async def _begin(self, asked: list[BaseChatMessage] | None) -> None:
         """A new run, in memory. It is stored with its first moment."""
@@ -294,6 +316,7 @@ class Persisted:
 
     async def _leave(self) -> None:
         self._entered = False
+        self._door.remove()
         try:
             await self._runner.leave()
         finally:

@@ -33,6 +33,11 @@ def persisted(store: Store, id: str, *agents: Agent | Manager) -> PersistedChat:
     the stored chat is cleared too (its log stays). If somebody else has added to the chat meanwhile, the next message
     raises `Conflict` and is not sent: leave the block and enter it again.
     """
+    if not isinstance(store, Store):
+        raise TypeError(
+            "persisted() takes a store from holdfast.open(), the id of the chat and the agents, in this order, "
+            f"and the first is of the type {type(store).__name__}"
+        )
     for agent in agents:
         if not hasattr(agent, "chat_messages") or not hasattr(agent, "receive"):
             raise TypeError(

@@ -134,8 +134,10 @@ def complete(
     run in a thread. With `stream=True` it is an iterator of pieces of text.
     """
     if not isinstance(chat, Conversation | AsyncConversation):
-        kind = type(chat).__name__
-        raise TypeError(f"complete(client, chat, ...): chat is a conversation, store.conversation(id), not {kind}")
+        raise TypeError(
+            "complete(client, chat, ...): chat is a conversation, "
+            f"like store.conversation('support-42'), not {type(chat).__name__}"
+        )
     awaited = isinstance(chat, AsyncConversation)
     if isinstance(client, AsyncOpenAI if not awaited else OpenAI):
         raise TypeError("OpenAI goes with store.conversation(), AsyncOpenAI with that of an async store (store.aio)")
