@@ -25,6 +25,7 @@ from ._entries import Draft, Entry, Problem
 from ._following import Cursor
 from ._mending import Chapter
 from ._messages import Message, as_message, is_instruction
+from ._syncing import Mirror, Synced, digest_of, sync
 from ._tokens import Counter, default_counter
 from ._turns import Turn
 
@@ -60,7 +61,7 @@ class Shape:
         self._log, self._key, self._turn_holder = log, key, holder
         self._known: _reading.Known | None = None
         self._known_at = 0.0
-        self._mirror: _writing.Mirror | None = None
+        self._mirror: Mirror | None = None
 
     @property
     def id(self) -> str:
@@ -115,16 +116,16 @@ class Shape:
 
         return operation
 
-    def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[_writing.Synced]]:
+    def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[Synced]]:
         given = [as_message(message) for message in messages]
         if not given:
             raise ValueError("an empty list would undo the whole conversation; if that is what you want, use clear()")
         new = [self._new(message, None) for message in given]
-        digests = [_writing.digest_of(message) for message in given]
+        digests = [digest_of(message) for message in given]
         stamp, holder, mirror = new_stamp(), self._holder(), self._mirror
-        return lambda: _writing.sync(self._key, new, digests, stamp, mirror=mirror, holder=holder)
+        return lambda: sync(self._key, new, digests, stamp, mirror=mirror, holder=holder)
 
-    def _synced(self, done: _writing.Synced) -> int:
+    def _synced(self, done: Synced) -> int:
         if done.version is not None:  # not raised by the operation, which would be run again for it
             assert self._mirror is not None
             raise Conflict(str(self._key), expected=self._mirror.version, actual=done.version)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +26,6 @@ from ._reading import (
     segment_at,
     segments,
     state_at,
-    summary_at,
 )
 
 MANY: Final = 16
@@ -71,7 +69,7 @@ def append_messages(
     # What is decided on the state must meet that state. So must many messages at once: each then knows exactly where it
     # stands, while those of a small append may land after another writer's and know only what was there before.
     exact = pinning or holder is not None or len(new) > MANY or if_version is not None
-    events = _message_events(fold, marks, new, exact)
+    events = message_events(fold, marks, new, exact)
     expected = known.record if known and exact else 0 if known is None else None
     if if_version not in (None, fold.seen):
         expected = yield from _if_version(key, known, if_version or 0, id)
@@ -110,7 +108,7 @@ def _is_quiet(key: StreamKey, known: Known, after: int) -> Operation[bool]:
     return all(stored.envelope.type in _fold.SILENT for stored in since)
 
 
-def _message_events(fold: Fold, marks: Marks, new: Sequence[New], exact: bool) -> list[NewEvent]:
+def message_events(fold: Fold, marks: Marks, new: Sequence[New], exact: bool) -> list[NewEvent]:
     """Messages that follow on `fold`: right behind it, if that is `exact`.
 
     Some stay in every window: those the caller pins, and a system prompt that comes before all else.
@@ -156,11 +154,13 @@ def put(
     after: Known | None = None
     fold = known.fold if known else Fold()
     if not answer.duplicate and first == fold.seen + 1:
-        after = Known(incarnation, fields or (known.fields if known else Fields()), _after(fold, events), answer.now)
+        after = Known(
+            incarnation, fields or (known.fields if known else Fields()), state_after(fold, events), answer.now
+        )
     return Appended(first, last, answer.duplicate, answer.now), after
 
 
-def _after(fold: Fold, events: Sequence[NewEvent]) -> Fold:
+def state_after(fold: Fold, events: Sequence[NewEvent]) -> Fold:
     for event in events:
         data = msgspec.json.decode(event.data) if event.type == _fold.REWOUND else None
         own = msgspec.json.decode(event.fold, type=Fold).own
@@ -188,21 +188,21 @@ def rewind(key: StreamKey, to: int, stamp: Stamp, holder: str | None) -> Operati
         raise NotFound(f"{key} is at version {known.version}; there is no version {to} to go back to")
     if to == known.version:
         return 0
-    event, _ = yield from _rewound(key, known, to)
+    event, _ = yield from rewound(key, known, to)
     yield from put(key, known, [event], stamp, expected=known.record)
-    return max(known.fold.count - _after(known.fold, [event]).count, 0)
+    return max(known.fold.count - state_after(known.fold, [event]).count, 0)
 
 
-def _rewound(key: StreamKey, known: Known, to: int) -> Operation[tuple[NewEvent, Marks]]:
+def rewound(key: StreamKey, known: Known, to: int) -> Operation[tuple[NewEvent, Marks]]:
     """The event that goes back to a version. A summary that still fits stays in force."""
     then = yield from state_at(key, known, to)
     marks, now = (yield from marks_at(key, then)), (yield from marks_at(key, known.fold))
-    if now.covers <= to < now.summary and (yield from _only_grew(key, known, to, now.summary)):
+    if now.covers <= to < now.summary and (yield from only_grew(key, known, to, now.summary)):
         marks = msgspec.structs.replace(marks, summary=now.summary, covers=now.covers)
     return new_event(_fold.REWOUND, Rewound(to, then.count), known.fold, marks), marks
 
 
-def _only_grew(key: StreamKey, known: Known, after: int, before: int) -> Operation[bool]:
+def only_grew(key: StreamKey, known: Known, after: int, before: int) -> Operation[bool]:
     """Whether between two versions messages were added and nothing was taken away or mended."""
     if before - after > NEAR:
         return False
@@ -230,11 +230,11 @@ def pop(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[Entry | N
 
 def removal(key: StreamKey, known: Known, version: int, why: str) -> Operation[NewEvent]:
     """The event that takes a message out."""
-    event, _ = _removing(known.fold, (yield from marks_at(key, known.fold)), version, why)
+    event, _ = removing(known.fold, (yield from marks_at(key, known.fold)), version, why)
     return event
 
 
-def _removing(fold: Fold, marks: Marks, version: int, why: str) -> tuple[NewEvent, Marks]:
+def removing(fold: Fold, marks: Marks, version: int, why: str) -> tuple[NewEvent, Marks]:
     """The same, and what is pinned and summarised after it."""
     pins = [pin for pin in marks.pins if pin != version]
     summary, covers = (0, 0) if version <= marks.covers else (marks.summary, marks.covers)
@@ -251,120 +251,3 @@ def draft(
     event = new_event(_fold.DRAFTED, _fold.Drafted(of, text), known.fold if known else Fold())
     expected = known.record if known and holder else 0 if known is None else None
     return (yield from put(key, known, [event], stamp, expected=expected))
-
-
-class Mirror(msgspec.Struct, frozen=True):
-    """The live messages as they were at a version, by digest: what `sync` compares the caller's list with."""
-
-    incarnation: bytes
-    version: int
-    digests: list[bytes]
-    versions: list[int]
-
-
-class Synced(msgspec.Struct, frozen=True):
-    """What a sync did. `version`: the one that somebody else brought it to, if that stood in the way."""
-
-    appended: int = 0
-    undone: int = 0
-    mirror: Mirror | None = None
-    version: int | None = None
-
-
-def digest_of(message: dict[str, Any]) -> bytes:
-    return sha256(msgspec.json.encode(message, order="deterministic")).digest()[:16]
-
-
-def sync(
-    key: StreamKey,
-    new: Sequence[New],
-    digests: Sequence[bytes],
-    stamp: Stamp,
-    *,
-    mirror: Mirror | None,
-    holder: str | None,
-) -> Operation[Synced]:
-    """Make the live messages those of a list: append what is new, after going back to where the two part."""
-    known = yield from learn(key, holder=holder)
-    foreign = False
-    synced_before = known is not None and mirror is not None and mirror.incarnation == known.incarnation
-    if known is None or mirror is None or (mirror.incarnation, mirror.version) != (known.incarnation, known.version):
-        entries = yield from newest(key, known, None)
-        lost = set(mirror.versions) if mirror and synced_before else None
-        foreign = lost is not None and any(entry.version not in lost for entry in entries)
-        mirror = Mirror(
-            known.incarnation if known else b"",
-            known.version if known else 0,
-            [digest_of(entry.message) for entry in entries],
-            [entry.version for entry in entries],
-        )
-    fold = known.fold if known else Fold()
-    marks = yield from marks_at(key, fold)
-    summary = yield from summary_at(key, fold, marks)
-    aside = [
-        message.leads or (summary is not None and digest == digest_of(summary.message))
-        for message, digest in zip(new, digests, strict=True)
-    ]
-    same, skip = _common(mirror.digests, digests, aside)
-    events: list[NewEvent] = []
-    undone = len(mirror.digests) - same
-    if known is not None and undone:
-        if foreign:
-            return Synced(version=known.version)
-        events, marks = yield from _cut(key, known, mirror.versions, same)
-        fold = _after(fold, events)
-    events += _message_events(fold, marks, new[skip:], True)
-    if not events:
-        return Synced(mirror=mirror if known else None)
-    answer, after = yield from put(key, known, events, stamp, expected=known.record if known else 0)
-    fresh = len(new) - skip
-    if after is None:
-        return Synced(fresh, undone)
-    live = mirror.digests[:same] + list(digests[skip:])
-    versions = mirror.versions[:same] + list(range(answer.last - fresh + 1, answer.last + 1))
-    return Synced(fresh, undone, Mirror(after.incarnation, answer.last, live, versions))
-
-
-def _cut(key: StreamKey, known: Known, versions: Sequence[int], keep: int) -> Operation[tuple[list[NewEvent], Marks]]:
-    """The events that leave only the first messages: a rewind, where what it goes back to is just those."""
-    kept, to = versions[:keep], versions[keep - 1] if keep else 0
-    then = yield from state_at(key, known, to)
-    if (
-        kept == sorted(kept)
-        and then.count == keep
-        and (keep == 0 or (yield from _only_grew(key, known, to, known.version + 1)))
-    ):
-        event, marks = yield from _rewound(key, known, to)
-        return [event], marks
-    events, fold = [], known.fold
-    marks = yield from marks_at(key, fold)
-    for version in versions[: keep - 1 if keep else None : -1]:
-        event, marks = _removing(fold, marks, version, "synced")
-        events.append(event)
-        fold = _after(fold, [event])
-    return events, marks
-
-
-def _common(live: Sequence[bytes], given: Sequence[bytes], aside: Sequence[bool]) -> tuple[int, int]:
-    """How many of the live messages stay, and from where on the given ones are new.
-
-    A list whose beginning or middle was trimmed to save tokens is not a wish to forget: if after what both begin with
-    the given one goes on with the end of the live one, all of the live one stays. A system prompt or a summary in
-    front of that (`aside`) is part of the trimming.
-    """
-    same = 0
-    for ours, theirs in zip(live, given, strict=False):
-        if ours != theirs:
-            break
-        same += 1
-    if same == len(live) or same == len(given):
-        return same, same
-    begin = same
-    while begin < len(given) and aside[begin]:
-        begin += 1
-    for start in {same, begin}:
-        for at in range(same, len(live)) if start < len(given) else ():
-            rest = len(live) - at
-            if live[at] == given[start] and list(live[at:]) == list(given[start : start + rest]):
-                return len(live), start + rest
-    return same, same
