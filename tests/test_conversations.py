@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
 import os
 import threading
@@ -1203,3 +1204,14 @@ def test_what_is_decided_on_another_process_s_writes_is_stored(durable_url: str)
         theirs.append(user("pinned"), pin=True)
         mine.fork("d")
         assert theirs.messages() == [user("a"), user("pinned")]
+
+
+def test_what_was_stored_by_the_first_version_is_read_for_ever(store: Store) -> None:
+    golden = Path(__file__).parent / "golden"
+    bodies = (golden / "conversation-1.jsonl").read_bytes().splitlines()
+    expected = json.loads((golden / "conversation-1.messages.json").read_text())
+    chat = store.conversation("c")
+    ops.run(store._log, ops.append(ops.Append(chat._key, bodies, new_stamp(), expected=0)))
+    assert (chat.messages(), len(chat)) == (expected["messages"], expected["count"])
+    assert chat.window(7, counter=one) == expected["window"]
+    assert [draft.text for draft in chat.drafts()] == expected["drafts"]
