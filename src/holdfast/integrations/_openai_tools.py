@@ -197,4 +197,4 @@ def _as_json(value: Any) -> str:
 def _from_pydantic(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise NotImplementedError(f"objects of type {type(value).__name__}")
+    raise TypeError(f"objects of type {type(value).__name__}")
