@@ -487,8 +487,9 @@ def test_a_summary_of_messages_that_were_rewound_meanwhile_is_refused(store: Sto
         store.conversation("c").rewind(to=2)
         return "too late"
 
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict) as caught:
         chat.summarize(slow, keep_last=2)
+    assert (caught.value.expected, caught.value.actual) == (10, chat.version())
     assert chat.window(2, counter=one) == [user("0"), user("1")]
 
 

@@ -83,19 +83,21 @@ def chapter(key: StreamKey, keep_last: int) -> Operation[Chapter | None]:
 
 def summarize(
     key: StreamKey, part: Chapter, message: Message, stamp: Stamp, holder: str | None
-) -> Operation[Entry | None]:
-    """Store a summary. None if meanwhile its messages were rewound, or summarised by somebody else."""
+) -> Operation[Entry | int]:
+    """Store a summary; or the version at which its messages turned out to be rewound, or summarised by somebody else."""
     known = must_exist(key, (yield from learn(key, holder=holder)))
     if known.incarnation != part.known.incarnation:
-        return None
+        return known.version
     marks = yield from marks_at(key, known.fold)
     then = yield from marks_at(key, part.known.fold)
     if marks.summary != then.summary or not (yield from _still_live(key, known, part)):
-        return None
+        return known.version
     own = msgspec.structs.replace(marks, summary=known.version + 1, covers=part.last)
     data = _fold.Summarized(part.first, part.last, message)
     yield from put(key, known, [new_event(_fold.SUMMARIZED, data, known.fold, own)], stamp, expected=known.record)
-    return (yield from summary_at(key, known.fold, own))
+    entry = yield from summary_at(key, known.fold, own)
+    assert entry is not None  # it was stored just now
+    return entry
 
 
 def _still_live(key: StreamKey, known: Known, part: Chapter) -> Operation[bool]:

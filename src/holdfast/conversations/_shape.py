@@ -163,19 +163,20 @@ class Shape:
     def _chapter(self, keep_last: int) -> Operation[Chapter | None]:
         return _mending.chapter(self._key, whole_number(keep_last, "keep_last"))
 
-    def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[Entry | None]]:
+    def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[Entry | int]]:
         encode(message)
         stamp, holder = new_stamp(), self._holder()
         return lambda: _mending.summarize(self._key, part, message, stamp, holder)
 
-    def _summarized(self, part: Chapter, entry: Entry | None) -> Entry:
-        if entry is None:  # rewound, cleared or summarised by somebody else while `fn` was at work
-            raise Conflict(str(self._key), expected=part.known.version, actual=part.known.version + 1)
-        return entry
+    def _summarized(self, part: Chapter, done: Entry | int) -> Entry:
+        if isinstance(done, int):  # not raised by the operation, which would be run again for it
+            raise Conflict(str(self._key), expected=part.known.version, actual=done)
+        return done
 
     def _import_id(self, digest: str, pair: str | None, at: int) -> str:
         """An append id for a part of a file, so that the same file again adds nothing."""
-        return f"import/{sha256(f'{digest}/{pair or str()}'.encode()).hexdigest()}/{at}"
+        part = f"{digest}/{pair or ''}".encode()
+        return f"import/{sha256(part).hexdigest()}/{at}"
 
     # -- life --------------------------------------------------------------------------------------
 
