@@ -12,17 +12,30 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import AsyncConversation, AsyncState, AsyncStore, AsyncStream, Conversation, State, Store, Stream
+from holdfast import (
+    AsyncConversation,
+    AsyncState,
+    AsyncStore,
+    AsyncStream,
+    AsyncTask,
+    Conversation,
+    State,
+    Store,
+    Stream,
+    Task,
+)
 
 ROOT = Path(__file__).parent.parent
 
 PUBLIC = [
+    "AgentCheckpoint",
     "AlreadyExists",
     "Appended",
     "AsyncConversation",
     "AsyncState",
     "AsyncStore",
     "AsyncStream",
+    "AsyncTask",
     "BudgetExceeded",
     "Closed",
     "Conflict",
@@ -32,10 +45,12 @@ PUBLIC = [
     "CorruptRecord",
     "DataProblem",
     "Draft",
+    "Drift",
     "Entry",
     "Event",
     "EventType",
     "Expired",
+    "Failure",
     "HasForks",
     "HeadRegressed",
     "Health",
@@ -47,31 +62,61 @@ PUBLIC = [
     "Lease",
     "LeaseLost",
     "NeedsHuman",
+    "NoTask",
+    "NotDone",
     "NotFound",
     "NotSerializable",
+    "Note",
     "OutcomeUnknown",
+    "PlanItem",
+    "Preview",
     "Problem",
+    "Progress",
     "ReadOnly",
+    "ReplayMismatch",
+    "ResumeContext",
     "Retryable",
     "SchemaMismatch",
+    "SparedStream",
     "State",
     "StateVersion",
+    "Step",
+    "StepFailed",
+    "StepInDoubt",
+    "StepInfo",
+    "StepRun",
     "StorageFull",
     "Store",
     "Stream",
     "StreamInfo",
+    "Swept",
+    "SweptStream",
+    "Task",
+    "TaskEnded",
+    "TaskInfo",
+    "TaskView",
     "TooLarge",
     "Unavailable",
     "UnsupportedFilesystem",
     "UnsupportedVersion",
     "aopen",
     "correlate",
+    "current_step",
+    "current_task",
     "errors",
+    "idempotency_key",
     "open",
+    "step",
     "text_counter",
 ]
 
-TWINS = [(Store, AsyncStore), (Stream, AsyncStream), (Conversation, AsyncConversation), (State, AsyncState)]
+TWINS = [
+    (Store, AsyncStore),
+    (Stream, AsyncStream),
+    (Conversation, AsyncConversation),
+    (State, AsyncState),
+    (Task, AsyncTask),
+]
 
 
 def test_the_public_names_are_exactly_these() -> None:

@@ -141,6 +141,60 @@ async def the_async_conversation_has_the_same_names(store: AsyncStore, client: A
     assert_type([item async for item in store.conversations()], list[AsyncConversation])
 
 
+@dataclass
+class Receipt:
+    number: str
+
+
+def find_payment(order: str, *, amount: int) -> Receipt | None:
+    return None
+
+
+@holdfast.step(check=find_payment, attempts=3, retry_on=(TimeoutError,))
+def pay(order: str, *, amount: int) -> Receipt:
+    assert_type(holdfast.idempotency_key(), str)
+    return Receipt(order)
+
+
+@holdfast.step
+async def fetch(page: int) -> str:
+    step = holdfast.current_step()
+    await step.save(page, done=1, total=9, flush=True)
+    return str(page)
+
+
+def tasks(store: Store) -> None:
+    with store.task("claims-42", goal="Draft the checklist", agent="claims", input={"claim": 7}) as task:
+        assert_type(task, holdfast.Task)
+        assert_type(task.make_plan(["a", {"name": "b"}]), list[holdfast.PlanItem])
+        for item in task.remaining():
+            assert_type(task.step(item, len, "four"), int)
+        assert_type(pay("order-7", amount=3), Receipt)
+        assert_type(pay.using(key="order-7")("order-7", amount=3), Receipt)
+        assert_type(task.step("pay", pay, "order-8", amount=3), Receipt)
+        task.decide("vendor A", why="cheapest")
+        assert_type(task.resume_context(500).messages(), list[dict[str, Any]])
+        assert_type(task.preview(), holdfast.Preview)
+        task.finish("done")
+    store.resolve("claims-42", "pay", retry=True)
+    view = store.get_task("claims-42")
+    if view is not None:
+        assert_type(view.steps[0].started_at, datetime)
+        assert_type(view.checkpoint(), holdfast.AgentCheckpoint)
+    for info in store.tasks(status="failed"):
+        assert_type(info.in_doubt, bool)
+
+
+async def async_tasks(store: AsyncStore) -> None:
+    async with store.task("claims-42") as task:
+        assert_type(task, holdfast.AsyncTask)
+        assert_type(await fetch(3), str)
+        assert_type(await task.step("fetch", fetch, 3), str)
+        assert_type(await task.step("count", len, "four"), int)
+        await task.conversation().append({"role": "user", "content": "Hello"})
+    assert_type(await store.get_task("claims-42"), holdfast.TaskView | None)
+
+
 def errors_carry_facts(stream: Stream) -> None:
     with holdfast.correlate("req-17", actor="checkout"):
         try:

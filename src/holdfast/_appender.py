@@ -34,7 +34,8 @@ logger = logging.getLogger("holdfast")
 
 
 class Known:
-    """Where this process last knew a stream to be. `foreign` is the newest version that it did not append itself."""
+    """Where this process last knew a stream to be. `foreign` is the newest version that an append must have `seen`:
+    one that the process did not append itself, or an exclusive one."""
 
     __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version")
 
@@ -131,6 +132,8 @@ class Appender:
             # Together: an interrupt in between must not leave a place that never was.
             known.version, known.hash = known.version + len(request.bodies), placed.records[-1][0]
             entry.prepared = placed
+            if request.exclusive:
+                known.foreign = known.version
             return True
         if request.id is None:
             self._refuse(entry, _conflict(request, known))

@@ -124,6 +124,19 @@ def encode_as(value: object, declared: Any, *, max_bytes: int = MAX_BYTES, max_d
     """The bytes of a value of the `declared` type, after making sure that it comes back from them as it went in."""
     if declared is Any or declared is object:
         return encode(value, max_bytes=max_bytes, max_depth=max_depth)
+    return _encode_declared(value, declared, max_bytes, max_depth)[0]
+
+
+def there_and_back(value: object, declared: Any) -> tuple[bytes, Any]:
+    """`encode_as`, and the value that `decode_as` makes of the bytes, without decoding them twice."""
+    if declared is Any or declared is object:
+        raw = encode(value)
+        return raw, decode(raw)
+    return _encode_declared(value, declared, MAX_BYTES, MAX_DEPTH)
+
+
+def _encode_declared(value: object, declared: Any, max_bytes: int, max_depth: int) -> tuple[bytes, object]:
+    """The bytes of a value, and what comes back from them, which is the same."""
     kept = coder(declared)
     if not _is_native(value, max_bytes, max_depth):
         # The limits come first, because msgspec would encode a value that contains itself until memory is full.
@@ -135,8 +148,7 @@ def encode_as(value: object, declared: Any, *, max_bytes: int = MAX_BYTES, max_d
         raise TooLarge(f"{len(raw)} bytes as JSON, over the limit of {max_bytes}")
     if _is_deep(raw, max_depth):
         raise TooLarge(f"$: nested deeper than {max_depth} levels as JSON")
-    _refuse_if_changed(value, raw, kept.decode)
-    return raw
+    return raw, _refuse_if_changed(value, raw, kept.decode)
 
 
 def _write_declared(value: object, *, sort: bool) -> bytes:
@@ -149,7 +161,7 @@ def _write_declared(value: object, *, sort: bool) -> bytes:
     raise NotSerializable(path, problem)
 
 
-def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], object]) -> None:
+def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], object]) -> object:
     try:
         back = decode(raw)
     except (MemoryError, RecursionError):
@@ -160,7 +172,7 @@ def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], obje
     else:
         changed = difference(value, back)
         if changed is None:
-            return
+            return back
         path, problem = changed
     raise NotSerializable(path, problem)
 

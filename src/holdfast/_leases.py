@@ -75,10 +75,10 @@ class Heartbeat:
         self._beats: dict[str, tuple[float, float, Callable[[], object]]] = {}
         self._thread: threading.Thread | None = None
 
-    def keep(self, holder: str, lease: float, renew: Callable[[], object]) -> None:
-        """Call `renew` every third of the lease until `release`."""
+    def keep(self, holder: str, every: float, beat: Callable[[], object]) -> None:
+        """Call `beat` every so many seconds until `release`."""
         with self._changed:
-            self._beats[holder] = (time.monotonic() + lease / RENEWALS, lease, renew)
+            self._beats[holder] = (time.monotonic() + every, every, beat)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
                 self._thread.start()
@@ -104,13 +104,13 @@ class Heartbeat:
                 if not self._beats:
                     self._thread = None
                     return
-                holder, (due, lease, renew) = min(self._beats.items(), key=lambda beat: beat[1][0])
+                holder, (due, every, beat) = min(self._beats.items(), key=lambda entry: entry[1][0])
                 wait = due - time.monotonic()
                 if wait > 0:
                     self._changed.wait(wait)
                     continue
-                self._beats[holder] = (time.monotonic() + lease / RENEWALS, lease, renew)
+                self._beats[holder] = (time.monotonic() + every, every, beat)
             try:
-                renew()
+                beat()
             except Exception as error:  # whatever it is, the other leases must go on being renewed
                 logger.warning("a lease could not be renewed (%s)", type(error).__name__)

@@ -67,7 +67,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
     `expected=n`: at version n exactly, else `Conflict`. `seen=n`: wherever the stream is now, provided that all records after
     version n are this process's own, else `Conflict`. Neither: wherever it is. With `incarnation`, only in that
-    life of the stream: the one it has, or the one it gets if it does not exist.
+    life of the stream: the one it has, or the one it gets if it does not exist. After an `exclusive` one, `seen` must
+    include it, in this process too: a lease was taken, or something was done that its holder has to know of.
     """
 
     stream: StreamKey
@@ -78,6 +79,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     seen: int | None = None
     fields: Fields | None = None
     incarnation: bytes | None = None
+    exclusive: bool = False
 
 
 class Delete(msgspec.Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -11,10 +12,15 @@ from ._events import EventType
 from ._health import Health, examine
 from ._ids import checked_tenant, stream_key
 from ._log import Log
+from ._retention import Swept, sweep, sweep_async
 from ._state import AsyncState, State
 from ._streams import AsyncStream, Stream, StreamInfo, list_streams
 from .conversations import AsyncConversation, Conversation
 from .conversations._lifecycle import listed
+from .tasks import AgentCheckpoint, AsyncTask, Task, TaskInfo, TaskView
+from .tasks._checkpoint import load_checkpoint, save_checkpoint
+from .tasks._listing import TASK_TTL, checked_status, get_task, list_tasks, resolving
+from .tasks._shape import as_wanted
 
 
 class Store:
@@ -52,6 +58,62 @@ class Store:
             if not after:
                 return
 
+    def task(
+        self,
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        agent: str | None = None,
+        lease: float = 30.0,
+        wait: float | None = None,
+        steal: bool = False,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+    ) -> Task:
+        """A task, to be entered: `with store.task(id) as task`. The same id starts it, or goes on with it. No I/O until entered.
+
+        `goal` and `input` are what it is begun with; on an existing id they must be the same, or left out. One process works on
+        it at a time: entering takes over from a dead one at once, else waits (`wait` seconds; by default one `lease`)
+        and then raises `Held`; `steal=True` takes it from whoever has it. `ttl`: how long it is kept after it has
+        ended. `restart=True` begins an expired id anew.
+        """
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart)
+        return Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
+
+    def get_task(self, id: str) -> TaskView | None:
+        """A task as it stands, to look at; None if there is none, or it has expired."""
+        return ops.run(self._log, get_task(stream_key(self._tenant, "task", id)))
+
+    def tasks(self, *, status: str | None = None) -> Iterator[TaskInfo]:
+        """The tasks that have not expired, ordered by id, page by page; with `status`, those only."""
+        checked_status(status)
+        after = ""
+        while True:
+            found, after = ops.run(self._log, list_tasks(self._tenant, status, after))
+            yield from found
+            if not after:
+                return
+
+    def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
+        """Settle a step that is in doubt: it was done, with this `result`; or it was not, and `retry=True` runs it again.
+
+        `step` is its path, or its name if that is unambiguous. With `retry=True` a step that has failed is tried again too.
+        """
+        ops.run_until_settled(self._log, resolving(stream_key(self._tenant, "task", task_id), step, result, retry))
+
+    def save_checkpoint(self, checkpoint: AgentCheckpoint) -> int:
+        """Save a checkpoint document, durably; its version. Sets `updated_at`.
+
+        It must be the newest: if another was saved since this one was loaded or saved, or this one was made anew for a task
+        that has one, `Conflict` and nothing is written. Versions: `store.state(f"checkpoint/{task_id}").history()`.
+        """
+        return ops.run(self._log, save_checkpoint(self._tenant, checkpoint))
+
+    def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
+        """The saved checkpoint, yours to change; if none was saved, the task of this id as one; None if there is neither."""
+        return ops.run_until_settled(self._log, lambda: load_checkpoint(self._tenant, task_id))
+
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> Stream:
         """A stream of your own events. No I/O until it is used; it exists from its first append."""
         return Stream(self._log, stream_key(self._tenant, "stream", id), types)
@@ -73,6 +135,21 @@ class Store:
         while page := ops.run(self._log, list_streams(self._tenant, "state", after)):
             yield from page
             after = page[-1].id
+
+    def sweep(
+        self,
+        *,
+        dry_run: bool = False,
+        limit: int = 1000,
+        grace: float | timedelta = timedelta(days=1),
+        force: bool = False,
+    ) -> Swept:
+        """Delete the tasks and conversations that expired longer than `grace` ago, whole. `dry_run=True` only tells.
+
+        At most `limit`, and at most half of what is there within 24 hours, so that a wrong clock cannot empty a store;
+        `force=True` lifts the latter. What living forks begin with is spared. Killed at any instant, the next sweep finishes it.
+        """
+        return sweep(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
 
     def health(self) -> Health:
         """Where the state is, on what engine, how durable, how large, and the oldest lease."""
@@ -123,6 +200,51 @@ class AsyncStore:
             if not after:
                 return
 
+    def task(
+        self,
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        agent: str | None = None,
+        lease: float = 30.0,
+        wait: float | None = None,
+        steal: bool = False,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+    ) -> AsyncTask:
+        """`Store.task`, to be entered with `async with`."""
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart)
+        return AsyncTask(self._log, stream_key(self._tenant, "task", id), wanted, input, True)
+
+    async def get_task(self, id: str) -> TaskView | None:
+        """`Store.get_task`, awaited."""
+        return await ops.run_async(self._log, get_task(stream_key(self._tenant, "task", id)))
+
+    async def tasks(self, *, status: str | None = None) -> AsyncIterator[TaskInfo]:
+        """`Store.tasks` as an async iterator."""
+        checked_status(status)
+        after = ""
+        while True:
+            found, after = await ops.run_async(self._log, list_tasks(self._tenant, status, after))
+            for info in found:
+                yield info
+            if not after:
+                return
+
+    async def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
+        """`Store.resolve`, awaited."""
+        make = resolving(stream_key(self._tenant, "task", task_id), step, result, retry)
+        await ops.run_until_settled_async(self._log, make)
+
+    def save_checkpoint(self, checkpoint: AgentCheckpoint) -> Coroutine[Any, Any, int]:
+        """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
+        return ops.run_async(self._log, save_checkpoint(self._tenant, checkpoint))
+
+    async def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
+        """`Store.load_checkpoint`, awaited."""
+        return await ops.run_until_settled_async(self._log, lambda: load_checkpoint(self._tenant, task_id))
+
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> AsyncStream:
         """`Store.stream`, with awaited methods."""
         return AsyncStream(self._log, stream_key(self._tenant, "stream", id), types)
@@ -146,6 +268,17 @@ class AsyncStore:
             for info in page:
                 yield info
             after = page[-1].id
+
+    async def sweep(
+        self,
+        *,
+        dry_run: bool = False,
+        limit: int = 1000,
+        grace: float | timedelta = timedelta(days=1),
+        force: bool = False,
+    ) -> Swept:
+        """`Store.sweep`, awaited."""
+        return await sweep_async(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
 
     async def health(self) -> Health:
         """`Store.health`, awaited."""

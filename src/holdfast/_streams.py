@@ -49,8 +49,10 @@ def append_events(
     *,
     id: str | None = None,
     expected: int | None = None,
+    seen: int | None = None,
     fields: Fields | None = None,
     incarnation: bytes | None = None,
+    exclusive: bool = False,
 ) -> Operation[Appended]:
     """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
     blobs: dict[bytes, Blob] = {}
@@ -62,7 +64,9 @@ def append_events(
         for data in large:
             blobs[data] = yield from put_blob(stream, life_of(incarnation), data, stamp)
     bodies = seal(events, stamp, blobs)
-    return (yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, None, fields, incarnation)))
+    return (
+        yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, seen, fields, incarnation, exclusive))
+    )
 
 
 def data_of(stream: StreamKey, stored: Stored) -> Operation[Any]:
@@ -82,26 +86,53 @@ def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInf
     return [StreamInfo(head.stream.id, head.version) for head in page]
 
 
-def delete_stream(stream: StreamKey, stamp: Stamp, reason: str, seen: Head | None = None) -> Operation[bool]:
-    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile (since `seen`, if given): run it again.
+class Deletion(msgspec.Struct, frozen=True):
+    """A deletion, as the audit stream tells it. `at` is the engine's time; only the sweep says that."""
 
-    The tenant's audit stream says so first, so that a deletion can be told from tampering.
-    """
-    audit = StreamKey(stream.tenant, "audit", AUDIT_ID)
-    head = seen or (yield from ops.head(stream))
-    if head is None:
-        for life in (yield from _deleted_lives(audit, stream)):
-            yield from delete_blobs(stream, life)  # in case that deletion was cut off
-        return False
+    kind: str
+    id: str
+    life: str
+    reason: str
+    at: float | None = None
+
+
+def audit_of(tenant: str) -> StreamKey:
+    return StreamKey(tenant, "audit", AUDIT_ID)
+
+
+def deletion_of(stored: Stored) -> Deletion | None:
+    """What an entry of the audit stream says was deleted; None if it is about something else."""
+    if stored.envelope.type != "stream.deleted":
+        return None
+    try:
+        return msgspec.convert(stored.envelope.data, Deletion)
+    except msgspec.ValidationError:
+        return None
+
+
+def note_deletion(head: Head, stamp: Stamp, reason: str, at: float | None = None) -> Operation[Appended]:
+    """Tell the tenant's audit stream first, so that a deletion can be told from tampering."""
     facts = {
-        "kind": stream.kind,
-        "id": stream.id,
+        "kind": head.stream.kind,
+        "id": head.stream.id,
         "version": head.version,
         "hash": head.hash.hex(),
         "life": life_of(head.incarnation),
         "reason": reason,
     }
-    yield from append_events(audit, [NewEvent("stream.deleted", encode(facts))], stamp)
+    if at is not None:
+        facts["at"] = at
+    return (yield from append_events(audit_of(head.stream.tenant), [NewEvent("stream.deleted", encode(facts))], stamp))
+
+
+def delete_stream(stream: StreamKey, stamp: Stamp, reason: str, seen: Head | None = None) -> Operation[bool]:
+    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile (since `seen`, if given): run it again."""
+    head = seen or (yield from ops.head(stream))
+    if head is None:
+        for deletion in (yield from late_deletions(stream)):
+            yield from delete_blobs(stream, deletion.life)  # in case that deletion was cut off
+        return False
+    yield from note_deletion(head, stamp, reason)
     if not (yield from ops.delete(stream, expected=head)):
         now = yield from ops.head(stream)
         raise Conflict(str(stream), expected=head.version, actual=now.version if now else 0)
@@ -109,11 +140,11 @@ def delete_stream(stream: StreamKey, stamp: Stamp, reason: str, seen: Head | Non
     return True
 
 
-def _deleted_lives(audit: StreamKey, stream: StreamKey) -> Operation[list[str]]:
-    """The lives of a stream that were deleted lately, according to the audit stream."""
-    newest = yield from ops.read(audit, limit=AUDIT_LOOKBACK, reverse=True, plain=True)
-    facts: list[Any] = [stored.envelope.data for stored in newest if stored.envelope.type == "stream.deleted"]
-    return [fact["life"] for fact in facts if (fact["kind"], fact["id"]) == (stream.kind, stream.id)]
+def late_deletions(stream: StreamKey) -> Operation[list[Deletion]]:
+    """The deletions of a stream of which the audit stream told lately."""
+    newest = yield from ops.read(audit_of(stream.tenant), limit=AUDIT_LOOKBACK, reverse=True, plain=True)
+    told = [deletion_of(stored) for stored in newest]
+    return [deletion for deletion in told if deletion and (deletion.kind, deletion.id) == (stream.kind, stream.id)]
 
 
 def _by_name(types: Iterable[EventType]) -> dict[str, EventType]:

@@ -12,6 +12,9 @@
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
     │   ├── ReadOnly           the store cannot be written to
+    │   ├── ReplayMismatch     a recorded task or step is asked for with something else
+    │   ├── StepInDoubt        nobody knows whether a step was done
+    │   ├── TaskEnded          the task has ended; it takes no new steps
     │   ├── UnsupportedFilesystem  a network file system, where locks cannot be trusted
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
     ├── DataProblem        this piece of data cannot be stored or cannot be trusted
@@ -23,6 +26,9 @@
     │   ├── SchemaMismatch     stored data does not fit the type that the program declares
     │   ├── TooLarge           beyond a limit on size or depth
     │   └── NotSerializable    a value that would not come back as it went in
+    ├── NoTask             this works inside a task only
+    ├── StepFailed         a step of a task raised an exception
+    ├── NotDone            for you to raise: the step surely did nothing
     ├── BudgetExceeded     it does not fit into the tokens it was given
     ├── AlreadyExists      there is something under that id
     ├── NotFound           there is no such thing, or no such version of it
@@ -98,11 +104,14 @@ class LeaseLost(Retryable):
 
 
 class Expired(NeedsHuman):
-    """Its time to live is over. `expire(None)` brings back what is not yet swept; `delete()` frees the id."""
+    """Its time to live is over, and its id stays closed. `delete()` frees it; `swept` says whether the content is gone."""
 
-    def __init__(self, stream: str, *, at: float) -> None:
-        super().__init__(f"{stream} has expired; expire(None) brings it back, delete() frees its id")
-        self.stream, self.at = stream, at
+    def __init__(self, stream: str, *, at: float, swept: bool = False) -> None:
+        back = "" if swept else "; until it is swept, expire(None) brings a conversation back"
+        super().__init__(
+            f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id, restart=True begins a task anew{back}"
+        )
+        self.stream, self.at, self.swept = stream, at, swept
 
 
 class HasForks(NeedsHuman):
@@ -116,6 +125,36 @@ class HasForks(NeedsHuman):
 
 class ReadOnly(NeedsHuman):
     """The store cannot be written to: check permissions and the file system's mount options."""
+
+
+class ReplayMismatch(NeedsHuman):
+    """What is recorded is asked for with something else. Nothing was run or written. `step` is None for the task itself."""
+
+    def __init__(self, task: str, *, step: str | None, what: str, hint: str) -> None:
+        whose = f"step {step!r} of {task}" if step else task
+        super().__init__(f"{whose} is recorded with {what}; {hint}")
+        self.task, self.step, self.what = task, step, what
+
+
+class StepInDoubt(NeedsHuman):
+    """The step was started and its outcome is not recorded. Find out, then `store.resolve(task, step, result=…)` or `retry=True`."""
+
+    def __init__(self, task: str, *, step: str, why: str) -> None:
+        super().__init__(
+            f"step {step!r} of {task} {why}; find out whether it was done, then "
+            f"store.resolve(task_id, {step!r}, result=…), or retry=True if it was not"
+        )
+        self.task, self.step = task, step
+
+
+class TaskEnded(NeedsHuman):
+    """The task has ended as `status`: what is recorded can be read, nothing new is done."""
+
+    def __init__(self, task: str, *, status: str) -> None:
+        super().__init__(
+            f"{task} is {status} and does nothing new; begin another, fork it, or delete it to use its id again"
+        )
+        self.task, self.status = task, status
 
 
 class UnsupportedFilesystem(NeedsHuman):
@@ -208,6 +247,24 @@ class BudgetExceeded(HoldfastError):
             "raise max_tokens, store shorter tool results, pin less, or call summarize() first"
         )
         self.needed, self.budget = needed, budget
+
+
+class NoTask(HoldfastError):
+    """This is for code that runs inside a task: `with store.task(id) as task: …`."""
+
+
+class StepFailed(HoldfastError):
+    """A step raised an exception: its `type` and `message`, the same on the first run (with `__cause__`) and on replay."""
+
+    def __init__(self, task: str, *, step: str, type: str, message: str, causes: tuple[str, ...] = ()) -> None:
+        super().__init__(f"step {step!r} of {task} failed with {type}" + (f": {message}" if message else ""))
+        self.task, self.step, self.type, self.message = task, step, type, message
+        self.causes = causes
+        """The steps inside it whose failure it was."""
+
+
+class NotDone(HoldfastError):
+    """Raise it in a `once` or `check` step to say: it failed, and it surely had no effect. The step is not in doubt then."""
 
 
 class AlreadyExists(HoldfastError):

@@ -143,9 +143,12 @@ class Conversation(Shape):
                 if gone is None:
                     time.sleep(waiting(held))
             with self._inside(turn):
-                yield Conversation(self._log, self._key, turn.holder)
+                yield self._held_by(turn.holder)
         finally:
             self._give_back(turn)
+
+    def _held_by(self, holder: str) -> Conversation:
+        return Conversation(self._log, self._key, holder)
 
     def _give_back(self, turn: Turn) -> None:
         try:
@@ -311,7 +314,7 @@ class AsyncConversation(Shape):
                 if gone is None:
                     await asyncio.sleep(waiting(held))
             with self._inside(turn):
-                yield AsyncConversation(self._log, self._key, turn.holder)
+                yield self._held_by(turn.holder)
         finally:
             giving_back, cancelled = asyncio.ensure_future(self._give_back(turn)), False
             while not giving_back.done():  # to the end, also when cancelled, and cancelled again
@@ -321,6 +324,9 @@ class AsyncConversation(Shape):
                     cancelled = True
             if cancelled:
                 raise asyncio.CancelledError
+
+    def _held_by(self, holder: str) -> AsyncConversation:
+        return AsyncConversation(self._log, self._key, holder)
 
     async def _give_back(self, turn: Turn) -> None:
         try:

@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from .. import _operations as ops
+from .._closed import check_open
 from .._operations import Operation
 from ..backends import StreamKey
 from ..errors import NotFound
@@ -35,6 +36,8 @@ class Cursor:
         if head is None or (self._life and head.incarnation != self._life[0]):
             if self._life:
                 raise NotFound(f"{self._key} was deleted while it was followed")
+            if head is None:
+                yield from check_open(self._key)
         else:
             _reading.check_expiry(self._key, head.fields, head.now)
             if self._life is None:

@@ -6,7 +6,9 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import life_of
+from .._closed import check_open, reopen
 from .._events import Stamp
+from .._forks import living_forks
 from .._operations import Operation
 from .._streams import delete_stream
 from ..backends import StreamKey
@@ -43,6 +45,7 @@ def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp, holder:
         if there == branched and standing.version == 1:
             return
         raise AlreadyExists(f"{child} exists already; give the fork an id of its own")
+    yield from check_open(child)
     then = yield from state_at(key, known, at)
     marks = yield from marks_at(key, then)
     # The stream that holds the messages hears of it: a fork of a fork may reach past its parent.
@@ -81,30 +84,26 @@ def _branched(key: StreamKey) -> Operation[Branched | None]:
 
 
 def delete(key: StreamKey, stamp: Stamp, reason: str, holder: str | None) -> Operation[bool]:
-    """Delete a conversation, unless forks still read from it."""
+    """Delete a conversation, unless forks still read from it, and free its id. False if there was nothing to do."""
     head = yield from ops.head(key)
     if holder is not None and (head is None or head.fields.owner != holder):
         raise LeaseLost(str(key), owner=head.fields.owner if head else None)
     if head is not None:
-        living: list[str] = []
-        after = 0
-        while page := (yield from ops.read(key, after=after, plain=True)):
-            after = page[-1].version
-            for stored in page:
-                if stored.envelope.type == _fold.FORKED:
-                    child = _fold.payload(key, stored.version, stored.envelope.data, Forked).child
-                    branched = yield from _branched(key._replace(id=child))
-                    ancestors = branched.ancestors if branched else []
-                    if any((a.id, a.life) == (key.id, life_of(head.incarnation)) for a in ancestors):
-                        living.append(child)
+        living = yield from living_forks(head)
         if living:
             raise HasForks(str(key), forks=living)
-    return (yield from delete_stream(key, stamp, reason, None if holder is None else head))
+    # At the head that was looked at: a fork that is taken meanwhile moves it.
+    deleted = yield from delete_stream(key, stamp, reason, head)
+    freed = yield from reopen(key, msgspec.structs.replace(stamp, id=stamp.id + 1))
+    return deleted or freed
 
 
 def expire(key: StreamKey, ttl: float | None, stamp: Stamp, holder: str | None) -> Operation[None]:
     """Set when a conversation ends, by the engine's clock; None: never."""
-    known = must_exist(key, (yield from learn(key, expired=True, holder=holder)))
+    found = yield from learn(key, expired=True, holder=holder)
+    if found is None:
+        yield from check_open(key)  # what was swept cannot be brought back
+    known = must_exist(key, found)
     at = None if ttl is None else known.now + ttl
     fields = msgspec.structs.replace(known.fields, expires_at=at)
     event = new_event(_fold.EXPIRES, Expires(at), known.fold)

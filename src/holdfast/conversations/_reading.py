@@ -9,6 +9,7 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import life_of
+from .._closed import check_open
 from .._events import Stored
 from .._operations import Operation
 from .._streams import data_of
@@ -71,12 +72,15 @@ class Segment(msgspec.Struct, frozen=True):
 def learn(key: StreamKey, *, expired: bool = False, holder: str | None = None) -> Operation[Known | None]:
     """Where a conversation stands; None if there is none.
 
-    `Expired` if its time is over, unless that is wanted. `LeaseLost` if `holder` no longer has the turn.
+    `Expired` if its time is over, also if it was swept since, unless that is wanted. `LeaseLost` if `holder` no longer
+    has the turn.
     """
     head = yield from ops.head(key)
     if holder is not None and (head is None or head.fields.owner != holder):
         raise LeaseLost(str(key), owner=head.fields.owner if head else None)
     if head is None:
+        if not expired:
+            yield from check_open(key)
         return None
     check_expiry(key, head.fields, head.now, expired)
     return (yield from known_at(key, head))

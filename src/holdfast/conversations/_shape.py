@@ -14,7 +14,7 @@ from .. import _operations as ops
 from .._arguments import seconds, whole_number
 from .._codec import encode
 from .._ids import checked_id, stream_key
-from .._leases import new_holder
+from .._leases import RENEWALS, new_holder
 from .._log import Log
 from .._operations import Operation
 from .._streams import new_stamp
@@ -69,6 +69,10 @@ class Shape:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._key.id!r}>"
+
+    def __holdfast_fingerprint__(self) -> str:
+        """As an argument of a step, a conversation is the same whatever has been said in it since."""
+        return f"conversation {self._key.id}"
 
     def _holder(self) -> str | None:
         """The turn in which a write happens: that of the block this object was made for, or that of the running code."""
@@ -272,7 +276,7 @@ class Shape:
     def _inside(self, turn: Turn) -> Iterator[None]:
         """The turn as this code's own, renewed until the end."""
         heart = self._log.heartbeat
-        heart.keep(turn.holder, turn.lease, lambda: self._renew(turn))
+        heart.keep(turn.holder, turn.lease / RENEWALS, lambda: self._renew(turn))
         leave = _turns.enter(self._key, id(self._log), turn.holder)
         self._known = None
         try:

@@ -1,0 +1,73 @@
+"""Forks: who still reads from a stream.
+
+A parent is told of a fork by an event `<kind>.forked` before the fork exists; the fork's first event, `<kind>.branched`,
+says which life of which stream it begins with. What is told and what is there may differ: a fork that was cut off or
+deleted since is no fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+import msgspec
+
+from . import _operations as ops
+from ._blobs import life_of
+from ._events import Stored
+from ._operations import Operation
+from .backends import Head, StreamKey
+from .errors import CorruptRecord
+
+T = TypeVar("T")
+
+
+class _Forked(msgspec.Struct, frozen=True):
+    child: str
+
+
+class _Ancestor(msgspec.Struct, frozen=True):
+    id: str
+    life: str
+
+
+class _Branched(msgspec.Struct, frozen=True):
+    """A task names the life of its parent; a conversation all lives that it reads from."""
+
+    parent: str
+    life: str | None = None
+    ancestors: list[_Ancestor] = []
+
+
+def living_forks(head: Head, gone: Collection[StreamKey] = ()) -> Operation[list[str]]:
+    """The ids of the forks that read from this life of a stream, but for those that are as good as `gone`.
+
+    Reads the stream once, from its beginning: nothing else knows of its forks.
+    """
+    key, found = head.stream, dict[str, bool]()
+    life = _Ancestor(key.id, life_of(head.incarnation))
+    after = 0
+    while page := (yield from ops.read(key, after=after, plain=True)):
+        after = page[-1].version
+        for stored in page:
+            if stored.envelope.type == f"{key.kind}.forked":
+                child = key._replace(id=_data(key, stored, _Forked).child)
+                if child.id not in found and child not in gone:
+                    found[child.id] = yield from _begins_with(child, life)
+    return [child for child, living in found.items() if living]
+
+
+def _begins_with(child: StreamKey, life: _Ancestor) -> Operation[bool]:
+    first = yield from ops.read(child, limit=1, plain=True)
+    if not first or first[0].envelope.type != f"{child.kind}.branched":
+        return False
+    branched = _data(child, first[0], _Branched)
+    return life in branched.ancestors or (branched.parent, branched.life) == (life.id, life.life)
+
+
+def _data(key: StreamKey, stored: Stored, shape: type[T]) -> T:
+    data: Any = stored.envelope.data
+    try:
+        return msgspec.convert(data, shape)
+    except msgspec.ValidationError:
+        raise CorruptRecord(str(key), version=stored.version, what="its data is not what its type says") from None

@@ -1,0 +1,255 @@
+"""The sweep: deletes what has expired, whole and with its large values, and never much more than anyone would expect.
+
+Each stream goes in the same order: the audit stream is told, its id is closed, it is deleted, then its large values.
+A sweep that is killed at any instant loses nothing; the next one finishes what it left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from datetime import datetime, timedelta, timezone
+from typing import Final, Literal
+
+import msgspec
+
+from . import _closed
+from . import _operations as ops
+from ._arguments import seconds, whole_number
+from ._blobs import blob_prefix, life_of
+from ._events import Stamp
+from ._forks import living_forks
+from ._log import Log
+from ._operations import Operation
+from ._share import Share
+from ._streams import late_deletions, new_stamp, note_deletion
+from .backends import Cursor, Head, StreamKey
+from .errors import Conflict, DataProblem
+
+KINDS: Final = ("task", "conversation")
+"""What is swept: whole streams of these kinds, with the blobs that belong to them."""
+
+PAGE: Final = 100
+COUNTED: Final = 1000
+"""How far what is held back is counted."""
+
+REASON: Final = "expired"
+"""What the audit stream says about a stream that was swept."""
+
+logger = logging.getLogger("holdfast")
+
+
+class SweptStream(msgspec.Struct, frozen=True):
+    """A stream that had expired, as it was."""
+
+    kind: str
+    id: str
+    version: int
+    expires_at: datetime
+
+
+class SparedStream(msgspec.Struct, frozen=True):
+    """A stream that has expired and stays: forks begin with it, somebody holds it, or it is too damaged to tell."""
+
+    kind: str
+    id: str
+    why: Literal["forked", "held", "damaged"]
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a sweep did; with `dry_run`, what it would do.
+
+    `held_back` is how many more have expired and were left for another time (counting stops at 1,000): because of
+    `limit`, or, if `capped`, because more than half of the store would have gone within a day.
+    """
+
+    deleted: list[SweptStream]
+    would_delete: list[SweptStream]
+    spared: list[SparedStream]
+    held_back: int
+    capped: bool
+    dry_run: bool
+
+    def __str__(self) -> str:
+        found = self.would_delete if self.dry_run else self.deleted
+        kinds = Counter(stream.kind for stream in found)
+        what = " and ".join(_count(kinds[kind], f"expired {kind}") for kind in KINDS if kinds[kind])
+        parts = [f"{'would delete' if self.dry_run else 'deleted'} {what or 'nothing'}"]
+        reasons = Counter(stream.why for stream in self.spared)
+        parts += [f"spared {count} {_SPARED[why]}" for why, count in sorted(reasons.items())]
+        if self.held_back:
+            more = f"{self.held_back}{' or more' if self.held_back >= COUNTED else ''}"
+            if self.capped:
+                parts.append(
+                    f"held back {more}, because a sweep takes at most half of a store within 24 hours: "
+                    "check the clock, then pass force=True"
+                )
+            else:
+                parts.append(f"left {more} for the next sweep")
+        return "; ".join(parts)
+
+
+_SPARED: Final = {
+    "damaged": "too damaged to tell what depends on it",
+    "forked": "that living forks begin with",
+    "held": "that somebody holds",
+}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def sweep(log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool) -> Swept:
+    """Delete what has expired, page by page."""
+    work = Sweep(tenant, new_stamp(), dry_run=dry_run, limit=limit, grace=grace, force=force)
+    while ops.run(log, work.page()):
+        pass
+    return work.report()
+
+
+async def sweep_async(
+    log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool
+) -> Swept:
+    """`sweep`, awaited."""
+    work = Sweep(tenant, new_stamp(), dry_run=dry_run, limit=limit, grace=grace, force=force)
+    while await ops.run_async(log, work.page()):
+        pass
+    return work.report()
+
+
+class Sweep:
+    """A sweep on its way: where it is, what it has done, and what it may still do."""
+
+    def __init__(
+        self, tenant: str, stamp: Stamp, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool
+    ) -> None:
+        self._tenant, self._stamp, self._dry_run = tenant, stamp, dry_run
+        self._limit, self._grace = whole_number(limit, "limit"), seconds(grace, "grace")
+        self._share = None if force else Share(tenant, KINDS)
+        # In turn, so that a great many of one kind do not keep the other waiting for ever.
+        self._waiting: deque[tuple[str, Cursor | None]] = deque((kind, None) for kind in KINDS)
+        if not dry_run:
+            self._waiting.appendleft((_closed.KIND, None))
+        self._swept: list[SweptStream] = []
+        self._gone: set[StreamKey] = set()
+        self._spared: list[SparedStream] = []
+        self._held_back, self._capped = 0, False
+
+    def page(self) -> Operation[bool]:
+        """Do one page of the work. False when all is done."""
+        if not self._waiting or self._held_back >= COUNTED:
+            return False
+        kind, cursor = self._waiting.popleft()
+        if kind == _closed.KIND:
+            left, cursor = yield from _closed.unfinished(self._tenant, cursor)
+            for mark in left:
+                yield from _closed.finish(mark, self._next_stamp())
+            if cursor is not None:
+                self._waiting.appendleft((kind, cursor))
+            return True
+        page = yield from ops.due(self._tenant, kind, after=cursor, limit=PAGE)
+        for head in page:
+            cursor = (head.fields.due or 0.0, head.stream.id)
+            if cursor[0] + self._grace > head.now:
+                return True  # nor can any after it
+            if not self._is_due(head):
+                continue
+            if len(self._swept) >= self._limit:
+                self._held_back += 1
+            else:
+                yield from self._take(head.stream)
+            if self._held_back >= COUNTED:
+                break
+        if page:
+            self._waiting.append((kind, cursor))
+        return True
+
+    def report(self) -> Swept:
+        deleted, would_delete = ([], self._swept) if self._dry_run else (self._swept, [])
+        if self._capped and not self._dry_run:
+            logger.warning("the sweep of tenant %r was held back: see what it returned", self._tenant)
+        return Swept(deleted, would_delete, self._spared, self._held_back, self._capped, self._dry_run)
+
+    def _is_due(self, head: Head) -> bool:
+        expires = head.fields.expires_at
+        return expires is not None and expires + self._grace <= head.now
+
+    def _take(self, key: StreamKey) -> Operation[None]:
+        """Delete one stream, if that is right and still within bounds."""
+        head = yield from ops.head(key)  # exact: what was listed may be old
+        if head is None or not self._is_due(head):
+            return
+        if self._share and not (yield from self._share.has_room(head)):
+            self._hold_back()
+            return
+        why = yield from self._reason_to_spare(head)
+        if why is not None:
+            self._spared.append(SparedStream(key.kind, key.id, why))
+        elif self._dry_run or (yield from self._deleted(head)):
+            expired = datetime.fromtimestamp(max(head.fields.expires_at or 0.0, 0.0), timezone.utc)
+            self._swept.append(SweptStream(key.kind, key.id, head.version, expired))
+            self._gone.add(key)
+            if self._share:
+                self._share.take(head)
+
+    def _hold_back(self) -> None:
+        self._held_back, self._capped = self._held_back + 1, True
+
+    def _reason_to_spare(self, head: Head) -> Operation[Literal["forked", "held", "damaged"] | None]:
+        if head.fields.owner is not None and (head.fields.due_at or 0.0) > head.now:
+            return "held"
+        try:
+            return "forked" if (yield from living_forks(head, self._gone)) else None
+        except DataProblem as error:
+            logger.warning("%s was not swept: it cannot be read (%s)", head.stream, type(error).__name__)
+            return "damaged"
+
+    def _deleted(self, head: Head) -> Operation[bool]:
+        """Delete a stream for good. False, and it is left alone, if it moved or somebody else is at it."""
+        key, life = head.stream, life_of(head.incarnation)
+        told = yield from note_deletion(head, self._next_stamp(), REASON, head.now)
+        # Others may sweep at the same time. They too tell before they delete, so now all that count are known.
+        if self._share and not (yield from self._share.has_room(head, told.first)):
+            self._hold_back()
+            return False
+        large = yield from _has_blobs(key, life)
+        try:
+            mark = yield from _closed.close(head, self._next_stamp(), large=large)
+            done = yield from ops.delete(key, expected=head)
+        except Conflict:
+            done = False
+        if not done:
+            yield from self._leave(head)
+            return False
+        if large:
+            yield from _closed.finish(mark, self._next_stamp())
+        return True
+
+    def _leave(self, head: Head) -> Operation[None]:
+        """Leave a stream to those who moved or deleted it meanwhile.
+
+        If they meant to free its id, it was closed too late: free it.
+        """
+        key = head.stream
+        if (yield from ops.head(key)) is not None:
+            return
+        if self._share:
+            self._share.take(head)
+        told = yield from late_deletions(key)
+        if any(deletion.life == life_of(head.incarnation) and deletion.at is None for deletion in told):
+            try:
+                yield from _closed.reopen(key, self._next_stamp())
+            except Conflict:
+                pass  # somebody else frees it
+
+    def _next_stamp(self) -> Stamp:
+        stamp = self._stamp
+        self._stamp = msgspec.structs.replace(stamp, id=stamp.id + 1)
+        return stamp
+
+
+def _has_blobs(key: StreamKey, life: str) -> Operation[bool]:
+    prefix = blob_prefix(key, life)
+    first = yield from ops.heads(key.tenant, "blob", after=prefix, limit=1)
+    return bool(first) and first[0].stream.id.startswith(prefix)

@@ -1,0 +1,162 @@
+"""Opening a task: admission, and who may work on it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import Final
+
+import msgspec
+
+from .. import _operations as ops
+from .._closed import closed_at, reopen
+from .._codec import decode
+from .._events import Stamp
+from .._ids import append_id
+from .._leases import is_dead
+from .._operations import Operation
+from .._streams import append_events, new_stamp
+from ..backends import Fields, Head, StreamKey
+from ..errors import Conflict, Expired, Held, ReplayMismatch
+from . import _events as ev
+from ._driving import Do, Script, Sleep
+from ._fold import State
+from ._lifecycle import delete
+from ._loading import is_expired, is_held, label_of, load
+
+FIRST_PAUSE: Final = 0.01
+LONGEST_PAUSE: Final = 0.25
+
+logger = logging.getLogger("holdfast")
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a task is opened with. What is None is taken as it is stored."""
+
+    goal: str | None
+    input: bytes | None
+    agent: str | None
+    lease: float
+    wait: float | None
+    steal: bool
+    ttl: float | None
+    restart: bool
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A task that may be worked on, or that had ended."""
+
+    state: State
+    incarnation: bytes
+    now: float
+
+
+def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
+    """Claim a task: at once if it is free or its holder is dead, else when the holder gives it back or its lease ends."""
+    wait = wanted.lease if wanted.wait is None else wanted.wait
+    deadline = time.monotonic() + wait
+    pause, told = FIRST_PAUSE, False
+    gone: str | None = None
+    stamp = new_stamp()
+    while True:
+        answer: Claim | Held = yield Do(lambda: claim(key, wanted, holder, stamp, gone))  # noqa: B023  called at once
+        if isinstance(answer, Claim):
+            return answer
+        if is_dead(answer.owner):
+            gone = answer.owner
+            continue
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise answer
+        if not told:
+            logger.info("%s is held by %s; waiting for it, up to %.0f s", key, answer.owner, left)
+            told = True
+        yield Sleep(min(pause, left))
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp, gone: str | None) -> Operation[Claim | Held]:
+    """Take a task, make it if there is none, or say who has it. The holder that is `gone` is no obstacle."""
+    head = yield from ops.head(key)
+    if head is None:
+        closed = yield from closed_at(key)
+        if closed is not None and not wanted.restart:
+            raise Expired(str(key), at=closed, swept=True)
+        made = yield from _create(key, wanted, holder, stamp)
+        if closed is not None:
+            try:
+                yield from reopen(key, stamp)
+            except Conflict:
+                pass  # the mark counts for nothing while the task is there
+        return made
+    if is_expired(head):
+        if not wanted.restart:
+            raise Expired(str(key), at=head.fields.expires_at or 0.0)
+        yield from delete(key, stamp, "it had expired, and was begun anew", seen=head)
+        return (yield from _create(key, wanted, holder, stamp))
+    if is_held(head) and head.fields.owner not in (gone, holder) and not wanted.steal:
+        return Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
+    state = yield from load(key)
+    _compare(state, wanted)
+    if not state.ended:
+        yield from _take(state, head, wanted, holder, stamp)
+    return Claim(state, head.incarnation, head.now)
+
+
+def _create(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim]:
+    created = ev.Created(
+        salt=secrets.token_hex(16),
+        ttl=wanted.ttl,
+        goal=wanted.goal,
+        agent=wanted.agent,
+        input=msgspec.Raw(wanted.input or b"null"),
+    )
+    claimed = ev.Claimed(holder, wanted.lease)
+    state = State(key)
+    state.apply(key, 1, stamp.at, ev.CREATED, created)
+    state.apply(key, 2, stamp.at, ev.CLAIMED, claimed)
+    events = [ev.new_event(ev.CREATED, created), ev.new_event(ev.CLAIMED, claimed)]
+    fields = _running(state, holder, stamp.at + wanted.lease)
+    # Chosen here, because the keys of its steps are made from it.
+    incarnation = append_id(stamp.id)
+    answer = yield from append_events(
+        key, events, stamp, expected=0, fields=fields, incarnation=incarnation, exclusive=True
+    )
+    return Claim(state, incarnation, answer.now or stamp.at)
+
+
+def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[None]:
+    claimed = ev.Claimed(holder, wanted.lease, stolen=wanted.steal and is_held(head))
+    fields = _running(state, holder, head.now + wanted.lease)
+    answer = yield from append_events(
+        state.key,
+        [ev.new_event(ev.CLAIMED, claimed)],
+        stamp,
+        expected=state.version,
+        fields=fields,
+        incarnation=head.incarnation,
+        exclusive=True,
+    )
+    state.apply(state.key, answer.last, stamp.at, ev.CLAIMED, claimed)
+
+
+def _running(state: State, holder: str, due_at: float) -> Fields:
+    return Fields("running", label_of(state, doubt=False), holder, due_at)
+
+
+def _compare(state: State, wanted: Wanted) -> None:
+    """One id is one task: what it is opened with must be what it was begun with."""
+    for what, same in (
+        ("goal", wanted.goal is None or wanted.goal == state.goal),
+        ("input", wanted.input is None or _ordered(wanted.input) == _ordered(state.input)),
+        ("agent", wanted.agent is None or wanted.agent == state.agent),
+    ):
+        if not same:
+            hint = f"leave out {what}= to go on with the recorded one, or give the new task an id of its own"
+            raise ReplayMismatch(str(state.key), step=None, what=f"another {what}", hint=hint)
+
+
+def _ordered(raw: bytes) -> bytes:
+    """An input to compare: the order of its keys says nothing, but 1 is not true."""
+    return msgspec.json.encode(decode(raw), order="deterministic")

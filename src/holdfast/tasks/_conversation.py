@@ -1,0 +1,78 @@
+"""A conversation as a task sees it: what the same code appends again on resume is there already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._log import Log
+from ..backends import Appended, StreamKey
+from ..conversations import AsyncConversation, Conversation
+from ._fingerprint import fingerprint
+from ._frames import current_frame
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+
+class _InTask:
+    """Where ids for appends come from."""
+
+    _key: StreamKey
+    _session: Session
+
+    def _id_for(self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool) -> str | None:
+        """An id for what is appended: the scope, what it says, and how often this run has said it there."""
+        if if_version is not None:
+            return None  # the caller has a way of its own to append it once
+        session, frame = self._session, current_frame()
+        session.check_here()
+        scope = frame.path if frame is not None and frame.session is session else ""
+        place = session.identity(scope)
+        said = fingerprint(session.salt, messages, {"to": self._key.id, "meta": meta, "pin": pin, "place": place})
+        return f"task/{session.life}/{said}/{session.count(scope, ('append', said))}"
+
+
+class TaskConversation(_InTask, Conversation):
+    """A `Conversation` whose `append` does nothing when a resumed task runs the same code again."""
+
+    def __init__(self, log: Log, key: StreamKey, session: Session, holder: str | None = None) -> None:
+        super().__init__(log, key, holder)
+        self._session = session
+
+    def append(
+        self,
+        *messages: object,
+        id: str | None = None,
+        if_version: int | None = None,
+        meta: dict[str, Any] | None = None,
+        pin: bool = False,
+    ) -> Appended:
+        """`Conversation.append`; without an `id` of yours, one is made from the place in the task and the content."""
+        chosen = id or self._id_for(messages, if_version, meta, pin)
+        return super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+
+    def _held_by(self, holder: str) -> TaskConversation:
+        return TaskConversation(self._log, self._key, self._session, holder)
+
+
+class AsyncTaskConversation(_InTask, AsyncConversation):
+    """A `TaskConversation` whose methods are awaited."""
+
+    def __init__(self, log: Log, key: StreamKey, session: Session, holder: str | None = None) -> None:
+        super().__init__(log, key, holder)
+        self._session = session
+
+    async def append(
+        self,
+        *messages: object,
+        id: str | None = None,
+        if_version: int | None = None,
+        meta: dict[str, Any] | None = None,
+        pin: bool = False,
+    ) -> Appended:
+        """`TaskConversation.append`, awaited."""
+        chosen = id or self._id_for(messages, if_version, meta, pin)
+        return await super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+
+    def _held_by(self, holder: str) -> AsyncTaskConversation:
+        return AsyncTaskConversation(self._log, self._key, self._session, holder)

@@ -1,0 +1,198 @@
+"""Scripts: what a task does, as generators that yield effects; and the two drivers that run any of them.
+
+An operation decides without I/O. A script has user code in the middle: it yields `Do` (an operation), `Call` (the user's function) and
+`Sleep`. `drive` does them, `drive_async` awaits them, so that sync and async tasks are one and the same program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from .. import _operations as ops
+from .._log import Log
+from .._operations import Operation
+from ._frames import Frame, frame
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+class Do:
+    """Run an operation, again if another writer came first."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[[], Operation[Any]]) -> None:
+        self.make = make
+
+
+class Call:
+    """Call the user's function, inside `frame` if given. An async one is awaited, at most `timeout` seconds."""
+
+    __slots__ = ("args", "fn", "frame", "is_async", "kwargs", "timeout")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        frame: Frame | None = None,
+        is_async: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        self.fn, self.args, self.kwargs, self.frame = fn, args, kwargs, frame
+        self.is_async, self.timeout = is_async, timeout
+
+
+class Sleep:
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+Script = Generator[Do | Call | Sleep, Any, T]
+
+
+def do(make: Callable[[], Operation[T]]) -> Script[T]:
+    return cast("T", (yield Do(make)))
+
+
+def drive(log: Log, script: Script[T]) -> T:
+    """Run a script."""
+    send: Callable[[Any], Any] = script.send
+    value: Any = None
+    try:
+        while True:
+            try:
+                effect = send(value)
+            except StopIteration as done:
+                return cast("T", done.value)
+            try:
+                send, value = script.send, _perform(log, effect)
+            except BaseException as error:
+                send, value = script.throw, error
+    finally:
+        script.close()
+
+
+def _perform(log: Log, effect: Do | Call | Sleep) -> Any:
+    if type(effect) is Call:
+        if effect.frame is None:
+            return _plainly(effect)
+        token = frame.set(effect.frame)
+        try:
+            return _plainly(effect)
+        finally:
+            frame.reset(token)
+    if type(effect) is Do:
+        return ops.run_until_settled(log, effect.make)
+    time.sleep(cast("Sleep", effect).seconds)
+    return None
+
+
+def _plainly(call: Call) -> Any:
+    """Call a plain function. Its StopIteration would never come out of a thread (before Python 3.12), nor out of a script."""
+    try:
+        return call.fn(*call.args, **call.kwargs)
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error
+
+
+async def drive_async(log: Log, script: Script[T]) -> T:
+    """Run a script, awaiting what it yields."""
+    send: Callable[[Any], Any] = script.send
+    value: Any = None
+    thread: asyncio.Future[Any] | None = None
+    cancelled = False
+    try:
+        while True:
+            try:
+                effect = send(value)
+            except StopIteration as done:
+                if cancelled:
+                    raise _cancelled() from None
+                return cast("T", done.value)
+            try:
+                if cancelled and type(effect) is not Do:
+                    raise _cancelled()
+                if type(effect) is Call and not effect.is_async:
+                    thread = _in_thread(effect)
+                    cancelled = await _to_its_end(thread) or cancelled
+                    send, value = script.send, thread.result()
+                else:
+                    send, value = script.send, await _perform_async(log, effect)
+            except BaseException as error:
+                send, value = script.throw, error
+    finally:
+        script.close()
+
+
+async def _perform_async(log: Log, effect: Do | Call | Sleep) -> Any:
+    if type(effect) is Do:
+        return await ops.run_until_settled_async(log, effect.make)
+    if type(effect) is Call:
+        token = frame.set(effect.frame) if effect.frame is not None else None
+        try:
+            awaitable = effect.fn(*effect.args, **effect.kwargs)
+            if effect.timeout is None:
+                return await awaitable
+            import asyncio
+
+            return await asyncio.wait_for(awaitable, effect.timeout)
+        finally:
+            if token is not None:
+                frame.reset(token)
+    import asyncio
+
+    await asyncio.sleep(cast("Sleep", effect).seconds)
+    return None
+
+
+def _in_thread(call: Call) -> asyncio.Future[Any]:
+    """A plain function, in a thread that knows where it is."""
+    import asyncio
+
+    token = frame.set(call.frame) if call.frame is not None else None
+    try:
+        return asyncio.ensure_future(asyncio.to_thread(_plainly, call))
+    finally:
+        if token is not None:
+            frame.reset(token)
+
+
+async def _to_its_end(future: asyncio.Future[Any]) -> bool:
+    """Wait for something that must not be left behind, also when cancelled. Whether that happened.
+
+    A function in a thread cannot be stopped: giving the task back while it still runs would be a lie.
+    """
+    import asyncio
+
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            cancelled = True
+    return cancelled
+
+
+async def drive_to_its_end(log: Log, script: Script[T]) -> T:
+    """Run a script to its end, also when cancelled, and cancelled again; the cancellation goes on afterwards."""
+    import asyncio
+
+    running = asyncio.ensure_future(drive_async(log, script))
+    if await _to_its_end(running):
+        running.exception()  # looked at: the cancellation is what the caller hears of
+        raise _cancelled()
+    return running.result()
+
+
+def _cancelled() -> BaseException:
+    import asyncio
+
+    return asyncio.CancelledError()

@@ -1,0 +1,112 @@
+"""Fingerprints: whether a step is asked for with the arguments, and by the code, that it was recorded with.
+
+What can be encoded counts by its value, everything else (stores, clients, open files) by its type. The hash is keyed with a
+random salt of the task, so that a short argument cannot be guessed from it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from hashlib import blake2b
+from types import CodeType
+from typing import Any
+
+import msgspec
+
+_fast = msgspec.json.Encoder(order="deterministic", decimal_format="string")
+
+
+def fingerprint(salt: bytes, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """A digest of arguments: equal for equal ones, in every process."""
+    try:
+        raw = _encoder.encode((args, kwargs))
+    except Exception:  # something that msgspec cannot write; or a user's own hook that fails
+        raw = _fast.encode(_plain((list(args), dict(kwargs)), 0, set()))
+    return blake2b(raw, digest_size=12, key=salt).hexdigest()
+
+
+def _hook(value: object) -> object:
+    """What msgspec does not know: values of well-known shapes by value, the rest by type."""
+    fingerprinted = getattr(type(value), "__holdfast_fingerprint__", None)
+    if fingerprinted is not None:
+        return fingerprinted(value)
+    dump = getattr(type(value), "model_dump", None)  # Pydantic
+    if dump is not None:
+        return dump(value, mode="json")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if hasattr(value, "__fspath__"):
+        return value.__fspath__()
+    item = getattr(value, "item", None)
+    if item is not None and type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return item()
+    return _type_of(value)
+
+
+_encoder = msgspec.json.Encoder(order="deterministic", decimal_format="string", enc_hook=_hook)
+
+
+def _type_of(value: object) -> str:
+    kind = type(value)
+    return f"<{kind.__module__}.{kind.__qualname__}>"
+
+
+def _plain(value: object, depth: int, above: set[int]) -> object:
+    """The slow way: every part that cannot be encoded is replaced by its type, and only that part."""
+    if id(value) in above or depth > 50:
+        return _type_of(value)
+    above = above | {id(value)}
+    if isinstance(value, Mapping):
+        pairs = [[_plain(key, depth + 1, above), _plain(item, depth + 1, above)] for key, item in value.items()]
+        return sorted(pairs, key=lambda pair: _fast.encode(pair[0]))
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1, above) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item, depth + 1, above) for item in value), key=_fast.encode)
+    if isinstance(value, Enum):
+        return [_type_of(value), value.name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value) if -(1 << 63) <= value < 1 << 63 else hex(value)
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass")
+    try:
+        _encoder.encode(value)
+    except Exception:
+        return _type_of(value)
+    return msgspec.to_builtins(value, enc_hook=_hook, order="deterministic")
+
+
+def code_digest(fn: Callable[..., Any]) -> str:
+    """A digest of a function's code; "" if it has none (a builtin, a class). Comparable within one version of Python."""
+    while hasattr(fn, "__wrapped__"):
+        fn = fn.__wrapped__
+    code = getattr(fn, "__code__", None) or getattr(getattr(fn, "__func__", None), "__code__", None)
+    if not isinstance(code, CodeType):
+        return ""
+    known = _digests.get(code)
+    if known is None:
+        digest = blake2b(digest_size=6)
+        _add(digest.update, code)
+        if len(_digests) > 10_000:
+            _digests.clear()
+        known = _digests[code] = f"{sys.version_info[0]}.{sys.version_info[1]}:{digest.hexdigest()}"
+    return known
+
+
+_digests: dict[CodeType, str] = {}
+
+
+def _add(update: Callable[[bytes], None], code: CodeType) -> None:
+    update(code.co_code)
+    update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add(update, constant)
+        elif isinstance(constant, frozenset):
+            update(repr(sorted(map(repr, constant))).encode())
+        else:
+            update(repr(constant).encode(errors="surrogatepass"))

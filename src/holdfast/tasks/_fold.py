@@ -1,0 +1,284 @@
+"""A task as the fold of its events: what was planned, done, decided and left in doubt.
+
+`apply` takes one event after the other. The events of one holder's parallel steps may be applied in another order than
+they are stored in; what is told in order (notes) is sorted by version when it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from .._events import Blob
+from ..backends import StreamKey
+from . import _events as ev
+from ._paths import Place, numbered, place_of
+from ._view import ENDED, PlanItem, Status
+
+
+class Step:
+    """One step: how it was last started, and how it ended, if it did.
+
+    `state` is "started", "completed", "failed" or "retrying" (failed or settled so that the next run does it again).
+    """
+
+    __slots__ = (
+        "args", "attempts", "blob", "blob_owner", "causes", "code", "cursor", "done", "doubt", "ended_at", "error", "how", "kind",
+        "message", "mode", "model", "path", "place", "progress_at", "result", "run", "started_at", "state", "total", "version",
+    )  # fmt: skip
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.place: Place = place_of(path)
+        self.state = "started"
+        self.run = 0
+        self.version = 0
+        self.args = self.mode = self.code = self.message = ""
+        self.kind, self.how = "tool", "ran"
+        self.model: str | None = None
+        self.attempts = 1
+        self.started_at = 0.0
+        self.ended_at: float | None = None
+        self.result: msgspec.Raw | None = None
+        self.blob: Blob | None = None
+        self.blob_owner: StreamKey | None = None
+        self.error: str | None = None
+        self.causes: list[str] = []
+        self.doubt = False
+        self.cursor: msgspec.Raw | None = None
+        self.done: float | None = None
+        self.total: float | None = None
+        self.progress_at = 0.0
+
+    def in_doubt(self, run: int | None) -> bool:
+        """Whether nobody knows if it was done. `run` is the one that is under way, if any: what it has started, it is at."""
+        if not self.mode:
+            return False
+        return (self.state == "started" and self.run != run) or (self.state == "failed" and self.doubt)
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """A decision or a discovery, at its place."""
+
+    version: int
+    at: float
+    text: str
+    why: str | None
+    step: str
+
+
+class State:
+    """Everything that is known of a task."""
+
+    def __init__(self, key: StreamKey) -> None:
+        self.key = key
+        self.version = 0
+        self.goal: str | None = None
+        self.agent: str | None = None
+        self.input: bytes = b"null"
+        self.salt = ""
+        self.ttl: float | None = None
+        self.created_at = self.updated_at = 0.0
+        self.status: Status = "open"
+        self.holder: str | None = None
+        self.runs = 0
+        self.plan: list[PlanItem] = []
+        self.plan_paths: dict[str, int] = {}
+        self.plans: dict[str, list[PlanItem]] = {}
+        self.steps: dict[str, Step] = {}
+        self.decisions: list[Noted] = []
+        self.discoveries: list[Noted] = []
+        self.noted: set[str] = set()
+        self.result: bytes = b"null"
+        self.error: tuple[str, str] | None = None
+        self.unasked: list[str] = []
+        self.drift: list[list[str]] = []
+        self._trailing: list[Step] = []  # steps whose failure is the last that was heard
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    def apply(self, key: StreamKey, version: int, at: float, name: str, event: Any) -> None:
+        """Take the next event. `key` is the stream it is from: a fork begins with events of its parent."""
+        if key == self.key:
+            self.version = max(self.version, version)
+        self.updated_at = max(self.updated_at, at)
+        _APPLY[name](self, key, version, at, event)
+        if name not in _SAYS_NOTHING:
+            self._trailing.clear()
+
+    # -- the task --------------------------------------------------------------------------------
+
+    def _created(self, _key: StreamKey, _version: int, at: float, event: ev.Created) -> None:
+        self.goal, self.agent, self.salt, self.ttl = event.goal, event.agent, event.salt, event.ttl
+        self.input = bytes(event.input)
+        self.created_at = at
+
+    def _branched(self, _key: StreamKey, _version: int, at: float, _event: ev.Branched) -> None:
+        """What its parent did is done. Who held it and how it ended, is the parent's affair."""
+        self.created_at = at
+        self.status, self.holder, self.result, self.error = "open", None, b"null", None
+
+    def _claimed(self, _key: StreamKey, _version: int, _at: float, event: ev.Claimed) -> None:
+        # The program did not go on after these failures, as far as anybody knows: they may be what ended it.
+        for step in self._trailing:
+            if step.state == "failed" and not step.doubt:
+                step.state = "retrying"
+        self._trailing.clear()
+        self.runs += 1
+        self.status, self.holder = "running", event.holder
+        self.error, self.unasked, self.drift = None, [], []
+
+    def _planned(self, _key: StreamKey, _version: int, _at: float, event: ev.Planned) -> None:
+        self.plan = self.plans[event.id] = event.items
+        self.plan_paths = {path: index for index, path in enumerate(paths_of(event.items))}
+
+    def _decided(self, _key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
+        self._note(self.decisions, version, at, event)
+
+    def _discovered(self, _key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
+        self._note(self.discoveries, version, at, event)
+
+    def _note(self, notes: list[Noted], version: int, at: float, event: ev.Noted) -> None:
+        if event.id not in self.noted:
+            self.noted.add(event.id)
+            notes.append(Noted(version, at, event.text, event.why, event.step))
+
+    def _left(self, _key: StreamKey, _version: int, _at: float, event: ev.Left) -> None:
+        self.status, self.holder = "open", None
+        self.unasked, self.drift = event.unasked, event.drift
+        if not event.why:  # not interrupted: it had gone on after whatever failed
+            self._trailing.clear()
+
+    def _failed(self, _key: StreamKey, _version: int, _at: float, event: ev.Failed) -> None:
+        self.status, self.holder, self.error = "failed", None, (event.type, event.message)
+        self.unasked, self.drift = event.unasked, event.drift
+        self._try_again(event.steps)
+
+    def _try_again(self, paths: Iterable[str]) -> None:
+        """These have failed, and the program did not go on without them."""
+        for path in paths:
+            step = self.steps.get(path)
+            if step is not None and step.state == "failed" and not step.doubt:
+                step.state = "retrying"
+
+    def _cancelled(self, _key: StreamKey, _version: int, _at: float, _event: ev.Cancelled) -> None:
+        self.status, self.holder = "cancelled", None
+
+    def _finished(self, _key: StreamKey, _version: int, _at: float, event: ev.Finished) -> None:
+        self.status, self.holder, self.result = "finished", None, bytes(event.result)
+        self.unasked, self.drift = event.unasked, event.drift
+
+    def _nothing(self, _key: StreamKey, _version: int, _at: float, _event: ev.Event) -> None:
+        """A heartbeat, or a fork."""
+
+    # -- its steps -------------------------------------------------------------------------------
+
+    def _step(self, version: int, at: float, event: ev.StepEvent) -> Step:
+        """The step of an event, with what the event tells of its start."""
+        step = self.steps.get(event.step)
+        if step is None:
+            step = self.steps[event.step] = Step(event.step)
+            step.started_at = at if event.since is None else event.since
+        elif event.since is not None:
+            step.started_at = event.since
+        step.version, step.run, step.attempts = version, self.runs, event.attempt
+        if event.args:
+            step.args, step.mode, step.kind, step.code = event.args, event.mode, event.kind, event.code
+            step.model = event.model
+        return step
+
+    def _is_late(self, event: ev.StepEvent) -> bool:
+        """Whether a step has ended in this run already: its start was written lazily, and arrived after its end."""
+        step = self.steps.get(event.step)
+        return step is not None and step.run == self.runs and step.state in ("completed", "failed")
+
+    def _step_started(self, _key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
+        # The start of a `once` or `check` step is never lazy: after an end, it is begun anew.
+        if not event.mode and self._is_late(event):
+            return
+        step = self._step(version, at, event)
+        step.state, step.started_at, step.ended_at, step.error, step.doubt = (
+            "started",
+            event.since or at,
+            None,
+            None,
+            False,
+        )
+
+    def _step_progressed(self, _key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
+        if self._is_late(event):
+            return
+        step = self._step(version, at, event)
+        step.cursor, step.done, step.total, step.progress_at = event.cursor, event.done, event.total, at
+
+    def _step_completed(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
+        step = self._step(version, at, event)
+        step.state, step.ended_at, step.how, step.error, step.doubt = "completed", at, event.how, None, False
+        step.result, step.blob, step.blob_owner = event.result, event.blob, key if event.blob else None
+        step.cursor = None
+
+    def _step_failed(self, _key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
+        if event.again and self._is_late(event):
+            return
+        step = self._step(version, at, event)
+        step.error, step.message, step.ended_at = event.error or "", event.message, at
+        if event.again:
+            step.state = "started"
+            self._try_again(event.causes)
+        else:
+            step.state, step.doubt, step.causes = "failed", event.doubt, event.causes
+            self._trailing.append(step)
+
+    def _step_settled(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
+        step = self.steps.get(event.step)
+        if step is None:
+            return
+        step.version, step.doubt = version, False
+        if event.again:
+            step.state = "retrying"
+            self._try_again(step.causes)  # the steps inside it whose failure it was
+        else:
+            step.state, step.ended_at, step.how, step.error = "completed", at, "resolved", None
+            step.result, step.blob, step.blob_owner = event.result, event.blob, key if event.blob else None
+
+
+def paths_of(plan: list[PlanItem]) -> list[str]:
+    """The step path of each item of a plan: the n-th of a name is the n-th step of that name at the top level."""
+    counts: dict[str, int] = {}
+    paths = []
+    for item in plan:
+        name = name_of(item)
+        counts[name] = counts.get(name, 0) + 1
+        paths.append(numbered("", name, counts[name]))
+    return paths
+
+
+def name_of(item: PlanItem) -> str:
+    return item if isinstance(item, str) else str(item["name"])
+
+
+_APPLY: dict[str, Any] = {
+    ev.CREATED: State._created,
+    ev.BRANCHED: State._branched,
+    ev.CLAIMED: State._claimed,
+    ev.RENEWED: State._nothing,
+    ev.FORKED: State._nothing,
+    ev.PLANNED: State._planned,
+    ev.DECIDED: State._decided,
+    ev.DISCOVERED: State._discovered,
+    ev.LEFT: State._left,
+    ev.FAILED: State._failed,
+    ev.CANCELLED: State._cancelled,
+    ev.FINISHED: State._finished,
+    ev.STEP_STARTED: State._step_started,
+    ev.STEP_PROGRESSED: State._step_progressed,
+    ev.STEP_COMPLETED: State._step_completed,
+    ev.STEP_FAILED: State._step_failed,
+    ev.STEP_SETTLED: State._step_settled,
+}
+_SAYS_NOTHING = {ev.RENEWED, ev.FORKED, ev.BRANCHED, ev.LEFT, ev.STEP_FAILED, ev.STEP_SETTLED}
+"""After these nobody can tell whether the program went on after a failed step."""

@@ -1,0 +1,56 @@
+"""Where the running code is: in which task, in which step."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from ..errors import NoTask
+
+if TYPE_CHECKING:
+    from ._progress import StepRun
+    from ._session import Session
+    from ._task import AsyncTask, Task
+
+
+class Frame:
+    """A task's block (`path` is "" and `run` None), or a step inside it."""
+
+    __slots__ = ("path", "run", "session", "task")
+
+    def __init__(self, task: Task | AsyncTask, session: Session, path: str = "", run: StepRun | None = None) -> None:
+        self.task, self.session, self.path, self.run = task, session, path, run
+
+
+frame: ContextVar[Frame | None] = ContextVar("holdfast_frame", default=None)
+"""Inherited by asyncio tasks and `asyncio.to_thread`; a thread pool of your own begins outside of any task."""
+
+
+def current_frame() -> Frame | None:
+    """Where the running code is. A forked process is in no task: its parent has it."""
+    found = frame.get()
+    return found if found is not None and found.session.is_here() else None
+
+
+def current_task() -> Task | AsyncTask:
+    """The task in whose block, or in one of whose steps, this is called; else `NoTask`."""
+    found = current_frame()
+    if found is None:
+        raise NoTask("there is no task here; call it inside `with store.task(id) as task:`")
+    return found.task
+
+
+def current_step() -> StepRun:
+    """The step in which this is called, to save progress; else `NoTask`."""
+    found = current_frame()
+    if found is None or found.run is None:
+        raise NoTask("there is no step here; call it from a function that runs as a step of a task")
+    return found.run
+
+
+def idempotency_key() -> str:
+    """A key for the other side of an effect: the same across retries and resumes of this step, different for any other.
+
+    Hand it to the service that you call (most payment and mail services take one): then doing it twice does it once.
+    """
+    return current_step().idempotency_key

@@ -1,0 +1,128 @@
+"""What can be done to a task from outside: cancelled, forked, deleted, and a step that is in doubt settled."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import life_of, put_blob
+from .._closed import check_open, reopen
+from .._events import INLINE_BYTES, Stamp
+from .._forks import living_forks
+from .._operations import Operation
+from .._streams import append_events, delete_stream
+from ..backends import Fields, Head, StreamKey
+from ..errors import AlreadyExists, Expired, HasForks, Held, NotFound, TaskEnded
+from . import _events as ev
+from ._fold import State, Step
+from ._loading import branched_from, is_expired, is_held, label_of, load
+
+
+def _existing(key: StreamKey) -> Operation[Head]:
+    head = yield from ops.head(key)
+    if head is None:
+        yield from check_open(key)
+        raise NotFound(f"there is no {key}")
+    if is_expired(head):
+        raise Expired(str(key), at=head.fields.expires_at or 0.0)
+    return head
+
+
+def cancel(key: StreamKey, reason: str | None, stamp: Stamp) -> Operation[None]:
+    """End a task, whoever holds it: the holder's next write is refused."""
+    head = yield from _existing(key)
+    state = yield from load(key)
+    if state.status == "cancelled":
+        return
+    if state.ended:
+        raise TaskEnded(str(key), status=state.status)
+    expires = None if state.ttl is None else head.now + state.ttl
+    fields = Fields("cancelled", head.fields.label, None, None, expires)
+    event = ev.new_event(ev.CANCELLED, ev.Cancelled(reason))
+    yield from append_events(key, [event], stamp, expected=state.version, fields=fields, exclusive=True)
+
+
+def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, retry: bool) -> Operation[None]:
+    """Settle a step that is in doubt: it was done, with this result; or it was not, and is to be run again."""
+    head = yield from _existing(key)
+    state = yield from load(key)
+    if state.ended:
+        raise TaskEnded(str(key), status=state.status)
+    run = state.runs if is_held(head) else None
+    found = _find(state, step, run, retry=retry)
+    if found.state == "started" and found.run == run:
+        raise Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
+    event = ev.StepEvent(found.path, again=retry)
+    if result is not None:
+        if len(result) > INLINE_BYTES:
+            blob = yield from put_blob(key, life_of(head.incarnation), result, stamp)
+            event = msgspec.structs.replace(event, blob=blob)
+        else:
+            event = msgspec.structs.replace(event, result=msgspec.Raw(result))
+    settled = ev.new_event(ev.STEP_SETTLED, event)
+    # What a list shows: whether others are in doubt still. At the version of the head whose lease this repeats.
+    doubt = any(step.in_doubt(run) for step in state.steps.values() if step is not found)
+    fields = msgspec.structs.replace(head.fields, label=label_of(state, doubt))
+    yield from append_events(
+        key, [settled], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
+    )
+
+
+def _find(state: State, name: str, run: int | None, *, retry: bool) -> Step:
+    """The step that can be settled under a path or a name."""
+    doubtful = [step for step in state.steps.values() if step.in_doubt(run)]
+    if retry:
+        doubtful += [step for step in state.steps.values() if step.state == "failed" and not step.doubt]
+    for step in doubtful:
+        if step.path == name:
+            return step
+    named = [step for step in doubtful if step.place.name == name]
+    if len(named) == 1:
+        return named[0]
+    at_it = state.steps.get(name)
+    if at_it is not None and at_it.state == "started" and at_it.run == run:
+        return at_it
+    there = ", ".join(repr(step.path) for step in (named or doubtful)[:10]) or "none"
+    what = "several steps have that name" if named else "it has no such step in doubt"
+    raise NotFound(f"{state.key}: {what}; to be settled: {there}")
+
+
+def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Operation[None]:
+    """Begin another task with this one's events up to a version. Copies nothing; the parent hears of it first."""
+    head = yield from _existing(key)
+    there = yield from branched_from(child)
+    life = life_of(head.incarnation)
+    if at is None and there is not None and (there.parent, there.life) == (key.id, life):
+        at = there.at  # made by a call that was cut off
+    at = head.version if at is None else at
+    if not 1 <= at <= head.version:
+        raise NotFound(f"{key} has versions 1 to {head.version}; there is no version {at} to fork at")
+    branched = ev.Branched(key.id, life, at)
+    standing = yield from ops.head(child)
+    if standing is not None:
+        if there == branched and standing.version == 1:
+            return
+        raise AlreadyExists(f"{child} exists already; give the fork an id of its own")
+    yield from check_open(child)
+    told = ev.new_event(ev.FORKED, ev.Forked(child.id, at))
+    yield from append_events(key, [told], stamp, incarnation=head.incarnation)
+    first = ev.new_event(ev.BRANCHED, branched)
+    fields = Fields("open", head.fields.label)
+    later = msgspec.structs.replace(stamp, id=stamp.id + 1)
+    yield from append_events(child, [first], later, expected=0, fields=fields)
+    now = yield from ops.head(key)
+    if now is None or now.incarnation != head.incarnation:  # it was deleted while it was forked
+        yield from delete_stream(child, stamp, "what it was forked from was deleted meanwhile")
+        raise NotFound(f"{key} was deleted while it was forked")
+
+
+def delete(key: StreamKey, stamp: Stamp, reason: str, *, seen: Head | None = None) -> Operation[bool]:
+    """Delete a task and free its id, unless forks still begin with it."""
+    head = seen or (yield from ops.head(key))
+    if head is not None:
+        living = yield from living_forks(head)
+        if living:
+            raise HasForks(str(key), forks=living)
+    deleted = yield from delete_stream(key, stamp, reason, head)
+    freed = yield from reopen(key, msgspec.structs.replace(stamp, id=stamp.id + 1))
+    return deleted or freed

@@ -1,0 +1,244 @@
+"""Reading a task: from its stream, and from those it was forked from."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import get_blob, life_of
+from .._codec import Undecodable, decode
+from .._events import Envelope, Stored
+from .._events import Event as PublicEvent
+from .._operations import Operation
+from ..backends import Fields, Head, StreamKey
+from ..errors import CorruptRecord
+from . import _events as ev
+from ._fold import State, Step
+from ._view import Drift, Failure, Note, Progress, Status, StepInfo, StepStatus, TaskInfo, TaskView
+
+
+def load(key: StreamKey, upto: int | None = None) -> Operation[State]:
+    """The fold of a task's events, up to a version. Of a task that is not there: a state at version 0."""
+    state = State(key)
+    for part, last in (yield from _lineage(key, upto)):
+        after = 0
+        while after != last and (page := (yield from ops.read(part, after=after))):
+            for stored in page:
+                if last is not None and stored.version > last:
+                    break
+                name, event = yield from opened(part, stored)
+                state.apply(part, stored.version, stored.envelope.at, name, event)
+            after = page[-1].version if last is None else min(page[-1].version, last)
+    return state
+
+
+def _lineage(key: StreamKey, upto: int | None) -> Operation[list[tuple[StreamKey, int | None]]]:
+    """The streams whose events make up a task, the oldest first, and how far each counts."""
+    parts: list[tuple[StreamKey, int | None]] = [(key, upto)]
+    while (branched := (yield from branched_from(parts[0][0]))) is not None:
+        parent = key._replace(id=branched.parent)
+        head = yield from ops.head(parent)
+        if head is None or life_of(head.incarnation) != branched.life or len(parts) > 1000:
+            raise CorruptRecord(str(key), version=1, what="the task it was forked from is gone")
+        parts.insert(0, (parent, branched.at))
+    return parts
+
+
+def branched_from(key: StreamKey) -> Operation[ev.Branched | None]:
+    """What a task was forked from, if it was."""
+    first = yield from ops.read(key, limit=1)
+    if not first or first[0].envelope.type != ev.BRANCHED:
+        return None
+    return cast("ev.Branched", (yield from opened(key, first[0]))[1])
+
+
+def opened(key: StreamKey, stored: Stored) -> Operation[tuple[str, ev.Event]]:
+    """The type and the data of a stored event, wherever it is kept."""
+    envelope = cast("Envelope", stored.envelope)
+    data = bytes(envelope.data) if envelope.blob is None else (yield from get_blob(key, envelope.blob))
+    return envelope.type, ev.opened(key, stored.version, envelope.type, data)
+
+
+def result_bytes(state: State, step: Step) -> Operation[bytes]:
+    """The encoded result of a completed step."""
+    if step.blob is not None:
+        return (yield from get_blob(step.blob_owner or state.key, step.blob))
+    return bytes(step.result or b"null")
+
+
+def results_of(state: State) -> Operation[dict[str, Any]]:
+    """The results of the finished steps at the top level, by path, as plain JSON values."""
+    found: dict[str, Any] = {}
+    for step in list(state.steps.values()):
+        if step.state == "completed" and not step.place.scope:
+            found[step.path] = _decoded(state.key, step.version, (yield from result_bytes(state, step)))
+    return found
+
+
+def history(key: StreamKey) -> Operation[list[PublicEvent]]:
+    """The events of a task's own stream, decoded."""
+    events: list[PublicEvent] = []
+    while page := (yield from ops.read(key, after=events[-1].version if events else 0)):
+        for stored in page:
+            envelope = cast("Envelope", stored.envelope)
+            data = bytes(envelope.data) if envelope.blob is None else (yield from get_blob(key, envelope.blob))
+            events.append(
+                PublicEvent(
+                    stored.version,
+                    envelope.id,
+                    envelope.type,
+                    _decoded(key, stored.version, data),
+                    envelope.at,
+                    envelope.by,
+                    envelope.correlation,
+                )
+            )
+    return events
+
+
+def is_expired(head: Head) -> bool:
+    return head.fields.expires_at is not None and head.fields.expires_at <= head.now
+
+
+def is_held(head: Head) -> bool:
+    return head.fields.owner is not None and (head.fields.due_at or 0) > head.now
+
+
+def get_view(key: StreamKey, upto: int | None = None) -> Operation[TaskView | None]:
+    """A task as it is in the store, or was at a version; None if there is none or it has expired."""
+    head = yield from ops.head(key)
+    if head is None or is_expired(head):
+        return None
+    state = yield from load(key, upto)
+    return (yield from view_of(state, head.fields, state.runs if is_held(head) and upto is None else None))
+
+
+def view_of(
+    state: State, fields: Fields, run: int | None, unasked: list[str] | None = None, drift: list[Drift] | None = None
+) -> Operation[TaskView]:
+    """A view of a state, with its results loaded. `run` is the one under way, if any."""
+    steps = []
+    for step in list(state.steps.values()):
+        result = None
+        if step.state == "completed":
+            result = _decoded(state.key, step.version, (yield from result_bytes(state, step)))
+        steps.append(_info(state, step, run, result))
+    changed = [Drift(*map(str, entry)) for entry in state.drift if len(entry) == 4] if drift is None else drift  # type: ignore[arg-type]  # a word that is none of ours is shown as it is
+    return TaskView(
+        id=state.key.id,
+        goal=state.goal,
+        input=_decoded(state.key, 1, state.input),
+        agent=state.agent,
+        status=state.status,
+        plan=list(state.plan),
+        plan_paths=list(state.plan_paths),
+        steps=steps,
+        decisions=_notes(state.decisions),
+        discoveries=_notes(state.discoveries),
+        result=_decoded(state.key, state.version, state.result),
+        error=Failure(*state.error) if state.error else None,
+        created_at=_moment(state.created_at),
+        updated_at=_moment(state.updated_at),
+        owner=fields.owner,
+        lease_until=None if fields.due_at is None else _moment(fields.due_at),
+        expires_at=None if fields.expires_at is None else _moment(fields.expires_at),
+        version=state.version,
+        runs=state.runs,
+        unasked=list(state.unasked) if unasked is None else unasked,
+        drift=changed,
+    )
+
+
+def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
+    status = cast("StepStatus", step.state)
+    if step.state == "started":
+        status = "running" if step.run == run else "interrupted"
+    progress = None
+    if step.cursor is not None and step.state != "completed":
+        cursor = _decoded(state.key, step.version, bytes(step.cursor))
+        progress = Progress(cursor, step.done, step.total, _moment(step.progress_at))
+    return StepInfo(
+        path=step.path,
+        name=step.place.name,
+        key=step.place.key,
+        parent=step.place.scope,
+        status=status,
+        in_doubt=step.in_doubt(run),
+        mode=step.mode,  # type: ignore[arg-type]  # what else a hostile store says is shown as it is
+        kind=step.kind,
+        model=step.model,
+        attempts=step.attempts,
+        started_at=_moment(step.started_at),
+        ended_at=None if step.ended_at is None else _moment(step.ended_at),
+        result=result,
+        how=step.how,  # type: ignore[arg-type]
+        error=None if step.error is None else Failure(step.error, step.message),
+        replays=step.state == "failed" and not step.doubt,
+        progress=progress,
+        code=step.code,
+        version=step.version,
+    )
+
+
+def _notes(noted: list[Any]) -> list[Note]:
+    ordered = sorted(noted, key=lambda note: cast("int", note.version))
+    return [Note(note.text, note.why, _moment(note.at), note.step) for note in ordered]
+
+
+def _moment(at: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(at, timezone.utc)
+    except (OverflowError, ValueError, OSError):  # nobody wrote that but a hostile hand
+        return datetime.fromtimestamp(0, timezone.utc)
+
+
+def _decoded(key: StreamKey, version: int, raw: bytes) -> Any:
+    try:
+        return decode(raw)
+    except Undecodable as error:
+        raise CorruptRecord(str(key), version=version, what=str(error)) from None
+
+
+class Label(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a list of tasks shows without reading them."""
+
+    goal: str | None = None
+    agent: str | None = None
+    doubt: bool = False
+
+
+def label_of(state: State, doubt: bool) -> bytes:
+    return msgspec.json.encode(Label(None if state.goal is None else state.goal[:200], state.agent, doubt))
+
+
+def listed(tenant: str, status: str | None, after: str) -> Operation[tuple[list[TaskInfo], str]]:
+    """One page of the tasks that have not expired, and where the next one begins."""
+    page = yield from ops.heads(tenant, ev.KIND, status=status, after=after)
+    found = [
+        info_of(head)
+        for head in page
+        if not is_expired(head) and head.fields.status is not None and status in (None, head.fields.status)
+    ]
+    return found, page[-1].stream.id if page else ""
+
+
+def info_of(head: Head) -> TaskInfo:
+    try:
+        label = msgspec.json.decode(head.fields.label or b"{}", type=Label)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise CorruptRecord(str(head.stream), what="its label is not one of a task") from None
+    fields = head.fields
+    return TaskInfo(
+        id=head.stream.id,
+        status=cast("Status", fields.status),
+        goal=label.goal,
+        agent=label.agent,
+        in_doubt=label.doubt,
+        owner=fields.owner,
+        lease_until=None if fields.due_at is None else _moment(fields.due_at),
+        expires_at=None if fields.expires_at is None else _moment(fields.expires_at),
+        version=head.version,
+    )

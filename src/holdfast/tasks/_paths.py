@@ -1,0 +1,58 @@
+"""Step paths: the name of a step within its task, unambiguous and readable.
+
+    collect            a step called at the top level
+    search#2           the second of that name in its scope, for steps without a key
+    pay[order-7]       a step with a key
+    collect/search#2   called from inside another step
+
+The characters that have a meaning here (% / # [ ]) are percent-encoded where they are part of a name or a key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+_ESCAPES = str.maketrans({character: f"%{ord(character):02X}" for character in "%/#[]"})
+
+
+class Place(NamedTuple):
+    """A path taken apart. `number` counts the steps of a name without a key, from 1."""
+
+    scope: str
+    name: str
+    key: str | None
+    number: int
+
+
+def keyed(scope: str, name: str, key: str) -> str:
+    return f"{_inside(scope)}{name.translate(_ESCAPES)}[{key.translate(_ESCAPES)}]"
+
+
+def numbered(scope: str, name: str, number: int) -> str:
+    path = _inside(scope) + name.translate(_ESCAPES)
+    return path if number == 1 else f"{path}#{number}"
+
+
+def _inside(scope: str) -> str:
+    return scope + "/" if scope else ""
+
+
+_PART = r"[^/#\[\]]+(?:#[1-9][0-9]{0,8}|\[[^/#\[\]]+\])?"
+_PATH = re.compile(f"{_PART}(?:/{_PART})*", re.DOTALL)
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is a path at all: whoever can write to the store can write anything."""
+    return _PATH.fullmatch(text) is not None
+
+
+def place_of(path: str) -> Place:
+    """What a path says."""
+    scope, _, last = path.rpartition("/")
+    if last.endswith("]"):
+        name, _, key = last[:-1].partition("[")
+        return Place(scope, unquote(name), unquote(key), 1)
+    name, _, number = last.partition("#")
+    return Place(scope, unquote(name), None, int(number or 1))

@@ -1,0 +1,102 @@
+"""A step that is running: its key for the outside world, and how far it has got."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from .. import _operations as ops
+from .._codec import decode, encode
+from .._streams import new_stamp
+from . import _events as ev
+
+if TYPE_CHECKING:
+    from ._session import Change, Session
+
+PROGRESS_SECONDS: Final = 60.0
+"""A step's progress is written at most this often."""
+
+
+class Saved(Awaitable[None]):
+    """What `save` returns. In an async function it can be awaited, to know that it is stored."""
+
+    def __init__(self, writing: Awaitable[None] | None = None) -> None:
+        self._writing = writing
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._writing is not None:
+            yield from self._writing.__await__()
+
+
+class StepRun:
+    """The step that is running now, as `holdfast.current_step()` gives it."""
+
+    def __init__(self, session: Session, path: str, name: str, kept: msgspec.Raw | None, started: ev.StepEvent) -> None:
+        self._session = session
+        self.path, self.name, self.attempt = path, name, 1
+        self.started = started
+        self.awaited = False  # whether it is an async function that runs
+        self._cursor = None if kept is None else bytes(kept)
+        self._unsaved: ev.StepEvent | None = None
+        self._saved_at = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<StepRun {self.path!r}>"
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same across retries and resumes of this step, different for any other."""
+        return self._session.idempotency_key(self.path)
+
+    @property
+    def cursor(self) -> Any:
+        """What was last given to `save`, also by an earlier run that was cut off; None at first."""
+        return None if self._cursor is None else decode(self._cursor)
+
+    def save(
+        self, cursor: object, *, done: float | None = None, total: float | None = None, flush: bool = False
+    ) -> Saved:
+        """Say how far the step has got: `cursor` (plain JSON values) is given back if it has to be run again.
+
+        Costs next to nothing: it is stored at most every 60 seconds, when the task's block is left, and on SIGTERM;
+        with `flush=True` now. In an async function, await it to know that it is stored.
+        """
+        self._session.check()
+        self._cursor = encode(cursor)
+        told = self.started if self._session.is_unwritten(self.path) else ev.StepEvent(self.path)
+        self._unsaved = msgspec.structs.replace(
+            told, cursor=msgspec.Raw(self._cursor), done=done, total=total, attempt=self.attempt
+        )
+        change = self.unsaved(after=0.0 if flush else PROGRESS_SECONDS)
+        if change is None:
+            return Saved()
+        operation = self._session.put([change], new_stamp())
+        if not self.awaited:
+            ops.run(self._session.log, operation)
+            self.was_saved(change)
+            return Saved()
+        import asyncio
+
+        async def write() -> None:
+            await ops.run_async(self._session.log, operation)
+            self.was_saved(change)
+
+        return Saved(asyncio.ensure_future(write()))
+
+    def unsaved(self, *, after: float) -> Change | None:
+        """What is to be written, if the last time is `after` seconds ago."""
+        if self._unsaved is None or time.monotonic() - self._saved_at < after:
+            return None
+        return ev.STEP_PROGRESSED, self._unsaved
+
+    def was_saved(self, change: Change) -> None:
+        self._saved_at = time.monotonic()
+        if self._unsaved is change[1]:  # else there is something newer by now
+            self._unsaved = None
+
+    def forget(self) -> None:
+        """There is nothing more to save: the step has ended."""
+        self._unsaved = None

@@ -1,0 +1,361 @@
+"""Running a step: what is recorded is given back, what is in doubt is settled, the rest is run and recorded."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+
+from .._codec import Undecodable, decode_as, there_and_back
+from .._streams import new_stamp
+from ..errors import (
+    LeaseLost,
+    NotDone,
+    ReplayMismatch,
+    SchemaMismatch,
+    StepFailed,
+    StepInDoubt,
+    TaskEnded,
+)
+from . import _events as ev
+from ._driving import Call, Do, Script, Sleep
+from ._fingerprint import fingerprint
+from ._fold import Step as Record
+from ._frames import Frame
+from ._loading import result_bytes
+from ._progress import StepRun
+from ._session import Change, Session
+from ._steps import KEY_PARAMETER, Step, as_key, is_async
+from ._view import Drift
+
+if TYPE_CHECKING:
+    from ._task import AsyncTask, Task
+
+PASSING: Final = (LeaseLost, StepInDoubt, ReplayMismatch, TaskEnded)
+"""Raised inside a step, these say something about the task, not about the step."""
+
+MESSAGE_CHARACTERS: Final = 4000
+
+
+class StepCall:
+    """One call of a step: what is asked for, where, and with which arguments."""
+
+    def __init__(
+        self, session: Session, declared: Step[Any, Any], scope: str, name: str, args: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        self.session, self.declared, self.scope, self.name = session, declared, scope, name
+        self.args, self.kwargs = (*declared.owner, *args), dict(kwargs)
+        arguments = declared.bound(self.args, kwargs)
+        self.gives_key = declared.takes_key and KEY_PARAMETER not in arguments
+        if KEY_PARAMETER in arguments and declared.takes_key:
+            arguments = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
+        self.fingerprint = fingerprint(session.salt, (), arguments)
+        model = arguments.get("model", declared.default_model)
+        self.model = model if isinstance(model, str) and declared.options.kind == "model" else None
+        self.key = declared.key
+        if self.key is None and declared.options.key is not None:
+            self.key = as_key(declared.options.key(*self.args, **self.kwargs))
+        self.same = True
+        self.path, self.by_identity = self._find()
+        self.identity = self._identity()
+
+    def _identity(self) -> tuple[str, ...]:
+        """What tells this call from any other in its scope, in every run."""
+        if self.key is not None:
+            return (self.name, "key", self.key)
+        if self.by_identity:
+            return (self.name, "item", self.path)
+        count = self.session.count(self.scope, (self.name, self.fingerprint))
+        return (self.name, "arguments", self.fingerprint, str(count))
+
+    def _find(self) -> tuple[str, bool]:
+        session = self.session
+        with session.lock:
+            matching = session.matching
+            if self.key is not None:
+                path, by_identity = matching.by_key(self.scope, self.name, self.key), True
+            elif not self.scope and (item := matching.item(self.name)) is not None:
+                path, by_identity = item, True
+            else:
+                path, self.same = matching.by_args(self.scope, self.name, self.fingerprint)
+                by_identity = False
+            if path in session.running:
+                raise RuntimeError(
+                    f"step {path!r} is running already; two calls with one key are one step: await the first"
+                )
+            self.record: Record | None = session.state.steps.get(path)
+        if self.record is not None and self.record.args != self.fingerprint:
+            self.same = False
+        return path, by_identity
+
+    def started(self) -> ev.StepEvent:
+        options = self.declared.options
+        return ev.StepEvent(
+            self.path,
+            args=self.fingerprint,
+            mode=options.mode,
+            kind=options.kind,
+            code=self.declared.code,
+            model=self.model,
+            since=time.time(),
+        )
+
+    def drifted(self, what: str, recorded: str, now: str) -> None:
+        self.session.drift.append(Drift(self.path, what, recorded, now))  # type: ignore[arg-type]
+
+    def refuse(self) -> NoReturn:
+        raise ReplayMismatch(
+            str(self.session.key),
+            step=self.path,
+            what="other arguments",
+            hint="ask for it with the same ones, give calls a key= of their own, pass a conversation as it is instead of its "
+            "messages, or say drift='keep' or 'rerun'",
+        )
+
+    def fail(self, record: Record) -> NoReturn:
+        raise StepFailed(
+            str(self.session.key),
+            step=self.path,
+            type=record.error or "",
+            message=record.message,
+            causes=tuple(record.causes),
+        )
+
+    def in_doubt(self, why: str) -> StepInDoubt:
+        return StepInDoubt(str(self.session.key), step=self.path, why=why)
+
+
+def run_step(call: StepCall, task: Task | AsyncTask) -> Script[Any]:
+    """The result of a step: the recorded one, or that of running it."""
+    session, record = call.session, call.record
+    session.check_here()
+    if record is not None and record.state == "completed":
+        if call.same or not _must_rerun(call, record):
+            return (yield from _recorded(call, record))
+    elif record is not None and record.in_doubt(session.run):
+        return (yield from _settle(call, record, task))
+    elif record is not None and record.state == "failed":
+        call.fail(record)
+    session.check()
+    return (yield from _Running(call, task).script())
+
+
+def _must_rerun(call: StepCall, record: Record) -> bool:
+    """What to do with a finished step that is asked for with other arguments."""
+    policy = call.declared.options.drift
+    if policy == "refuse" and not call.by_identity:
+        call.refuse()
+    if record.model is not None and call.model is not None and record.model != call.model:
+        call.drifted("model", record.model, call.model)
+    else:
+        call.drifted("arguments", record.args, call.fingerprint)
+    return policy == "rerun"
+
+
+def _recorded(call: StepCall, record: Record) -> Script[Any]:
+    declared = call.declared
+    before, _, digest = declared.code.partition(":")
+    recorded_before, _, recorded_digest = record.code.partition(":")
+    if before and before == recorded_before and digest != recorded_digest:
+        call.drifted("code", record.code, declared.code)
+    raw = bytes(record.result or b"null")
+    if record.blob is not None:
+        raw = yield Do(lambda: result_bytes(call.session.state, record))
+    try:
+        return decode_as(raw, declared.returns)
+    except Undecodable as error:
+        raise SchemaMismatch(
+            str(call.session.key), version=record.version, type=f"step {call.path}", what=str(error)
+        ) from None
+
+
+def _settle(call: StepCall, record: Record, task: Task | AsyncTask) -> Script[Any]:
+    """A step of which nobody knows whether it was done: its check decides, or a person."""
+    if call.session.opened_ended:
+        call.session.check()
+    if record.args != call.fingerprint:
+        call.refuse()
+    if call.declared.options.check is None:
+        raise call.in_doubt("was started, and its outcome is not recorded")
+    return (yield from _Running(call, task).script(ask_first=True))
+
+
+class _Running:
+    """A step while it is run."""
+
+    def __init__(self, call: StepCall, task: Task | AsyncTask) -> None:
+        self.call, self.session, self.options = call, call.session, call.declared.options
+        kept = call.record.cursor if call.record is not None else None
+        self.run = StepRun(call.session, call.path, call.name, kept, call.started())
+        self.frame = Frame(task, call.session, call.path, self.run)
+
+    def script(self, ask_first: bool = False) -> Script[Any]:
+        session, path = self.session, self.call.path
+        session.begin(self.run, self.call.scope, self.call.identity)
+        try:
+            if ask_first:
+                found = yield from self._ask()
+                if found is not None:
+                    return found[0]
+            if self.options.mode:
+                started: Change = (ev.STEP_STARTED, self.run.started)
+                yield Do(lambda: session.put([started], new_stamp()))
+            else:
+                session.put_later(path, (ev.STEP_STARTED, self.run.started))
+            return (yield from self._attempts())
+        finally:
+            session.end(self.run)
+            unsaved = self.run.unsaved(after=0.0)
+            if unsaved is not None:  # cut off: written when the block is left
+                session.put_later(path + "\0progress", unsaved)
+
+    def _attempts(self) -> Script[Any]:
+        call, run = self.call, self.run
+        while True:
+            try:
+                value = yield from self._called()
+                stored = self._stored(value)
+            except PASSING:
+                raise
+            except Exception as error:
+                if not self._may_try_again(error):
+                    yield from self._failed(error)
+                causes = self._causes(error)
+                failed = self._event(error=type(error).__name__, message=_text(error), causes=causes, again=True)
+                changes: list[Change] = [(ev.STEP_FAILED, failed)]
+                if causes:  # steps inside it, that are to be tried again too: everybody has to know
+                    yield Do(lambda: self.session.put(changes, new_stamp()))  # noqa: B023  called at once
+                else:
+                    self.session.put_later(call.path, changes[0])
+                yield Sleep(_pause(run.attempt))
+                run.attempt += 1
+                self.session.begin_again(call.path)
+                if self.options.check is not None and not isinstance(error, NotDone):
+                    found = yield from self._ask()
+                    if found is not None:
+                        return found[0]
+                continue
+            return (yield from self._completed(stored, "ran"))
+
+    def _called(self) -> Script[Any]:
+        call = self.call
+        kwargs = {**call.kwargs, KEY_PARAMETER: self.run.idempotency_key} if call.gives_key else call.kwargs
+        awaits = self.run.awaited = call.declared.is_async
+        value = yield Call(call.declared.fn, call.args, kwargs, self.frame, awaits, self.options.timeout)
+        if inspect.isawaitable(value):  # a lambda that calls an async function, say
+            self.run.awaited = True
+            value = yield from awaited(self.session, value, self.frame)
+        return value
+
+    def _stored(self, value: object) -> tuple[bytes, Any]:
+        """A result as it is stored, and as it comes back: the first run sees what all later ones will see."""
+        return there_and_back(value, self.call.declared.returns)
+
+    def _ask(self) -> Script[list[Any] | None]:
+        """What the check says: None for not done, else the result, stored."""
+        call, check = self.call, self.options.check
+        assert check is not None
+        awaits = self.run.awaited = is_async(check)
+        try:
+            found = yield Call(check, call.args, call.kwargs, self.frame, awaits)
+            if inspect.isawaitable(found):
+                found = yield from awaited(self.session, found, self.frame)
+        except PASSING:
+            raise
+        except Exception as error:
+            raise call.in_doubt(f"is in doubt, and its check failed with {type(error).__name__}") from error
+        if found is None:
+            return None
+        nothing = call.declared.returns in (None, type(None))
+        return [(yield from self._completed(self._stored(None if nothing else found), "checked"))]
+
+    def _completed(self, stored: tuple[bytes, Any], how: str) -> Script[Any]:
+        raw, result = stored
+        changes: list[Change] = [(ev.STEP_COMPLETED, self._event(how=how))]
+        self.run.forget()
+        yield Do(lambda: self.session.put(changes, new_stamp(), result=raw))
+        return result
+
+    def _failed(self, error: Exception) -> Script[NoReturn]:
+        """Record that the step has failed, and raise it."""
+        call = self.call
+        doubt = bool(self.options.mode) and not isinstance(error, NotDone)
+        causes = self._causes(error)
+        failed = self._event(error=type(error).__name__, message=_text(error), causes=causes, doubt=doubt)
+        changes: list[Change] = [(ev.STEP_FAILED, failed)]
+        unsaved = self.run.unsaved(after=0.0)
+        if unsaved is not None:
+            changes.insert(0, unsaved)
+        yield Do(lambda: self.session.put(changes, new_stamp()))
+        self.run.forget()
+        if doubt and self.options.check is None:
+            raise call.in_doubt(f"ended with {failed.error}, which does not say whether it was done") from error
+        raise StepFailed(
+            str(self.session.key), step=call.path, type=failed.error or "", message=failed.message, causes=tuple(causes)
+        ) from error
+
+    def _causes(self, error: Exception) -> list[str]:
+        """The steps inside this one whose failure it was."""
+        inside = self.call.path + "/"
+        return [path for path in failed_steps(error, str(self.session.key)) if path.startswith(inside)]
+
+    def _event(self, **facts: Any) -> ev.StepEvent:
+        """An event of this step, with its start if that is not known to be stored."""
+        told = self.run.started if self.session.is_unwritten(self.call.path) else ev.StepEvent(self.call.path)
+        return msgspec.structs.replace(told, attempt=self.run.attempt, **facts)
+
+    def _may_try_again(self, error: Exception) -> bool:
+        if self.run.attempt >= self.options.attempts:
+            return False
+        if isinstance(error, NotDone):
+            return True
+        return self.options.mode != "once" and isinstance(error, self.options.retry_on)
+
+
+def awaited(session: Session, value: Any, frame: Frame | None) -> Script[Any]:
+    """What an awaitable gives, in an async task; a TypeError in another."""
+    if not session.asynchronous:
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(
+            "an async function cannot run in a plain task; open the task with `async with store.aio.task(…)`"
+        )
+    return (yield Call(lambda: value, (), {}, frame, True))
+
+
+def failed_steps(error: BaseException, task: str) -> list[str]:
+    """The steps whose failure an exception is, or comes from, however it was wrapped; in parallel there may be several."""
+    paths: dict[str, None] = {}
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        found = left.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, StepFailed) and found.task == task:
+            paths.update(dict.fromkeys((found.step, *found.causes)))
+        # Also what `from None` hides from the reader.
+        left += [found.__context__, found.__cause__, *getattr(found, "exceptions", ())]
+    return list(paths)
+
+
+def _text(error: Exception) -> str:
+    """An exception's message, short enough, and storable."""
+    try:
+        text = str(error)
+    except Exception:  # its own __str__ fails
+        return ""
+    return text[:MESSAGE_CHARACTERS].encode(errors="replace").decode()
+
+
+def _pause(attempt: int) -> float:
+    """How long to wait before the next attempt: longer each time, and never the same for all who wait."""
+    from tenacity import RetryCallState, Retrying, wait_random_exponential
+
+    state = RetryCallState(Retrying(), None, (), {})
+    state.attempt_number = attempt
+    return float(wait_random_exponential(multiplier=0.5, max=30)(state))

@@ -1,0 +1,275 @@
+"""A holder's hold on a task: what it knows of it, and how it writes.
+
+Every write is fenced: it is stored only if nothing was appended that this holder has not seen. If something was, the
+holder reads it first: a claim by somebody else ends the hold for good, everything else is taken note of.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import life_of, put_blob
+from .._events import INLINE_BYTES, Stamp
+from .._leases import RENEWALS
+from .._log import Log
+from .._operations import Operation
+from .._streams import append_events, new_stamp
+from ..backends import Appended, Fields, StreamKey
+from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, TaskEnded
+from . import _events as ev
+from ._fold import State
+from ._loading import label_of, opened
+from ._matching import Matching
+from ._progress import PROGRESS_SECONDS
+from ._view import Drift
+
+if TYPE_CHECKING:
+    from ._progress import StepRun
+
+LAZY_SECONDS: Final = 1.0
+"""The start of an ordinary step is written with the next append, or after this time."""
+
+TRIES: Final = 1000
+
+Change = tuple[str, ev.Event]
+"""An event to write: its type and what it holds."""
+
+
+class Session:
+    """What one holder knows, from its claim to the end of its block. Used by all threads that work on the task."""
+
+    def __init__(
+        self, log: Log, state: State, incarnation: bytes, holder: str, lease: float, now: float, asynchronous: bool
+    ) -> None:
+        self.log, self.state, self.incarnation = log, state, incarnation
+        self.key: StreamKey = state.key
+        self.holder, self.lease = holder, lease
+        self.lock = threading.Lock()
+        self.matching = Matching(state)
+        self.running: dict[str, StepRun] = {}
+        self._identities: dict[str, tuple[str, ...]] = {}
+        self.over: HoldfastError | None = None
+        """Why this holder can write no more."""
+        self.asynchronous = asynchronous
+        self.opened_ended = state.ended
+        self.run = None if state.ended else state.runs
+        self.salt = state.salt.encode()[:64]
+        self.life = life_of(incarnation)
+        self.drift: list[Drift] = []
+        self._counts: dict[str, dict[object, int]] = {}
+        if state.ended:
+            self.over = TaskEnded(str(self.key), status=state.status)
+        self.seen = state.version
+        self._process = os.getpid()
+        self._early: set[int] = set()  # versions after `seen` that are folded already
+        self._later: dict[str, tuple[Change, float]] = {}  # starts that are not written yet, by step
+        self._clock = now - time.monotonic()
+        self.renewed_at = time.monotonic()
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def is_here(self) -> bool:
+        """Whether this is the process that holds it, and still inside the block."""
+        return self._process == os.getpid() and not isinstance(self.over, NoTask)
+
+    def check(self) -> None:
+        """Raise why this holder can write no more, if so."""
+        if self._process != os.getpid():
+            raise LeaseLost(str(self.key), owner=self.holder)  # a fork: the parent holds it
+        if self.over is not None:
+            raise self.over
+
+    def check_here(self) -> None:
+        """`check`, but for a task that had ended: what it did before is there to be read."""
+        if not self.opened_ended:
+            self.check()
+
+    def idempotency_key(self, path: str) -> str:
+        """A key for the other side of a step's effect, made from what the step is, not from when it was asked for.
+
+        A path may have a number in it, which parallel steps get in the order in which they come; after a crash that may be
+        another one. So steps without a key go into it with their arguments.
+        """
+        digest = sha256()
+        for part in (self.key.tenant, self.key.id, self.life, *self.identity(path)):
+            raw = part.encode()
+            digest.update(len(raw).to_bytes(8, "big") + raw)
+        return digest.hexdigest()
+
+    def identity(self, path: str) -> tuple[str, ...]:
+        """What a running step is, from the outermost inwards."""
+        return self._identities.get(path, ())
+
+    def begin(self, run: StepRun, scope: str, what: tuple[str, ...]) -> None:
+        """A step runs. One at a time: two calls with one key are one step."""
+        with self.lock:
+            if run.path in self.running:
+                raise RuntimeError(f"step {run.path!r} is running already; two calls with one key are one step")
+            self.running[run.path] = run
+            self._identities[run.path] = (*self.identity(scope), *what)
+
+    def end(self, run: StepRun) -> None:
+        """A step runs no longer."""
+        with self.lock:
+            self.running.pop(run.path, None)
+            self._identities.pop(run.path, None)
+
+    def count(self, scope: str, what: object) -> int:
+        """How often this run has come to this, before."""
+        with self.lock:
+            counts = self._counts.setdefault(scope, {})
+            found = counts.get(what, 0)
+            counts[what] = found + 1
+        return found
+
+    def begin_again(self, path: str) -> None:
+        """A step is tried again in this run: what it asks for and says inside is what it did before."""
+        with self.lock:
+            self.matching.begin_again(path, self.running)
+            for scope in [scope for scope in self._counts if scope == path or scope.startswith(path + "/")]:
+                del self._counts[scope]
+
+    def now(self) -> float:
+        """The engine's time."""
+        return self._clock + time.monotonic()
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(
+        self, changes: Sequence[Change], stamp: Stamp, *, fields: Fields | None = None, result: bytes | None = None
+    ) -> Operation[Appended]:
+        """Append changes, together with what has been waiting. `result` belongs to the last of them."""
+        if result is not None:
+            changes = [*changes[:-1], (yield from self._with_result(changes[-1], result, stamp))]
+        waiting = self._take_waiting(changes)
+        try:
+            everything = [*(change for change, _ in waiting.values()), *changes]
+            sealed = [ev.new_event(name, event) for name, event in everything]
+            for _ in range(TRIES):
+                self.check()
+                renewal = fields or self._renewal()
+                began = time.monotonic()
+                try:
+                    answer = yield from append_events(
+                        self.key, sealed, stamp, seen=self.seen, fields=renewal, incarnation=self.incarnation
+                    )
+                    break
+                except Conflict:
+                    yield from self._catch_up()
+            else:
+                raise Conflict(str(self.key), expected=self.seen, actual=self.state.version)
+        except BaseException:
+            with self.lock:
+                self._later.update(waiting)
+            raise
+        with self.lock:
+            if renewal is not None:
+                self.renewed_at = began
+            for version, (name, event) in enumerate(everything, answer.first):
+                self._fold(version, stamp.at, name, event)
+        return answer
+
+    def _with_result(self, change: Change, result: bytes, stamp: Stamp) -> Operation[Change]:
+        name, event = change
+        if len(result) <= INLINE_BYTES:
+            return name, msgspec.structs.replace(event, result=msgspec.Raw(result))
+        blob = yield from put_blob(self.key, self.life, result, stamp)
+        return name, msgspec.structs.replace(event, blob=blob)
+
+    def _fold(self, version: int, at: float, name: str, event: ev.Event) -> None:
+        """Take note of a stored event, once. Called with the lock held."""
+        if version <= self.seen or version in self._early:
+            return
+        self.state.apply(self.key, version, at, name, event)
+        if version > self.seen + 1:
+            self._early.add(version)
+            return
+        self.seen = version
+        while self._early and self.seen + 1 in self._early:
+            self.seen += 1
+            self._early.remove(self.seen)
+
+    def _catch_up(self) -> Operation[None]:
+        """Read what others have appended."""
+        head = yield from ops.head(self.key)
+        if head is None or head.incarnation != self.incarnation:
+            raise self._end(LeaseLost(str(self.key), owner=None))
+        after = self.seen
+        while page := (yield from ops.read(self.key, after=after)):
+            for stored in page:
+                name, event = yield from opened(self.key, stored)
+                if isinstance(event, ev.Claimed) and event.holder != self.holder:
+                    raise self._end(LeaseLost(str(self.key), owner=head.fields.owner))
+                with self.lock:
+                    self._fold(stored.version, stored.envelope.at, name, event)
+            after = page[-1].version
+        if self.state.ended and self.over is None:
+            raise self._end(TaskEnded(str(self.key), status=self.state.status))
+
+    def _end(self, error: HoldfastError) -> HoldfastError:
+        with self.lock:
+            self.over = self.over or error
+        return self.over
+
+    # -- what can wait ---------------------------------------------------------------------------
+
+    def put_later(self, path: str, change: Change) -> None:
+        """Write the start of a step with the next append, or soon."""
+        with self.lock:
+            self._later[path] = (change, time.monotonic())
+
+    def is_unwritten(self, path: str) -> bool:
+        """Whether the start of a running step is not known to be stored. Then its end must tell it."""
+        step = self.state.steps.get(path)
+        return step is None or step.run != self.state.runs or step.state != "started"
+
+    def _take_waiting(self, changes: Sequence[Change]) -> dict[str, tuple[Change, float]]:
+        """What has been waiting, but for the starts of steps of which these changes tell all."""
+        with self.lock:
+            waiting, self._later = self._later, {}
+        for _, event in changes:
+            if isinstance(event, ev.StepEvent) and event.since is not None:
+                waiting.pop(event.step, None)
+        return waiting
+
+    # -- the lease -------------------------------------------------------------------------------
+
+    def fields(self, status: str, *, expires_at: float | None = None) -> Fields:
+        """The head's fields for a status."""
+        state, running = self.state, status == "running"
+        doubt = any(step.in_doubt(None) for step in state.steps.values()) if not running else False
+        label = label_of(state, doubt)
+        due = self.now() + self.lease if running else None
+        return Fields(status, label, self.holder if running else None, due, expires_at)
+
+    def _renewal(self) -> Fields | None:
+        """New fields if the lease is to be renewed: not with every append, because they cost more than none."""
+        if time.monotonic() - self.renewed_at < self.lease / RENEWALS:
+            return None
+        return self.fields("running")
+
+    def beat(self) -> None:
+        """Called about every second by the store's heartbeat thread: write what is due."""
+        now = time.monotonic()
+        changes: list[Change] = []
+        with self.lock:
+            if self.over is not None:
+                return
+            lazy = any(now - since >= LAZY_SECONDS for _, since in self._later.values())
+            runs = list(self.running.values())
+        saved = [(run, change) for run in runs if (change := run.unsaved(after=PROGRESS_SECONDS)) is not None]
+        changes += [change for _, change in saved]
+        if now - self.renewed_at >= self.lease / RENEWALS and not lazy and not changes:
+            changes.append((ev.RENEWED, ev.Renewed(self.holder)))
+        if lazy or changes:
+            ops.run(self.log, self.put(changes, new_stamp()))
+            for run, change in saved:
+                run.was_saved(change)

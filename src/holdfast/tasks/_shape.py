@@ -1,0 +1,469 @@
+"""What a task and its async twin share: the arguments checked, what is known, and the script behind each method."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from .. import _operations as ops
+from .._arguments import seconds, whole_number
+from .._codec import Undecodable, decode, decode_as, encode, encode_as
+from .._events import Event
+from .._ids import checked_id, stream_key
+from .._leases import RENEWALS, new_holder
+from .._log import Log
+from .._operations import Operation
+from .._streams import new_stamp
+from ..backends import Fields, StreamKey
+from ..errors import (
+    Expired,
+    HoldfastError,
+    LeaseLost,
+    NoTask,
+    NotFound,
+    SchemaMismatch,
+    StepInDoubt,
+    TaskEnded,
+)
+from . import _events as ev
+from . import _lifecycle, _loading, _signals
+from ._claiming import Claim, Wanted, enter
+from ._driving import Call, Do, Script
+from ._fingerprint import fingerprint
+from ._fold import name_of
+from ._frames import Frame, current_frame, frame
+from ._running import StepCall, awaited, failed_steps, run_step
+from ._session import Session
+from ._steps import Step, as_step, is_async
+from ._view import PlanItem, Status, TaskView
+
+NATIVE: Final = (type(None), bool, int, float, str, list, dict)
+REPORTED: Final = 100
+"""So many unasked steps and drifts are recorded when a run ends."""
+FIRST_PLAN: Final = "plan"
+
+logger = logging.getLogger("holdfast")
+
+
+def as_wanted(
+    goal: str | None,
+    input: object,
+    agent: str | None,
+    lease: float,
+    wait: float | None,
+    steal: bool,
+    ttl: float | timedelta | None,
+    restart: bool,
+) -> Wanted:
+    """The arguments of `store.task`, checked."""
+    if goal is not None and (type(goal) is not str or not goal.strip()):
+        raise ValueError("goal is a sentence that says what the task is to reach")
+    if agent is not None:
+        checked_id(agent, "agent")
+    if seconds(lease, "lease") < 0.1:
+        raise ValueError("lease is a number of seconds, at least 0.1")
+    raw = None if input is None else encode_as(input, declared_type(input))
+    return Wanted(
+        None if goal is None else encode_text(goal, "goal"),
+        raw,
+        agent,
+        float(lease),
+        None if wait is None else seconds(wait, "wait"),
+        bool(steal),
+        None if ttl is None else seconds(ttl, "ttl"),
+        bool(restart),
+    )
+
+
+def encode_text(text: object, what: str) -> str:
+    """A text that can be stored."""
+    if type(text) is not str:
+        raise TypeError(f"{what} is text, not {type(text).__name__}")
+    encode(text)
+    return text
+
+
+def declared_type(value: object) -> Any:
+    """The type by which a value is stored: its own, unless it is a plain JSON value."""
+    return Any if type(value) in NATIVE else type(value)
+
+
+class Shape:
+    """A task's key, how it is to be opened, and the session once it is."""
+
+    def __init__(self, log: Log, key: StreamKey, wanted: Wanted, given: object, asynchronous: bool) -> None:
+        self._log, self._key, self._wanted = log, key, wanted
+        self._input_type = declared_type(given)
+        self._asynchronous = asynchronous
+        self._session: Session | None = None
+        self._outside: Frame | None = None
+        self._guarded = False
+
+    @property
+    def id(self) -> str:
+        return self._key.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key.id!r}>"
+
+    # -- entering and leaving ----------------------------------------------------------------------
+
+    def _entering(self) -> Script[None]:
+        if self._session is not None and self._session.is_here():
+            raise RuntimeError("this task is entered already")
+        outside = current_frame()
+        if outside is not None and outside.session.key == self._key and outside.session.log is self._log:
+            raise RuntimeError(f"this code runs inside {self._key} already; it would wait for itself")
+        holder = new_holder()
+        claim: Claim = yield from enter(self._key, self._wanted, holder)
+        self._session = Session(
+            self._log, claim.state, claim.incarnation, holder, self._wanted.lease, claim.now, self._asynchronous
+        )
+        self._resumed = claim.state.runs > 1
+
+    def _inside(self) -> None:
+        """From now on the running code is inside the task, and its lease is renewed."""
+        session = self._held()
+        self._outside = frame.get()
+        frame.set(Frame(self, session))  # type: ignore[arg-type]  # a Task or an AsyncTask
+        if not session.opened_ended:
+            self._log.heartbeat.keep(session.holder, min(1.0, session.lease / RENEWALS), self._beat)
+            self._guarded = _signals.entered()
+
+    def _beat(self) -> None:
+        session = self._held()
+        try:
+            session.beat()
+        except LeaseLost:
+            logger.warning("the hold on %s was lost; its work in this process ends with the next write", self._key)
+        except TaskEnded:
+            logger.info("%s was cancelled; its work in this process ends with the next write", self._key)
+
+    def _leaving(self, error: BaseException | None) -> Script[None]:
+        session = self._held()
+        self._log.heartbeat.release(session.holder)
+        if session.over is None:
+            name, event, status = self._ending(session, error)
+            try:
+                yield Do(lambda: session.put([(name, event)], new_stamp(), fields=session.fields(status)))
+            except HoldfastError as problem:
+                if error is None:
+                    raise
+                logger.warning("how %s ended could not be recorded (%s)", self._key, type(problem).__name__)
+
+    def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Status]:
+        drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
+        if error is None:
+            return ev.LEFT, ev.Left(session.matching.unasked()[:REPORTED], drift), "open"
+        if not _is_failure(error):
+            return ev.LEFT, ev.Left(drift=drift, why=type(error).__name__), "open"
+        failed = ev.Failed(type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift)
+        return ev.FAILED, failed, "failed"
+
+    def _outside_again(self) -> None:
+        """The block is left, however that went."""
+        frame.set(self._outside)
+        session = self._held()
+        self._log.heartbeat.release(session.holder)
+        if self._guarded:
+            self._guarded = False
+            _signals.left()
+        with session.lock:
+            session.over = NoTask(f"the block of {self._key} was left; open it again to go on")
+
+    def _held(self) -> Session:
+        if self._session is None:
+            raise RuntimeError("enter the task first: `with store.task(id) as task:` (`async with` for an async one)")
+        return self._session
+
+    # -- what is known -----------------------------------------------------------------------------
+
+    @property
+    def goal(self) -> str | None:
+        """What the task is to reach."""
+        return self._held().state.goal
+
+    @property
+    def input(self) -> Any:
+        """What the task was begun with; of the type it was opened with, else plain JSON values."""
+        try:
+            return decode_as(self._held().state.input, self._input_type)
+        except Undecodable as error:
+            raise SchemaMismatch(str(self._key), version=1, type="input", what=str(error)) from None
+
+    @property
+    def agent(self) -> str | None:
+        """Whose task it is."""
+        return self._held().state.agent
+
+    @property
+    def status(self) -> Status:
+        """`running` inside its block, or how it has ended."""
+        return self._held().state.status
+
+    @property
+    def version(self) -> int:
+        """The newest version of it that this process has seen."""
+        return self._held().state.version
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier run had begun it."""
+        return self._held() is not None and self._resumed
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, as far as this process has heard (within a third of the lease)."""
+        return self._held().state.status == "cancelled"
+
+    @property
+    def plan(self) -> list[PlanItem]:
+        """All items of the plan, done or not."""
+        return list(self._held().state.plan)
+
+    @property
+    def result(self) -> Any:
+        """What it was finished with, as plain JSON values; None before."""
+        return decode(self._held().state.result)
+
+    @property
+    def in_doubt(self) -> list[str]:
+        """The paths of the steps of which nobody knows whether they were done."""
+        session = self._held()
+        with session.lock:
+            return [path for path, step in session.state.steps.items() if step.in_doubt(session.run)]
+
+    def remaining(self) -> Iterator[PlanItem]:
+        """The items of the plan that are not finished, one after the other; sees what `replan` adds meanwhile."""
+        session = self._held()
+        given: set[str] = set()
+        plan: Mapping[str, int] = {}
+        items = iter(plan.items())
+        while True:
+            with session.lock:
+                if session.state.plan_paths is not plan:  # another plan: from its beginning
+                    plan = session.state.plan_paths
+                    items = iter(plan.items())
+                item = self._next_item(session, items, given)
+            if item is None:
+                return
+            yield item
+
+    def _next_item(self, session: Session, items: Iterator[tuple[str, int]], given: set[str]) -> PlanItem | None:
+        state = session.state
+        for path, index in items:
+            step = state.steps.get(path)
+            if step is not None and step.state == "completed":
+                session.matching.asked.add(path)  # it was asked for, and is done
+            elif path not in given:
+                given.add(path)
+                return state.plan[index]
+        return None
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _scope(self) -> str:
+        """The path of the step of this task that the running code is in; "" if in none."""
+        inside = current_frame()
+        return inside.path if inside is not None and inside.session is self._session else ""
+
+    def _stepping(self, name: object, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
+        self._held()
+        item = name_of(name) if isinstance(name, str) or ev.is_plan_item(name) else None  # type: ignore[arg-type]
+        if item is None:
+            raise TypeError("a step's name is text, or an item of the plan")
+        return self._calling(as_step(fn), self._scope(), checked_id(item, "a step's name"), args, kwargs)
+
+    def _calling(
+        self, declared: Step[Any, Any], scope: str, name: str, args: Any, kwargs: Mapping[str, Any]
+    ) -> Script[Any]:
+        session = self._held()
+        if declared.is_async and not self._asynchronous:
+            raise TypeError(
+                f"{declared.name!r} is async and this task is not; open it with `async with store.aio.task(…)`"
+            )
+        return run_step(StepCall(session, declared, scope, name, args, kwargs), self)  # type: ignore[arg-type]
+
+    # -- the plan ----------------------------------------------------------------------------------
+
+    def _planning(self, given: Any, args: Any, kwargs: Mapping[str, Any], again: bool) -> Script[list[PlanItem]]:
+        session = self._held()
+        session.check_here()
+        plan_id = FIRST_PLAN
+        if again:
+            asked = (args, kwargs) if callable(given) else ((given,), {})
+            said = fingerprint(session.salt, *asked)
+            plan_id = f"{said}/{session.count(self._scope(), ('replan', said))}"
+        if plan_id in session.state.plans:
+            return list(session.state.plans[plan_id])
+        session.check()
+        items = as_plan((yield from self._value(given, args, kwargs)))
+        if again:
+            items = self._merged(session, items)
+        planned = ev.Planned(plan_id, items)
+        yield Do(lambda: session.put([(ev.PLANNED, planned)], new_stamp()))
+        return list(items)
+
+    def _merged(self, session: Session, items: list[PlanItem]) -> list[PlanItem]:
+        """A new plan: finished items stay, where they are in the new list or else before it."""
+        with session.lock:
+            state = session.state
+            plan, needed = list(state.plan), dict[str, int]()
+            for path in state.plan_paths:
+                step = state.steps.get(path)
+                if step is not None and step.state == "completed":
+                    needed[step.place.name] = step.place.number
+        # Paths are by name and number: one that is done keeps its path only if those of its name before it stay too.
+        stay = []
+        for item in plan:
+            needed[name_of(item)] = needed.get(name_of(item), 0) - 1
+            if needed[name_of(item)] >= 0:
+                stay.append(item)
+        wanted = [name_of(item) for item in items]
+        kept: list[PlanItem] = []
+        for item in stay:
+            if name_of(item) in wanted:
+                wanted.remove(name_of(item))
+            else:
+                kept.append(item)
+        return [*kept, *items]
+
+    def _value(self, given: Any, args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
+        """A value, or what a function gives, called where the program is."""
+        if not callable(given):
+            if args or kwargs:
+                raise TypeError("arguments are for a function; a value takes none")
+            return given
+        awaits = is_async(given)
+        if awaits and not self._asynchronous:
+            raise TypeError("an async function cannot run in a plain task; open it with `async with store.aio.task(…)`")
+        value = yield Call(given, args, kwargs, None, awaits)
+        if hasattr(value, "__await__"):
+            value = yield from awaited(self._held(), value, None)
+        return value
+
+    # -- notes -------------------------------------------------------------------------------------
+
+    def _noting(self, name: str, text: str, why: str | None) -> Script[None]:
+        session = self._held()
+        encode_text(text, "what was decided" if name == ev.DECIDED else "what was discovered")
+        if why is not None:
+            encode_text(why, "why")
+        session.check_here()
+        scope = self._scope()
+        said = fingerprint(session.salt, (name, scope, text, why), {})
+        note_id = f"{said}/{session.count(scope, (name, said))}"
+        if note_id not in session.state.noted:
+            noted = ev.Noted(note_id, text, why, scope)
+            yield Do(lambda: session.put([(name, noted)], new_stamp()))
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def _finishing(self, given: Any, args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
+        session = self._held()
+        declared = as_step(given).returns if callable(given) else declared_type(given)
+        if not session.opened_ended:
+            session.check()
+            value = yield from self._value(given, args, kwargs)
+            raw = encode_as(value, declared)
+            state = session.state
+            drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
+            finished = ev.Finished(session.matching.unasked()[:REPORTED], drift, msgspec.Raw(raw))
+            expires = None if state.ttl is None else session.now() + state.ttl
+            fields = session.fields("finished", expires_at=expires)
+            yield Do(lambda: session.put([(ev.FINISHED, finished)], new_stamp(), fields=fields))
+            self._ended(session, "finished")
+        elif session.state.status != "finished":
+            session.check()
+        try:
+            return decode_as(session.state.result, declared)
+        except Undecodable as error:
+            raise SchemaMismatch(
+                str(self._key), version=session.state.version, type="the task's result", what=str(error)
+            ) from None
+
+    def _failing(self, reason: str) -> Script[None]:
+        session = self._held()
+        session.check()
+        failed = ev.Failed("fail", encode_text(reason, "reason"))
+        yield Do(lambda: session.put([(ev.FAILED, failed)], new_stamp(), fields=session.fields("failed")))
+        self._ended(session, "failed")
+
+    def _cancelling(self, reason: str | None) -> Script[None]:
+        if reason is not None:
+            encode_text(reason, "reason")
+        stamp = new_stamp()
+        yield Do(lambda: _lifecycle.cancel(self._key, reason, stamp))
+        session = self._session
+        if session is not None and session.is_here() and not session.opened_ended:
+            session.state.status = "cancelled"
+            self._ended(session, "cancelled")
+
+    def _ended(self, session: Session, status: str) -> None:
+        self._log.heartbeat.release(session.holder)
+        with session.lock:
+            session.over = session.over or TaskEnded(str(self._key), status=status)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _viewing(self) -> Operation[TaskView]:
+        session = self._session
+        if session is None or not session.is_here():
+            view = yield from _loading.get_view(self._key)
+            if view is None:
+                raise NotFound(f"there is no {self._key}")
+            return view
+        fields = Fields(owner=session.holder) if session.run is not None and session.over is None else Fields()
+        unasked = None if session.opened_ended else session.matching.unasked()
+        drift = None if session.opened_ended else list(session.drift)
+        return (yield from _loading.view_of(session.state, fields, session.run, unasked, drift))
+
+    def _at(self, version: int) -> Operation[TaskView]:
+        head = yield from ops.head(self._key)
+        if head is None or not 1 <= whole_number(version, "version") <= head.version:
+            raise NotFound(f"there is no version {version} of {self._key}")
+        if _loading.is_expired(head):
+            raise Expired(str(self._key), at=head.fields.expires_at or 0.0)
+        state = yield from _loading.load(self._key, version)
+        return (yield from _loading.view_of(state, Fields(), state.runs if state.holder else None))
+
+    def _history(self) -> Operation[list[Event]]:
+        return _loading.history(self._key)
+
+    def _child(self, id: str) -> StreamKey:
+        child = stream_key(self._key.tenant, ev.KIND, id)
+        if child == self._key:
+            raise ValueError("a fork needs an id of its own")
+        return child
+
+    def _as_child(self) -> Wanted:
+        """How a fork is opened: as it is stored."""
+        return msgspec.structs.replace(self._wanted, goal=None, input=None, agent=None, steal=False, restart=False)
+
+
+def as_plan(value: object) -> list[PlanItem]:
+    """A plan, checked: names, or dicts with a name, that can be stored."""
+    if not isinstance(value, list | tuple) or not all(map(ev.is_plan_item, value)):
+        raise TypeError("a plan is a list of names, or of dicts with a 'name'")
+    for item in value:
+        checked_id(name_of(item), "a plan item's name")
+    items: list[PlanItem] = decode(encode(list(value)))
+    return items
+
+
+def _message(error: BaseException) -> str:
+    from ._running import _text
+
+    return _text(error) if isinstance(error, Exception) else ""
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether an exception that leaves the block is a failure of the task. A group is one if any part of it is."""
+    parts: Sequence[BaseException] | None = getattr(error, "exceptions", None)
+    if isinstance(parts, tuple) and parts:
+        return any(map(_is_failure, parts))
+    return isinstance(error, Exception) and not isinstance(error, LeaseLost | StepInDoubt)

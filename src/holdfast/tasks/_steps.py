@@ -1,0 +1,300 @@
+"""Steps: functions whose calls inside a task are recorded, once and for all."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_type_hints, overload
+
+import msgspec
+
+from .._codec import check_declared
+from .._ids import checked_id
+from ..errors import NoTask
+from ._fingerprint import code_digest
+from ._frames import current_frame
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
+
+KEY_PARAMETER = "idempotency_key"
+UNRESOLVED: Any = object()
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a function is run as a step."""
+
+    key: Callable[..., object] | None = None
+    once: bool = False
+    check: Callable[..., Any] | None = None
+    attempts: int = 1
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    timeout: float | None = None
+    returns: Any = UNRESOLVED
+    kind: str = "tool"
+    drift: str = "refuse"
+
+    @property
+    def mode(self) -> Literal["", "once", "check"]:
+        return "check" if self.check is not None else "once" if self.once else ""
+
+
+class Step(Generic[P, R]):
+    """A function that is a durable step when it is called inside a task, and a plain function outside of one.
+
+    `once` and `check` functions raise `NoTask` outside of a task: without a record nobody could keep their promise.
+    """
+
+    def __init__(self, fn: Callable[P, R], options: Options) -> None:
+        self.fn, self.options = fn, options
+        self.key: str | None = None
+        self.owner: tuple[object, ...] = ()
+        self.is_async = is_async(fn)
+        functools.update_wrapper(self, fn)
+        try:
+            self.signature: inspect.Signature | None = inspect.signature(fn)
+        except (TypeError, ValueError):  # some builtins have none
+            self.signature = None
+        parameters = self.signature.parameters if self.signature else {}
+        self._simple = _simple(self.signature)
+        wants = parameters.get(KEY_PARAMETER)
+        self.takes_key = wants is not None and wants.default is not inspect.Parameter.empty
+        model = parameters.get("model")
+        self.default_model = model.default if model is not None and isinstance(model.default, str) else None
+        self.code = code_digest(fn)
+        self._returns = options.returns
+        _refuse_what_cannot_work(self)
+        try:
+            self.returns  # noqa: B018  a type that cannot be stored is refused here, not after the work
+        except NameError:
+            pass  # it names a class that is defined further down; asked again at the first call
+
+    @property
+    def name(self) -> str:
+        return getattr(self.fn, "__name__", type(self.fn).__name__)
+
+    @property
+    def returns(self) -> Any:
+        """The type of the result: as declared, else as annotated, else plain JSON values."""
+        if self._returns is UNRESOLVED:
+            declared = _annotated(self.fn)
+            try:
+                check_declared(declared)
+            except TypeError as error:
+                raise TypeError(
+                    f"the result of {self.name!r} is annotated with a type that cannot be stored ({error}); "
+                    "return something that can, or say which type to store: holdfast.step(returns=…)"
+                ) from None
+            self._returns = declared
+        return self._returns
+
+    def bound(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name, as far as they are given; a TypeError if the function cannot be called with them."""
+        if self._simple is not None:
+            names, required = self._simple
+            if not kwargs and required <= len(args) <= len(names):
+                return dict(zip(names, args, strict=False))
+        if self.signature is None:
+            return {"args": args, **kwargs}
+        return self.signature.bind(*args, **kwargs).arguments
+
+    def using(self, *, key: object) -> Step[P, R]:
+        """The same step with a key of its own for this call: `pay.using(key=order.id)(order)`."""
+        other = copy.copy(self)
+        other.key = as_key(key)
+        return other
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        frame = current_frame()
+        if frame is None:
+            if self.options.mode:
+                raise NoTask(
+                    f"{self.name!r} is a step that must not be done twice, and only a task can see to that: "
+                    "call it inside `with store.task(id) as task:`"
+                )
+            return self.fn(*self.owner, *args, **kwargs)  # type: ignore[arg-type]  # the owner is the method's self
+        return cast("R", frame.task._call(self, frame, args, kwargs))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Step[..., R]:
+        if instance is None:
+            return self
+        bound = copy.copy(self)
+        bound.owner = (instance,)
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<Step {self.name!r}>"
+
+
+def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
+    options, name = step.options, step.name
+    if inspect.isgeneratorfunction(step.fn) or inspect.isasyncgenfunction(step.fn):
+        raise TypeError(f"{name!r} is a generator, which has no result to record; collect its items and return a list")
+    if options.timeout is not None:
+        if not step.is_async:
+            raise TypeError(
+                f"{name!r} is not async, and nothing can stop a plain function that runs: "
+                "give its own calls a timeout, or make it async"
+            )
+        if type(options.timeout) not in (int, float) or options.timeout <= 0:
+            raise ValueError("timeout is a number of seconds above 0")
+    if type(options.attempts) is not int or options.attempts < 1:
+        raise ValueError("attempts is a whole number, 1 or more")
+    if options.drift not in ("refuse", "keep", "rerun"):
+        raise ValueError("drift is 'refuse', 'keep' or 'rerun'")
+    if options.kind not in ("tool", "model"):
+        raise ValueError("kind is 'tool' or 'model'")
+    for what, given in (("key", options.key), ("check", options.check)):
+        if given is not None and not callable(given):
+            raise TypeError(f"{what} is a function that takes the step's arguments; for one call: step.using(key=…)")
+    if options.check is not None and is_async(options.check) and not step.is_async:
+        raise TypeError(f"the check of {name!r} is async and {name!r} is not; make both async, or neither")
+    if options.returns is not UNRESOLVED:
+        check_declared(options.returns)
+
+
+def is_async(fn: object) -> bool:
+    """Whether calling it gives something to await."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, Step):
+        return fn.is_async
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+def _simple(signature: inspect.Signature | None) -> tuple[tuple[str, ...], int] | None:
+    """The names of the parameters and how many must be given, if all can be given by place: no need for a slow `bind`."""
+    if signature is None:
+        return None
+    parameters = signature.parameters.values()
+    if any(each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters):
+        return None
+    return tuple(signature.parameters), sum(each.default is inspect.Parameter.empty for each in parameters)
+
+
+def _annotated(fn: Callable[..., Any]) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    # An object that can be called has the annotations of its class, which are those of its attributes.
+    is_function = inspect.isroutine(fn) or inspect.isclass(fn) or hasattr(fn, "__wrapped__")
+    holder: Any = fn if is_function else type(fn).__call__
+    try:
+        hints: Mapping[str, Any] = get_type_hints(holder)
+    except NameError:
+        raise
+    except Exception:  # annotations that are no types
+        return Any
+    found = hints.get("return", Any)
+    return Any if isinstance(found, TypeVar) else found
+
+
+def as_key(key: object) -> str:
+    """A key as text. Numbers may be keys too; 7 and "7" are the same."""
+    if type(key) is int:
+        key = str(key)
+    if not isinstance(key, str):
+        raise TypeError(f"a step's key is text or a whole number, not {type(key).__name__}")
+    return checked_id(str(key), "key")
+
+
+def as_step(fn: Callable[..., Any]) -> Step[Any, Any]:
+    """A step of any callable; what is not decorated gets the ordinary options."""
+    if isinstance(fn, Step):
+        return fn
+    if not callable(fn):
+        raise TypeError(f"a step needs a function: task.step(name, fn, *args), not {type(fn).__name__}")
+    try:
+        hash(fn)
+    except TypeError:
+        return Step(fn, _ORDINARY)
+    return _ordinary(fn)
+
+
+@functools.lru_cache(256)
+def _ordinary(fn: Callable[..., Any]) -> Step[Any, Any]:
+    return Step(fn, _ORDINARY)
+
+
+_ORDINARY = Options()
+registered: dict[str, str] = {}
+"""The code of every decorated function, by name: what `preview` compares with."""
+
+
+class _Decorator:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def __call__(self, fn: Callable[P, R]) -> Step[P, R]:
+        step = Step(fn, self._options)
+        same = registered.get(step.name, step.code) == step.code
+        registered[step.name] = step.code if same else ""  # two functions of one name: nothing can be compared
+        return step
+
+
+@overload
+def step(fn: Callable[P, R], /) -> Step[P, R]: ...
+
+
+@overload
+def step(
+    *,
+    key: Callable[..., object] | None = None,
+    once: bool = False,
+    check: Callable[..., Any] | None = None,
+    attempts: int = 1,
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
+    timeout: float | None = None,
+    returns: Any = UNRESOLVED,
+    kind: Literal["tool", "model"] = "tool",
+    drift: Literal["refuse", "keep", "rerun"] = "refuse",
+) -> _Decorator: ...
+
+
+@overload
+def step(
+    fn: Callable[P, R],
+    /,
+    *,
+    key: Callable[..., object] | None = None,
+    once: bool = False,
+    check: Callable[..., Any] | None = None,
+    attempts: int = 1,
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
+    timeout: float | None = None,
+    returns: Any = UNRESOLVED,
+    kind: Literal["tool", "model"] = "tool",
+    drift: Literal["refuse", "keep", "rerun"] = "refuse",
+) -> Step[P, R]: ...
+
+
+def step(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    key: Callable[..., object] | None = None,
+    once: bool = False,
+    check: Callable[..., Any] | None = None,
+    attempts: int = 1,
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
+    timeout: float | None = None,
+    returns: Any = UNRESOLVED,
+    kind: Literal["tool", "model"] = "tool",
+    drift: Literal["refuse", "keep", "rerun"] = "refuse",
+) -> Any:
+    """Make a function a durable step wherever it is called inside a task: run once, its result recorded and given back.
+
+    `key`: from the arguments, what this call is about; then calls are told apart by it alone. `once`: never run again when
+    its outcome is not known; then it is in doubt, and a person settles it (`store.resolve`). `check`: finds out instead,
+    with the same arguments; None means not done. `attempts`: how often it is tried, with growing pauses, if it raises
+    one of `retry_on`. `timeout`: seconds for one attempt, for async functions. `returns`: the type of the result, if
+    not the annotated one. `kind`: "model" for a call of a model. `drift`: what to do if a finished step is asked
+    for with other arguments: "refuse", "keep" the recorded result, or "rerun".
+    """
+    kinds: tuple[Any, ...] = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+    if any(not isinstance(each, type) or not issubclass(each, BaseException) for each in kinds):
+        raise TypeError("retry_on is an exception class, or a tuple of them")
+    made = _Decorator(Options(key, once, check, attempts, kinds, timeout, returns, kind, drift))
+    return made if fn is None else made(fn)

@@ -1,0 +1,135 @@
+"""The commands about tasks: what a person sees, and what settles a doubt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli._app import app
+
+runner = CliRunner()
+
+
+def call(*arguments: str) -> Result:
+    return runner.invoke(app, list(arguments))
+
+
+@holdfast.step(once=True)
+def launch(rocket: str) -> str:
+    raise ConnectionError("the line is dead")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    path = str(tmp_path / "agents.db")
+    with holdfast.open(path) as store:
+        with store.task("a-report", goal="Write the report", agent="writer") as task:
+            task.make_plan(["collect", "write"])
+            task.step("collect", len, "four")
+        with pytest.raises(holdfast.StepInDoubt), store.task("b-mission", goal="Fly \x1b[31mhigh"):
+            launch("R7")
+        with store.task("c-done") as task:
+            task.finish({"pages": 3})
+    return path
+
+
+def test_tasks_are_listed_with_status_doubt_and_goal(url: str) -> None:
+    assert call("tasks", url).output.splitlines() == [
+        "open        a-report  Write the report",
+        "open      ? b-mission  Fly \\u001b[31mhigh",
+        "finished    c-done",
+    ]
+
+
+def test_tasks_may_be_listed_by_status_and_as_json(url: str) -> None:
+    [line] = call("tasks", url, "--status", "finished", "--json").output.splitlines()
+    facts = json.loads(line)
+    assert (facts["id"], facts["status"], facts["in_doubt"], facts["owner"]) == ("c-done", "finished", False, None)
+    assert facts["expires_at"] is not None
+
+
+def test_a_status_that_there_is_not_is_refused_with_those_there_are(url: str) -> None:
+    result = call("tasks", url, "--status", "done")
+    assert result.exit_code == 1
+    assert "finished" in result.stderr
+
+
+def test_a_task_is_shown_with_what_a_resume_would_do(url: str) -> None:
+    shown = call("task", url, "a-report").output
+    assert "goal: Write the report" in shown
+    assert "collect" in shown
+    assert "write" in shown
+
+
+def test_a_task_is_shown_as_json_with_status_and_doubt(url: str) -> None:
+    facts = json.loads(call("task", url, "b-mission", "--json").output)
+    assert (facts["task_id"], facts["status"], facts["in_doubt"]) == ("b-mission", "open", ["launch"])
+
+
+def test_the_history_of_a_task_is_printed_one_event_per_line(url: str) -> None:
+    lines = [json.loads(line) for line in call("task", url, "a-report", "--history", "--json").output.splitlines()]
+    assert [line["type"] for line in lines] == [
+        "task.created",
+        "task.claimed",
+        "task.planned",
+        "step.completed",
+        "task.left",
+    ]
+
+
+def test_the_resume_context_is_what_the_library_says(url: str) -> None:
+    with holdfast.open(url) as store:
+        view = store.get_task("a-report")
+        assert view is not None
+        assert call("task", url, "a-report", "--context").output == f"{view.resume_context()}\n"
+
+
+def test_no_command_about_a_task_moves_the_cursor(url: str) -> None:
+    for option in ([], ["--context"], ["--history"], ["--json"]):
+        assert "\x1b" not in call("task", url, "b-mission", *option).output
+
+
+@pytest.mark.parametrize("command", ["task", "cancel"])
+def test_a_task_that_is_not_there_is_one_line_and_exit_code_1(url: str, command: str) -> None:
+    result = call(command, url, "nowhere")
+    assert result.exit_code == 1
+    assert "nowhere" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_doubt_is_settled_by_a_result(url: str) -> None:
+    assert call("resolve", url, "b-mission", "launch", "--result", '"it flew"').exit_code == 0
+    with holdfast.open(url) as store, store.task("b-mission"):
+        assert launch("R7") == "it flew"
+
+
+def test_a_doubt_is_settled_by_a_retry(url: str) -> None:
+    assert call("resolve", url, "b-mission", "launch", "--retry").exit_code == 0
+    with holdfast.open(url) as store:
+        view = store.get_task("b-mission")
+        assert view is not None
+        assert view.in_doubt == []
+        with pytest.raises(holdfast.StepInDoubt), store.task("b-mission"):
+            launch("R7")  # run again, and in doubt again
+
+
+@pytest.mark.parametrize("options", [[], ["--retry", "--result", "1"], ["--result", "not json"]])
+def test_a_doubt_is_settled_in_one_way_and_with_json(url: str, options: list[str]) -> None:
+    assert call("resolve", url, "b-mission", "launch", *options).exit_code == 2
+
+
+def test_a_step_that_is_not_in_doubt_cannot_be_settled(url: str) -> None:
+    result = call("resolve", url, "a-report", "collect", "--retry")
+    assert result.exit_code == 1
+    assert "to be settled: none" in result.stderr
+
+
+def test_cancelling_is_recorded_with_its_reason(url: str) -> None:
+    assert call("cancel", url, "a-report", "--reason", "no longer needed").exit_code == 0
+    with holdfast.open(url) as store:
+        assert [info.status for info in store.tasks() if info.id == "a-report"] == ["cancelled"]
+        assert store.task("a-report").history()[-1].data == {"reason": "no longer needed"}
