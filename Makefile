@@ -4,7 +4,7 @@
 # it with the others have theirs in .venvs, made and renewed in the same way.
 #   PYTHON=python3.12   choose the Python for them (3.10 or newer)
 #   UV=                 do without uv even if it is installed
-#   KILLS=1000 SEEDS=50000   how long `make soak` runs: kills of each engine, seeds of faults
+#   KILLS=1000 TASK_KILLS=500 SEEDS=50000   how long `make soak` runs: kills of writers and of tasks on each engine, seeds of faults
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -18,6 +18,7 @@ TOO_NEW_classic-agentchat := 13
 
 CODE := src tests bench examples
 KILLS ?= 1000
+TASK_KILLS ?= 500
 SEEDS ?= 50000
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
@@ -25,7 +26,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 .PHONY: help demo test test-main $(CLASSIC:%=test-%) check bench soak clean
 
 help:
-	@echo "make demo    kill writers with -9 in a loop and see that nothing is lost (20 seconds)"
+	@echo "make demo    kill an agent with -9 in the middle of its work, and see it go on (15 seconds)"
 	@echo "make test    run the tests: test-main$(CLASSIC:%=, test-%)"
 	@echo "make check   formatting, lint and types"
 	@echo "make bench   measure, and compare with plain SQLite and files"
@@ -57,7 +58,7 @@ bench: $(DEV)
 	$(PY) -m bench
 
 soak: $(DEV)
-	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
+	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_TASK_KILLS=$(TASK_KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py
 
 clean:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,7 @@ from typer.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli._app import app
-from holdfast.cli._ordeal import STREAM, Ordeal
 from holdfast.cli._text import event_line, size
-from holdfast.cli._writer import work
 
 
 @pytest.fixture(autouse=True)
@@ -175,55 +170,6 @@ def test_sizes_are_readable() -> None:
 def test_a_line_for_people_shows_version_time_type_and_data() -> None:
     event = holdfast.Event(7, "0192", "order.placed", {"sku": "Ä1"}, 0.0)
     assert event_line(event) == '     7  1970-01-01 00:00:00  order.placed  {"sku":"Ä1"}'
-
-
-def test_the_demo_loses_nothing_and_says_so() -> None:
-    command = [sys.executable, "-m", "holdfast.cli", "demo", "--kills", "2", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"}, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.count("│") == 4]
-    table = {label.strip(): [cell.strip() for cell in cells] for label, *cells in rows}
-    assert table["writers killed with -9"] == ["2", "2"]
-    assert table["lost"] == table["doubled"] == table["torn"] == ["0", "0"]
-    assert all(int(count) > 0 for count in table["appends acknowledged"])
-    assert "\x1b" not in done.stdout  # not a terminal: plain text
-
-
-@pytest.fixture
-def ordeal(tmp_path: Path) -> Ordeal:
-    """An ordeal whose store holds three jobs, all of them acknowledged."""
-    ordeal = Ordeal(str(tmp_path / "demo.db"), kills=1, seed=1, progress=lambda tally: None)
-    with holdfast.open(tmp_path / "demo.db") as store:
-        for job in ("a", "b", "c"):
-            work(store.stream(STREAM), job)
-    ordeal._acknowledged |= {"a", "b", "c"}
-    return ordeal
-
-
-def test_the_demo_is_content_with_a_store_that_has_everything(ordeal: Ordeal) -> None:
-    ordeal._check([])
-    assert ordeal._tally.ok
-    assert (ordeal._tally.acknowledged, ordeal._tally.found) == (3, 3)
-
-
-def test_the_demo_notices_an_acknowledged_append_that_is_missing(ordeal: Ordeal) -> None:
-    ordeal._acknowledged.add("d")
-    ordeal._check([])
-    assert (ordeal._tally.lost, ordeal._tally.ok) == (1, False)
-
-
-def test_the_demo_notices_an_append_that_is_there_twice(ordeal: Ordeal) -> None:
-    with holdfast.open(ordeal._url) as store:
-        store.stream(STREAM).append(("job.started", {"job": "a"}), ("job.finished", {"job": "a"}))
-    ordeal._check([])
-    assert (ordeal._tally.doubled, ordeal._tally.ok) == (1, False)
-
-
-def test_the_demo_notices_half_an_append(ordeal: Ordeal) -> None:
-    with holdfast.open(ordeal._url) as store:
-        store.stream(STREAM).append(("job.started", {"job": "d"}))
-    ordeal._check([])
-    assert (ordeal._tally.torn, ordeal._tally.ok) == (1, False)
 
 
 @pytest.fixture

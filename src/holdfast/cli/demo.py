@@ -1,102 +1,102 @@
-"""`holdfast demo`: writers are killed in a loop, and a table says what was lost."""
+"""`holdfast demo`: an agent is killed again and again in the middle of its work, and goes on each time."""
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
-from urllib.parse import quote
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.syntax import Syntax
-from rich.table import Table
+from rich.text import Text
 
-from ._ordeal import WRITERS, Ordeal, Tally, WriterFailed
+import holdfast
 
-_USE = """\
-store = holdfast.open("agents.db")
-store.stream("orders-7").append(("order.placed", {"sku": "A1"}), id="req-17")"""
+from ._demo_lives import AgentFailed, choose, endure, rehearse
+from ._demo_report import show_briefing, show_code, show_counts, show_runs
+from ._demo_show import Show
+from ._demo_verdict import from_zero, problems
+from ._demo_world import MODEL_CALLS, World
 
 
-def run(*, kills: int, seed: int | None = None) -> int:
-    """Show it. The result is an exit code: 0 only if nothing was lost, doubled or torn."""
-    console = Console(highlight=False)
+def run(*, url: str | None = None, kills: int = 5, seed: int | None = None, think: float = 0.6) -> int:
+    """Show it. The result is an exit code: 0 only if every effect happened exactly once, with the right result.
+
+    `think` is how many seconds the model takes for an answer. Without a `url` the store is a temporary file, which is
+    kept if something was wrong.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without our signs is no reason to fail
     seed = time.time_ns() % 1_000_000 if seed is None else seed
+    if url is not None:
+        if url.startswith("memory:"):
+            raise ValueError("a memory:// store dies with the agent's process; name a file or a directory")
+        return 0 if _perform(url, kills, seed, think, stays=True) else 1
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    console.print(f"Up to {WRITERS} processes write to one stream and are killed with -9; kills per backend: {kills}.")
-    console.print(f"[dim]seed {seed}, in {folder}[/dim]\n")
-    stores = {"SQLite": str(folder / "demo.db"), "files": "file://" + quote(str(folder / "demo"))}
+    wrong = False
     try:
-        tallies = {name: _endure(console, name, url, kills, seed) for name, url in stores.items()}
-    except WriterFailed as error:
-        console.print(f"[bold red]The demo could not run:[/bold red] {error}")
-        return 1
-    console.print()
-    console.print(_table(tallies))
-    if not all(tally.ok for tally in tallies.values()):
-        for name, tally in tallies.items():
-            for problem in tally.problems:
-                console.print(f"{name}: {problem}", style="red", markup=False, soft_wrap=True)
-        console.print(
-            f"\n[bold red]Something was lost.[/bold red] The stores are kept in {folder}; the seed is {seed}."
-        )
-        return 1
-    shutil.rmtree(folder)
-    _conclude(console, tallies)
-    return 0
+        wrong = not _perform(str(folder / "demo.db"), kills, seed, think)
+    finally:
+        if not wrong:
+            shutil.rmtree(folder)
+    return 1 if wrong else 0
 
 
-def _endure(console: Console, name: str, url: str, kills: int, seed: int) -> Tally:
-    columns = (
-        TextColumn("[bold]{task.description:<7}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("kills   {task.fields[acknowledged]} appends acknowledged"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(name, total=kills, acknowledged=0)
-
-        def show(tally: Tally) -> None:
-            progress.update(bar, completed=tally.kills, acknowledged=tally.acknowledged)
-
-        tally = Ordeal(url, kills=kills, seed=seed, progress=show).run()
-    if not console.is_terminal:
-        console.print(f"{name}: {tally.kills} kills, {tally.acknowledged} appends acknowledged")
-    return tally
-
-
-def _table(tallies: dict[str, Tally]) -> Table:
-    table = Table(title="What the killed writers left behind", title_justify="left", title_style="bold")
-    table.add_column("")
-    for name in tallies:
-        table.add_column(name, justify="right")
-    rows = {
-        "writers killed with -9": [tally.kills for tally in tallies.values()],
-        "… in the middle of an append": [tally.in_flight for tally in tallies.values()],
-        "… whose append had been stored all the same": [tally.already_stored for tally in tallies.values()],
-        "appends acknowledged": [tally.acknowledged for tally in tallies.values()],
-        "appends found": [tally.found for tally in tallies.values()],
-    }
-    for label, counts in rows.items():
-        table.add_row(label, *map(str, counts))
-    table.add_section()
-    for label in ("lost", "doubled", "torn"):
-        counts = [getattr(tally, label) for tally in tallies.values()]
-        table.add_row(label, *(f"[bold {'red' if count else 'green'}]{count}" for count in counts))
-    intact = ["[bold red]no" if tally.problems else "[bold green]yes" for tally in tallies.values()]
-    table.add_row("versions without a gap, hash chain intact", *intact)
-    return table
-
-
-def _conclude(console: Console, tallies: dict[str, Tally]) -> None:
-    kills = sum(tally.kills for tally in tallies.values())
+def _perform(url: str, kills: int, seed: int, think: float, *, stays: bool = False) -> bool:
+    console, task_id = Console(highlight=False), f"claim-42-{uuid.uuid4().hex[:8]}"
+    with holdfast.open(url) as store:
+        health = store.health()
     console.print(
-        f"\nProcesses that died without warning: {kills}. Every append that had returned is in the store, once and whole; "
-        "an append that was cut off is there whole or not at all, and repeating it with the same id stored it once. "
-        "Nobody had to repair anything. (Power loss cannot be shown like this: for that, each append waits for the disk.)"
+        "An agent settles an insurance claim: it asks a model, pays the customer, sends\n"
+        f"mails. We kill its process with [bold red]kill -9[/], {_times(kills)}, and start it again each time.\n"
+        "[bold]Is the customer paid once? And do we pay for the same answers again?[/]\n"
     )
-    console.print("\nTo use it:\n")
-    console.print(Syntax(_USE, "python", background_color="default", theme="ansi_dark"))
+    console.print(Text(f"{health.engine}: {health.location}\ntask {task_id}, seed {seed}\n", "dim"), soft_wrap=True)
+    try:
+        wrong = _kill_and_report(console, url, task_id, kills, seed, think)
+    except AgentFailed as error:
+        wrong = [str(error)]
+    if wrong:
+        console.print("\n[bold red]The demo has failed.[/]")
+        console.print(Text("\n".join([*wrong, f"Look at {health.location}; the seed was {seed}."])), soft_wrap=True)
+    elif stays:
+        console.print(f"All it recorded:  holdfast task URL {task_id} --history")
+    return not wrong
+
+
+def _kill_and_report(console: Console, url: str, task_id: str, kills: int, seed: int, think: float) -> list[str]:
+    """Do it, show what came of it, and say what is wrong with that."""
+    undisturbed = rehearse()
+    moments = choose(list(undisturbed.moments), kills, seed)
+    with Show(console) as show:
+        world = World(moments, think=think, watch=show.watch)
+        endure(world, url, task_id, show.ended)
+    with holdfast.open(url) as store:
+        task = store.get_task(task_id)
+    show_runs(console, world.runs)
+    show_briefing(console, world.runs[-1])
+    zero = from_zero(undisturbed.moments, undisturbed.counts, moments)
+    show_counts(console, undisturbed.counts, world.counts, zero)
+    wrong = problems(
+        asked=undisturbed.counts,
+        counted=world.counts,
+        expected=undisturbed.result,
+        result=None if task is None else task.result,
+        kills=kills,
+        struck=len([run for run in world.runs if run.killed is not None]),
+    )
+    if not wrong:
+        console.print(
+            f"\n[bold green]Killed {_times(kills)}: every effect happened exactly once,[/] and the result is that of a run "
+            f"that nobody disturbed. Paid for: {world.counts[MODEL_CALLS]} calls of the model, not {zero[MODEL_CALLS]}. "
+            "Nobody had to repair anything."
+        )
+        show_code(console)
+    return wrong
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
