@@ -12,7 +12,7 @@ from shutil import rmtree
 
 from rich.console import Console
 
-from . import _report, appends, imports, processes, reads, space, states, syncs, throughput, turns
+from . import _report, appends, imports, processes, reads, space, states, syncs, tasks, throughput, turns
 from ._measure import Lab, Result, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -27,8 +27,9 @@ PARTS = {
     "imports": imports,
     "turns": turns,
     "states": states,
+    "tasks": tasks,
 }
-LETTERS = dict(zip("abcdefghi", PARTS, strict=True))
+LETTERS = dict(zip("abcdefghij", PARTS, strict=True))
 
 
 def main() -> None:

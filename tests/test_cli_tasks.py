@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ def test_tasks_are_listed_with_status_doubt_and_goal(url: str) -> None:
         "open      ? b-mission  Fly \\u001b[31mhigh",
         "finished    c-done",
     ]
+
+
+def test_a_task_whose_process_was_killed_is_marked_and_says_so(url: str) -> None:
+    program = (
+        "import os, sys, holdfast\n"
+        "with holdfast.open(sys.argv[1]) as store, store.task('d-killed'):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, url], check=False)
+    assert call("tasks", url, "--status", "running").output == "running   ! d-killed\n"
+    assert "(gone: whoever enters it next takes it over)" in call("task", url, "d-killed").output
 
 
 def test_tasks_may_be_listed_by_status_and_as_json(url: str) -> None:
@@ -115,6 +128,11 @@ def test_a_doubt_is_settled_by_a_retry(url: str) -> None:
         assert view.in_doubt == []
         with pytest.raises(holdfast.StepInDoubt), store.task("b-mission"):
             launch("R7")  # run again, and in doubt again
+
+
+def test_a_doubt_is_settled_in_the_store_that_the_environment_names(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    assert call("resolve", "b-mission", "launch", "--retry").output == "settled launch of b-mission\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--retry", "--result", "1"], ["--result", "not json"]])

@@ -123,7 +123,7 @@ def test_a_renewed_turn_is_no_reason_to_refuse_a_version(store: Store) -> None:
     with chat.turn() as turn:
         version = chat.append(user("a")).last
         held = chat._log.heartbeat._beats
-        [(_, _, renew)] = held.values()
+        [(_, renew)] = held.values()
         renew()
         assert chat.append(user("b"), if_version=version).first > version + 1
         with pytest.raises(Conflict):

@@ -138,7 +138,8 @@ def there_and_back(value: object, declared: Any) -> tuple[bytes, Any]:
 def _encode_declared(value: object, declared: Any, max_bytes: int, max_depth: int) -> tuple[bytes, object]:
     """The bytes of a value, and what comes back from them, which is the same."""
     kept = coder(declared)
-    if not _is_native(value, max_bytes, max_depth):
+    native = _is_native(value, max_bytes, max_depth)
+    if not native:
         # The limits come first, because msgspec would encode a value that contains itself until memory is full.
         for labels, part in walk(value, max_bytes=max_bytes, max_depth=max_depth):
             if isinstance(part, float) and not isfinite(part):
@@ -146,9 +147,9 @@ def _encode_declared(value: object, declared: Any, max_bytes: int, max_depth: in
     raw = _write_declared(value, sort=kept.has_sets)
     if len(raw) > max_bytes:
         raise TooLarge(f"{len(raw)} bytes as JSON, over the limit of {max_bytes}")
-    if _is_deep(raw, max_depth):
+    if not native and _is_deep(raw, max_depth):
         raise TooLarge(f"$: nested deeper than {max_depth} levels as JSON")
-    return raw, _refuse_if_changed(value, raw, kept.decode)
+    return raw, _refuse_if_changed(value, raw, kept.decode, native)
 
 
 def _write_declared(value: object, *, sort: bool) -> bytes:
@@ -161,7 +162,8 @@ def _write_declared(value: object, *, sort: bool) -> bytes:
     raise NotSerializable(path, problem)
 
 
-def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], object]) -> object:
+def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], object], native: bool) -> object:
+    """What comes back from the bytes of a value, if that is the same."""
     try:
         back = decode(raw)
     except (MemoryError, RecursionError):
@@ -170,6 +172,9 @@ def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], obje
         path, what, got = _reason(error)
         path, problem = _exact_path(value, path, got), f"does not fit the declared type: {what}"
     else:
+        # Two JSON-native values with the same bytes are the same, and that is quickly seen.
+        if native and _is_native(back, MAX_BYTES, MAX_DEPTH) and _write(back) == raw:
+            return back
         changed = difference(value, back)
         if changed is None:
             return back

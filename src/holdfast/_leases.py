@@ -12,12 +12,29 @@ import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final
 
 from ._ids import id_texts, new_id
 
 logger = logging.getLogger("holdfast")
+
+
+class _Process:
+    """Which process this is, without asking the kernel: forks are counted."""
+
+    __slots__ = ("forks",)
+
+    def __init__(self) -> None:
+        self.forks = 0
+
+    def forked(self) -> None:
+        self.forks += 1
+
+
+process: Final = _Process()
+os.register_at_fork(after_in_child=process.forked)
 
 RENEWALS: Final = 3
 """A lease is renewed when a third of it is over."""
@@ -33,14 +50,14 @@ def is_dead(holder: str) -> bool:
     parts = holder.split("/")
     if len(parts) != 5 or (parts[0], parts[1]) != (_host(), _boot()) or not parts[1] or not parts[2].isdigit():
         return False
-    process = int(parts[2])
+    number = int(parts[2])
     try:
-        os.kill(process, 0)
+        os.kill(number, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
         return False
-    started = _started(process)
+    started = _started(number)
     return bool(started and parts[3] and started != parts[3])
 
 
@@ -72,22 +89,26 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._beats: dict[str, tuple[float, float, Callable[[], object]]] = {}
+        self._beats: dict[str, tuple[float, Callable[[], object]]] = {}
+        self._due: list[tuple[float, str]] = []
         self._thread: threading.Thread | None = None
 
     def keep(self, holder: str, every: float, beat: Callable[[], object]) -> None:
         """Call `beat` every so many seconds until `release`."""
         with self._changed:
-            self._beats[holder] = (time.monotonic() + every, every, beat)
+            self._beats[holder] = (every, beat)
+            heappush(self._due, (time.monotonic() + every, holder))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            elif self._due[0][1] == holder:
+                self._changed.notify()
 
     def release(self, holder: str) -> None:
         with self._changed:
             self._beats.pop(holder, None)
-            self._changed.notify()
+            if not self._beats:
+                self._changed.notify()
 
     def stop(self) -> None:
         """Renew nothing any more."""
@@ -102,14 +123,19 @@ class Heartbeat:
         while True:
             with self._changed:
                 if not self._beats:
+                    self._due.clear()
                     self._thread = None
                     return
-                holder, (due, every, beat) = min(self._beats.items(), key=lambda entry: entry[1][0])
+                due, holder = self._due[0]
                 wait = due - time.monotonic()
-                if wait > 0:
+                if holder in self._beats and wait > 0:
                     self._changed.wait(wait)
                     continue
-                self._beats[holder] = (time.monotonic() + every, every, beat)
+                heappop(self._due)
+                if holder not in self._beats:
+                    continue
+                every, beat = self._beats[holder]
+                heappush(self._due, (time.monotonic() + every, holder))
             try:
                 beat()
             except Exception as error:  # whatever it is, the other leases must go on being renewed

@@ -42,6 +42,12 @@ content, a key or a password.
 from __future__ import annotations
 
 
+def who(holder: str) -> str:
+    """A holder's name for people: which process on which host. See `_leases.new_holder`."""
+    parts = holder.split("/")
+    return f"process {parts[2]} on {parts[0]}" if len(parts) == 5 else holder
+
+
 class HoldfastError(Exception):
     """Base of all errors raised by Holdfast."""
 
@@ -90,7 +96,7 @@ class Held(Retryable):
     """Somebody else has the turn or the lease. `owner` says who, `until` when it ends unless it is renewed (Unix seconds)."""
 
     def __init__(self, stream: str, *, owner: str, until: float) -> None:
-        super().__init__(f"{stream} is held by {owner}; wait for it to end, or come back later")
+        super().__init__(f"{stream} is held by {who(owner)}; wait for it longer (wait=), or come back later")
         self.stream, self.owner, self.until = stream, owner, until
 
 
@@ -98,7 +104,7 @@ class LeaseLost(Retryable):
     """Another holder took over while this one was away. Nothing was written: read again what happened, then begin again."""
 
     def __init__(self, stream: str, *, owner: str | None) -> None:
-        now = f"{owner} holds it now" if owner else "nobody holds it now"
+        now = f"{who(owner)} holds it now" if owner else "nobody holds it now"
         super().__init__(f"the hold on {stream} was lost ({now}); read it again and begin again")
         self.stream, self.owner = stream, owner
 
@@ -107,10 +113,15 @@ class Expired(NeedsHuman):
     """Its time to live is over, and its id stays closed. `delete()` frees it; `swept` says whether the content is gone."""
 
     def __init__(self, stream: str, *, at: float, swept: bool = False) -> None:
-        back = "" if swept else "; until it is swept, expire(None) brings a conversation back"
-        super().__init__(
-            f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id, restart=True begins a task anew{back}"
+        task = stream.startswith("task ")
+        back = (
+            "; restart=True begins it anew"
+            if task
+            else ""
+            if swept
+            else "; until it is swept, expire(None) brings it back"
         )
+        super().__init__(f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id{back}")
         self.stream, self.at, self.swept = stream, at, swept
 
 
@@ -241,11 +252,15 @@ class NotSerializable(DataProblem, TypeError):
 class BudgetExceeded(HoldfastError):
     """What must be sent does not fit: `needed` tokens, `budget` given."""
 
-    def __init__(self, *, needed: int, budget: int) -> None:
-        super().__init__(
-            f"the newest exchange with system prompt and pinned messages takes {needed} tokens, the budget is {budget}; "
-            "raise max_tokens, store shorter tool results, pin less, or call summarize() first"
-        )
+    def __init__(
+        self,
+        *,
+        needed: int,
+        budget: int,
+        what: str = "the newest exchange with system prompt and pinned messages",
+        advice: str = "raise max_tokens, store shorter tool results, pin less, or call summarize() first",
+    ) -> None:
+        super().__init__(f"{what} takes {needed} tokens, the budget is {budget}; {advice}")
         self.needed, self.budget = needed, budget
 
 

@@ -82,7 +82,7 @@ def show_code(console: Console) -> None:
     code = Syntax("\n\n".join([*parts, _OPEN]), "python", background_color="default", theme="ansi_dark")
     _titled(console, "The code that does this", code)
     console.print(f"\nThe whole agent:  {escape(_demo_agent.__file__)}", soft_wrap=True)
-    console.print("Begin your own:   docs/tutorial.md, docs/howto/ in the repository")
+    console.print("Begin your own:   docs/tutorial-agent.md, docs/howto/ in the repository")
 
 
 def _titled(console: Console, title: str, body: RenderableType) -> None:

@@ -32,7 +32,7 @@ def named(url: str | None, name: str | None, usage: str) -> tuple[str | None, st
     """The store and the name of something in it. With one of them, it is the name: the environment names the store."""
     if name is None:
         url, name = None, url
-    if name is None:
+    if name is None or (url is None and not os.environ.get("HOLDFAST_URL")):
         raise typer.BadParameter(usage)
     return url, name
 

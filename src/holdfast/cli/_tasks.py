@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import TaskInfo, TaskView
+from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
 from ._text import event_json, event_line, printable, to_json
@@ -21,7 +22,7 @@ def tasks(
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """List the tasks, one per line: status, id and goal; a `?` marks those with a step in doubt."""
+    """List the tasks, one per line: status, id and goal. `?`: a step is in doubt; `!`: its process was killed."""
     with opened(url, tenant) as store:
         for info in store.tasks(status=status):
             typer.echo(to_json(_facts(info)) if as_json else _line(info))
@@ -54,9 +55,9 @@ def task(
 
 
 def resolve(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store.", show_default=False)],
-    task_id: Annotated[str, typer.Argument(metavar="TASK", help="The task's id.", show_default=False)],
-    step: Annotated[str, typer.Argument(metavar="STEP", help="The step's path, or its name.", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="[URL] TASK STEP", help="The task's id, and the step's path or name.")
+    ],
     result: Annotated[
         str | None, typer.Option(help="It was done, and this is its result, as JSON.", show_default=False)
     ] = None,
@@ -64,6 +65,11 @@ def resolve(
     tenant: Tenant = "default",
 ) -> None:
     """Settle a step that is in doubt, after finding out whether it was done."""
+    if len(names) not in (2, 3):
+        raise typer.BadParameter(
+            "name the store, the task and the step: holdfast resolve agents.db claims-42 pay --retry"
+        )
+    url, task_id, step = [None, *names][-3:]
     if (result is None) != retry:
         raise typer.BadParameter("say --result JSON (it was done), or --retry (it was not)")
     options: dict[str, Any] = {"retry": True}
@@ -73,7 +79,8 @@ def resolve(
         except ValueError:
             raise typer.BadParameter("the result is not JSON; text needs quotes: --result '\"done\"'") from None
     with opened(url, tenant) as store:
-        store.resolve(task_id, step, **options)
+        store.resolve(str(task_id), str(step), **options)
+    typer.echo(f"settled {printable(str(step))} of {printable(str(task_id))}")
 
 
 def cancel(
@@ -86,6 +93,7 @@ def cancel(
     url, name = named(url, task_id, "name the task: holdfast cancel agents.db claims-42")
     with opened(url, tenant) as store:
         store.task(name).cancel(reason)
+    typer.echo(f"cancelled {printable(name)}")
 
 
 def _facts(info: TaskInfo) -> dict[str, object]:
@@ -97,20 +105,32 @@ def _facts(info: TaskInfo) -> dict[str, object]:
         "goal": info.goal,
         "agent": info.agent,
         "owner": info.owner,
+        "abandoned": info.abandoned,
         "version": info.version,
         **{name: None if at is None else at.isoformat() for name, at in times.items()},
     }
 
 
 def _line(info: TaskInfo) -> str:
-    mark = "?" if info.in_doubt else " "
+    mark = "?" if info.in_doubt else "!" if info.abandoned else " "
     goal = printable(info.goal or "")
     return f"{info.status:<10}{mark} {printable(info.id)}  {goal if len(goal) <= 80 else goal[:79] + '…'}".rstrip()
 
 
 def _summary(view: TaskView) -> str:
-    error = [f"error: {view.error.type}: {view.error.message}"] if view.error else []
-    return "\n".join([f"goal: {view.goal or '(none)'}", *error, str(view.preview())])
+    lines = [f"goal: {view.goal or '(none)'}", f"run {view.runs}, last event {view.updated_at:%Y-%m-%d %H:%M:%S} UTC"]
+    if view.owner is not None:
+        gone = " (gone: whoever enters it next takes it over)" if view.abandoned else ""
+        lines.append(f"held by {who(view.owner)}{gone}, lease until {view.lease_until:%H:%M:%S} UTC")
+    if view.error is not None:
+        lines.append(f"error: {view.error.type}: {view.error.message}")
+    if view.status == "finished":
+        lines.append(f"result: {_cut(to_json(view.result))}")
+    return "\n".join([*lines, str(view.preview())])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def _lines(text: str) -> str:

@@ -84,7 +84,9 @@ def brief(
     record, count = Record(view, list(notes)), counter or default_counter()
     best = _attempt(record, 0, count)
     if best.tokens > max_tokens:
-        raise BudgetExceeded(needed=best.tokens, budget=max_tokens)
+        raise BudgetExceeded(
+            needed=best.tokens, budget=max_tokens, what="the shortest briefing", advice="raise max_tokens"
+        )
     # Twice the room until it is too much, then halve the difference. Only what was counted and fits is ever taken, so
     # this holds for any counter, even one for which a longer text is cheaper.
     fits, too_much = 0, 0

@@ -133,7 +133,8 @@ def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -
         state.key,
         [ev.new_event(ev.CLAIMED, claimed)],
         stamp,
-        expected=state.version,
+        # What the head said of its holder must still be so: somebody may have claimed it while we read its events.
+        expected=state.version if wanted.steal else head.version,
         fields=fields,
         incarnation=head.incarnation,
         exclusive=True,

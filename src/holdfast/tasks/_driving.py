@@ -18,6 +18,8 @@ from ._frames import Frame, frame
 if TYPE_CHECKING:
     import asyncio
 
+    from ._session import Session
+
 T = TypeVar("T")
 
 
@@ -55,11 +57,17 @@ class Sleep:
         self.seconds = seconds
 
 
-Script = Generator[Do | Call | Sleep, Any, T]
+class Quiet:
+    """Wait until no step of a session runs any more. Async ones are cancelled; a plain one, in its thread, cannot be."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
 
-def do(make: Callable[[], Operation[T]]) -> Script[T]:
-    return cast("T", (yield Do(make)))
+Effect = Do | Call | Sleep | Quiet
+Script = Generator[Effect, Any, T]
 
 
 def drive(log: Log, script: Script[T]) -> T:
@@ -80,7 +88,7 @@ def drive(log: Log, script: Script[T]) -> T:
         script.close()
 
 
-def _perform(log: Log, effect: Do | Call | Sleep) -> Any:
+def _perform(log: Log, effect: Effect) -> Any:
     if type(effect) is Call:
         if effect.frame is None:
             return _plainly(effect)
@@ -91,7 +99,10 @@ def _perform(log: Log, effect: Do | Call | Sleep) -> Any:
             frame.reset(token)
     if type(effect) is Do:
         return ops.run_until_settled(log, effect.make)
-    time.sleep(cast("Sleep", effect).seconds)
+    if type(effect) is Quiet:
+        effect.session.wait_until_quiet()
+    else:
+        time.sleep(cast("Sleep", effect).seconds)
     return None
 
 
@@ -132,7 +143,7 @@ async def drive_async(log: Log, script: Script[T]) -> T:
         script.close()
 
 
-async def _perform_async(log: Log, effect: Do | Call | Sleep) -> Any:
+async def _perform_async(log: Log, effect: Effect) -> Any:
     if type(effect) is Do:
         return await ops.run_until_settled_async(log, effect.make)
     if type(effect) is Call:
@@ -147,10 +158,29 @@ async def _perform_async(log: Log, effect: Do | Call | Sleep) -> Any:
         finally:
             if token is not None:
                 frame.reset(token)
+    if type(effect) is Quiet:
+        await _quiet(effect.session)
+        return None
     import asyncio
 
     await asyncio.sleep(cast("Sleep", effect).seconds)
     return None
+
+
+async def _quiet(session: Session) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    quiet = loop.create_future()
+
+    def tell() -> None:
+        if not quiet.done():
+            quiet.set_result(None)
+
+    for worker in session.tell_when_quiet(lambda: loop.call_soon_threadsafe(tell)):
+        if worker is not asyncio.current_task():
+            worker.get_loop().call_soon_threadsafe(worker.cancel)
+    await quiet
 
 
 def _in_thread(call: Call) -> asyncio.Future[Any]:

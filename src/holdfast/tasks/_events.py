@@ -128,6 +128,7 @@ class StepEvent(Event, frozen=True, omit_defaults=True):
 
     step: str
     args: str = ""
+    nth: int = 0
     mode: str = ""
     kind: str = "tool"
     code: str = ""

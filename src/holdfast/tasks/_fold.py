@@ -25,17 +25,19 @@ class Step:
     """
 
     __slots__ = (
-        "args", "attempts", "blob", "blob_owner", "causes", "code", "cursor", "done", "doubt", "ended_at", "error", "how", "kind",
-        "message", "mode", "model", "path", "place", "progress_at", "result", "run", "started_at", "state", "total", "version",
+        "_place", "args", "attempts", "blob", "blob_owner", "causes", "code", "cursor", "done", "doubt", "ended_at", "error", "how", "kind",
+        "message", "mode", "model", "nth", "origin", "path", "progress_at", "result", "run", "started_at", "state", "total", "version",
     )  # fmt: skip
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.place: Place = place_of(path)
+        self._place: Place | None = None
         self.state = "started"
         self.run = 0
         self.version = 0
         self.args = self.mode = self.code = self.message = ""
+        # The arguments it was first started with, and which of the calls with them it was: what its idempotency key is made from.
+        self.origin, self.nth = "", 0
         self.kind, self.how = "tool", "ran"
         self.model: str | None = None
         self.attempts = 1
@@ -51,6 +53,13 @@ class Step:
         self.done: float | None = None
         self.total: float | None = None
         self.progress_at = 0.0
+
+    @property
+    def place(self) -> Place:
+        """Its path taken apart. When asked for: while a task runs, nobody does."""
+        if self._place is None:
+            self._place = place_of(self.path)
+        return self._place
 
     def in_doubt(self, run: int | None) -> bool:
         """Whether nobody knows if it was done. `run` is the one that is under way, if any: what it has started, it is at."""
@@ -187,6 +196,8 @@ class State:
             step.started_at = event.since
         step.version, step.run, step.attempts = version, self.runs, event.attempt
         if event.args:
+            if not step.origin:
+                step.origin, step.nth = event.args, event.nth
             step.args, step.mode, step.kind, step.code = event.args, event.mode, event.kind, event.code
             step.model = event.model
         return step

@@ -32,6 +32,13 @@ def current_frame() -> Frame | None:
     return found if found is not None and found.session.is_here() else None
 
 
+def refuse_if_left() -> None:
+    """`NoTask` for code that was started inside a task's block and has outlived it: nothing would be recorded."""
+    found = frame.get()
+    if found is not None and isinstance(found.session.over, NoTask):
+        raise found.session.over
+
+
 def current_task() -> Task | AsyncTask:
     """The task in whose block, or in one of whose steps, this is called; else `NoTask`."""
     found = current_frame()

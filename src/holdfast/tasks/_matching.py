@@ -10,19 +10,30 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from ._fold import State, Step
-from ._paths import keyed, numbered
+from ._paths import keyed, nth, numbered
 
 
 class _Siblings:
-    """The steps without a key of one name in one scope."""
+    """The steps without a key of one name in one scope. `path` is that of the first."""
 
-    __slots__ = ("by_args", "count", "first", "order")
+    __slots__ = ("by_args", "count", "first", "order", "path")
 
-    def __init__(self) -> None:
+    def __init__(self, scope: str, name: str) -> None:
+        self.path = numbered(scope, name)
         self.count = 0
         self.order: list[Step] = []
         self.first = 0
         self.by_args: dict[str, list[Step]] = {}
+
+
+class _Calls:
+    """Which numbers the calls of one name with the same arguments have, in one scope."""
+
+    __slots__ = ("first_free", "taken")
+
+    def __init__(self) -> None:
+        self.first_free = 0
+        self.taken: set[int] = set()
 
 
 class Matching:
@@ -33,15 +44,20 @@ class Matching:
         self.asked: set[str] = set()
         self._siblings: dict[tuple[str, str], _Siblings] = {}
         self._planned: dict[str, int] = {}
+        self._calls: dict[tuple[str, str, str], _Calls] = {}
         self._remember(state.steps.values())
 
     def _remember(self, steps: Iterable[Step]) -> None:
         found: dict[tuple[str, str], _Siblings] = {}
         for step in steps:
-            if step.place.key is None:
-                same = found.setdefault((step.place.scope, step.place.name), _Siblings())
-                same.count = max(same.count, step.place.number)
+            scope, name, key, number = step.place
+            if key is None:
+                same = found.get((scope, name))
+                if same is None:
+                    same = found[scope, name] = _Siblings(scope, name)
+                same.count = max(same.count, number)
                 same.order.append(step)
+                self._calls.setdefault((scope, name, step.origin), _Calls()).taken.add(step.nth)
         for same in found.values():
             same.order.sort(key=lambda step: step.place.number)
             for step in reversed(same.order):
@@ -54,6 +70,8 @@ class Matching:
         self.asked = {path for path in self.asked if not path.startswith(inside) or path in running}
         for place in [place for place in self._siblings if place[0] == scope or place[0].startswith(inside)]:
             del self._siblings[place]
+        for call in [call for call in self._calls if call[0] == scope or call[0].startswith(inside)]:
+            del self._calls[call]
         self._remember([step for path, step in self._state.steps.items() if path.startswith(inside)])
 
     def by_key(self, scope: str, name: str, key: str) -> str:
@@ -81,7 +99,7 @@ class Matching:
         """The path of a call, and whether it was recorded with these arguments (or is new)."""
         same = self._siblings.get((scope, name))
         if same is None:
-            same = self._siblings[scope, name] = _Siblings()
+            same = self._siblings[scope, name] = _Siblings(scope, name)
         recorded = same.by_args.get(args)
         while recorded:
             step = recorded.pop()
@@ -96,10 +114,18 @@ class Matching:
                 return step.path, False
         while True:
             same.count += 1
-            path = numbered(scope, name, same.count)
+            path = nth(same.path, same.count)
             if path not in self.asked:
                 self.asked.add(path)
                 return path, True
+
+    def nth(self, scope: str, name: str, args: str) -> int:
+        """Which of the calls with these arguments a new step is: the first number that none has yet."""
+        calls = self._calls.setdefault((scope, name, args), _Calls())
+        while calls.first_free in calls.taken:
+            calls.first_free += 1
+        calls.taken.add(calls.first_free)
+        return calls.first_free
 
     def unasked(self) -> list[str]:
         """Recorded steps that this run has not asked for, leaving out those inside a step that was not run again."""

@@ -30,8 +30,12 @@ def keyed(scope: str, name: str, key: str) -> str:
     return f"{_inside(scope)}{name.translate(_ESCAPES)}[{key.translate(_ESCAPES)}]"
 
 
-def numbered(scope: str, name: str, number: int) -> str:
-    path = _inside(scope) + name.translate(_ESCAPES)
+def numbered(scope: str, name: str, number: int = 1) -> str:
+    return nth(_inside(scope) + name.translate(_ESCAPES), number)
+
+
+def nth(path: str, number: int) -> str:
+    """The n-th of the steps of which this is the path of the first."""
     return path if number == 1 else f"{path}#{number}"
 
 

@@ -14,6 +14,9 @@ from .._streams import new_stamp
 from . import _events as ev
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from ._running import StepCall
     from ._session import Change, Session
 
 PROGRESS_SECONDS: Final = 60.0
@@ -34,11 +37,14 @@ class Saved(Awaitable[None]):
 class StepRun:
     """The step that is running now, as `holdfast.current_step()` gives it."""
 
-    def __init__(self, session: Session, path: str, name: str, kept: msgspec.Raw | None, started: ev.StepEvent) -> None:
-        self._session = session
-        self.path, self.name, self.attempt = path, name, 1
-        self.started = started
+    def __init__(self, session: Session, call: StepCall) -> None:
+        self._session, self._call = session, call
+        self.path, self.name, self.attempt = call.path, call.name, 1
+        kept = call.record.cursor if call.record is not None and call.is_about(call.record) else None
+        self._since = time.time()
+        self.identity: tuple[str, ...] = ()  # kept: what the step began may go on after its end, and ask for its key
         self.awaited = False  # whether it is an async function that runs
+        self.worker: asyncio.Task[Any] | None = None  # in which it runs, in an async task
         self._cursor = None if kept is None else bytes(kept)
         self._unsaved: ev.StepEvent | None = None
         self._saved_at = time.monotonic()
@@ -49,7 +55,7 @@ class StepRun:
     @property
     def idempotency_key(self) -> str:
         """The same across retries and resumes of this step, different for any other."""
-        return self._session.idempotency_key(self.path)
+        return self._session.idempotency_key(self.identity)
 
     @property
     def cursor(self) -> Any:
@@ -66,10 +72,7 @@ class StepRun:
         """
         self._session.check()
         self._cursor = encode(cursor)
-        told = self.started if self._session.is_unwritten(self.path) else ev.StepEvent(self.path)
-        self._unsaved = msgspec.structs.replace(
-            told, cursor=msgspec.Raw(self._cursor), done=done, total=total, attempt=self.attempt
-        )
+        self._unsaved = self.event(cursor=msgspec.Raw(self._cursor), done=done, total=total)
         change = self.unsaved(after=0.0 if flush else PROGRESS_SECONDS)
         if change is None:
             return Saved()
@@ -85,6 +88,29 @@ class StepRun:
             self.was_saved(change)
 
         return Saved(asyncio.ensure_future(write()))
+
+    def event(self, **facts: Any) -> ev.StepEvent:
+        """An event of this step, with its start if that is not known to be stored."""
+        if self._session.is_unwritten(self.path):
+            return self.told(**facts)
+        return ev.StepEvent(self.path, attempt=self.attempt, **facts)
+
+    def told(self, **facts: Any) -> ev.StepEvent:
+        """An event that tells how the step was started."""
+        call = self._call
+        options = call.declared.options
+        return ev.StepEvent(
+            self.path,
+            args=call.fingerprint,
+            nth=call.nth,
+            mode=options.mode,
+            kind=options.kind,
+            code=call.declared.code,
+            model=call.model,
+            attempt=self.attempt,
+            since=self._since,
+            **facts,
+        )
 
     def unsaved(self, *, after: float) -> Change | None:
         """What is to be written, if the last time is `after` seconds ago."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from .._codec import Undecodable, decode_as, there_and_back
+from .._events import INLINE_BYTES
 from .._streams import new_stamp
 from ..errors import (
+    DataProblem,
     LeaseLost,
     NotDone,
+    NotSerializable,
     ReplayMismatch,
     SchemaMismatch,
     StepFailed,
@@ -63,13 +65,13 @@ class StepCall:
         self.identity = self._identity()
 
     def _identity(self) -> tuple[str, ...]:
-        """What tells this call from any other in its scope, in every run."""
+        """What tells this step from any other in its scope, in every run."""
         if self.key is not None:
             return (self.name, "key", self.key)
         if self.by_identity:
             return (self.name, "item", self.path)
-        count = self.session.count(self.scope, (self.name, self.fingerprint))
-        return (self.name, "arguments", self.fingerprint, str(count))
+        origin = self.record.origin if self.record is not None else self.fingerprint
+        return (self.name, "arguments", origin, str(self.nth))
 
     def _find(self) -> tuple[str, bool]:
         session = self.session
@@ -87,21 +89,18 @@ class StepCall:
                     f"step {path!r} is running already; two calls with one key are one step: await the first"
                 )
             self.record: Record | None = session.state.steps.get(path)
+            self.nth = 0
+            if self.record is not None:
+                self.nth = self.record.nth
+            elif not by_identity:
+                self.nth = matching.nth(self.scope, self.name, self.fingerprint)
         if self.record is not None and self.record.args != self.fingerprint:
             self.same = False
         return path, by_identity
 
-    def started(self) -> ev.StepEvent:
-        options = self.declared.options
-        return ev.StepEvent(
-            self.path,
-            args=self.fingerprint,
-            mode=options.mode,
-            kind=options.kind,
-            code=self.declared.code,
-            model=self.model,
-            since=time.time(),
-        )
+    def is_about(self, record: Record) -> bool:
+        """Whether how far an unfinished step had got, or why it failed, says anything of this call. With other arguments it does not."""
+        return self.by_identity or record.args == self.fingerprint
 
     def drifted(self, what: str, recorded: str, now: str) -> None:
         self.session.drift.append(Drift(self.path, what, recorded, now))  # type: ignore[arg-type]
@@ -111,8 +110,8 @@ class StepCall:
             str(self.session.key),
             step=self.path,
             what="other arguments",
-            hint="ask for it with the same ones, give calls a key= of their own, pass a conversation as it is instead of its "
-            "messages, or say drift='keep' or 'rerun'",
+            hint="was a prompt or an argument edited since? Ask for it with the same ones, give calls a key= of their own, pass a "
+            "conversation itself instead of its messages, or decorate the function with @holdfast.step(drift='keep') or 'rerun'",
         )
 
     def fail(self, record: Record) -> NoReturn:
@@ -128,16 +127,27 @@ class StepCall:
         return StepInDoubt(str(self.session.key), step=self.path, why=why)
 
 
-def run_step(call: StepCall, task: Task | AsyncTask) -> Script[Any]:
+def run_step(
+    session: Session,
+    task: Task | AsyncTask,
+    declared: Step[Any, Any],
+    scope: str,
+    name: str,
+    args: Any,
+    kwargs: Mapping[str, Any],
+) -> Script[Any]:
     """The result of a step: the recorded one, or that of running it."""
-    session, record = call.session, call.record
     session.check_here()
+    if session.unsure:
+        yield Do(session.catch_up)
+    call = StepCall(session, declared, scope, name, args, kwargs)
+    record = call.record
     if record is not None and record.state == "completed":
         if call.same or not _must_rerun(call, record):
             return (yield from _recorded(call, record))
-    elif record is not None and record.in_doubt(session.run):
+    elif record is not None and record.in_doubt(None):  # begun in whatever run: it is not running now
         return (yield from _settle(call, record, task))
-    elif record is not None and record.state == "failed":
+    elif record is not None and record.state == "failed" and call.is_about(record):
         call.fail(record)
     session.check()
     return (yield from _Running(call, task).script())
@@ -188,8 +198,7 @@ class _Running:
 
     def __init__(self, call: StepCall, task: Task | AsyncTask) -> None:
         self.call, self.session, self.options = call, call.session, call.declared.options
-        kept = call.record.cursor if call.record is not None else None
-        self.run = StepRun(call.session, call.path, call.name, kept, call.started())
+        self.run = StepRun(call.session, call)
         self.frame = Frame(task, call.session, call.path, self.run)
 
     def script(self, ask_first: bool = False) -> Script[Any]:
@@ -201,10 +210,10 @@ class _Running:
                 if found is not None:
                     return found[0]
             if self.options.mode:
-                started: Change = (ev.STEP_STARTED, self.run.started)
+                started: Change = (ev.STEP_STARTED, self.run.told())
                 yield Do(lambda: session.put([started], new_stamp()))
             else:
-                session.put_later(path, (ev.STEP_STARTED, self.run.started))
+                session.put_later(path, self.run)
             return (yield from self._attempts())
         finally:
             session.end(self.run)
@@ -224,7 +233,7 @@ class _Running:
                 if not self._may_try_again(error):
                     yield from self._failed(error)
                 causes = self._causes(error)
-                failed = self._event(error=type(error).__name__, message=_text(error), causes=causes, again=True)
+                failed = self.run.event(error=type(error).__name__, message=_text(error), causes=causes, again=True)
                 changes: list[Change] = [(ev.STEP_FAILED, failed)]
                 if causes:  # steps inside it, that are to be tried again too: everybody has to know
                     yield Do(lambda: self.session.put(changes, new_stamp()))  # noqa: B023  called at once
@@ -245,14 +254,21 @@ class _Running:
         kwargs = {**call.kwargs, KEY_PARAMETER: self.run.idempotency_key} if call.gives_key else call.kwargs
         awaits = self.run.awaited = call.declared.is_async
         value = yield Call(call.declared.fn, call.args, kwargs, self.frame, awaits, self.options.timeout)
-        if inspect.isawaitable(value):  # a lambda that calls an async function, say
+        if hasattr(value, "__await__"):  # a lambda that calls an async function, say
             self.run.awaited = True
             value = yield from awaited(self.session, value, self.frame)
         return value
 
     def _stored(self, value: object) -> tuple[bytes, Any]:
         """A result as it is stored, and as it comes back: the first run sees what all later ones will see."""
-        return there_and_back(value, self.call.declared.returns)
+        declared = self.call.declared.returns
+        try:
+            return there_and_back(value, declared)
+        except NotSerializable as error:
+            if declared is not Any:
+                raise
+            advice = "annotate what the function returns (-> Receipt), or return plain values"
+            raise NotSerializable(error.path, f"{error.problem}; {advice}") from None
 
     def _ask(self) -> Script[list[Any] | None]:
         """What the check says: None for not done, else the result, stored."""
@@ -261,7 +277,7 @@ class _Running:
         awaits = self.run.awaited = is_async(check)
         try:
             found = yield Call(check, call.args, call.kwargs, self.frame, awaits)
-            if inspect.isawaitable(found):
+            if hasattr(found, "__await__"):
                 found = yield from awaited(self.session, found, self.frame)
         except PASSING:
             raise
@@ -269,14 +285,26 @@ class _Running:
             raise call.in_doubt(f"is in doubt, and its check failed with {type(error).__name__}") from error
         if found is None:
             return None
-        nothing = call.declared.returns in (None, type(None))
-        return [(yield from self._completed(self._stored(None if nothing else found), "checked"))]
+        returns = call.declared.returns
+        if type(found) is bool and returns not in (bool, None, type(None)):
+            # "to in sent" is what anybody writes first; taken for a result, its False would mean: done.
+            raise call.in_doubt(
+                f"is in doubt, and its check answered {found}, where it has to return the step's result, or None if it was not done"
+            )
+        try:
+            stored = self._stored(None if returns in (None, type(None)) else found)
+        except DataProblem as error:
+            raise call.in_doubt(
+                f"is in doubt, and what its check returned cannot be the step's result ({error})"
+            ) from None
+        return [(yield from self._completed(stored, "checked"))]
 
     def _completed(self, stored: tuple[bytes, Any], how: str) -> Script[Any]:
         raw, result = stored
-        changes: list[Change] = [(ev.STEP_COMPLETED, self._event(how=how))]
+        session, large = self.session, len(raw) > INLINE_BYTES
+        completed = self.run.event(how=how) if large else self.run.event(how=how, result=msgspec.Raw(raw))
         self.run.forget()
-        yield Do(lambda: self.session.put(changes, new_stamp(), result=raw))
+        yield Do(lambda: session.put([(ev.STEP_COMPLETED, completed)], new_stamp(), large=raw if large else None))
         return result
 
     def _failed(self, error: Exception) -> Script[NoReturn]:
@@ -284,7 +312,7 @@ class _Running:
         call = self.call
         doubt = bool(self.options.mode) and not isinstance(error, NotDone)
         causes = self._causes(error)
-        failed = self._event(error=type(error).__name__, message=_text(error), causes=causes, doubt=doubt)
+        failed = self.run.event(error=type(error).__name__, message=_text(error), causes=causes, doubt=doubt)
         changes: list[Change] = [(ev.STEP_FAILED, failed)]
         unsaved = self.run.unsaved(after=0.0)
         if unsaved is not None:
@@ -301,11 +329,6 @@ class _Running:
         """The steps inside this one whose failure it was."""
         inside = self.call.path + "/"
         return [path for path in failed_steps(error, str(self.session.key)) if path.startswith(inside)]
-
-    def _event(self, **facts: Any) -> ev.StepEvent:
-        """An event of this step, with its start if that is not known to be stored."""
-        told = self.run.started if self.session.is_unwritten(self.call.path) else ev.StepEvent(self.call.path)
-        return msgspec.structs.replace(told, attempt=self.run.attempt, **facts)
 
     def _may_try_again(self, error: Exception) -> bool:
         if self.run.attempt >= self.options.attempts:
@@ -353,9 +376,9 @@ def _text(error: Exception) -> str:
 
 
 def _pause(attempt: int) -> float:
-    """How long to wait before the next attempt: longer each time, and never the same for all who wait."""
-    from tenacity import RetryCallState, Retrying, wait_random_exponential
+    """How long to wait before the next attempt: about 1, 2, 4, … seconds, and never the same for all who wait."""
+    from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempt
-    return float(wait_random_exponential(multiplier=0.5, max=30)(state))
+    return float(wait_exponential_jitter(initial=1, max=60, jitter=1)(state))

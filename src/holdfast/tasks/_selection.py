@@ -2,7 +2,7 @@
 
 Things of one sort are ranked, the newest first, and the n-th gets a share in proportion to 1 / (n + 2), cut to it if it is
 longer. A thing whose share would be too small to be of use is left out, and counted. So with less room old things go first, and the
-long ones among the new get shorter. Goal, what is in doubt and where to go on have a least size that they always get.
+long ones among the new get shorter. Goal, what is in doubt, where to go on, and the result of a finished task have a least size that they always get.
 """
 
 from __future__ import annotations
@@ -103,8 +103,7 @@ class Room:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.bare = size == 0
-        """Only what must be said."""
+        self.bare = size == 0  # only what must be said
         self.short = size < LARGE_NAME
         self.left_out: dict[str, int] = {}
 
@@ -168,6 +167,7 @@ class Record:
         given = room.newest("input", [] if view.input is None else [0], INPUT)
         notes = room.newest("notes", range(len(self._notes)), NOTE)
         failure = None if room.bare or view.status in ENDED else view.error
+        ended = view.status == "finished" and view.result is not None
         return Selection(
             task=room.name(view.id),
             agent=None if view.agent is None or room.bare else room.name(view.agent),
@@ -189,7 +189,7 @@ class Record:
             message=room.part(failure.message, UNFINISHED) if failure and failure.message else None,
             in_doubt=[self._unfinished(place, room, DOUBT, doubts[place]) for place in sorted(doubts)],
             notes=_present(room.part(self._notes[place], NOTE, rank) for place, rank in notes.items()),
-            result=room.part(self._text("end", 0, view.result), GOAL) if view.result is not None else None,
+            result=room.part(self._text("end", 0, view.result), GOAL, least=SMALL_NAME) if ended else None,
             next=self._next and Next(self._next.number, room.name(self._next.name), self._next.mark),
             left_out=room.left_out,
             complete=not room.short and not room.left_out,

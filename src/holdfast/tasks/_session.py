@@ -6,24 +6,24 @@ holder reads it first: a claim by somebody else ends the hold for good, everythi
 
 from __future__ import annotations
 
-import os
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from .. import _operations as ops
 from .._blobs import life_of, put_blob
-from .._events import INLINE_BYTES, Stamp
-from .._leases import RENEWALS
+from .._events import Stamp
+from .._leases import RENEWALS, process
 from .._log import Log
 from .._operations import Operation
 from .._streams import append_events, new_stamp
 from ..backends import Appended, Fields, StreamKey
-from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, TaskEnded
+from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, TaskEnded
 from . import _events as ev
 from ._fold import State
 from ._loading import label_of, opened
@@ -32,12 +32,16 @@ from ._progress import PROGRESS_SECONDS
 from ._view import Drift
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ._progress import StepRun
 
 LAZY_SECONDS: Final = 1.0
 """The start of an ordinary step is written with the next append, or after this time."""
 
 TRIES: Final = 1000
+
+logger = logging.getLogger("holdfast")
 
 Change = tuple[str, ev.Event]
 """An event to write: its type and what it holds."""
@@ -56,6 +60,7 @@ class Session:
         self.matching = Matching(state)
         self.running: dict[str, StepRun] = {}
         self._identities: dict[str, tuple[str, ...]] = {}
+        self._tell: Callable[[], object] | None = None
         self.over: HoldfastError | None = None
         """Why this holder can write no more."""
         self.asynchronous = asynchronous
@@ -68,9 +73,13 @@ class Session:
         if state.ended:
             self.over = TaskEnded(str(self.key), status=state.status)
         self.seen = state.version
-        self._process = os.getpid()
+        self.unsure = False
+        """A write was cut off before its answer came: look at the stream before deciding anything."""
+        self._forks = process.forks
         self._early: set[int] = set()  # versions after `seen` that are folded already
-        self._later: dict[str, tuple[Change, float]] = {}  # starts that are not written yet, by step
+        self._later: dict[
+            str, tuple[Change | StepRun, float]
+        ] = {}  # what is not written yet, by step; a start is told by its run
         self._clock = now - time.monotonic()
         self.renewed_at = time.monotonic()
 
@@ -78,11 +87,11 @@ class Session:
 
     def is_here(self) -> bool:
         """Whether this is the process that holds it, and still inside the block."""
-        return self._process == os.getpid() and not isinstance(self.over, NoTask)
+        return self._forks == process.forks and not isinstance(self.over, NoTask)
 
     def check(self) -> None:
         """Raise why this holder can write no more, if so."""
-        if self._process != os.getpid():
+        if self._forks != process.forks:
             raise LeaseLost(str(self.key), owner=self.holder)  # a fork: the parent holds it
         if self.over is not None:
             raise self.over
@@ -92,14 +101,14 @@ class Session:
         if not self.opened_ended:
             self.check()
 
-    def idempotency_key(self, path: str) -> str:
+    def idempotency_key(self, identity: tuple[str, ...]) -> str:
         """A key for the other side of a step's effect, made from what the step is, not from when it was asked for.
 
         A path may have a number in it, which parallel steps get in the order in which they come; after a crash that may be
         another one. So steps without a key go into it with their arguments.
         """
         digest = sha256()
-        for part in (self.key.tenant, self.key.id, self.life, *self.identity(path)):
+        for part in (self.key.tenant, self.key.id, self.life, *identity):
             raw = part.encode()
             digest.update(len(raw).to_bytes(8, "big") + raw)
         return digest.hexdigest()
@@ -114,13 +123,33 @@ class Session:
             if run.path in self.running:
                 raise RuntimeError(f"step {run.path!r} is running already; two calls with one key are one step")
             self.running[run.path] = run
-            self._identities[run.path] = (*self.identity(scope), *what)
+            if self.asynchronous:
+                run.worker = _current_worker()
+            run.identity = self._identities[run.path] = (*self.identity(scope), *what)
 
     def end(self, run: StepRun) -> None:
         """A step runs no longer."""
         with self.lock:
             self.running.pop(run.path, None)
             self._identities.pop(run.path, None)
+            if not self.running and self._tell is not None:
+                self._tell()
+
+    def tell_when_quiet(self, tell: Callable[[], object]) -> list[asyncio.Task[Any]]:
+        """Call `tell` when no step runs any more, perhaps now. The asyncio tasks in which steps still run."""
+        with self.lock:
+            self._tell = tell
+            if not self.running:
+                tell()
+            return [run.worker for run in self.running.values() if run.worker is not None]
+
+    def wait_until_quiet(self) -> None:
+        """Return when no step runs any more."""
+        quiet = threading.Event()
+        self.tell_when_quiet(quiet.set)
+        if not quiet.is_set():
+            logger.info("leaving %s, where steps still run in other threads; waiting for them", self.key)
+            quiet.wait()
 
     def count(self, scope: str, what: object) -> int:
         """How often this run has come to this, before."""
@@ -144,17 +173,21 @@ class Session:
     # -- writing ---------------------------------------------------------------------------------
 
     def put(
-        self, changes: Sequence[Change], stamp: Stamp, *, fields: Fields | None = None, result: bytes | None = None
+        self, changes: Sequence[Change], stamp: Stamp, *, fields: Fields | None = None, large: bytes | None = None
     ) -> Operation[Appended]:
-        """Append changes, together with what has been waiting. `result` belongs to the last of them."""
-        if result is not None:
-            changes = [*changes[:-1], (yield from self._with_result(changes[-1], result, stamp))]
+        """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart."""
+        if large is not None:
+            blob = yield from put_blob(self.key, self.life, large, stamp)
+            name, event = changes[-1]
+            changes = [*changes[:-1], (name, msgspec.structs.replace(event, blob=blob))]
         waiting = self._take_waiting(changes)
         try:
-            everything = [*(change for change, _ in waiting.values()), *changes]
+            everything = [*map(_change, waiting.values()), *changes] if waiting else changes
             sealed = [ev.new_event(name, event) for name, event in everything]
             for _ in range(TRIES):
                 self.check()
+                if self.unsure:
+                    yield from self.catch_up()
                 renewal = fields or self._renewal()
                 began = time.monotonic()
                 try:
@@ -163,12 +196,14 @@ class Session:
                     )
                     break
                 except Conflict:
-                    yield from self._catch_up()
+                    yield from self.catch_up()
             else:
                 raise Conflict(str(self.key), expected=self.seen, actual=self.state.version)
-        except BaseException:
+        except BaseException as error:
             with self.lock:
                 self._later.update(waiting)
+                if not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown):
+                    self.unsure = True
             raise
         with self.lock:
             if renewal is not None:
@@ -176,13 +211,6 @@ class Session:
             for version, (name, event) in enumerate(everything, answer.first):
                 self._fold(version, stamp.at, name, event)
         return answer
-
-    def _with_result(self, change: Change, result: bytes, stamp: Stamp) -> Operation[Change]:
-        name, event = change
-        if len(result) <= INLINE_BYTES:
-            return name, msgspec.structs.replace(event, result=msgspec.Raw(result))
-        blob = yield from put_blob(self.key, self.life, result, stamp)
-        return name, msgspec.structs.replace(event, blob=blob)
 
     def _fold(self, version: int, at: float, name: str, event: ev.Event) -> None:
         """Take note of a stored event, once. Called with the lock held."""
@@ -197,8 +225,8 @@ class Session:
             self.seen += 1
             self._early.remove(self.seen)
 
-    def _catch_up(self) -> Operation[None]:
-        """Read what others have appended."""
+    def catch_up(self) -> Operation[None]:
+        """Read what others have appended, and what this holder has without hearing of it."""
         head = yield from ops.head(self.key)
         if head is None or head.incarnation != self.incarnation:
             raise self._end(LeaseLost(str(self.key), owner=None))
@@ -211,6 +239,7 @@ class Session:
                 with self.lock:
                     self._fold(stored.version, stored.envelope.at, name, event)
             after = page[-1].version
+        self.unsure = False
         if self.state.ended and self.over is None:
             raise self._end(TaskEnded(str(self.key), status=self.state.status))
 
@@ -221,8 +250,8 @@ class Session:
 
     # -- what can wait ---------------------------------------------------------------------------
 
-    def put_later(self, path: str, change: Change) -> None:
-        """Write the start of a step with the next append, or soon."""
+    def put_later(self, path: str, change: Change | StepRun) -> None:
+        """Write a change, or the start of a step, with the next append, or soon."""
         with self.lock:
             self._later[path] = (change, time.monotonic())
 
@@ -231,7 +260,7 @@ class Session:
         step = self.state.steps.get(path)
         return step is None or step.run != self.state.runs or step.state != "started"
 
-    def _take_waiting(self, changes: Sequence[Change]) -> dict[str, tuple[Change, float]]:
+    def _take_waiting(self, changes: Sequence[Change]) -> dict[str, tuple[Change | StepRun, float]]:
         """What has been waiting, but for the starts of steps of which these changes tell all."""
         with self.lock:
             waiting, self._later = self._later, {}
@@ -273,3 +302,18 @@ class Session:
             ops.run(self.log, self.put(changes, new_stamp()))
             for run, change in saved:
                 run.was_saved(change)
+
+
+def _change(waiting: tuple[Change | StepRun, float]) -> Change:
+    change, _ = waiting
+    return change if isinstance(change, tuple) else (ev.STEP_STARTED, change.told())
+
+
+def _current_worker() -> asyncio.Task[Any] | None:
+    """The asyncio task that runs this; None in a thread without a loop."""
+    import asyncio
+
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

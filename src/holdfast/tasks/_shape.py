@@ -32,11 +32,11 @@ from ..errors import (
 from . import _events as ev
 from . import _lifecycle, _loading, _signals
 from ._claiming import Claim, Wanted, enter
-from ._driving import Call, Do, Script
+from ._driving import Call, Do, Quiet, Script
 from ._fingerprint import fingerprint
 from ._fold import name_of
 from ._frames import Frame, current_frame, frame
-from ._running import StepCall, awaited, failed_steps, run_step
+from ._running import awaited, failed_steps, run_step
 from ._session import Session
 from ._steps import Step, as_step, is_async
 from ._view import PlanItem, Status, TaskView
@@ -102,6 +102,7 @@ class Shape:
         self._session: Session | None = None
         self._outside: Frame | None = None
         self._guarded = False
+        self._warned = self._passed = False
 
     @property
     def id(self) -> str:
@@ -138,13 +139,20 @@ class Shape:
         session = self._held()
         try:
             session.beat()
+            self._warned = False
         except LeaseLost:
             logger.warning("the hold on %s was lost; its work in this process ends with the next write", self._key)
         except TaskEnded:
             logger.info("%s was cancelled; its work in this process ends with the next write", self._key)
+        except HoldfastError as error:
+            if not self._warned:  # once, not every second while the engine is away
+                logger.warning("the lease on %s could not be renewed (%s)", self._key, type(error).__name__)
+            self._warned = True
 
     def _leaving(self, error: BaseException | None) -> Script[None]:
         session = self._held()
+        # What still runs must not go on beside the next holder.
+        yield Quiet(session)
         self._log.heartbeat.release(session.holder)
         if session.over is None:
             name, event, status = self._ending(session, error)
@@ -177,7 +185,7 @@ class Shape:
 
     def _held(self) -> Session:
         if self._session is None:
-            raise RuntimeError("enter the task first: `with store.task(id) as task:` (`async with` for an async one)")
+            raise NoTask("enter the task first: `with store.task(id) as task:` (`async with` for an async one)")
         return self._session
 
     # -- what is known -----------------------------------------------------------------------------
@@ -235,34 +243,43 @@ class Shape:
         """The paths of the steps of which nobody knows whether they were done."""
         session = self._held()
         with session.lock:
-            return [path for path, step in session.state.steps.items() if step.in_doubt(session.run)]
+            return [
+                path
+                for path, step in session.state.steps.items()
+                if step.in_doubt(None) and path not in session.running
+            ]
 
     def remaining(self) -> Iterator[PlanItem]:
         """The items of the plan that are not finished, one after the other; sees what `replan` adds meanwhile."""
         session = self._held()
-        given: set[str] = set()
-        plan: Mapping[str, int] = {}
-        items = iter(plan.items())
+        state, given, last = session.state, set[str](), ""
+        places: dict[str, int] = {}
+        left: list[str] = []
         while True:
             with session.lock:
-                if session.state.plan_paths is not plan:  # another plan: from its beginning
-                    plan = session.state.plan_paths
-                    items = iter(plan.items())
-                item = self._next_item(session, items, given)
+                if state.plan_paths is not places:  # at first, and after a replan
+                    places = state.plan_paths
+                    left = list(reversed(places))
+                item = None
+                if last in places and last not in session.matching.asked and not self._passed:
+                    self._passed = True
+                    logger.warning(
+                        "an item of the plan of %s (number %d) was passed over; to do it: task.step(item, fn, …)",
+                        self._key,
+                        places[last] + 1,
+                    )
+                while left and item is None:
+                    path = left.pop()
+                    step = state.steps.get(path)
+                    if step is not None and step.state == "completed":
+                        session.matching.asked.add(path)  # it was asked for, and is done
+                    elif path not in given:
+                        given.add(path)
+                        last = path
+                        item = state.plan[places[path]]
             if item is None:
                 return
             yield item
-
-    def _next_item(self, session: Session, items: Iterator[tuple[str, int]], given: set[str]) -> PlanItem | None:
-        state = session.state
-        for path, index in items:
-            step = state.steps.get(path)
-            if step is not None and step.state == "completed":
-                session.matching.asked.add(path)  # it was asked for, and is done
-            elif path not in given:
-                given.add(path)
-                return state.plan[index]
-        return None
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -286,7 +303,7 @@ class Shape:
             raise TypeError(
                 f"{declared.name!r} is async and this task is not; open it with `async with store.aio.task(…)`"
             )
-        return run_step(StepCall(session, declared, scope, name, args, kwargs), self)  # type: ignore[arg-type]
+        return run_step(session, self, declared, scope, name, args, kwargs)  # type: ignore[arg-type]  # a Task or an AsyncTask
 
     # -- the plan ----------------------------------------------------------------------------------
 

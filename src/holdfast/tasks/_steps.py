@@ -14,7 +14,7 @@ from .._codec import check_declared
 from .._ids import checked_id
 from ..errors import NoTask
 from ._fingerprint import code_digest
-from ._frames import current_frame
+from ._frames import current_frame, refuse_if_left
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,10 +110,11 @@ class Step(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         frame = current_frame()
         if frame is None:
+            refuse_if_left()
             if self.options.mode:
                 raise NoTask(
                     f"{self.name!r} is a step that must not be done twice, and only a task can see to that: "
-                    "call it inside `with store.task(id) as task:`"
+                    "call it inside `with store.task(id) as task:`; in a thread of your own, as `task.step(name, fn, …)`"
                 )
             return self.fn(*self.owner, *args, **kwargs)  # type: ignore[arg-type]  # the owner is the method's self
         return cast("R", frame.task._call(self, frame, args, kwargs))
@@ -152,8 +153,33 @@ def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
             raise TypeError(f"{what} is a function that takes the step's arguments; for one call: step.using(key=…)")
     if options.check is not None and is_async(options.check) and not step.is_async:
         raise TypeError(f"the check of {name!r} is async and {name!r} is not; make both async, or neither")
+    if options.check is not None and not _takes_the_same(options.check, step):
+        raise TypeError(f"the check of {name!r} is called with the arguments of {name!r}; let it take the same ones")
     if options.returns is not UNRESOLVED:
         check_declared(options.returns)
+
+
+def _takes_the_same(check: Callable[..., Any], step: Step[Any, Any]) -> bool:
+    """Whether a check can be called with whatever its step can be called with. Better now than after the first crash."""
+    try:
+        taken = inspect.signature(check)
+    except (TypeError, ValueError):  # some builtins have none
+        return True
+    if step.signature is None:
+        return True
+    own = [each for each in step.signature.parameters.values() if each.name != KEY_PARAMETER or not step.takes_key]
+    required = [each for each in own if each.default is each.empty]
+    return _can_take(taken, own) and _can_take(taken, required)
+
+
+def _can_take(taken: inspect.Signature, parameters: list[inspect.Parameter]) -> bool:
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    try:
+        taken.bind(*by_place, **dict.fromkeys(by_name))
+    except TypeError:
+        return False
+    return True
 
 
 def is_async(fn: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from .. import _operations as ops
 from .._events import Event
@@ -55,6 +55,12 @@ class Task(Shape):
             drive(self._log, self._leaving(error))
         finally:
             self._outside_again()
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError("this task is of a plain store: use `with`, or `async with store.aio.task(…)`")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Never: it is not entered."""
 
     def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `fn` as a step, once and for all: its result is recorded and given back whenever this step is asked for.

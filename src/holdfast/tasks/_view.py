@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from .._leases import is_dead
+
 if TYPE_CHECKING:
     from ..conversations._tokens import Counter
     from ._briefing import ResumeContext
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 PlanItem = str | dict[str, Any]
 """An item of a plan: a name, or a dict with a `name`."""
 
-Status = Literal["running", "open", "suspended", "failed", "stuck", "cancelled", "finished"]
-STATUSES: tuple[Status, ...] = ("running", "open", "suspended", "failed", "stuck", "cancelled", "finished")
+Status = Literal["running", "open", "failed", "cancelled", "finished"]
+STATUSES: tuple[Status, ...] = ("running", "open", "failed", "cancelled", "finished")
 ENDED: frozenset[str] = frozenset({"cancelled", "finished"})
 """In these a task does no more work."""
 
@@ -99,6 +101,11 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     version: int
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether whoever held it is surely gone: a killed process of this machine."""
+        return self.owner is not None and is_dead(self.owner)
+
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """A task as it stood at one version: read-only, complete, and without a connection to the store."""
@@ -132,6 +139,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     def in_doubt(self) -> list[str]:
         """The paths of the steps of which nobody knows whether they were done."""
         return [step.path for step in self.steps if step.in_doubt]
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether whoever held it is surely gone: a killed process of this machine. Whoever enters it next takes it over."""
+        return self.owner is not None and is_dead(self.owner)
 
     def resume_context(
         self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
