@@ -219,6 +219,29 @@ def test_async_tools_run_in_the_loop_and_others_beside_it(server: ModelServer) -
         assert asyncio.run(main(store.aio)) == "tool said: 3; 7"
 
 
+def test_a_step_of_a_task_may_be_a_tool_async_or_not(server: ModelServer) -> None:
+    ran: list[int] = []
+
+    @holdfast.step(key=lambda a, b: call_id())
+    async def add(a: int, b: int) -> int:
+        ran.append(a)
+        return a + b
+
+    async def main(store: holdfast.AsyncStore) -> str:
+        async with openai.AsyncOpenAI(**settings(server, awaited=True)) as client, store.task("t") as task:
+            chat = task.conversation()
+            await chat.append(ADD_TWICE)
+            return (await complete(client, chat, model="any", tools=[add])).text
+
+    with holdfast.open("memory://") as store:
+        assert asyncio.run(main(store.aio)) == "tool said: 3; 7"
+        assert asyncio.run(main(store.aio)) == "tool said: 3; 7"
+        view = store.get_task("t")
+        assert view is not None
+        assert [step.result for step in view.steps] == [3, 7]
+        assert ran == [1, 3]
+
+
 def test_async_tools_need_an_async_client(server: ModelServer, chat: holdfast.Conversation) -> None:
     with openai.OpenAI(**settings(server)) as client, pytest.raises(TypeError, match="async tools need an AsyncOpenAI"):
         complete(client, chat, model="any", tools=[add_async])

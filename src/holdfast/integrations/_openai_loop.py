@@ -8,7 +8,6 @@ gets back its value; whoever drives it awaits what is to be awaited.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import sys
 import time
@@ -20,7 +19,7 @@ import msgspec
 
 from .. import Entry
 from ..errors import HoldfastError, IdReused, NeedsHuman
-from ._openai_tools import Mistaken, Toolbox, as_text, run, run_async
+from ._openai_tools import Mistaken, Toolbox, as_text, is_async, run, run_async
 from ._openai_wire import Call, Dialect, Message, Said, answers_call, calls_of, is_from_model, text_of
 
 DRAFT_SECONDS: Final = 1.0
@@ -147,7 +146,7 @@ class Completion:
         else:
             if not self.awaited:
                 value = run(call.id, function, arguments)
-            elif inspect.iscoroutinefunction(function):
+            elif is_async(function):
                 value = yield run_async(call.id, function, arguments)
             else:
                 value = yield asyncio.to_thread(run, call.id, function, arguments)

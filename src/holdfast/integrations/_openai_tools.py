@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from .. import Step
 from ._openai_wire import Call, Dialect, Message
 
 logger = logging.getLogger("holdfast")
@@ -25,6 +26,11 @@ _running: ContextVar[str] = ContextVar("holdfast tool call")
 
 class Mistaken(Exception):
     """The model called wrongly; the text is for it to read."""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling a tool gives something to await. A tool may be a step of a task."""
+    return function.is_async if isinstance(function, Step) else inspect.iscoroutinefunction(function)
 
 
 class Toolbox:
@@ -79,7 +85,7 @@ class Toolbox:
 
     @property
     def is_async(self) -> bool:
-        return any(inspect.iscoroutinefunction(function) for function, _ in self._functions.values())
+        return any(is_async(function) for function, _ in self._functions.values())
 
     def has(self, call: Call) -> bool:
         """Whether a call can be settled here: there is a function, or there is no such tool at all, which the model is told."""

@@ -70,10 +70,11 @@ def result_bytes(state: State, step: Step) -> Operation[bytes]:
 
 
 def results_of(state: State) -> Operation[dict[str, Any]]:
-    """The results of the finished steps at the top level, by path, as plain JSON values."""
+    """The results of the finished steps at the top level, by path, as plain JSON values: the plan's in its order, then others."""
     found: dict[str, Any] = {}
-    for step in list(state.steps.values()):
-        if step.state == "completed" and not step.place.scope:
+    for path in [*state.plan_paths, *(path for path in list(state.steps) if path not in state.plan_paths)]:
+        step = state.steps.get(path)
+        if step is not None and step.state == "completed" and not step.place.scope:
             found[step.path] = _decoded(state.key, step.version, (yield from result_bytes(state, step)))
     return found
 

@@ -171,6 +171,8 @@ def _recorded(call: StepCall, record: Record) -> Script[Any]:
     recorded_before, _, recorded_digest = record.code.partition(":")
     if before and before == recorded_before and digest != recorded_digest:
         call.drifted("code", record.code, declared.code)
+    if call.same and record.model and call.model and record.model != call.model:  # the default has changed
+        call.drifted("model", record.model, call.model)
     raw = bytes(record.result or b"null")
     if record.blob is not None:
         raw = yield Do(lambda: result_bytes(call.session.state, record))

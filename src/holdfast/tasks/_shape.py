@@ -102,7 +102,7 @@ class Shape:
         self._session: Session | None = None
         self._outside: Frame | None = None
         self._guarded = False
-        self._warned = self._passed = False
+        self._warned = False
 
     @property
     def id(self) -> str:
@@ -252,7 +252,7 @@ class Shape:
     def remaining(self) -> Iterator[PlanItem]:
         """The items of the plan that are not finished, one after the other; sees what `replan` adds meanwhile."""
         session = self._held()
-        state, given, last = session.state, set[str](), ""
+        state, given = session.state, set[str]()
         places: dict[str, int] = {}
         left: list[str] = []
         while True:
@@ -261,13 +261,6 @@ class Shape:
                     places = state.plan_paths
                     left = list(reversed(places))
                 item = None
-                if last in places and last not in session.matching.asked and not self._passed:
-                    self._passed = True
-                    logger.warning(
-                        "an item of the plan of %s (number %d) was passed over; to do it: task.step(item, fn, …)",
-                        self._key,
-                        places[last] + 1,
-                    )
                 while left and item is None:
                     path = left.pop()
                     step = state.steps.get(path)
@@ -275,7 +268,6 @@ class Shape:
                         session.matching.asked.add(path)  # it was asked for, and is done
                     elif path not in given:
                         given.add(path)
-                        last = path
                         item = state.plan[places[path]]
             if item is None:
                 return
@@ -394,6 +386,13 @@ class Shape:
             fields = session.fields("finished", expires_at=expires)
             yield Do(lambda: session.put([(ev.FINISHED, finished)], new_stamp(), fields=fields))
             self._ended(session, "finished")
+            undone = sum(path not in session.matching.asked for path in state.plan_paths)
+            if undone:
+                logger.warning(
+                    "%s is finished, and of its plan %d items were not asked for: task.step(item, fn, …) does one",
+                    self._key,
+                    undone,
+                )
         elif session.state.status != "finished":
             session.check()
         try:

@@ -80,7 +80,10 @@ class Task(Shape):
         return drive(self._log, self._planning(plan, args, kwargs, again=True))
 
     def results(self) -> dict[str, Any]:
-        """The results of the finished steps (not of those inside others), by path: `task.results()["collect"]`."""
+        """The results of the finished steps (not of those inside others), by path: `task.results()["collect"]`.
+
+        Those of the plan's items come first, in its order.
+        """
         return self._run(results_of(self._held().state))
 
     def decide(self, what: str, *, why: str | None = None) -> None:
