@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -48,7 +49,12 @@ def new_holder() -> str:
 def is_dead(holder: str) -> bool:
     """Whether the holder surely is gone: a process of this machine, since its last start, that no longer runs."""
     parts = holder.split("/")
-    if len(parts) != 5 or (parts[0], parts[1]) != (_host(), _boot()) or not parts[1] or not parts[2].isdigit():
+    if (
+        len(parts) != 5
+        or (parts[0], parts[1]) != (_host(), _boot())
+        or not parts[1]
+        or not re.fullmatch("[0-9]{1,10}", parts[2])
+    ):
         return False
     number = int(parts[2])
     try:

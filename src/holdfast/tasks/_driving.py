@@ -128,6 +128,10 @@ async def drive_async(log: Log, script: Script[T]) -> T:
                 if cancelled:
                     raise _cancelled() from None
                 return cast("T", done.value)
+            except Exception as error:
+                if cancelled:  # the function in the thread failed, which is recorded; the caller was cancelled
+                    raise _cancelled() from error
+                raise
             try:
                 if cancelled and type(effect) is not Do:
                     raise _cancelled()
@@ -154,7 +158,10 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
                 return await awaitable
             import asyncio
 
-            return await asyncio.wait_for(awaitable, effect.timeout)
+            try:
+                return await asyncio.wait_for(awaitable, effect.timeout)
+            except asyncio.TimeoutError as error:
+                raise (error if isinstance(error, TimeoutError) else TimeoutError(str(error))) from None  # 3.10 has two
         finally:
             if token is not None:
                 frame.reset(token)

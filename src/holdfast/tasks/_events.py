@@ -129,6 +129,7 @@ class StepEvent(Event, frozen=True, omit_defaults=True):
     step: str
     args: str = ""
     nth: int = 0
+    beside: bool = False
     mode: str = ""
     kind: str = "tool"
     code: str = ""

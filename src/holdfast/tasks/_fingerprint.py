@@ -6,16 +6,19 @@ random salt of the task, so that a short argument cannot be guessed from it.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import msgspec
 
-_fast = msgspec.json.Encoder(order="deterministic", decimal_format="string")
+_fast = msgspec.msgpack.Encoder(order="deterministic", decimal_format="string")
 
 
 def fingerprint(salt: bytes, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -34,7 +37,7 @@ def _hook(value: object) -> object:
         return fingerprinted(value)
     dump = getattr(type(value), "model_dump", None)  # Pydantic
     if dump is not None:
-        return dump(value, mode="json")
+        return dump(value)  # not mode="json": that writes sets as lists, in the order of this process
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, complex):
@@ -44,10 +47,28 @@ def _hook(value: object) -> object:
     item = getattr(value, "item", None)
     if item is not None and type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return item()
+    if isinstance(value, str):
+        return [_type_of(value), str.__str__(value)]
+    if isinstance(value, int):
+        return [_type_of(value), int(value)]
+    if isinstance(value, functools.partial):
+        return ["partial", value.func, value.args, value.keywords]
+    if isinstance(value, type | FunctionType | BuiltinFunctionType | MethodType):
+        return ["named", getattr(value, "__module__", ""), value.__qualname__]
+    if isinstance(value, Mapping):
+        return [_type_of(value), dict(value)]
+    if isinstance(value, Sequence | deque):
+        return [_type_of(value), list(value)]
+    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        array: Any = value
+        return [str(array.dtype), list(array.shape), array.tobytes()]
+    if type(value).__module__ in ("fractions", "pydantic.networks", "pydantic_core._pydantic_core", "ipaddress"):
+        return [_type_of(value), str(value)]
     return _type_of(value)
 
 
-_encoder = msgspec.json.Encoder(order="deterministic", decimal_format="string", enc_hook=_hook)
+# Not JSON: there an infinite number is null, and bytes are text.
+_encoder = msgspec.msgpack.Encoder(order="deterministic", decimal_format="string", enc_hook=_hook)
 
 
 def _type_of(value: object) -> str:
@@ -69,6 +90,9 @@ def _plain(value: object, depth: int, above: set[int]) -> object:
         return sorted((_plain(item, depth + 1, above) for item in value), key=_fast.encode)
     if isinstance(value, Enum):
         return [_type_of(value), value.name]
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: getattr(value, field.name, None) for field in fields(value)}
+        return [_type_of(value), _plain(named, depth + 1, above)]
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) if -(1 << 63) <= value < 1 << 63 else hex(value)
     if isinstance(value, str):

@@ -25,7 +25,7 @@ class Step:
     """
 
     __slots__ = (
-        "_place", "args", "attempts", "blob", "blob_owner", "causes", "code", "cursor", "done", "doubt", "ended_at", "error", "how", "kind",
+        "_place", "args", "attempts", "beside", "blob", "blob_owner", "causes", "code", "cursor", "done", "doubt", "ended_at", "error", "how", "kind",
         "message", "mode", "model", "nth", "origin", "path", "progress_at", "result", "run", "started_at", "state", "total", "version",
     )  # fmt: skip
 
@@ -38,6 +38,7 @@ class Step:
         self.args = self.mode = self.code = self.message = ""
         # The arguments it was first started with, and which of the calls with them it was: what its idempotency key is made from.
         self.origin, self.nth = "", 0
+        self.beside = False  # another of its name was running
         self.kind, self.how = "tool", "ran"
         self.model: str | None = None
         self.attempts = 1
@@ -145,16 +146,17 @@ class State:
         self.plan = self.plans[event.id] = event.items
         self.plan_paths = {path: index for index, path in enumerate(paths_of(event.items))}
 
-    def _decided(self, _key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
-        self._note(self.decisions, version, at, event)
+    def _decided(self, key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
+        self._note(self.decisions, version, at, event, key == self.key)
 
-    def _discovered(self, _key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
-        self._note(self.discoveries, version, at, event)
+    def _discovered(self, key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
+        self._note(self.discoveries, version, at, event, key == self.key)
 
-    def _note(self, notes: list[Noted], version: int, at: float, event: ev.Noted) -> None:
+    def _note(self, notes: list[Noted], version: int, at: float, event: ev.Noted, own: bool) -> None:
         if event.id not in self.noted:
             self.noted.add(event.id)
-            notes.append(Noted(version, at, event.text, event.why, event.step))
+            # What a fork has from its parent comes first; versions of two streams cannot be compared.
+            notes.append(Noted(version if own else 0, at, event.text, event.why, event.step))
 
     def _left(self, _key: StreamKey, _version: int, _at: float, event: ev.Left) -> None:
         self.status, self.holder = "open", None
@@ -198,6 +200,7 @@ class State:
         if event.args:
             if not step.origin:
                 step.origin, step.nth = event.args, event.nth
+            step.beside = step.beside or event.beside
             step.args, step.mode, step.kind, step.code = event.args, event.mode, event.kind, event.code
             step.model = event.model
         return step

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 class Frame:
     """A task's block (`path` is "" and `run` None), or a step inside it."""
 
-    __slots__ = ("path", "run", "session", "task")
+    __slots__ = ("asking", "path", "run", "session", "task")
 
-    def __init__(self, task: Task | AsyncTask, session: Session, path: str = "", run: StepRun | None = None) -> None:
+    def __init__(
+        self, task: Task | AsyncTask, session: Session, path: str = "", run: StepRun | None = None, asking: bool = False
+    ) -> None:
+        self.asking = asking  # a check is asked: what it finds must be fresh, so nothing inside it is recorded
         self.task, self.session, self.path, self.run = task, session, path, run
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from .. import _operations as ops
@@ -68,15 +70,21 @@ def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, re
     )
 
 
+SETTLED: Final = ("completed", "resolved")
+
+
 def _find(state: State, name: str, run: int | None, *, retry: bool) -> Step:
     """The step that can be settled under a path or a name."""
     doubtful = [step for step in state.steps.values() if step.in_doubt(run)]
     if retry:
         doubtful += [step for step in state.steps.values() if step.state == "failed" and not step.doubt]
-    for step in doubtful:
+    # What was settled may be settled again: somebody may have been wrong, or given a result of another type.
+    settled = [step for step in state.steps.values() if (step.state, step.how) == SETTLED]
+    named = [step for step in doubtful if step.place.name == name]
+    for step in (*doubtful, *settled):
         if step.path == name:
             return step
-    named = [step for step in doubtful if step.place.name == name]
+    named = named or [step for step in settled if step.place.name == name]
     if len(named) == 1:
         return named[0]
     at_it = state.steps.get(name)
@@ -85,6 +93,19 @@ def _find(state: State, name: str, run: int | None, *, retry: bool) -> Step:
     there = ", ".join(repr(step.path) for step in (named or doubtful)[:10]) or "none"
     what = "several steps have that name" if named else "it has no such step in doubt"
     raise NotFound(f"{state.key}: {what}; to be settled: {there}")
+
+
+def give_up(key: StreamKey, holder: str, stamp: Stamp) -> Operation[None]:
+    """Give a task back that was claimed by somebody who was cut off before hearing of it."""
+    head = yield from ops.head(key)
+    if head is None or head.fields.owner != holder:
+        return
+    state = yield from load(key)
+    left = ev.new_event(ev.LEFT, ev.Left(why="interrupted"))
+    fields = Fields("open", head.fields.label)
+    yield from append_events(
+        key, [left], stamp, expected=state.version, fields=fields, incarnation=head.incarnation, exclusive=True
+    )
 
 
 def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Operation[None]:

@@ -1,22 +1,25 @@
 """Which recorded step a call is.
 
-A step is a path: its scope, its name, and a key or a number. With a key, the key is the identity. A plan's item is the next of its
-name that this run has not asked for. Any other call is the recorded step of its scope and name with the same arguments,
-whatever the order (so threads are stable); failing that, the next of that name that this run has not asked for.
+A step is a path: its scope, its name, and a key or a number. With a key, the key is the identity. A plan's item is the one that is
+equal, else the next of its name, that this run has not asked for. Any other call is the recorded step of its scope
+and name with the same arguments, whatever the order (so threads are stable); failing that, the next of that name that
+this run has not asked for, unless steps of that name ran beside each other: then it is a new one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import Any
 
 from ._fold import State, Step
-from ._paths import keyed, nth, numbered
+from ._paths import keyed, nth, numbered, place_of
+from ._view import PlanItem
 
 
 class _Siblings:
     """The steps without a key of one name in one scope. `path` is that of the first."""
 
-    __slots__ = ("by_args", "count", "first", "order", "path")
+    __slots__ = ("by_args", "count", "first", "order", "parallel", "path")
 
     def __init__(self, scope: str, name: str) -> None:
         self.path = numbered(scope, name)
@@ -24,6 +27,17 @@ class _Siblings:
         self.order: list[Step] = []
         self.first = 0
         self.by_args: dict[str, list[Step]] = {}
+        self.parallel = False
+
+
+class _Items:
+    """The items of one name in the plan; those before `first` are asked for."""
+
+    __slots__ = ("first", "paths")
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.paths: list[str] = []
 
 
 class _Calls:
@@ -43,8 +57,11 @@ class Matching:
         self._state = state
         self.asked: set[str] = set()
         self._siblings: dict[tuple[str, str], _Siblings] = {}
-        self._planned: dict[str, int] = {}
         self._calls: dict[tuple[str, str, str], _Calls] = {}
+        self._returned: dict[tuple[str, str, str], list[str]] = {}
+        self._numbers: dict[str, int] = {}
+        self._plan: dict[str, int] = {}
+        self._items: dict[str, _Items] = {}
         self._remember(state.steps.values())
 
     def _remember(self, steps: Iterable[Step]) -> None:
@@ -57,6 +74,7 @@ class Matching:
                     same = found[scope, name] = _Siblings(scope, name)
                 same.count = max(same.count, number)
                 same.order.append(step)
+                same.parallel = same.parallel or step.beside
                 self._calls.setdefault((scope, name, step.origin), _Calls()).taken.add(step.nth)
         for same in found.values():
             same.order.sort(key=lambda step: step.place.number)
@@ -68,10 +86,10 @@ class Matching:
         """A step is tried again: what was asked for inside it is there to be asked for again, unless it still runs."""
         inside = scope + "/"
         self.asked = {path for path in self.asked if not path.startswith(inside) or path in running}
-        for place in [place for place in self._siblings if place[0] == scope or place[0].startswith(inside)]:
-            del self._siblings[place]
-        for call in [call for call in self._calls if call[0] == scope or call[0].startswith(inside)]:
-            del self._calls[call]
+        known: tuple[dict[Any, Any], ...] = (self._siblings, self._calls, self._returned)
+        for places in known:
+            for place in [place for place in places if place[0] == scope or place[0].startswith(inside)]:
+                del places[place]
         self._remember([step for path, step in self._state.steps.items() if path.startswith(inside)])
 
     def by_key(self, scope: str, name: str, key: str) -> str:
@@ -79,53 +97,86 @@ class Matching:
         self.asked.add(path)
         return path
 
-    def item(self, name: str) -> str | None:
-        """The path of the plan's next item of that name, None if there is none left."""
-        if not self._state.plan_paths:
+    def item(self, name: str, item: PlanItem) -> str | None:
+        """The path of an item of the plan; None if none of that name is left."""
+        if self._state.plan_paths is not self._plan:
+            self._plan, self._items = self._state.plan_paths, {}
+            for path in self._plan:
+                self._items.setdefault(place_of(path).name, _Items()).paths.append(path)
+        items = self._items.get(name)
+        if items is None:
             return None
-        path = self._next_item(name)
-        if path is not None:
-            self.asked.add(path)
+        while items.first < len(items.paths) and items.paths[items.first] in self.asked:
+            items.first += 1
+        found = None
+        for index in range(items.first, len(items.paths)):
+            path = items.paths[index]
+            if path not in self.asked:
+                if self._state.plan[self._plan[path]] == item:
+                    found = path
+                    break
+                found = found or path
+        if found is not None:
+            self.asked.add(found)
+        return found
+
+    def by_args(self, scope: str, name: str, args: str) -> str:
+        """The path of a call."""
+        path = self._known(scope, name, args) or self._new(scope, name, args)
+        self.asked.add(path)
         return path
 
-    def _next_item(self, name: str) -> str | None:
-        number = self._planned.get(name, 1)
-        while (path := numbered("", name, number)) in self.asked:
-            number += 1
-        self._planned[name] = number
-        return path if path in self._state.plan_paths else None
+    def _new(self, scope: str, name: str, args: str) -> str:
+        """The path of a step that is not recorded."""
+        same = self._siblings[scope, name]
+        while True:
+            same.count += 1
+            path = nth(same.path, same.count)
+            if path not in self.asked and path not in self._plan:
+                self._numbers[path] = self._number(scope, name, args)
+                return path
 
-    def by_args(self, scope: str, name: str, args: str) -> tuple[str, bool]:
-        """The path of a call, and whether it was recorded with these arguments (or is new)."""
+    def _known(self, scope: str, name: str, args: str) -> str | None:
+        """The path of a recorded step that a call is, or of one that was given back."""
+        returned = self._returned.get((scope, name, args))
+        while returned:
+            if (path := returned.pop()) not in self.asked:
+                return path
         same = self._siblings.get((scope, name))
         if same is None:
             same = self._siblings[scope, name] = _Siblings(scope, name)
         recorded = same.by_args.get(args)
         while recorded:
-            step = recorded.pop()
-            if step.path not in self.asked:
-                self.asked.add(step.path)
-                return step.path, True
-        while same.first < len(same.order):
-            step = same.order[same.first]
+            if (path := recorded.pop().path) not in self.asked:
+                return path
+        while not same.parallel and same.first < len(same.order):
+            path = same.order[same.first].path
             same.first += 1
-            if step.path not in self.asked:
-                self.asked.add(step.path)
-                return step.path, False
-        while True:
-            same.count += 1
-            path = nth(same.path, same.count)
             if path not in self.asked:
-                self.asked.add(path)
-                return path, True
+                return path
+        return None
 
-    def nth(self, scope: str, name: str, args: str) -> int:
+    def _number(self, scope: str, name: str, args: str) -> int:
         """Which of the calls with these arguments a new step is: the first number that none has yet."""
         calls = self._calls.setdefault((scope, name, args), _Calls())
         while calls.first_free in calls.taken:
             calls.first_free += 1
         calls.taken.add(calls.first_free)
         return calls.first_free
+
+    def number_of(self, path: str) -> int:
+        """Which of the calls with its arguments a step is that is not recorded yet."""
+        return self._numbers.get(path, 0)
+
+    def give_back(self, scope: str, name: str, args: str, path: str) -> None:
+        """A call was refused, cut off, or nobody knows what it did: the next one with these arguments is that step again."""
+        step = self._state.steps.get(path)
+        if step is not None and step.state == "failed" and not step.doubt:
+            return  # a failure that is known: the next call is another step
+        self.asked.discard(path)
+        if name in self._items:
+            self._items[name].first = 0
+        self._returned.setdefault((scope, name, args), []).append(path)
 
     def unasked(self) -> list[str]:
         """Recorded steps that this run has not asked for, leaving out those inside a step that was not run again."""

@@ -39,9 +39,10 @@ class StepRun:
 
     def __init__(self, session: Session, call: StepCall) -> None:
         self._session, self._call = session, call
-        self.path, self.name, self.attempt = call.path, call.name, 1
+        self.path, self.scope, self.name, self.attempt = call.path, call.scope, call.name, 1
         kept = call.record.cursor if call.record is not None and call.is_about(call.record) else None
         self._since = time.time()
+        self.beside = False  # whether another of its name runs
         self.identity: tuple[str, ...] = ()  # kept: what the step began may go on after its end, and ask for its key
         self.awaited = False  # whether it is an async function that runs
         self.worker: asyncio.Task[Any] | None = None  # in which it runs, in an async task
@@ -77,7 +78,7 @@ class StepRun:
         if change is None:
             return Saved()
         operation = self._session.put([change], new_stamp())
-        if not self.awaited:
+        if not (self.awaited and _in_event_loop()):
             ops.run(self._session.log, operation)
             self.was_saved(change)
             return Saved()
@@ -103,6 +104,7 @@ class StepRun:
             self.path,
             args=call.fingerprint,
             nth=call.nth,
+            beside=self.beside,
             mode=options.mode,
             kind=options.kind,
             code=call.declared.code,
@@ -126,3 +128,13 @@ class StepRun:
     def forget(self) -> None:
         """There is nothing more to save: the step has ended."""
         self._unsaved = None
+
+
+def _in_event_loop() -> bool:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -26,12 +26,13 @@ from . import _events as ev
 from ._driving import Call, Do, Script, Sleep
 from ._fingerprint import fingerprint
 from ._fold import Step as Record
+from ._fold import name_of
 from ._frames import Frame
 from ._loading import result_bytes
 from ._progress import StepRun
 from ._session import Change, Session
 from ._steps import KEY_PARAMETER, Step, as_key, is_async
-from ._view import Drift
+from ._view import Drift, PlanItem
 
 if TYPE_CHECKING:
     from ._task import AsyncTask, Task
@@ -46,22 +47,29 @@ class StepCall:
     """One call of a step: what is asked for, where, and with which arguments."""
 
     def __init__(
-        self, session: Session, declared: Step[Any, Any], scope: str, name: str, args: Any, kwargs: Mapping[str, Any]
+        self,
+        session: Session,
+        declared: Step[Any, Any],
+        scope: str,
+        item: PlanItem,
+        args: Any,
+        kwargs: Mapping[str, Any],
     ) -> None:
-        self.session, self.declared, self.scope, self.name = session, declared, scope, name
+        self.session, self.declared, self.scope, self.item = session, declared, scope, item
+        self.name = name_of(item)
         self.args, self.kwargs = (*declared.owner, *args), dict(kwargs)
         arguments = declared.bound(self.args, kwargs)
         self.gives_key = declared.takes_key and KEY_PARAMETER not in arguments
         if KEY_PARAMETER in arguments and declared.takes_key:
             arguments = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
-        self.fingerprint = fingerprint(session.salt, (), arguments)
+        self.fingerprint = fingerprint(session.salt, declared.around, arguments)
         model = arguments.get("model", declared.default_model)
         self.model = model if isinstance(model, str) and declared.options.kind == "model" else None
         self.key = declared.key
         if self.key is None and declared.options.key is not None:
             self.key = as_key(declared.options.key(*self.args, **self.kwargs))
-        self.same = True
-        self.path, self.by_identity = self._find()
+        self.returns = declared.returns  # resolved here: not after the work is done
+        self._find()
         self.identity = self._identity()
 
     def _identity(self) -> tuple[str, ...]:
@@ -73,30 +81,31 @@ class StepCall:
         origin = self.record.origin if self.record is not None else self.fingerprint
         return (self.name, "arguments", origin, str(self.nth))
 
-    def _find(self) -> tuple[str, bool]:
+    def _find(self) -> None:
         session = self.session
         with session.lock:
             matching = session.matching
+            self.by_identity = True
             if self.key is not None:
-                path, by_identity = matching.by_key(self.scope, self.name, self.key), True
-            elif not self.scope and (item := matching.item(self.name)) is not None:
-                path, by_identity = item, True
+                self.path = matching.by_key(self.scope, self.name, self.key)
+            elif not self.scope and (item := matching.item(self.name, self.item)) is not None:
+                self.path = item
             else:
-                path, self.same = matching.by_args(self.scope, self.name, self.fingerprint)
-                by_identity = False
-            if path in session.running:
+                self.path = matching.by_args(self.scope, self.name, self.fingerprint)
+                self.by_identity = False
+            if self.path in session.running:
                 raise RuntimeError(
-                    f"step {path!r} is running already; two calls with one key are one step: await the first"
+                    f"step {self.path!r} is running already; two calls with one key are one step: await the first"
                 )
-            self.record: Record | None = session.state.steps.get(path)
-            self.nth = 0
-            if self.record is not None:
-                self.nth = self.record.nth
-            elif not by_identity:
-                self.nth = matching.nth(self.scope, self.name, self.fingerprint)
-        if self.record is not None and self.record.args != self.fingerprint:
-            self.same = False
-        return path, by_identity
+            self.record: Record | None = session.state.steps.get(self.path)
+            self.version = 0 if self.record is None else self.record.version
+            self.nth = matching.number_of(self.path) if self.record is None else self.record.nth
+        self.same = self.record is None or self.record.args == self.fingerprint
+
+    def give_back(self) -> None:
+        """This call gave nothing: the next one with these arguments is this step again."""
+        with self.session.lock:
+            self.session.matching.give_back(self.scope, self.name, self.fingerprint, self.path)
 
     def is_about(self, record: Record) -> bool:
         """Whether how far an unfinished step had got, or why it failed, says anything of this call. With other arguments it does not."""
@@ -127,21 +136,36 @@ class StepCall:
         return StepInDoubt(str(self.session.key), step=self.path, why=why)
 
 
+class _Overtaken(Exception):
+    """Another thread has run this very step meanwhile."""
+
+
 def run_step(
     session: Session,
     task: Task | AsyncTask,
     declared: Step[Any, Any],
     scope: str,
-    name: str,
+    item: PlanItem,
     args: Any,
     kwargs: Mapping[str, Any],
 ) -> Script[Any]:
     """The result of a step: the recorded one, or that of running it."""
     session.check_here()
-    if session.unsure:
-        yield Do(session.catch_up)
-    call = StepCall(session, declared, scope, name, args, kwargs)
-    record = call.record
+    while True:
+        if session.unsure:
+            yield Do(session.catch_up)
+        call = StepCall(session, declared, scope, item, args, kwargs)
+        try:
+            return (yield from _result(call, task))
+        except _Overtaken:
+            continue
+        except BaseException:
+            call.give_back()
+            raise
+
+
+def _result(call: StepCall, task: Task | AsyncTask) -> Script[Any]:
+    session, record = call.session, call.record
     if record is not None and record.state == "completed":
         if call.same or not _must_rerun(call, record):
             return (yield from _recorded(call, record))
@@ -177,7 +201,7 @@ def _recorded(call: StepCall, record: Record) -> Script[Any]:
     if record.blob is not None:
         raw = yield Do(lambda: result_bytes(call.session.state, record))
     try:
-        return decode_as(raw, declared.returns)
+        return decode_as(raw, call.returns)
     except Undecodable as error:
         raise SchemaMismatch(
             str(call.session.key), version=record.version, type=f"step {call.path}", what=str(error)
@@ -201,11 +225,12 @@ class _Running:
     def __init__(self, call: StepCall, task: Task | AsyncTask) -> None:
         self.call, self.session, self.options = call, call.session, call.declared.options
         self.run = StepRun(call.session, call)
-        self.frame = Frame(task, call.session, call.path, self.run)
+        self.task, self.frame = task, Frame(task, call.session, call.path, self.run)
 
     def script(self, ask_first: bool = False) -> Script[Any]:
         session, path = self.session, self.call.path
-        session.begin(self.run, self.call.scope, self.call.identity)
+        if not session.begin(self.run, self.call):
+            raise _Overtaken
         try:
             if ask_first:
                 found = yield from self._ask()
@@ -263,7 +288,7 @@ class _Running:
 
     def _stored(self, value: object) -> tuple[bytes, Any]:
         """A result as it is stored, and as it comes back: the first run sees what all later ones will see."""
-        declared = self.call.declared.returns
+        declared = self.call.returns
         try:
             return there_and_back(value, declared)
         except NotSerializable as error:
@@ -277,17 +302,18 @@ class _Running:
         call, check = self.call, self.options.check
         assert check is not None
         awaits = self.run.awaited = is_async(check)
+        frame = Frame(self.task, self.session, call.path, self.run, asking=True)
         try:
-            found = yield Call(check, call.args, call.kwargs, self.frame, awaits)
+            found = yield Call(check, call.args, call.kwargs, frame, awaits)
             if hasattr(found, "__await__"):
-                found = yield from awaited(self.session, found, self.frame)
+                found = yield from awaited(self.session, found, frame)
         except PASSING:
             raise
         except Exception as error:
             raise call.in_doubt(f"is in doubt, and its check failed with {type(error).__name__}") from error
         if found is None:
             return None
-        returns = call.declared.returns
+        returns = call.returns
         if type(found) is bool and returns not in (bool, None, type(None)):
             # "to in sent" is what anybody writes first; taken for a result, its False would mean: done.
             raise call.in_doubt(

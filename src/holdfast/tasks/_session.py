@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ._progress import StepRun
+    from ._running import StepCall
 
 LAZY_SECONDS: Final = 1.0
 """The start of an ordinary step is written with the next append, or after this time."""
@@ -60,6 +61,7 @@ class Session:
         self.matching = Matching(state)
         self.running: dict[str, StepRun] = {}
         self._identities: dict[str, tuple[str, ...]] = {}
+        self._busy: dict[tuple[str, str], int] = {}  # how many steps of a name run in a scope
         self._tell: Callable[[], object] | None = None
         self.over: HoldfastError | None = None
         """Why this holder can write no more."""
@@ -117,21 +119,27 @@ class Session:
         """What a running step is, from the outermost inwards."""
         return self._identities.get(path, ())
 
-    def begin(self, run: StepRun, scope: str, what: tuple[str, ...]) -> None:
-        """A step runs. One at a time: two calls with one key are one step."""
+    def begin(self, run: StepRun, call: StepCall) -> bool:
+        """A step runs. False if it was run since the call was made: two calls with one key are one step."""
         with self.lock:
-            if run.path in self.running:
-                raise RuntimeError(f"step {run.path!r} is running already; two calls with one key are one step")
+            known = self.state.steps.get(run.path)
+            if run.path in self.running or (0 if known is None else known.version) != call.version:
+                return False
             self.running[run.path] = run
+            busy = self._busy.get((call.scope, call.name), 0)
+            self._busy[call.scope, call.name] = busy + 1
+            run.beside = busy > 0
             if self.asynchronous:
                 run.worker = _current_worker()
-            run.identity = self._identities[run.path] = (*self.identity(scope), *what)
+            run.identity = self._identities[run.path] = (*self.identity(call.scope), *call.identity)
+        return True
 
     def end(self, run: StepRun) -> None:
         """A step runs no longer."""
         with self.lock:
             self.running.pop(run.path, None)
             self._identities.pop(run.path, None)
+            self._busy[run.scope, run.name] -= 1
             if not self.running and self._tell is not None:
                 self._tell()
 
@@ -192,7 +200,13 @@ class Session:
                 began = time.monotonic()
                 try:
                     answer = yield from append_events(
-                        self.key, sealed, stamp, seen=self.seen, fields=renewal, incarnation=self.incarnation
+                        self.key,
+                        sealed,
+                        stamp,
+                        seen=self.seen,
+                        fields=renewal,
+                        incarnation=self.incarnation,
+                        exclusive=fields is not None,  # an end: nothing of this process may slip in behind it
                     )
                     break
                 except Conflict:
@@ -208,6 +222,8 @@ class Session:
         with self.lock:
             if renewal is not None:
                 self.renewed_at = began
+                if answer.now:
+                    self._clock = answer.now - time.monotonic()
             for version, (name, event) in enumerate(everything, answer.first):
                 self._fold(version, stamp.at, name, event)
         return answer
@@ -240,6 +256,8 @@ class Session:
                     self._fold(stored.version, stored.envelope.at, name, event)
             after = page[-1].version
         self.unsure = False
+        if self.state.holder is None and not self.state.ended and self.over is None:
+            raise self._end(NoTask(f"the block of {self.key} was left; open it again to go on"))
         if self.state.ended and self.over is None:
             raise self._end(TaskEnded(str(self.key), status=self.state.status))
 

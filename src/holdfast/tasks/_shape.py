@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any, Final
 
@@ -120,7 +121,14 @@ class Shape:
         if outside is not None and outside.session.key == self._key and outside.session.log is self._log:
             raise RuntimeError(f"this code runs inside {self._key} already; it would wait for itself")
         holder = new_holder()
-        claim: Claim = yield from enter(self._key, self._wanted, holder)
+        try:
+            claim: Claim = yield from enter(self._key, self._wanted, holder)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:  # cut off, perhaps after it was claimed: nobody would give it back
+            stamp = new_stamp()
+            yield Do(lambda: _lifecycle.give_up(self._key, holder, stamp))
+            raise
         self._session = Session(
             self._log, claim.state, claim.incarnation, holder, self._wanted.lease, claim.now, self._asynchronous
         )
@@ -142,8 +150,11 @@ class Shape:
             self._warned = False
         except LeaseLost:
             logger.warning("the hold on %s was lost; its work in this process ends with the next write", self._key)
-        except TaskEnded:
-            logger.info("%s was cancelled; its work in this process ends with the next write", self._key)
+        except TaskEnded as ended:
+            if ended.status == "cancelled":
+                logger.info("%s was cancelled; its work in this process ends with the next write", self._key)
+        except NoTask:
+            pass  # it was left a moment ago
         except HoldfastError as error:
             if not self._warned:  # once, not every second while the engine is away
                 logger.warning("the lease on %s could not be renewed (%s)", self._key, type(error).__name__)
@@ -174,7 +185,10 @@ class Shape:
 
     def _outside_again(self) -> None:
         """The block is left, however that went."""
-        frame.set(self._outside)
+        outside = self._outside
+        while outside is not None and isinstance(outside.session.over, NoTask):  # blocks may be left in another order
+            outside = outside.task._outside
+        frame.set(outside)
         session = self._held()
         self._log.heartbeat.release(session.holder)
         if self._guarded:
@@ -231,7 +245,7 @@ class Shape:
     @property
     def plan(self) -> list[PlanItem]:
         """All items of the plan, done or not."""
-        return list(self._held().state.plan)
+        return deepcopy(self._held().state.plan)
 
     @property
     def result(self) -> Any:
@@ -268,7 +282,7 @@ class Shape:
                         session.matching.asked.add(path)  # it was asked for, and is done
                     elif path not in given:
                         given.add(path)
-                        item = state.plan[places[path]]
+                        item = deepcopy(state.plan[places[path]])
             if item is None:
                 return
             yield item
@@ -285,37 +299,43 @@ class Shape:
         item = name_of(name) if isinstance(name, str) or ev.is_plan_item(name) else None  # type: ignore[arg-type]
         if item is None:
             raise TypeError("a step's name is text, or an item of the plan")
-        return self._calling(as_step(fn), self._scope(), checked_id(item, "a step's name"), args, kwargs)
+        checked_id(item, "a step's name")
+        return self._calling(as_step(fn), self._scope(), name, args, kwargs)  # type: ignore[arg-type]  # it is an item
 
     def _calling(
-        self, declared: Step[Any, Any], scope: str, name: str, args: Any, kwargs: Mapping[str, Any]
+        self, declared: Step[Any, Any], scope: str, item: PlanItem, args: Any, kwargs: Mapping[str, Any]
     ) -> Script[Any]:
         session = self._held()
+        inside = current_frame()
+        if inside is not None and inside.asking and not declared.options.mode:
+            return self._value(declared.fn, (*declared.owner, *args), kwargs)
         if declared.is_async and not self._asynchronous:
             raise TypeError(
                 f"{declared.name!r} is async and this task is not; open it with `async with store.aio.task(…)`"
             )
-        return run_step(session, self, declared, scope, name, args, kwargs)  # type: ignore[arg-type]  # a Task or an AsyncTask
+        return run_step(session, self, declared, scope, item, args, kwargs)  # type: ignore[arg-type]  # a Task or an AsyncTask
 
     # -- the plan ----------------------------------------------------------------------------------
 
     def _planning(self, given: Any, args: Any, kwargs: Mapping[str, Any], again: bool) -> Script[list[PlanItem]]:
         session = self._held()
         session.check_here()
+        if session.unsure:
+            yield Do(session.catch_up)
         plan_id = FIRST_PLAN
         if again:
             asked = (args, kwargs) if callable(given) else ((given,), {})
             said = fingerprint(session.salt, *asked)
             plan_id = f"{said}/{session.count(self._scope(), ('replan', said))}"
         if plan_id in session.state.plans:
-            return list(session.state.plans[plan_id])
+            return deepcopy(session.state.plans[plan_id])
         session.check()
         items = as_plan((yield from self._value(given, args, kwargs)))
         if again:
             items = self._merged(session, items)
         planned = ev.Planned(plan_id, items)
         yield Do(lambda: session.put([(ev.PLANNED, planned)], new_stamp()))
-        return list(items)
+        return deepcopy(items)
 
     def _merged(self, session: Session, items: list[PlanItem]) -> list[PlanItem]:
         """A new plan: finished items stay, where they are in the new list or else before it."""
@@ -365,6 +385,8 @@ class Shape:
         session.check_here()
         scope = self._scope()
         said = fingerprint(session.salt, (name, scope, text, why), {})
+        if session.unsure:
+            yield Do(session.catch_up)
         note_id = f"{said}/{session.count(scope, (name, said))}"
         if note_id not in session.state.noted:
             noted = ev.Noted(note_id, text, why, scope)
@@ -418,6 +440,12 @@ class Shape:
         if session is not None and session.is_here() and not session.opened_ended:
             session.state.status = "cancelled"
             self._ended(session, "cancelled")
+
+    def _deleted(self) -> None:
+        """The task was deleted: inside its block there is nothing to give back."""
+        session = self._session
+        if session is not None and session.is_here():
+            self._ended(session, "deleted")
 
     def _ended(self, session: Session, status: str) -> None:
         self._log.heartbeat.release(session.holder)

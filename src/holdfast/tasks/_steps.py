@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_type_hints, overload
 
@@ -53,7 +54,7 @@ class Step(Generic[P, R]):
         self.key: str | None = None
         self.owner: tuple[object, ...] = ()
         self.is_async = is_async(fn)
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())
         try:
             self.signature: inspect.Signature | None = inspect.signature(fn)
         except (TypeError, ValueError):  # some builtins have none
@@ -65,6 +66,8 @@ class Step(Generic[P, R]):
         model = parameters.get("model")
         self.default_model = model.default if model is not None and isinstance(model.default, str) else None
         self.code = code_digest(fn)
+        self.around = _around(fn)
+        """What the function brings along: its object, or what it was partially called with. Part of its arguments."""
         self._returns = options.returns
         _refuse_what_cannot_work(self)
         try:
@@ -201,6 +204,16 @@ def _simple(signature: inspect.Signature | None) -> tuple[tuple[str, ...], int] 
     return tuple(signature.parameters), sum(each.default is inspect.Parameter.empty for each in parameters)
 
 
+def _around(fn: Callable[..., Any]) -> tuple[object, ...]:
+    found: list[object] = []
+    while isinstance(fn, functools.partial):
+        found += [fn.args, fn.keywords]
+        fn = fn.func
+    if inspect.ismethod(fn):
+        found.append(fn.__self__)
+    return tuple(found)
+
+
 def _annotated(fn: Callable[..., Any]) -> Any:
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -208,7 +221,13 @@ def _annotated(fn: Callable[..., Any]) -> Any:
     is_function = inspect.isroutine(fn) or inspect.isclass(fn) or hasattr(fn, "__wrapped__")
     holder: Any = fn if is_function else type(fn).__call__
     try:
-        hints: Mapping[str, Any] = get_type_hints(holder)
+        told = inspect.unwrap(holder)
+        told = getattr(told, "__func__", told)
+        # That one alone: others may name what is imported for type checkers only.
+        only = types.SimpleNamespace(
+            __annotations__={"return": getattr(told, "__annotations__", {}).get("return", Any)}
+        )
+        hints: Mapping[str, Any] = get_type_hints(only, globalns=getattr(told, "__globals__", {}))
     except NameError:
         raise
     except Exception:  # annotations that are no types
@@ -254,6 +273,8 @@ class _Decorator:
         self._options = options
 
     def __call__(self, fn: Callable[P, R]) -> Step[P, R]:
+        if isinstance(fn, Step):
+            fn = fn.fn  # other options for the same function
         step = Step(fn, self._options)
         same = registered.get(step.name, step.code) == step.code
         registered[step.name] = step.code if same else ""  # two functions of one name: nothing can be compared

@@ -149,7 +149,9 @@ class Task(Shape):
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the task and what it holds, and free its id; False if there was none. `HasForks` if others begin with it."""
         stamp = new_stamp()
-        return self._settle(lambda: _lifecycle.delete(self._key, stamp, reason))
+        deleted = self._settle(lambda: _lifecycle.delete(self._key, stamp, reason))
+        self._deleted()
+        return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
         return drive(self._log, self._calling(step, frame.path, step.name, args, kwargs))
@@ -259,7 +261,9 @@ class AsyncTask(Shape):
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Task.delete`, awaited."""
         stamp = new_stamp()
-        return await self._settle(lambda: _lifecycle.delete(self._key, stamp, reason))
+        deleted = await self._settle(lambda: _lifecycle.delete(self._key, stamp, reason))
+        self._deleted()
+        return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
         if not step.is_async and _in_event_loop():
