@@ -185,10 +185,11 @@ class Shape:
 
     def _outside_again(self) -> None:
         """The block is left, however that went."""
-        outside = self._outside
+        found, outside = frame.get(), self._outside
         while outside is not None and isinstance(outside.session.over, NoTask):  # blocks may be left in another order
             outside = outside.task._outside
-        frame.set(outside)
+        if found is not None and found.session is self._session:
+            frame.set(outside)
         session = self._held()
         self._log.heartbeat.release(session.holder)
         if self._guarded:
