@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -598,3 +600,39 @@ def test_code_that_outlives_the_block_is_refused_instead_of_run_unrecorded(store
 
     asyncio.run(main())
     assert ran == []
+
+
+def test_a_killed_process_that_nobody_has_asked_for_yet_is_dead(tmp_path: Path) -> None:
+    path = str(tmp_path / "agents.db")
+    program = "import os, sys, holdfast; holdfast.open(sys.argv[1]).task('t').__enter__(); os.kill(os.getpid(), 9)"
+    killed = subprocess.Popen([sys.executable, "-c", program, path])
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    try:
+        with holdfast.open(path) as store, store.task("t", wait=0) as task:
+            assert task.resumed
+    finally:
+        killed.wait()
+
+
+def test_what_was_asked_for_in_threads_may_come_in_another_order_even_if_it_never_overlapped(store: Store) -> None:
+    with store.task("t") as task:
+        alone = threading.Thread(target=task.step, args=("work", str, "b"))
+        alone.start()
+        alone.join()
+    with store.task("t") as task:
+        assert [task.step("work", str, item) for item in ("a", "b")] == ["a", "b"]
+        assert [step.path for step in task.view().steps] == ["work", "work#2"]
+
+
+def test_a_former_holder_says_nothing_more_in_its_conversation(store: Store) -> None:
+    def takeover() -> None:
+        with store.task("t", wait=5) as other:
+            other.conversation("c").append({"role": "user", "content": "mine"})
+
+    with pytest.raises(holdfast.LeaseLost), store.task("t", lease=0.2) as task:
+        chat = task.conversation("c")
+        store._log.heartbeat.release(task._held().holder)  # as if this process had been stopped
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(takeover).result()
+        chat.append({"role": "user", "content": "too late"})
+    assert [message["content"] for message in store.conversation("c").messages()] == ["mine"]

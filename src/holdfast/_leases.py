@@ -43,7 +43,7 @@ RENEWALS: Final = 3
 
 def new_holder() -> str:
     """A name for one holder, from which others on this machine can tell whether its process is alive."""
-    return "/".join((_host(), _boot(), str(os.getpid()), _started(os.getpid()), id_texts(new_id(), 1)[0]))
+    return "/".join((_host(), _boot(), str(os.getpid()), _stat(os.getpid())[1], id_texts(new_id(), 1)[0]))
 
 
 def is_dead(holder: str) -> bool:
@@ -63,8 +63,9 @@ def is_dead(holder: str) -> bool:
         return True
     except (OSError, OverflowError):
         return False
-    started = _started(number)
-    return bool(started and parts[3] and started != parts[3])
+    state, started = _stat(number)
+    # A zombie does nothing any more: it was killed, and its parent has not asked for it yet.
+    return state in ("Z", "X") or bool(started and parts[3] and started != parts[3])
 
 
 @lru_cache(1)
@@ -82,12 +83,13 @@ def _boot() -> str:
         return ""
 
 
-def _started(process: int) -> str:
-    """When a process was started, in the kernel's count; empty where it does not say."""
+def _stat(process: int) -> tuple[str, str]:
+    """In what state a process is, and when it was started, in the kernel's count; empty where it does not say."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return facts[0], facts[19]
     except (OSError, IndexError):
-        return ""
+        return "", ""
 
 
 class Heartbeat:

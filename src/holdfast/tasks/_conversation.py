@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .. import _operations as ops
 from .._log import Log
 from ..backends import Appended, StreamKey
 from ..conversations import AsyncConversation, Conversation
@@ -49,6 +50,8 @@ class TaskConversation(_InTask, Conversation):
     ) -> Appended:
         """`Conversation.append`; without an `id` of yours, one is made from the place in the task and the content."""
         chosen = id or self._id_for(messages, if_version, meta, pin)
+        if self._session.is_stale():
+            ops.run(self._log, self._session.catch_up())
         return super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
 
     def _held_by(self, holder: str) -> TaskConversation:
@@ -72,6 +75,8 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
     ) -> Appended:
         """`TaskConversation.append`, awaited."""
         chosen = id or self._id_for(messages, if_version, meta, pin)
+        if self._session.is_stale():
+            await ops.run_async(self._log, self._session.catch_up())
         return await super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
 
     def _held_by(self, holder: str) -> AsyncTaskConversation:

@@ -100,11 +100,10 @@ def give_up(key: StreamKey, holder: str, stamp: Stamp) -> Operation[None]:
     head = yield from ops.head(key)
     if head is None or head.fields.owner != holder:
         return
-    state = yield from load(key)
     left = ev.new_event(ev.LEFT, ev.Left(why="interrupted"))
     fields = Fields("open", head.fields.label)
     yield from append_events(
-        key, [left], stamp, expected=state.version, fields=fields, incarnation=head.incarnation, exclusive=True
+        key, [left], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
     )
 
 

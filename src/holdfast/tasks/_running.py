@@ -152,7 +152,7 @@ def run_step(
     """The result of a step: the recorded one, or that of running it."""
     session.check_here()
     while True:
-        if session.unsure:
+        if session.is_stale():
             yield Do(session.catch_up)
         call = StepCall(session, declared, scope, item, args, kwargs)
         try:

@@ -62,6 +62,8 @@ class Session:
         self.running: dict[str, StepRun] = {}
         self._identities: dict[str, tuple[str, ...]] = {}
         self._busy: dict[tuple[str, str], int] = {}  # how many steps of a name run in a scope
+        # Where the steps of a scope are asked for. Elsewhere too: then their order is a matter of chance.
+        self._places: dict[str, tuple[int, object]] = {}
         self._tell: Callable[[], object] | None = None
         self.over: HoldfastError | None = None
         """Why this holder can write no more."""
@@ -98,6 +100,10 @@ class Session:
         if self.over is not None:
             raise self.over
 
+    def is_stale(self) -> bool:
+        """Whether it must be asked if this is still the holder: the lease was not renewed in time, by our own clock."""
+        return self.unsure or (self.run is not None and time.monotonic() - self.renewed_at > self.lease)
+
     def check_here(self) -> None:
         """`check`, but for a task that had ended: what it did before is there to be read."""
         if not self.opened_ended:
@@ -128,11 +134,16 @@ class Session:
             self.running[run.path] = run
             busy = self._busy.get((call.scope, call.name), 0)
             self._busy[call.scope, call.name] = busy + 1
-            run.beside = busy > 0
             if self.asynchronous:
                 run.worker = _current_worker()
+            here = (threading.get_ident(), run.worker)
+            run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
             run.identity = self._identities[run.path] = (*self.identity(call.scope), *call.identity)
         return True
+
+    def entered_here(self) -> None:
+        """The block's own steps are asked for here."""
+        self._places[""] = (threading.get_ident(), _current_worker() if self.asynchronous else None)
 
     def end(self, run: StepRun) -> None:
         """A step runs no longer."""
@@ -140,6 +151,7 @@ class Session:
             self.running.pop(run.path, None)
             self._identities.pop(run.path, None)
             self._busy[run.scope, run.name] -= 1
+            self._places.pop(run.path, None)
             if not self.running and self._tell is not None:
                 self._tell()
 
@@ -256,6 +268,7 @@ class Session:
                     self._fold(stored.version, stored.envelope.at, name, event)
             after = page[-1].version
         self.unsure = False
+        self.renewed_at = max(self.renewed_at, time.monotonic() - self.lease / 2)  # it is ours; a renewal is due
         if self.state.holder is None and not self.state.ended and self.over is None:
             raise self._end(NoTask(f"the block of {self.key} was left; open it again to go on"))
         if self.state.ended and self.over is None:

@@ -138,6 +138,7 @@ class Shape:
         """From now on the running code is inside the task, and its lease is renewed."""
         session = self._held()
         self._outside = frame.get()
+        session.entered_here()
         frame.set(Frame(self, session))  # type: ignore[arg-type]  # a Task or an AsyncTask
         if not session.opened_ended:
             self._log.heartbeat.keep(session.holder, min(1.0, session.lease / RENEWALS), self._beat)

@@ -1,0 +1,389 @@
+"""Lives of the agent of thirty steps: forks of a prepared process, that end by kill -9 at a chosen place or a random time.
+
+A boundary is a place in an append of the agent: its name says what is appended, and where in the append it is. `main` (arguments:
+ENGINE VARIANT FOLDER WHAT) does one of three things and prints its findings as JSON, a line for each store that was judged:
+`each` kills one life at one boundary, for all of them; `relay` kills at every boundary that nobody has died at, also those that
+only a resumed run gets to, in one store; `random` (more arguments: KILLS SEED) kills at random times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast import Store
+from holdfast._codec import Undecodable
+from holdfast._events import open_plain
+from holdfast._log import Log
+from holdfast.backends import Append, Appended, Backend, Conflict
+from holdfast.backends.files import Disk, FilesBackend
+from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.errors import StepInDoubt
+
+from . import agent30
+from .agent30 import ID, World
+from .notes import read_notes
+from .points import die
+from .task_judge import Outcome, gathered, judge
+
+PLACES = {
+    "sqlite": ["before begin", "after insert", "before commit", "after commit"],
+    "files": ["before the append", "in the middle of the write", "after the append"],
+}
+LIFETIME_SECONDS = 60
+"""Longer than any life should take; then the alarm ends it, and the program fails."""
+KILLS_PER_STORE = 5
+
+
+class Finding(msgspec.Struct):
+    """What became of one store."""
+
+    what: str
+    problems: list[str]
+    kills: int = 0
+    in_flight: int = 0
+    """Kills that hit a step while it ran."""
+    settled: int = 0
+    checked: int = 0
+
+
+class Failed(Exception):
+    """A life did not end as it should."""
+
+
+class Life:
+    """Where one life is to end: at `target`, with `relay` wherever none has ended yet, else nowhere."""
+
+    def __init__(self, world: World, target: str | None = None, past: set[str] | None = None) -> None:
+        self.world, self.target, self.past = world, target, past
+
+    def is_due(self, place: str, names: Sequence[str]) -> bool:
+        """Whether to end at this place in the append of these, which are stored together or not at all."""
+        boundaries = boundaries_of(place, names)
+        return self.target in boundaries or (self.past is not None and not self.past.issuperset(boundaries))
+
+    def at(self, place: str, names: Sequence[str]) -> None:
+        if self.is_due(place, names):
+            self.end(place, names)
+
+    def end(self, place: str, names: Sequence[str]) -> None:
+        self.world.note("dying", boundaries=boundaries_of(place, names))
+        die()
+
+
+class Rehearsal(Life):
+    """Ends nowhere, and notes every boundary that it passes."""
+
+    def is_due(self, place: str, names: Sequence[str]) -> bool:
+        for boundary in boundaries_of(place, names):
+            self.world.note("boundary", name=boundary)
+        return False
+
+
+def boundaries_of(place: str, names: Sequence[str]) -> list[str]:
+    return [f"{place}: {name}" for name in names]
+
+
+def names_of(batch: Sequence[Append]) -> list[str]:
+    return [_name(append) for append in batch]
+
+
+def _name(append: Append) -> str:
+    """What an append is about: its last event, because lazy ones come before it. The same in every run."""
+    if append.stream.kind == "conversation":
+        return f"message {append.expected + 1}"
+    try:
+        event = open_plain(append.records[-1][1])
+    except Undecodable:  # a large value
+        return f"{append.stream.kind} of {sum(len(body) for _, body in append.records)} bytes"
+    data = event.data if isinstance(event.data, dict) else {}
+    detail = [str(data[name]) for name in ("step", "how", "cursor", "text") if data.get(name) is not None]
+    if "/" in data.get("id", ""):
+        detail.append(data["id"].rpartition("/")[2])  # the n-th of its kind; what is before is a keyed hash
+    return " ".join([event.type, *detail])
+
+
+class MortalSQLite(SQLiteBackend):
+    """SQLite that may die in each append."""
+
+    def __init__(self, path: Path, life: Life) -> None:
+        self.life = life
+        self.names: list[str] = []
+        super().__init__(path)
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        self.names = names_of(batch)
+        try:
+            return super().append(batch)
+        finally:
+            self.names = []
+
+    def _begin(self, writer: Any) -> None:  # type: ignore[override]
+        self.life.at("before begin", self.names)
+        super()._begin(writer)
+        names, self.inserted = list(self.names), False
+
+        def on_change(operation: int, database: str, table: str, row: int) -> None:
+            if (operation, table) == (apsw.SQLITE_INSERT, "records") and not self.inserted:
+                self.inserted = True
+                self.life.at("after insert", names)
+
+        writer.connection.set_update_hook(on_change)
+
+    def _commit(self, writer: Any) -> None:  # type: ignore[override]
+        self.life.at("before commit", self.names)
+        super()._commit(writer)
+        self.life.at("after commit", self.names)
+
+
+class MortalDisk(Disk):
+    """Dies in the middle of the first write of an append."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.names: list[str] = []
+
+    def write(self, file: int, data: bytes | memoryview, offset: int) -> int:
+        names, self.names = self.names, []
+        if self.life.is_due("in the middle of the write", names):
+            super().write(file, data[: len(data) // 2], offset)
+            self.life.end("in the middle of the write", names)
+        return super().write(file, data, offset)
+
+
+class MortalFiles(FilesBackend):
+    """Files that may die in each append."""
+
+    def __init__(self, path: Path, life: Life) -> None:
+        self.life, self.mortal = life, MortalDisk(life)
+        super().__init__(path, disk=self.mortal)
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        names = names_of(batch)
+        self.life.at("before the append", names)
+        self.mortal.names = names
+        answers = super().append(batch)
+        self.life.at("after the append", names)
+        return answers
+
+
+class Place:
+    """A store, its world, and the lives that work on it."""
+
+    def __init__(self, engine: str, variant: str, folder: Path) -> None:
+        self.engine, self.variant, self.folder = engine, variant, folder
+        folder.mkdir()
+        self.world = World(folder / "world")
+
+    def backend(self, life: Life) -> Backend:
+        if self.engine == "sqlite":
+            return MortalSQLite(self.folder / "store.db", life)
+        return MortalFiles(self.folder / "store", life)
+
+    def notes(self) -> list[dict[str, Any]]:
+        return list(read_notes(self.folder / "world"))
+
+    def live(self, life: Life) -> None:
+        """One life, to the end of the task. What is in doubt is settled on the way, as a person would."""
+        with Store(Log(self.backend(life)), "default") as store:
+            while True:
+                try:
+                    if self.variant == "async":
+                        asyncio.run(agent30.run_async(store.aio, self.world))
+                    else:
+                        agent30.run(store, self.world)
+                    return
+                except StepInDoubt as doubt:
+                    self.world.note("doubt", pid=os.getpid(), step=doubt.step)
+                    settle(store, self.world)
+
+    def begin(self, life: Life) -> int:
+        """Begin a life, in a process of its own."""
+        process = os.fork()
+        if process:
+            return process
+        signal.alarm(LIFETIME_SECONDS)
+        code = 1
+        try:
+            self.live(life)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def ended(self, process: int) -> bool:
+        """Wait for the end of a life. Whether it was killed; whatever else it is but success, is an error."""
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code not in (0, -signal.SIGKILL):
+            raise Failed(f"a life ended with {code}")
+        if code:
+            # Not by itself before it dies: its other threads may do something more until it is dead.
+            self.world.note("kill", pid=process)
+        return code != 0
+
+    def to_the_end(self) -> None:
+        """A life that nobody disturbs."""
+        if self.ended(self.begin(Life(self.world))):
+            raise Failed("a life was killed by somebody else")
+
+    def judged(self, what: str, expected: Outcome) -> Finding:
+        """The judgement of one who was not there. The place is cleared."""
+        with Store(Log(self.backend(Life(self.world))), "default") as store:
+            evidence = gathered(store, self.notes())
+        running: dict[int, set[str]] = {}
+        kills = in_flight = 0
+        for note in evidence.notes:
+            if note["what"] == "run":
+                running.setdefault(note["by"], set()).add(note["step"])
+            elif note["what"] == "ack":
+                running.setdefault(note["by"], set()).discard(note["step"])
+            elif note["what"] == "kill":
+                kills, in_flight = kills + 1, in_flight + bool(running.get(note["pid"]))
+        settled = sum(event.type == "step.settled" for event in evidence.history)
+        checked = sum(
+            event.type == "step.completed" and event.data.get("how") == "checked" for event in evidence.history
+        )
+        finding = Finding(what, judge(evidence, expected), kills, in_flight, settled, checked)
+        self.clear()
+        return finding
+
+    def clear(self) -> None:
+        self.world.close()
+        shutil.rmtree(self.folder)
+
+
+def settle(store: Store, world: World) -> None:
+    """What a person does: look whether it was done, and say so."""
+    view = store.get_task(ID)
+    assert view is not None
+    for step in view.steps:
+        if step.in_doubt and step.mode == "once":
+            receipt = world.receipt(step=step.path)
+            if receipt is None:
+                store.resolve(ID, step.path, retry=True)
+            else:
+                store.resolve(ID, step.path, result=receipt)
+
+
+def rehearsed(engine: str, variant: str, folder: Path) -> tuple[Outcome, list[str], float]:
+    """An undisturbed run: what it comes to, the boundaries that it passes, and how long it takes.
+
+    In this process, so that all lives inherit what it has imported.
+    """
+    place = Place(engine, variant, folder / "rehearsal")
+    place.live(Rehearsal(place.world))
+    with Store(Log(place.backend(Life(place.world))), "default") as store:
+        expected = gathered(store, []).outcome
+    boundaries = [note["name"] for note in place.notes() if note["what"] == "boundary"]
+    assert {name.partition(": ")[0] for name in boundaries} == set(PLACES[engine])
+    place.clear()
+    times = []
+    for _ in range(3):
+        place = Place(engine, variant, folder / "rehearsal")
+        began = time.perf_counter()
+        place.to_the_end()
+        times.append(time.perf_counter() - began)
+        finding = place.judged("rehearsal", expected)
+        assert not finding.problems, finding.problems
+    return expected, boundaries, sorted(times)[1]
+
+
+def each(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
+    """One kill at each boundary, then a life that goes on to the end."""
+    expected, boundaries, _ = rehearsed(engine, variant, folder)
+    if variant == "async":  # half of them will do: the engine does not know the difference, and a relay stops at all
+        boundaries = [name for name in boundaries if name.startswith((PLACES[engine][0], PLACES[engine][-1]))]
+    double = [boundary for boundary, count in Counter(boundaries).items() if count > 1]
+    assert not double, f"several boundaries have one name: {double}"
+    ready()
+    for boundary in boundaries:
+        place = Place(engine, variant, folder / "store")
+        try:
+            if not place.ended(place.begin(Life(place.world, boundary))):
+                raise Failed("nobody died there")
+            place.to_the_end()
+        except Failed as failed:
+            yield Finding(boundary, [str(failed)])
+            place.clear()
+        else:
+            yield place.judged(boundary, expected)
+
+
+def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
+    """Kills at every boundary at which none has died, life after life, until one gets to the end."""
+    expected, boundaries, _ = rehearsed(engine, variant, folder)
+    ready()
+    place = Place(engine, variant, folder / "store")
+    past: set[str] = set()
+    while place.ended(place.begin(Life(place.world, past=past))):
+        died_at = [note["boundaries"] for note in place.notes() if note["what"] == "dying"][-1]
+        assert not past.issuperset(died_at), "a life was killed by somebody else"
+        past.update(died_at)
+    never = sorted(set(boundaries) - past)
+    finding = place.judged("relay", expected)
+    finding.problems += [f"nobody died {boundary}" for boundary in never if not _ended_otherwise(boundary, past)]
+    yield finding
+
+
+def _ended_otherwise(boundary: str, past: set[str]) -> bool:
+    """Whether it is the end of a step whose outcome had to be found out, and somebody died at that."""
+    settled = boundary.replace("step.completed", "step.settled")
+    return "step.completed" in boundary and bool({f"{boundary} checked", settled} & past)
+
+
+def at_random(engine: str, variant: str, folder: Path, kills: int, seed: str) -> Iterator[Finding]:
+    """Kills at random times, a few for each store."""
+    expected, _, took = rehearsed(engine, variant, folder)
+    ready()
+    chance = random.Random(f"{seed} {engine} {variant}")
+    done = 0
+    while done < kills:
+        place = Place(engine, variant, folder / "store")
+        finished = False
+        for _ in range(KILLS_PER_STORE):
+            process = place.begin(Life(place.world))
+            time.sleep(chance.uniform(0, took * 1.1))
+            os.kill(process, signal.SIGKILL)  # not waited for yet: the number cannot be somebody else's
+            finished = not place.ended(process)
+            if finished:
+                break
+            done += 1
+        if not finished:
+            place.to_the_end()
+        yield place.judged("random", expected)
+
+
+def ready() -> None:
+    """From now on every fork is alike."""
+    assert threading.active_count() == 1, "a fork has only one thread"
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    engine, variant, folder, what, *more = sys.argv[1:]
+    found: dict[str, Callable[..., Iterator[Finding]]] = {"each": each, "relay": relay}
+    findings = (
+        at_random(engine, variant, Path(folder), int(more[0]), more[1])
+        if what == "random"
+        else found[what](engine, variant, Path(folder))
+    )
+    for finding in findings:
+        sys.stdout.buffer.write(msgspec.json.encode(finding) + b"\n")
