@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from .._codec import Undecodable, decode_as, there_and_back
 from .._events import INLINE_BYTES
+from .._operations import Operation
 from .._streams import new_stamp
+from ..backends import Appended
 from ..errors import (
     DataProblem,
     LeaseLost,
@@ -46,6 +48,11 @@ MESSAGE_CHARACTERS: Final = 4000
 class StepCall:
     """One call of a step: what is asked for, where, and with which arguments."""
 
+    __slots__ = (
+        "args", "ask_first", "by_identity", "declared", "fingerprint", "gives_key", "identity", "item", "key", "kwargs", "model",
+        "name", "nth", "path", "record", "returns", "same", "scope", "session", "version",
+    )  # fmt: skip
+
     def __init__(
         self,
         session: Session,
@@ -68,6 +75,7 @@ class StepCall:
         self.key = declared.key
         if self.key is None and declared.options.key is not None:
             self.key = as_key(declared.options.key(*self.args, **self.kwargs))
+        self.ask_first = False  # it is in doubt: its check is asked before it is run
         self.returns = declared.returns  # resolved here: not after the work is done
         self._find()
         self.identity = self._identity()
@@ -156,7 +164,11 @@ def run_step(
             yield Do(session.catch_up)
         call = StepCall(session, declared, scope, item, args, kwargs)
         try:
-            return (yield from _result(call, task))
+            if call.record is not None and not _is_to_run(call, call.record):
+                return (yield from _recorded(call, call.record))
+            session.check()
+            running = _Running(call, task)
+            return (yield from running.script())
         except _Overtaken:
             continue
         except BaseException:
@@ -164,17 +176,20 @@ def run_step(
             raise
 
 
-def _result(call: StepCall, task: Task | AsyncTask) -> Script[Any]:
-    session, record = call.session, call.record
-    if record is not None and record.state == "completed":
-        if call.same or not _must_rerun(call, record):
-            return (yield from _recorded(call, record))
-    elif record is not None and record.in_doubt(None):  # begun in whatever run: it is not running now
-        return (yield from _settle(call, record, task))
-    elif record is not None and record.state == "failed" and call.is_about(record):
+def _is_to_run(call: StepCall, record: Record) -> bool:
+    """Whether a step that is recorded has to run: False if its result is there. Raises what else is known of it."""
+    if record.state == "completed":
+        return not call.same and _must_rerun(call, record)
+    if record.in_doubt(None):  # begun in whatever run: it is not running now
+        call.session.check()
+        if record.args != call.fingerprint:
+            call.refuse()
+        if call.declared.options.check is None:
+            raise call.in_doubt("was started, and its outcome is not recorded")
+        call.ask_first = True
+    elif record.state == "failed" and call.is_about(record):
         call.fail(record)
-    session.check()
-    return (yield from _Running(call, task).script())
+    return True
 
 
 def _must_rerun(call: StepCall, record: Record) -> bool:
@@ -208,83 +223,70 @@ def _recorded(call: StepCall, record: Record) -> Script[Any]:
         ) from None
 
 
-def _settle(call: StepCall, record: Record, task: Task | AsyncTask) -> Script[Any]:
-    """A step of which nobody knows whether it was done: its check decides, or a person."""
-    if call.session.opened_ended:
-        call.session.check()
-    if record.args != call.fingerprint:
-        call.refuse()
-    if call.declared.options.check is None:
-        raise call.in_doubt("was started, and its outcome is not recorded")
-    return (yield from _Running(call, task).script(ask_first=True))
-
-
 class _Running:
     """A step while it is run."""
+
+    __slots__ = ("call", "frame", "options", "run", "session", "task")
 
     def __init__(self, call: StepCall, task: Task | AsyncTask) -> None:
         self.call, self.session, self.options = call, call.session, call.declared.options
         self.run = StepRun(call.session, call)
         self.task, self.frame = task, Frame(task, call.session, call.path, self.run)
 
-    def script(self, ask_first: bool = False) -> Script[Any]:
-        session, path = self.session, self.call.path
-        if not session.begin(self.run, self.call):
+    def script(self) -> Script[Any]:
+        session, call, run = self.session, self.call, self.run
+        if not session.begin(run, call):
             raise _Overtaken
         try:
-            if ask_first:
-                found = yield from self._ask()
-                if found is not None:
-                    return found[0]
+            if call.ask_first and (found := (yield from self._ask())) is not None:
+                return found[0]
             if self.options.mode:
-                started: Change = (ev.STEP_STARTED, self.run.told())
+                started: Change = (ev.STEP_STARTED, run.told())
                 yield Do(lambda: session.put([started], new_stamp()))
-            else:
-                session.put_later(path, self.run)
-            return (yield from self._attempts())
-        finally:
-            session.end(self.run)
-            unsaved = self.run.unsaved(after=0.0)
-            if unsaved is not None:  # cut off: written when the block is left
-                session.put_later(path + "\0progress", unsaved)
-
-    def _attempts(self) -> Script[Any]:
-        call, run = self.call, self.run
-        while True:
-            try:
-                value = yield from self._called()
-                stored = self._stored(value)
-            except PASSING:
-                raise
-            except Exception as error:
-                if not self._may_try_again(error):
-                    yield from self._failed(error)
-                causes = self._causes(error)
-                failed = self.run.event(error=type(error).__name__, message=_text(error), causes=causes, again=True)
-                changes: list[Change] = [(ev.STEP_FAILED, failed)]
-                if causes:  # steps inside it, that are to be tried again too: everybody has to know
-                    yield Do(lambda: self.session.put(changes, new_stamp()))  # noqa: B023  called at once
-                else:
-                    self.session.put_later(call.path, changes[0])
-                yield Sleep(_pause(run.attempt))
-                run.attempt += 1
-                self.session.begin_again(call.path)
-                if self.options.check is not None and not isinstance(error, NotDone):
-                    found = yield from self._ask()
+            run.awaited = call.declared.is_async
+            while True:
+                kwargs = {**call.kwargs, KEY_PARAMETER: run.idempotency_key} if call.gives_key else call.kwargs
+                try:
+                    value = yield Call(
+                        call.declared.fn, call.args, kwargs, self.frame, run.awaited, self.options.timeout
+                    )
+                    if hasattr(value, "__await__"):  # a lambda that calls an async function, say
+                        run.awaited = True
+                        value = yield from awaited(session, value, self.frame)
+                    raw, result = self._stored(value)
+                    break
+                except PASSING:
+                    raise
+                except Exception as error:
+                    found = yield from self._again(error)
                     if found is not None:
                         return found[0]
-                continue
-            return (yield from self._completed(stored, "ran"))
+            yield Do(self._completing(raw, "ran"))
+            return result
+        finally:
+            session.end(run)
+            if (unsaved := run.unsaved(after=0.0)) is not None:  # cut off: written when the block is left
+                session.put_later(run.path + "\0progress", unsaved)
 
-    def _called(self) -> Script[Any]:
-        call = self.call
-        kwargs = {**call.kwargs, KEY_PARAMETER: self.run.idempotency_key} if call.gives_key else call.kwargs
-        awaits = self.run.awaited = call.declared.is_async
-        value = yield Call(call.declared.fn, call.args, kwargs, self.frame, awaits, self.options.timeout)
-        if hasattr(value, "__await__"):  # a lambda that calls an async function, say
-            self.run.awaited = True
-            value = yield from awaited(self.session, value, self.frame)
-        return value
+    def _again(self, error: Exception) -> Script[list[Any] | None]:
+        """Prepare another attempt, or raise that it has failed. What the check finds done, if it is asked before."""
+        call, run = self.call, self.run
+        if not self._may_try_again(error):
+            yield from self._failed(error)
+        causes = self._causes(error)
+        failed = run.event(error=type(error).__name__, message=_text(error), causes=causes, again=True)
+        if causes:  # steps inside it, that are to be tried again too: everybody has to know
+            yield Do(lambda: self.session.put([(ev.STEP_FAILED, failed)], new_stamp()))
+        else:
+            self.session.put_later(call.path, (ev.STEP_FAILED, failed))
+        yield Sleep(_pause(run.attempt))
+        run.attempt += 1
+        self.session.begin_again(call.path)
+        found = None
+        if self.options.check is not None and not isinstance(error, NotDone):
+            found = yield from self._ask()
+        run.awaited = call.declared.is_async
+        return found
 
     def _stored(self, value: object) -> tuple[bytes, Any]:
         """A result as it is stored, and as it comes back: the first run sees what all later ones will see."""
@@ -325,15 +327,17 @@ class _Running:
             raise call.in_doubt(
                 f"is in doubt, and what its check returned cannot be the step's result ({error})"
             ) from None
-        return [(yield from self._completed(stored, "checked"))]
-
-    def _completed(self, stored: tuple[bytes, Any], how: str) -> Script[Any]:
         raw, result = stored
-        session, large = self.session, len(raw) > INLINE_BYTES
+        yield Do(self._completing(raw, "checked"))
+        return [result]
+
+    def _completing(self, raw: bytes, how: str) -> Callable[[], Operation[Appended]]:
+        """What makes the operation that records the result."""
+        session, stamp = self.session, new_stamp()
+        large = raw if len(raw) > INLINE_BYTES else None
         completed = self.run.event(how=how) if large else self.run.event(how=how, result=msgspec.Raw(raw))
         self.run.forget()
-        yield Do(lambda: session.put([(ev.STEP_COMPLETED, completed)], new_stamp(), large=raw if large else None))
-        return result
+        return lambda: session.put([(ev.STEP_COMPLETED, completed)], stamp, large=large)
 
     def _failed(self, error: Exception) -> Script[NoReturn]:
         """Record that the step has failed, and raise it."""

@@ -17,11 +17,11 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import life_of, put_blob
-from .._events import Stamp
+from .._events import INLINE_BYTES, Blob, NewEvent, Stamp, seal
 from .._leases import RENEWALS, process
 from .._log import Log
 from .._operations import Operation
-from .._streams import append_events, new_stamp
+from .._streams import new_stamp
 from ..backends import Appended, Fields, StreamKey
 from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, TaskEnded
 from . import _events as ev
@@ -138,6 +138,8 @@ class Session:
                 run.worker = _current_worker()
             here = (threading.get_ident(), run.worker)
             run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
+            if not call.declared.options.mode:
+                self._later[run.path] = (run, time.monotonic())  # an ordinary start can wait
             run.identity = self._identities[run.path] = (*self.identity(call.scope), *call.identity)
         return True
 
@@ -203,23 +205,19 @@ class Session:
         waiting = self._take_waiting(changes)
         try:
             everything = [*map(_change, waiting.values()), *changes] if waiting else changes
-            sealed = [ev.new_event(name, event) for name, event in everything]
+            bodies = yield from self._bodies([ev.new_event(name, event) for name, event in everything], stamp)
             for _ in range(TRIES):
                 self.check()
                 if self.unsure:
                     yield from self.catch_up()
                 renewal = fields or self._renewal()
                 began = time.monotonic()
+                # An end is exclusive: nothing of this process may slip in behind it.
+                request = ops.Append(
+                    self.key, bodies, stamp, None, None, self.seen, renewal, self.incarnation, fields is not None
+                )
                 try:
-                    answer = yield from append_events(
-                        self.key,
-                        sealed,
-                        stamp,
-                        seen=self.seen,
-                        fields=renewal,
-                        incarnation=self.incarnation,
-                        exclusive=fields is not None,  # an end: nothing of this process may slip in behind it
-                    )
+                    answer: Appended = yield request
                     break
                 except Conflict:
                     yield from self.catch_up()
@@ -239,6 +237,14 @@ class Session:
             for version, (name, event) in enumerate(everything, answer.first):
                 self._fold(version, stamp.at, name, event)
         return answer
+
+    def _bodies(self, events: Sequence[NewEvent], stamp: Stamp) -> Operation[list[bytes]]:
+        """The records of events, large data first and apart."""
+        blobs: dict[bytes, Blob] = {}
+        for event in events:
+            if len(event.data) > INLINE_BYTES:
+                blobs[event.data] = yield from put_blob(self.key, self.life, event.data, stamp)
+        return seal(events, stamp, blobs)
 
     def _fold(self, version: int, at: float, name: str, event: ev.Event) -> None:
         """Take note of a stored event, once. Called with the lock held."""
