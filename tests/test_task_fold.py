@@ -103,7 +103,11 @@ def fold(events: list[tuple[int, str, ev.Event]]) -> State:
 def told(state: State) -> Any:
     """Everything a fold says."""
     steps = {
-        path: {name: getattr(step, name) for name in step.__slots__ if name not in ("place", "blob_owner")}
+        path: {
+            name: getattr(step, name)
+            for name in {**vars(type(step)), **vars(step)}
+            if not name.startswith("_") and name not in ("place", "blob_owner", "in_doubt")
+        }
         for path, step in state.steps.items()
     }
     plain = (

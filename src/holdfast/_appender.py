@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from . import _chain
 from . import _operations as ops
@@ -87,10 +87,12 @@ class Appender:
 
     def commit(self, batch: Sequence[Waiting]) -> None:
         """Commit a batch. Members that must be tried again, at another version, are left without an outcome."""
+        entries: Sequence[Any] = batch  # of Entry, as they were submitted
         try:
-            ready = [entry for entry in cast("Sequence[Entry]", batch) if self._prepare(entry)]
+            ready: list[Entry] = [entry for entry in entries if self._prepare(entry)]
             if ready:
-                answers = self._send([cast("Append", entry.prepared) for entry in ready])
+                prepared: list[Any] = [entry.prepared for entry in ready]
+                answers = self._send(prepared)
                 for entry, answer in zip(ready, answers, strict=True):
                     self._take(entry, answer)
         except BaseException:
@@ -124,9 +126,11 @@ class Appender:
     def _place(self, entry: Entry, known: Known) -> bool:
         """Prepare an append for the place after what is known. False if it cannot go there."""
         request = entry.request
-        if not _fits(request, known):
+        fits = _fits(request, known)
+        if not fits:
             known = self._looked_again(known, request.stream)
-        if _fits(request, known):
+            fits = _fits(request, known)
+        if fits:
             entry.basis = known
             placed = _placed(request, known, known.version, known.hash if known.version else b"")
             # Together: an interrupt in between must not leave a place that never was.

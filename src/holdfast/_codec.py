@@ -8,14 +8,13 @@ went in is stored. Nothing is ever imported, evaluated or constructed because st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import accumulate
 from math import isfinite
 from typing import Any
 
 import msgspec
 
-from ._codec_types import Misfit, coder, with_sorted_sets, write_json
+from ._codec_types import Coder, Misfit, coder, with_sorted_sets, write_json
 from ._codec_walk import NOT_FINITE, children, difference, encoding_problem, path_text, refuse_not_native, walk
 from .errors import DataProblem, NotSerializable, TooLarge
 
@@ -149,7 +148,7 @@ def _encode_declared(value: object, declared: Any, max_bytes: int, max_depth: in
         raise TooLarge(f"{len(raw)} bytes as JSON, over the limit of {max_bytes}")
     if not native and _is_deep(raw, max_depth):
         raise TooLarge(f"$: nested deeper than {max_depth} levels as JSON")
-    return raw, _refuse_if_changed(value, raw, kept.decode, native)
+    return raw, _refuse_if_changed(value, raw, kept, native)
 
 
 def _write_declared(value: object, *, sort: bool) -> bytes:
@@ -162,10 +161,10 @@ def _write_declared(value: object, *, sort: bool) -> bytes:
     raise NotSerializable(path, problem)
 
 
-def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], object], native: bool) -> object:
+def _refuse_if_changed(value: object, raw: bytes, kept: Coder, native: bool) -> object:
     """What comes back from the bytes of a value, if that is the same."""
     try:
-        back = decode(raw)
+        back = kept.decode(raw)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:
@@ -173,7 +172,7 @@ def _refuse_if_changed(value: object, raw: bytes, decode: Callable[[bytes], obje
         path, problem = _exact_path(value, path, got), f"does not fit the declared type: {what}"
     else:
         # Two JSON-native values with the same bytes are the same, and that is quickly seen.
-        if native and _is_native(back, MAX_BYTES, MAX_DEPTH) and _write(back) == raw:
+        if native and (kept.is_native or _is_native(back, MAX_BYTES, MAX_DEPTH)) and _write(back) == raw:
             return back
         changed = difference(value, back)
         if changed is None:

@@ -49,6 +49,8 @@ class Coder(NamedTuple):
 
     decode: Callable[[bytes], object]
     has_sets: bool
+    is_native: bool
+    """Whether everything it reads is JSON-native, keys too."""
 
 
 class Misfit(ValueError):
@@ -74,7 +76,23 @@ def _build(declared: Any) -> Coder:
     if problem is not None:
         raise TypeError(f"values declared as {_annotation(declared)} cannot be stored: {problem}")
     kinds = _kinds(info, declared)
-    return Coder(decoder.decode, has_sets=bool(kinds & {inspect.SetType, inspect.FrozenSetType}))
+    numbers = {inspect.IntType, inspect.FloatType}  # in a dict they may be keys
+    return Coder(
+        decoder.decode,
+        has_sets=bool(kinds & {inspect.SetType, inspect.FrozenSetType}),
+        is_native=kinds <= (_NATIVE if inspect.DictType in kinds else _NATIVE | numbers),
+    )
+
+
+_NATIVE = {
+    inspect.AnyType,
+    inspect.BoolType,
+    inspect.DictType,
+    inspect.ListType,
+    inspect.NoneType,
+    inspect.StrType,
+    inspect.UnionType,
+}
 
 
 # Bounded, because classes made at run time would otherwise stay alive for ever.

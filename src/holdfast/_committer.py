@@ -174,8 +174,9 @@ class Committer:
             with self._lock:
                 # They stay in the queue until they are resolved: whatever interrupts us, the next leader finds them.
                 batch = self._pending[:BATCH_MEMBERS]
-            self._commit_batch([waiting for waiting in batch if not waiting.settled])
-            again = [waiting for waiting in batch if not waiting.settled]
+            # Not `settled`: in the way of every append, a call for each would be felt.
+            self._commit_batch([waiting for waiting in batch if waiting.result is None and waiting.error is None])
+            again = [waiting for waiting in batch if waiting.result is None and waiting.error is None]
             _resolve([waiting for waiting in batch if waiting.settled] if again else batch)
             with self._lock:
                 self._pending[: len(batch)] = again
@@ -207,7 +208,8 @@ class Committer:
             self._give_turn_to_thread(own)
         else:
             own._leads = self._leading = False
-            self._idle.notify_all()
+            if self._closed:  # only then somebody waits for this
+                self._idle.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -150,6 +150,7 @@ class NewEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 _encoder = msgspec.json.Encoder()
+_names: dict[str, bytes] = {}  # event types as JSON; a program has few
 _decoder = msgspec.json.Decoder(Envelope)
 _plain_decoder = msgspec.json.Decoder(PlainEnvelope)
 
@@ -160,6 +161,7 @@ def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) 
     Joined from bytes rather than encoded as an `Envelope`: this runs for every message, and the data is JSON already.
     """
     json = _encoder.encode
+    names = _names
     common = b',"at":' + json(stamp.at)
     if stamp.by is not None:
         common += b',"by":' + json(stamp.by)
@@ -172,7 +174,12 @@ def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) 
         data = b',"data":' + event.data if blob is None else b',"blob":' + json(blob)
         if event.fold:
             data = b',"fold":' + event.fold + data
-        bodies.append(b'{"id":"%b","type":%b%b%b%b}' % (event_id.encode(), json(event.type), version, common, data))
+        name = names.get(event.type)
+        if name is None:
+            name = json(event.type)
+            if len(names) < 1000:
+                names[event.type] = name
+        bodies.append(b'{"id":"%b","type":%b%b%b%b}' % (event_id.encode(), name, version, common, data))
     return bodies
 
 

@@ -58,6 +58,9 @@ def new_id() -> int:
 
 def id_texts(id: int, count: int) -> list[str]:
     """The usual form of a UUID, and of the ones that follow it."""
+    if count == 1:
+        text = f"{id:032x}"
+        return [f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"]
     text = f"{id >> 48:020x}"
     front, low = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:]}-", id & (1 << 48) - 1
     return [f"{front}{low + index:012x}" for index in range(count)]

@@ -109,7 +109,7 @@ class Log:
 
     def handle(self, request: ops.Request) -> Any:
         """Do what an operation asks for."""
-        if isinstance(request, ops.Append):
+        if type(request) is ops.Append:
             return self._append(request)
         if self._closed:
             raise Closed("the store was closed; open it again")

@@ -149,7 +149,8 @@ def run(handler: Handler, operation: Operation[T]) -> T:
             try:
                 request = step(value)
             except StopIteration as done:
-                return cast("T", done.value)
+                result: T = done.value
+                return result
             try:
                 step, value = operation.send, handler.handle(request)
             except HoldfastError as error:  # the operation may catch it and decide again
@@ -167,7 +168,8 @@ async def run_async(handler: Handler, operation: Operation[T]) -> T:
             try:
                 request = step(value)
             except StopIteration as done:
-                return cast("T", done.value)
+                result: T = done.value
+                return result
             try:
                 step, value = operation.send, await handler.handle_async(request)
             except HoldfastError as error:

@@ -32,6 +32,15 @@ class Do:
         self.make = make
 
 
+class Run:
+    """Run an operation that sees to conflicts itself."""
+
+    __slots__ = ("operation",)
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
+
+
 class Call:
     """Call the user's function, inside `frame` if given. An async one is awaited, at most `timeout` seconds."""
 
@@ -66,7 +75,7 @@ class Quiet:
         self.session = session
 
 
-Effect = Do | Call | Sleep | Quiet
+Effect = Do | Run | Call | Sleep | Quiet
 Script = Generator[Effect, Any, T]
 
 
@@ -79,7 +88,8 @@ def drive(log: Log, script: Script[T]) -> T:
             try:
                 effect = send(value)
             except StopIteration as done:
-                return cast("T", done.value)
+                result: T = done.value
+                return result
             try:
                 send, value = script.send, _perform(log, effect)
             except BaseException as error:
@@ -90,13 +100,16 @@ def drive(log: Log, script: Script[T]) -> T:
 
 def _perform(log: Log, effect: Effect) -> Any:
     if type(effect) is Call:
-        if effect.frame is None:
-            return _plainly(effect)
-        token = frame.set(effect.frame)
+        token = None if effect.frame is None else frame.set(effect.frame)
         try:
-            return _plainly(effect)
+            return effect.fn(*effect.args, **effect.kwargs)
+        except StopIteration as error:  # it would never come out of a script
+            raise RuntimeError("the function raised StopIteration") from error
         finally:
-            frame.reset(token)
+            if token is not None:
+                frame.reset(token)
+    if type(effect) is Run:
+        return ops.run(log, effect.operation)
     if type(effect) is Do:
         return ops.run_until_settled(log, effect.make)
     if type(effect) is Quiet:
@@ -107,7 +120,7 @@ def _perform(log: Log, effect: Effect) -> Any:
 
 
 def _plainly(call: Call) -> Any:
-    """Call a plain function. Its StopIteration would never come out of a thread (before Python 3.12), nor out of a script."""
+    """Call a plain function in a thread, out of which (before Python 3.12) its StopIteration would never come."""
     try:
         return call.fn(*call.args, **call.kwargs)
     except StopIteration as error:
@@ -133,7 +146,7 @@ async def drive_async(log: Log, script: Script[T]) -> T:
                     raise _cancelled() from error
                 raise
             try:
-                if cancelled and type(effect) is not Do:
+                if cancelled and not isinstance(effect, Do | Run):
                     raise _cancelled()
                 if type(effect) is Call and not effect.is_async:
                     thread = _in_thread(effect)
@@ -148,6 +161,8 @@ async def drive_async(log: Log, script: Script[T]) -> T:
 
 
 async def _perform_async(log: Log, effect: Effect) -> Any:
+    if type(effect) is Run:
+        return await ops.run_async(log, effect.operation)
     if type(effect) is Do:
         return await ops.run_until_settled_async(log, effect.make)
     if type(effect) is Call:

@@ -170,11 +170,11 @@ _TYPES: dict[str, type[Event]] = {
 }
 _by_shape = {shape: msgspec.json.Decoder(shape) for shape in set(_TYPES.values())}
 _decoders = {name: _by_shape[shape] for name, shape in _TYPES.items()}
-_encode = msgspec.json.Encoder().encode
+encoded = msgspec.json.Encoder().encode
 
 
 def new_event(name: str, data: Event) -> NewEvent:
-    return NewEvent(name, _encode(data))
+    return NewEvent(name, encoded(data))
 
 
 def opened(key: StreamKey, version: int, name: str, data: bytes) -> Event:

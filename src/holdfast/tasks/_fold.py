@@ -6,7 +6,7 @@ they are stored in; what is told in order (notes) is sorted by version when it i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,36 +24,33 @@ class Step:
     `state` is "started", "completed", "failed" or "retrying" (failed or settled so that the next run does it again).
     """
 
-    __slots__ = (
-        "_place", "args", "attempts", "beside", "blob", "blob_owner", "causes", "code", "cursor", "done", "doubt", "ended_at", "error", "how", "kind",
-        "message", "mode", "model", "nth", "origin", "path", "progress_at", "result", "run", "started_at", "state", "total", "version",
-    )  # fmt: skip
+    # Defaults of the class, not of each instance: a step is made for each that runs, and most of this is never set.
+    state = "started"
+    run = version = 0
+    args = mode = code = message = ""
+    origin, nth = "", 0
+    """The arguments it was first started with, and which of the calls with them it was: its idempotency key is made from that."""
+    beside = False
+    """Another of its name was running, or it was asked for in another thread."""
+    kind, how = "tool", "ran"
+    model: str | None = None
+    attempts = 1
+    started_at = 0.0
+    ended_at: float | None = None
+    result: msgspec.Raw | None = None
+    blob: Blob | None = None
+    blob_owner: StreamKey | None = None
+    error: str | None = None
+    causes: Sequence[str] = ()
+    doubt = False
+    cursor: msgspec.Raw | None = None
+    done: float | None = None
+    total: float | None = None
+    progress_at = 0.0
+    _place: Place | None = None
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._place: Place | None = None
-        self.state = "started"
-        self.run = 0
-        self.version = 0
-        self.args = self.mode = self.code = self.message = ""
-        # The arguments it was first started with, and which of the calls with them it was: what its idempotency key is made from.
-        self.origin, self.nth = "", 0
-        self.beside = False  # another of its name was running
-        self.kind, self.how = "tool", "ran"
-        self.model: str | None = None
-        self.attempts = 1
-        self.started_at = 0.0
-        self.ended_at: float | None = None
-        self.result: msgspec.Raw | None = None
-        self.blob: Blob | None = None
-        self.blob_owner: StreamKey | None = None
-        self.error: str | None = None
-        self.causes: list[str] = []
-        self.doubt = False
-        self.cursor: msgspec.Raw | None = None
-        self.done: float | None = None
-        self.total: float | None = None
-        self.progress_at = 0.0
 
     @property
     def place(self) -> Place:
@@ -113,11 +110,12 @@ class State:
 
     def apply(self, key: StreamKey, version: int, at: float, name: str, event: Any) -> None:
         """Take the next event. `key` is the stream it is from: a fork begins with events of its parent."""
-        if key == self.key:
-            self.version = max(self.version, version)
-        self.updated_at = max(self.updated_at, at)
+        if version > self.version and key == self.key:
+            self.version = version
+        if at > self.updated_at:
+            self.updated_at = at
         _APPLY[name](self, key, version, at, event)
-        if name not in _SAYS_NOTHING:
+        if self._trailing and name not in _SAYS_NOTHING:
             self._trailing.clear()
 
     # -- the task --------------------------------------------------------------------------------

@@ -40,16 +40,6 @@ class _Items:
         self.paths: list[str] = []
 
 
-class _Calls:
-    """Which numbers the calls of one name with the same arguments have, in one scope."""
-
-    __slots__ = ("first_free", "taken")
-
-    def __init__(self) -> None:
-        self.first_free = 0
-        self.taken: set[int] = set()
-
-
 class Matching:
     """What this run has asked for, and what is left. Not thread-safe: the session's lock guards it."""
 
@@ -57,9 +47,10 @@ class Matching:
         self._state = state
         self.asked: set[str] = set()
         self._siblings: dict[tuple[str, str], _Siblings] = {}
-        self._calls: dict[tuple[str, str, str], _Calls] = {}
+        self._calls: dict[tuple[str, str, str], int | set[int]] = {}  # which are taken; n: all below n
         self._returned: dict[tuple[str, str, str], list[str]] = {}
-        self._numbers: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+        """Which of the calls with its arguments a step is that is not recorded yet."""
         self._plan: dict[str, int] = {}
         self._items: dict[str, _Items] = {}
         self._remember(state.steps.values())
@@ -75,7 +66,7 @@ class Matching:
                 same.count = max(same.count, number)
                 same.order.append(step)
                 same.parallel = same.parallel or step.beside
-                self._calls.setdefault((scope, name, step.origin), _Calls()).taken.add(step.nth)
+                self._take((scope, name, step.origin), step.nth)
         for same in found.values():
             same.order.sort(key=lambda step: step.place.number)
             for step in reversed(same.order):
@@ -133,7 +124,7 @@ class Matching:
             same.count += 1
             path = nth(same.path, same.count)
             if path not in self.asked and path not in self._plan:
-                self._numbers[path] = self._number(scope, name, args)
+                self.numbers[path] = self._number((scope, name, args))
                 return path
 
     def _known(self, scope: str, name: str, args: str) -> str | None:
@@ -156,17 +147,21 @@ class Matching:
                 return path
         return None
 
-    def _number(self, scope: str, name: str, args: str) -> int:
+    def _number(self, call: tuple[str, str, str]) -> int:
         """Which of the calls with these arguments a new step is: the first number that none has yet."""
-        calls = self._calls.setdefault((scope, name, args), _Calls())
-        while calls.first_free in calls.taken:
-            calls.first_free += 1
-        calls.taken.add(calls.first_free)
-        return calls.first_free
+        taken = self._calls.get(call, 0)
+        number = taken if isinstance(taken, int) else next(each for each in range(len(taken) + 1) if each not in taken)
+        self._take(call, number)
+        return number
 
-    def number_of(self, path: str) -> int:
-        """Which of the calls with its arguments a step is that is not recorded yet."""
-        return self._numbers.get(path, 0)
+    def _take(self, call: tuple[str, str, str], number: int) -> None:
+        taken = self._calls.get(call, 0)
+        if number == taken:
+            self._calls[call] = number + 1
+        elif isinstance(taken, int):
+            self._calls[call] = {*range(taken), number}
+        else:
+            taken.add(number)
 
     def give_back(self, scope: str, name: str, args: str, path: str) -> None:
         """A call was refused, cut off, or nobody knows what it did: the next one with these arguments is that step again."""

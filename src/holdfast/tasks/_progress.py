@@ -92,7 +92,9 @@ class StepRun:
 
     def event(self, **facts: Any) -> ev.StepEvent:
         """An event of this step, with its start if that is not known to be stored."""
-        if self._session.is_unwritten(self.path):
+        session = self._session
+        known = session.state.steps.get(self.path)
+        if known is None or known.run != session.state.runs or known.state != "started":
             return self.told(**facts)
         return ev.StepEvent(self.path, attempt=self.attempt, **facts)
 
@@ -105,7 +107,7 @@ class StepRun:
             args=call.fingerprint,
             nth=call.nth,
             beside=self.beside,
-            mode=options.mode,
+            mode=call.declared.mode,
             kind=options.kind,
             code=call.declared.code,
             model=call.model,

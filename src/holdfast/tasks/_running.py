@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -25,7 +25,7 @@ from ..errors import (
     TaskEnded,
 )
 from . import _events as ev
-from ._driving import Call, Do, Script, Sleep
+from ._driving import Call, Do, Run, Script, Sleep
 from ._fingerprint import fingerprint
 from ._fold import Step as Record
 from ._fold import name_of
@@ -49,7 +49,7 @@ class StepCall:
     """One call of a step: what is asked for, where, and with which arguments."""
 
     __slots__ = (
-        "args", "ask_first", "by_identity", "declared", "fingerprint", "gives_key", "identity", "item", "key", "kwargs", "model",
+        "args", "ask_first", "by_identity", "declared", "fingerprint", "gives_key", "item", "key", "kwargs", "model",
         "name", "nth", "path", "record", "returns", "same", "scope", "session", "version",
     )  # fmt: skip
 
@@ -63,24 +63,23 @@ class StepCall:
         kwargs: Mapping[str, Any],
     ) -> None:
         self.session, self.declared, self.scope, self.item = session, declared, scope, item
-        self.name = name_of(item)
-        self.args, self.kwargs = (*declared.owner, *args), dict(kwargs)
+        self.name = item if type(item) is str else name_of(item)
+        self.args, self.kwargs = (*declared.owner, *args) if declared.owner else args, kwargs
         arguments = declared.bound(self.args, kwargs)
         self.gives_key = declared.takes_key and KEY_PARAMETER not in arguments
         if KEY_PARAMETER in arguments and declared.takes_key:
             arguments = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
         self.fingerprint = fingerprint(session.salt, declared.around, arguments)
         model = arguments.get("model", declared.default_model)
-        self.model = model if isinstance(model, str) and declared.options.kind == "model" else None
+        self.model = model if declared.options.kind == "model" and isinstance(model, str) else None
         self.key = declared.key
         if self.key is None and declared.options.key is not None:
             self.key = as_key(declared.options.key(*self.args, **self.kwargs))
         self.ask_first = False  # it is in doubt: its check is asked before it is run
         self.returns = declared.returns  # resolved here: not after the work is done
         self._find()
-        self.identity = self._identity()
 
-    def _identity(self) -> tuple[str, ...]:
+    def identity(self) -> tuple[str, ...]:
         """What tells this step from any other in its scope, in every run."""
         if self.key is not None:
             return (self.name, "key", self.key)
@@ -96,7 +95,11 @@ class StepCall:
             self.by_identity = True
             if self.key is not None:
                 self.path = matching.by_key(self.scope, self.name, self.key)
-            elif not self.scope and (item := matching.item(self.name, self.item)) is not None:
+            elif (
+                session.state.plan_paths
+                and not self.scope
+                and (item := matching.item(self.name, self.item)) is not None
+            ):
                 self.path = item
             else:
                 self.path = matching.by_args(self.scope, self.name, self.fingerprint)
@@ -105,10 +108,12 @@ class StepCall:
                 raise RuntimeError(
                     f"step {self.path!r} is running already; two calls with one key are one step: await the first"
                 )
-            self.record: Record | None = session.state.steps.get(self.path)
-            self.version = 0 if self.record is None else self.record.version
-            self.nth = matching.number_of(self.path) if self.record is None else self.record.nth
-        self.same = self.record is None or self.record.args == self.fingerprint
+            record = session.state.steps.get(self.path)
+            self.record: Record | None = record
+            if record is None:
+                self.version, self.nth, self.same = 0, matching.numbers.get(self.path, 0), True
+            else:
+                self.version, self.nth, self.same = record.version, record.nth, record.args == self.fingerprint
 
     def give_back(self) -> None:
         """This call gave nothing: the next one with these arguments is this step again."""
@@ -166,9 +171,9 @@ def run_step(
         try:
             if call.record is not None and not _is_to_run(call, call.record):
                 return (yield from _recorded(call, call.record))
-            session.check()
-            running = _Running(call, task)
-            return (yield from running.script())
+            if session.opened_ended:
+                session.check()
+            return (yield from _Running(call, task).script())
         except _Overtaken:
             continue
         except BaseException:
@@ -240,7 +245,7 @@ class _Running:
         try:
             if call.ask_first and (found := (yield from self._ask())) is not None:
                 return found[0]
-            if self.options.mode:
+            if call.declared.mode:
                 started: Change = (ev.STEP_STARTED, run.told())
                 yield Do(lambda: session.put([started], new_stamp()))
             run.awaited = call.declared.is_async
@@ -261,7 +266,7 @@ class _Running:
                     found = yield from self._again(error)
                     if found is not None:
                         return found[0]
-            yield Do(self._completing(raw, "ran"))
+            yield Run(self._completing(raw, "ran"))
             return result
         finally:
             session.end(run)
@@ -328,16 +333,16 @@ class _Running:
                 f"is in doubt, and what its check returned cannot be the step's result ({error})"
             ) from None
         raw, result = stored
-        yield Do(self._completing(raw, "checked"))
+        yield Run(self._completing(raw, "checked"))
         return [result]
 
-    def _completing(self, raw: bytes, how: str) -> Callable[[], Operation[Appended]]:
-        """What makes the operation that records the result."""
-        session, stamp = self.session, new_stamp()
-        large = raw if len(raw) > INLINE_BYTES else None
-        completed = self.run.event(how=how) if large else self.run.event(how=how, result=msgspec.Raw(raw))
-        self.run.forget()
-        return lambda: session.put([(ev.STEP_COMPLETED, completed)], stamp, large=large)
+    def _completing(self, raw: bytes, how: str) -> Operation[Appended]:
+        """The operation that records the result."""
+        run = self.run
+        run.forget()
+        if len(raw) > INLINE_BYTES:
+            return self.session.put([(ev.STEP_COMPLETED, run.event(how=how))], new_stamp(), large=raw)
+        return self.session.put([(ev.STEP_COMPLETED, run.event(how=how, result=msgspec.Raw(raw)))], new_stamp())
 
     def _failed(self, error: Exception) -> Script[NoReturn]:
         """Record that the step has failed, and raise it."""

@@ -56,7 +56,7 @@ class Session:
     ) -> None:
         self.log, self.state, self.incarnation = log, state, incarnation
         self.key: StreamKey = state.key
-        self.holder, self.lease = holder, lease
+        self.holder, self.lease, self._third = holder, lease, lease / RENEWALS
         self.lock = threading.Lock()
         self.matching = Matching(state)
         self.running: dict[str, StepRun] = {}
@@ -73,6 +73,8 @@ class Session:
         self.salt = state.salt.encode()[:64]
         self.life = life_of(incarnation)
         self.drift: list[Drift] = []
+        self.names: set[str] = set()
+        """Names of steps that are known to be good."""
         self._counts: dict[str, dict[object, int]] = {}
         if state.ended:
             self.over = TaskEnded(str(self.key), status=state.status)
@@ -138,9 +140,9 @@ class Session:
                 run.worker = _current_worker()
             here = (threading.get_ident(), run.worker)
             run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
-            if not call.declared.options.mode:
+            if not call.declared.mode:
                 self._later[run.path] = (run, time.monotonic())  # an ordinary start can wait
-            run.identity = self._identities[run.path] = (*self.identity(call.scope), *call.identity)
+            run.identity = self._identities[run.path] = (*self.identity(call.scope), *call.identity())
         return True
 
     def entered_here(self) -> None:
@@ -200,18 +202,25 @@ class Session:
         """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart."""
         if large is not None:
             blob = yield from put_blob(self.key, self.life, large, stamp)
-            name, event = changes[-1]
-            changes = [*changes[:-1], (name, msgspec.structs.replace(event, blob=blob))]
+            name, last = changes[-1]
+            changes = [*changes[:-1], (name, msgspec.structs.replace(last, blob=blob))]
         waiting = self._take_waiting(changes)
         try:
             everything = [*map(_change, waiting.values()), *changes] if waiting else changes
-            bodies = yield from self._bodies([ev.new_event(name, event) for name, event in everything], stamp)
+            events = [NewEvent(name, ev.encoded(event)) for name, event in everything]
+            blobs: dict[bytes, Blob] = {}
+            for event in events:
+                if len(event.data) > INLINE_BYTES:
+                    blobs[event.data] = yield from put_blob(self.key, self.life, event.data, stamp)
+            bodies = seal(events, stamp, blobs)
             for _ in range(TRIES):
                 self.check()
                 if self.unsure:
                     yield from self.catch_up()
-                renewal = fields or self._renewal()
                 began = time.monotonic()
+                renewal = fields
+                if renewal is None and began - self.renewed_at >= self._third:  # not with each: it costs more than none
+                    renewal = self.fields("running")
                 # An end is exclusive: nothing of this process may slip in behind it.
                 request = ops.Append(
                     self.key, bodies, stamp, None, None, self.seen, renewal, self.incarnation, fields is not None
@@ -234,17 +243,9 @@ class Session:
                 self.renewed_at = began
                 if answer.now:
                     self._clock = answer.now - time.monotonic()
-            for version, (name, event) in enumerate(everything, answer.first):
-                self._fold(version, stamp.at, name, event)
+            for version, (name, change) in enumerate(everything, answer.first):
+                self._fold(version, stamp.at, name, change)
         return answer
-
-    def _bodies(self, events: Sequence[NewEvent], stamp: Stamp) -> Operation[list[bytes]]:
-        """The records of events, large data first and apart."""
-        blobs: dict[bytes, Blob] = {}
-        for event in events:
-            if len(event.data) > INLINE_BYTES:
-                blobs[event.data] = yield from put_blob(self.key, self.life, event.data, stamp)
-        return seal(events, stamp, blobs)
 
     def _fold(self, version: int, at: float, name: str, event: ev.Event) -> None:
         """Take note of a stored event, once. Called with the lock held."""
@@ -292,11 +293,6 @@ class Session:
         with self.lock:
             self._later[path] = (change, time.monotonic())
 
-    def is_unwritten(self, path: str) -> bool:
-        """Whether the start of a running step is not known to be stored. Then its end must tell it."""
-        step = self.state.steps.get(path)
-        return step is None or step.run != self.state.runs or step.state != "started"
-
     def _take_waiting(self, changes: Sequence[Change]) -> dict[str, tuple[Change | StepRun, float]]:
         """What has been waiting, but for the starts of steps of which these changes tell all."""
         with self.lock:
@@ -316,12 +312,6 @@ class Session:
         due = self.now() + self.lease if running else None
         return Fields(status, label, self.holder if running else None, due, expires_at)
 
-    def _renewal(self) -> Fields | None:
-        """New fields if the lease is to be renewed: not with every append, because they cost more than none."""
-        if time.monotonic() - self.renewed_at < self.lease / RENEWALS:
-            return None
-        return self.fields("running")
-
     def beat(self) -> None:
         """Called about every second by the store's heartbeat thread: write what is due."""
         now = time.monotonic()
@@ -333,7 +323,7 @@ class Session:
             runs = list(self.running.values())
         saved = [(run, change) for run in runs if (change := run.unsaved(after=PROGRESS_SECONDS)) is not None]
         changes += [change for _, change in saved]
-        if now - self.renewed_at >= self.lease / RENEWALS and not lazy and not changes:
+        if now - self.renewed_at >= self._third and not lazy and not changes:
             changes.append((ev.RENEWED, ev.Renewed(self.holder)))
         if lazy or changes:
             ops.run(self.log, self.put(changes, new_stamp()))

@@ -297,20 +297,24 @@ class Shape:
         return inside.path if inside is not None and inside.session is self._session else ""
 
     def _stepping(self, name: object, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
-        self._held()
-        item = name_of(name) if isinstance(name, str) or ev.is_plan_item(name) else None  # type: ignore[arg-type]
-        if item is None:
-            raise TypeError("a step's name is text, or an item of the plan")
-        checked_id(item, "a step's name")
-        return self._calling(as_step(fn), self._scope(), name, args, kwargs)  # type: ignore[arg-type]  # it is an item
+        session = self._session or self._held()
+        if type(name) is not str or name not in session.names:
+            if not isinstance(name, str) and not ev.is_plan_item(name):
+                raise TypeError("a step's name is text, or an item of the plan")
+            session.names.add(checked_id(name_of(name), "a step's name"))  # type: ignore[arg-type]  # it is an item
+        declared = fn if type(fn) is Step else as_step(fn)
+        return self._calling(declared, current_frame(), name, args, kwargs)  # type: ignore[arg-type]  # the same
 
     def _calling(
-        self, declared: Step[Any, Any], scope: str, item: PlanItem, args: Any, kwargs: Mapping[str, Any]
+        self, declared: Step[Any, Any], inside: Frame | None, item: PlanItem, args: Any, kwargs: Mapping[str, Any]
     ) -> Script[Any]:
-        session = self._held()
-        inside = current_frame()
-        if inside is not None and inside.asking and not declared.options.mode:
-            return self._value(declared.fn, (*declared.owner, *args), kwargs)
+        session = self._session or self._held()
+        scope = ""
+        if inside is not None:
+            if inside.asking and not declared.mode:
+                return self._value(declared.fn, (*declared.owner, *args), kwargs)
+            if inside.session is session:
+                scope = inside.path
         if declared.is_async and not self._asynchronous:
             raise TypeError(
                 f"{declared.name!r} is async and this task is not; open it with `async with store.aio.task(…)`"

@@ -50,7 +50,7 @@ class Step(Generic[P, R]):
     """
 
     def __init__(self, fn: Callable[P, R], options: Options) -> None:
-        self.fn, self.options = fn, options
+        self.fn, self.options, self.mode = fn, options, options.mode
         self.key: str | None = None
         self.owner: tuple[object, ...] = ()
         self.is_async = is_async(fn)

@@ -154,7 +154,7 @@ class Task(Shape):
         return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
-        return drive(self._log, self._calling(step, frame.path, step.name, args, kwargs))
+        return drive(self._log, self._calling(step, frame, step.name, args, kwargs))
 
     def _run(self, operation: Operation[T]) -> T:
         return ops.run(self._log, operation)
@@ -271,7 +271,7 @@ class AsyncTask(Shape):
                 f"{step.name!r} is a plain function and would hold up the event loop; "
                 f"`await task.step({step.name!r}, …)` runs it in a thread, or make it async"
             )
-        script = self._calling(step, frame.path, step.name, args, kwargs)
+        script = self._calling(step, frame, step.name, args, kwargs)
         return drive_async(self._log, script) if step.is_async else drive(self._log, script)
 
     async def _run(self, operation: Operation[T]) -> T:
