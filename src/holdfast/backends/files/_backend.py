@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -171,8 +171,10 @@ class FilesBackend:
             self._release_if_idle()
 
     def __del__(self) -> None:
-        with suppress(Exception):
+        try:
             self.close()
+        except Exception:  # noqa: S110  at the end of the interpreter half of it is gone; nobody is left to tell
+            pass
 
     @contextmanager
     def _call(self, what: str) -> Iterator[None]:
