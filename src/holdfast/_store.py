@@ -19,8 +19,8 @@ from .conversations import AsyncConversation, Conversation
 from .conversations._lifecycle import listed
 from .tasks import AgentCheckpoint, AsyncTask, Task, TaskInfo, TaskView
 from .tasks._checkpoint import load_checkpoint, save_checkpoint
+from .tasks._claiming import as_wanted
 from .tasks._listing import TASK_TTL, checked_status, get_task, list_tasks, resolving
-from .tasks._shape import as_wanted
 
 
 class Store:

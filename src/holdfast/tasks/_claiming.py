@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
 import msgspec
 
 from .. import _operations as ops
+from .._arguments import seconds
 from .._closed import closed_at, reopen
-from .._codec import decode
+from .._codec import decode, encode, encode_as
 from .._events import Stamp
-from .._ids import append_id
+from .._ids import append_id, checked_id
 from .._leases import is_dead
 from .._operations import Operation
 from .._streams import append_events, new_stamp
@@ -25,6 +27,7 @@ from ._fold import State
 from ._lifecycle import delete
 from ._loading import is_expired, is_held, label_of, load
 
+NATIVE: Final = (type(None), bool, int, float, str, list, dict)
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
 
@@ -42,6 +45,49 @@ class Wanted(msgspec.Struct, frozen=True):
     steal: bool
     ttl: float | None
     restart: bool
+
+
+def as_wanted(
+    goal: str | None,
+    input: object,
+    agent: str | None,
+    lease: float,
+    wait: float | None,
+    steal: bool,
+    ttl: float | timedelta | None,
+    restart: bool,
+) -> Wanted:
+    """The arguments of `store.task`, checked."""
+    if goal is not None and (type(goal) is not str or not goal.strip()):
+        raise ValueError("goal is a sentence that says what the task is to reach")
+    if agent is not None:
+        checked_id(agent, "agent")
+    if seconds(lease, "lease") < 0.1:
+        raise ValueError("lease is a number of seconds, at least 0.1")
+    raw = None if input is None else encode_as(input, declared_type(input))
+    return Wanted(
+        None if goal is None else encode_text(goal, "goal"),
+        raw,
+        agent,
+        float(lease),
+        None if wait is None else seconds(wait, "wait"),
+        bool(steal),
+        None if ttl is None else seconds(ttl, "ttl"),
+        bool(restart),
+    )
+
+
+def encode_text(text: object, what: str) -> str:
+    """A text that can be stored."""
+    if type(text) is not str:
+        raise TypeError(f"{what} is text, not {type(text).__name__}")
+    encode(text)
+    return text
+
+
+def declared_type(value: object) -> Any:
+    """The type by which a value is stored: its own, unless it is a plain JSON value."""
+    return Any if type(value) in NATIVE else type(value)
 
 
 class Claim(msgspec.Struct, frozen=True):

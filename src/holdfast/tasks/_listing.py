@@ -10,10 +10,10 @@ from .._codec import encode_as
 from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import StreamKey
+from ._claiming import declared_type
 from ._lifecycle import resolve
 from ._loading import get_view as get_task
 from ._loading import listed as list_tasks
-from ._shape import declared_type
 from ._view import STATUSES
 
 TASK_TTL: Final = timedelta(days=7)

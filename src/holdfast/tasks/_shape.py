@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
 from .. import _operations as ops
-from .._arguments import seconds, whole_number
+from .._arguments import whole_number
 from .._codec import Undecodable, decode, decode_as, encode, encode_as
 from .._events import Event
 from .._ids import checked_id, stream_key
@@ -32,7 +31,7 @@ from ..errors import (
 )
 from . import _events as ev
 from . import _lifecycle, _loading, _signals
-from ._claiming import Claim, Wanted, enter
+from ._claiming import Claim, Wanted, declared_type, encode_text, enter
 from ._driving import Call, Do, Quiet, Script
 from ._fingerprint import fingerprint
 from ._fold import name_of
@@ -42,55 +41,11 @@ from ._session import Session
 from ._steps import Step, as_step, is_async
 from ._view import PlanItem, Status, TaskView
 
-NATIVE: Final = (type(None), bool, int, float, str, list, dict)
 REPORTED: Final = 100
 """So many unasked steps and drifts are recorded when a run ends."""
 FIRST_PLAN: Final = "plan"
 
 logger = logging.getLogger("holdfast")
-
-
-def as_wanted(
-    goal: str | None,
-    input: object,
-    agent: str | None,
-    lease: float,
-    wait: float | None,
-    steal: bool,
-    ttl: float | timedelta | None,
-    restart: bool,
-) -> Wanted:
-    """The arguments of `store.task`, checked."""
-    if goal is not None and (type(goal) is not str or not goal.strip()):
-        raise ValueError("goal is a sentence that says what the task is to reach")
-    if agent is not None:
-        checked_id(agent, "agent")
-    if seconds(lease, "lease") < 0.1:
-        raise ValueError("lease is a number of seconds, at least 0.1")
-    raw = None if input is None else encode_as(input, declared_type(input))
-    return Wanted(
-        None if goal is None else encode_text(goal, "goal"),
-        raw,
-        agent,
-        float(lease),
-        None if wait is None else seconds(wait, "wait"),
-        bool(steal),
-        None if ttl is None else seconds(ttl, "ttl"),
-        bool(restart),
-    )
-
-
-def encode_text(text: object, what: str) -> str:
-    """A text that can be stored."""
-    if type(text) is not str:
-        raise TypeError(f"{what} is text, not {type(text).__name__}")
-    encode(text)
-    return text
-
-
-def declared_type(value: object) -> Any:
-    """The type by which a value is stored: its own, unless it is a plain JSON value."""
-    return Any if type(value) in NATIVE else type(value)
 
 
 class Shape:
