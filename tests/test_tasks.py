@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -36,6 +39,9 @@ from holdfast import (
     TaskView,
     Unavailable,
 )
+from holdfast import _operations as ops
+from holdfast._streams import new_stamp
+from holdfast.backends import StreamKey
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 
@@ -1503,3 +1509,20 @@ def test_an_async_function_in_a_plain_task_points_to_the_async_one(store: Store)
         with pytest.raises(StepFailed, match="async with store"):
             task.step("hidden", lambda: later())
     assert task.id == "t"
+
+
+def test_what_was_stored_by_the_first_version_is_read_for_ever() -> None:
+    golden = Path(__file__).parent / "golden"
+    bodies = (golden / "task-1.jsonl").read_bytes().splitlines()
+    expected = json.loads((golden / "task-1.view.json").read_text())
+    with holdfast.open("memory://") as store:
+        key = StreamKey("default", "task", "golden")
+        ops.run(store._log, ops.append(ops.Append(key, bodies, new_stamp(), expected=0)))
+        seen = store.get_task("golden")
+        assert seen is not None
+        told = json.loads(msgspec.json.encode(seen))
+        assert {name: told[name] for name in expected} == expected
+        assert told.keys() - expected.keys() == {"owner", "lease_until", "expires_at"}
+        with store.task("golden") as task:  # what it did is there for the program that did it
+            assert task.step("collect", str, "a") == "a"
+            assert task.finish(None) == {"pages": 9}
