@@ -16,7 +16,6 @@ from .._closed import closed_at, reopen
 from .._codec import decode, encode, encode_as
 from .._events import Stamp
 from .._ids import append_id, checked_id
-from .._leases import is_dead
 from .._operations import Operation
 from .._streams import append_events, new_stamp
 from ..backends import Fields, Head, StreamKey
@@ -103,15 +102,11 @@ def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
     wait = wanted.lease if wanted.wait is None else wanted.wait
     deadline = time.monotonic() + wait
     pause, told = FIRST_PAUSE, False
-    gone: str | None = None
     stamp = new_stamp()
     while True:
-        answer: Claim | Held = yield Do(lambda: claim(key, wanted, holder, stamp, gone))  # noqa: B023  called at once
+        answer: Claim | Held = yield Do(lambda: claim(key, wanted, holder, stamp))
         if isinstance(answer, Claim):
             return answer
-        if is_dead(answer.owner):
-            gone = answer.owner
-            continue
         left = deadline - time.monotonic()
         if left <= 0:
             raise answer
@@ -122,8 +117,8 @@ def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp, gone: str | None) -> Operation[Claim | Held]:
-    """Take a task, make it if there is none, or say who has it. The holder that is `gone` is no obstacle."""
+def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim | Held]:
+    """Take a task, make it if there is none, or say who has it."""
     head = yield from ops.head(key)
     if head is None:
         closed = yield from closed_at(key)
@@ -141,7 +136,7 @@ def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp, gone: str |
             raise Expired(str(key), at=head.fields.expires_at or 0.0)
         yield from delete(key, stamp, "it had expired, and was begun anew", seen=head)
         return (yield from _create(key, wanted, holder, stamp))
-    if is_held(head) and head.fields.owner not in (gone, holder) and not wanted.steal:
+    if is_held(head) and head.fields.owner != holder and not wanted.steal:
         return Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
     state = yield from load(key)
     _compare(state, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import _operations as ops
@@ -15,22 +16,30 @@ if TYPE_CHECKING:
     from ._session import Session
 
 
+def _nothing() -> None:
+    pass
+
+
 class _InTask:
     """Where ids for appends come from."""
 
     _key: StreamKey
     _session: Session
 
-    def _id_for(self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool) -> str | None:
+    def _id_for(
+        self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool
+    ) -> tuple[str | None, Callable[[], None]]:
         """An id for what is appended: the scope, what it says, and how often this run has said it there."""
         if if_version is not None:
-            return None  # the caller has a way of its own to append it once
+            return None, _nothing  # the caller has a way of its own to append it once
         session, frame = self._session, current_frame()
         session.check_here()
         scope = frame.path if frame is not None and frame.session is session else ""
         place = session.identity(scope)
         said = fingerprint(session.salt, messages, {"to": self._key.id, "meta": meta, "pin": pin, "place": place})
-        return f"task/{session.life}/{said}/{session.count(scope, ('append', said))}"
+        what = ("append", said)
+        number = session.count(scope, what)
+        return f"task/{session.life}/{said}/{number}", lambda: session.uncount(scope, what, number)
 
 
 class TaskConversation(_InTask, Conversation):
@@ -49,10 +58,14 @@ class TaskConversation(_InTask, Conversation):
         pin: bool = False,
     ) -> Appended:
         """`Conversation.append`; without an `id` of yours, one is made from the place in the task and the content."""
-        chosen = id or self._id_for(messages, if_version, meta, pin)
-        if self._session.is_stale():
-            ops.run(self._log, self._session.catch_up())
-        return super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+        chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
+        try:
+            if self._session.is_stale():
+                ops.run(self._log, self._session.catch_up())
+            return super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+        except BaseException:
+            undo()  # said again, it is the same
+            raise
 
     def _held_by(self, holder: str) -> TaskConversation:
         return TaskConversation(self._log, self._key, self._session, holder)
@@ -74,10 +87,14 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
         pin: bool = False,
     ) -> Appended:
         """`TaskConversation.append`, awaited."""
-        chosen = id or self._id_for(messages, if_version, meta, pin)
-        if self._session.is_stale():
-            await ops.run_async(self._log, self._session.catch_up())
-        return await super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+        chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
+        try:
+            if self._session.is_stale():
+                await ops.run_async(self._log, self._session.catch_up())
+            return await super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+        except BaseException:
+            undo()  # said again, it is the same
+            raise
 
     def _held_by(self, holder: str) -> AsyncTaskConversation:
         return AsyncTaskConversation(self._log, self._key, self._session, holder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import _operations as ops
@@ -67,12 +68,12 @@ class Sleep:
 
 
 class Quiet:
-    """Wait until no step of a session runs any more. Async ones are cancelled; a plain one, in its thread, cannot be."""
+    """Wait until no step runs inside a scope any more. Async ones are cancelled; a plain one, in its thread, cannot be."""
 
-    __slots__ = ("session",)
+    __slots__ = ("scope", "session")
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, scope: str = "") -> None:
+        self.session, self.scope = session, scope
 
 
 Effect = Do | Run | Call | Sleep | Quiet
@@ -113,7 +114,7 @@ def _perform(log: Log, effect: Effect) -> Any:
     if type(effect) is Do:
         return ops.run_until_settled(log, effect.make)
     if type(effect) is Quiet:
-        effect.session.wait_until_quiet()
+        effect.session.wait_until_quiet(effect.scope)
     else:
         time.sleep(cast("Sleep", effect).seconds)
     return None
@@ -146,7 +147,7 @@ async def drive_async(log: Log, script: Script[T]) -> T:
                     raise _cancelled() from error
                 raise
             try:
-                if cancelled and not isinstance(effect, Do | Run):
+                if cancelled and not isinstance(effect, Do | Run | Quiet):
                     raise _cancelled()
                 if type(effect) is Call and not effect.is_async:
                     thread = _in_thread(effect)
@@ -181,7 +182,7 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
             if token is not None:
                 frame.reset(token)
     if type(effect) is Quiet:
-        await _quiet(effect.session)
+        await _quiet(effect.session, effect.scope)
         return None
     import asyncio
 
@@ -189,7 +190,7 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
     return None
 
 
-async def _quiet(session: Session) -> None:
+async def _quiet(session: Session, scope: str) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -199,7 +200,7 @@ async def _quiet(session: Session) -> None:
         if not quiet.done():
             quiet.set_result(None)
 
-    for worker in session.tell_when_quiet(lambda: loop.call_soon_threadsafe(tell)):
+    for worker in session.tell_when_quiet(scope, lambda: loop.call_soon_threadsafe(tell)):
         if worker is not asyncio.current_task():
             worker.get_loop().call_soon_threadsafe(worker.cancel)
     await quiet
@@ -211,7 +212,8 @@ def _in_thread(call: Call) -> asyncio.Future[Any]:
 
     token = frame.set(call.frame) if call.frame is not None else None
     try:
-        return asyncio.ensure_future(asyncio.to_thread(_plainly, call))
+        # Not a task of asyncio: `asyncio.run` cancels all of those when it ends, and the thread would run on unheeded.
+        return asyncio.get_running_loop().run_in_executor(None, copy_context().run, _plainly, call)
     finally:
         if token is not None:
             frame.reset(token)

@@ -80,10 +80,11 @@ class Renewed(Event, frozen=True, omit_defaults=True):
 
 
 class Planned(Event, frozen=True, omit_defaults=True):
-    """The plan from now on. `id` tells repeated calls on resume from new ones."""
+    """The plan from now on. `id` tells repeated calls on resume from new ones. `paths`: the steps that the items are, if not as they are counted."""
 
     id: str
     items: list[Any]
+    paths: list[str] = []
 
 
 class Noted(Event, frozen=True, omit_defaults=True):
@@ -188,11 +189,17 @@ def opened(key: StreamKey, version: int, name: str, data: bytes) -> Event:
         event: Event = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise CorruptRecord(str(key), version=version, what=f"it is not a {name!r} event") from None
+    if isinstance(event, Planned) and event.paths and not _are_paths(event):
+        raise CorruptRecord(str(key), version=version, what="it holds a plan whose items are no steps")
     if isinstance(event, Planned) and not all(map(is_plan_item, event.items)):
         raise CorruptRecord(str(key), version=version, what="it holds a plan whose items have no names")
     if isinstance(event, StepEvent) and not is_path(event.step):
         raise CorruptRecord(str(key), version=version, what="it is of a step without a proper path")
     return event
+
+
+def _are_paths(plan: Planned) -> bool:
+    return len(set(plan.paths)) == len(plan.items) == len(plan.paths) and all(map(is_path, plan.paths))
 
 
 def is_plan_item(item: object) -> bool:

@@ -142,7 +142,7 @@ class State:
 
     def _planned(self, _key: StreamKey, _version: int, _at: float, event: ev.Planned) -> None:
         self.plan = self.plans[event.id] = event.items
-        self.plan_paths = {path: index for index, path in enumerate(paths_of(event.items))}
+        self.plan_paths = {path: index for index, path in enumerate(event.paths or paths_of(event.items))}
 
     def _decided(self, key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
         self._note(self.decisions, version, at, event, key == self.key)
@@ -225,6 +225,8 @@ class State:
         if self._is_late(event):
             return
         step = self._step(version, at, event)
+        if event.args:  # it tells the start too
+            step.state, step.ended_at, step.error, step.doubt = "started", None, None, False
         step.cursor, step.done, step.total, step.progress_at = event.cursor, event.done, event.total, at
 
     def _step_completed(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:

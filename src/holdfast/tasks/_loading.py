@@ -12,6 +12,7 @@ from .._blobs import get_blob, life_of
 from .._codec import Undecodable, decode
 from .._events import Envelope, Stored
 from .._events import Event as PublicEvent
+from .._leases import is_dead
 from .._operations import Operation
 from ..backends import Fields, Head, StreamKey
 from ..errors import CorruptRecord
@@ -105,7 +106,9 @@ def is_expired(head: Head) -> bool:
 
 
 def is_held(head: Head) -> bool:
-    return head.fields.owner is not None and (head.fields.due_at or 0) > head.now
+    """Whether somebody works on it: the lease has not run out, and its holder is not a dead process of this machine."""
+    owner = head.fields.owner
+    return owner is not None and (head.fields.due_at or 0) > head.now and not is_dead(owner)
 
 
 def get_view(key: StreamKey, upto: int | None = None) -> Operation[TaskView | None]:

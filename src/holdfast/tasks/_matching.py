@@ -8,12 +8,15 @@ this run has not asked for, unless steps of that name ran beside each other: the
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ._fold import State, Step
 from ._paths import keyed, nth, numbered, place_of
 from ._view import PlanItem
+
+if TYPE_CHECKING:
+    from ._progress import StepRun
 
 
 class _Siblings:
@@ -46,6 +49,8 @@ class Matching:
     def __init__(self, state: State) -> None:
         self._state = state
         self.asked: set[str] = set()
+        self.scopes: set[str] = set()
+        """Scopes in which something was asked for."""
         self._siblings: dict[tuple[str, str], _Siblings] = {}
         self._calls: dict[tuple[str, str, str], int | set[int]] = {}  # which are taken; n: all below n
         self._returned: dict[tuple[str, str, str], list[str]] = {}
@@ -73,19 +78,23 @@ class Matching:
                 same.by_args.setdefault(step.args, []).append(step)
         self._siblings.update(found)
 
-    def begin_again(self, scope: str, running: Container[str]) -> None:
+    def begin_again(self, scope: str, running: Mapping[str, StepRun]) -> None:
         """A step is tried again: what was asked for inside it is there to be asked for again, unless it still runs."""
         inside = scope + "/"
-        self.asked = {path for path in self.asked if not path.startswith(inside) or path in running}
+        self.asked = {path for path in self.asked if not path.startswith(inside)}
         known: tuple[dict[Any, Any], ...] = (self._siblings, self._calls, self._returned)
         for places in known:
             for place in [place for place in places if place[0] == scope or place[0].startswith(inside)]:
                 del places[place]
         self._remember([step for path, step in self._state.steps.items() if path.startswith(inside)])
+        for path, run in running.items():
+            if path.startswith(inside):  # asked for again, it is that step, not another beside it
+                self._returned.setdefault((run.scope, run.name, run.fingerprint), []).append(path)
 
     def by_key(self, scope: str, name: str, key: str) -> str:
         path = keyed(scope, name, key)
         self.asked.add(path)
+        self.scopes.add(scope)
         return path
 
     def item(self, name: str, item: PlanItem) -> str | None:
@@ -115,6 +124,7 @@ class Matching:
         """The path of a call."""
         path = self._known(scope, name, args) or self._new(scope, name, args)
         self.asked.add(path)
+        self.scopes.add(scope)
         return path
 
     def _new(self, scope: str, name: str, args: str) -> str:
@@ -162,6 +172,8 @@ class Matching:
             self._calls[call] = {*range(taken), number}
         else:
             taken.add(number)
+            if max(taken) == len(taken) - 1:  # without a gap again
+                self._calls[call] = len(taken)
 
     def give_back(self, scope: str, name: str, args: str, path: str) -> None:
         """A call was refused, cut off, or nobody knows what it did: the next one with these arguments is that step again."""
@@ -171,6 +183,9 @@ class Matching:
         self.asked.discard(path)
         if name in self._items:
             self._items[name].first = 0
+        same = self._siblings.get((scope, name))
+        if same is not None:
+            same.first = 0  # other arguments may mean it too: they are compared with its own
         self._returned.setdefault((scope, name, args), []).append(path)
 
     def unasked(self) -> list[str]:

@@ -40,6 +40,7 @@ class StepRun:
     def __init__(self, session: Session, call: StepCall) -> None:
         self._session, self._call = session, call
         self.path, self.scope, self.name, self.attempt = call.path, call.scope, call.name, 1
+        self.fingerprint = call.fingerprint
         kept = call.record.cursor if call.record is not None and call.is_about(call.record) else None
         self._since = time.time()
         self.beside = False  # whether another of its name runs

@@ -25,7 +25,7 @@ from ..errors import (
     TaskEnded,
 )
 from . import _events as ev
-from ._driving import Call, Do, Run, Script, Sleep
+from ._driving import Call, Do, Quiet, Run, Script, Sleep
 from ._fingerprint import fingerprint
 from ._fold import Step as Record
 from ._fold import name_of
@@ -105,6 +105,7 @@ class StepCall:
                 self.path = matching.by_args(self.scope, self.name, self.fingerprint)
                 self.by_identity = False
             if self.path in session.running:
+                matching.give_back(self.scope, self.name, self.fingerprint, self.path)
                 raise RuntimeError(
                     f"step {self.path!r} is running already; two calls with one key are one step: await the first"
                 )
@@ -119,6 +120,7 @@ class StepCall:
         """This call gave nothing: the next one with these arguments is this step again."""
         with self.session.lock:
             self.session.matching.give_back(self.scope, self.name, self.fingerprint, self.path)
+        self.session.ask_again(self.path)
 
     def is_about(self, record: Record) -> bool:
         """Whether how far an unfinished step had got, or why it failed, says anything of this call. With other arguments it does not."""
@@ -175,6 +177,7 @@ def run_step(
                 session.check()
             return (yield from _Running(call, task).script())
         except _Overtaken:
+            call.give_back()
             continue
         except BaseException:
             call.give_back()
@@ -247,7 +250,7 @@ class _Running:
                 return found[0]
             if call.declared.mode:
                 started: Change = (ev.STEP_STARTED, run.told())
-                yield Do(lambda: session.put([started], new_stamp()))
+                yield Do(lambda: session.put([started], new_stamp(), unless=self._was_settled))
             run.awaited = call.declared.is_async
             while True:
                 kwargs = {**call.kwargs, KEY_PARAMETER: run.idempotency_key} if call.gives_key else call.kwargs
@@ -273,9 +276,17 @@ class _Running:
             if (unsaved := run.unsaved(after=0.0)) is not None:  # cut off: written when the block is left
                 session.put_later(run.path + "\0progress", unsaved)
 
+    def _was_settled(self) -> None:
+        """Somebody said that it was done while its check was asked: then it is not run."""
+        known = self.session.state.steps.get(self.call.path)
+        if known is not None and known.state == "completed" and known.version != self.call.version:
+            raise _Overtaken
+
     def _again(self, error: Exception) -> Script[list[Any] | None]:
         """Prepare another attempt, or raise that it has failed. What the check finds done, if it is asked before."""
         call, run = self.call, self.run
+        # What still runs inside it must not go on beside the next attempt, or beside whoever hears that it has failed.
+        yield Quiet(self.session, call.path)
         if not self._may_try_again(error):
             yield from self._failed(error)
         causes = self._causes(error)

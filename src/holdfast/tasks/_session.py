@@ -46,6 +46,8 @@ logger = logging.getLogger("holdfast")
 
 Change = tuple[str, ev.Event]
 """An event to write: its type and what it holds."""
+Waiting = dict[str, "tuple[Change | StepRun, float]"]
+"""What is to be written later, by step, and since when."""
 
 
 class Session:
@@ -64,7 +66,9 @@ class Session:
         self._busy: dict[tuple[str, str], int] = {}  # how many steps of a name run in a scope
         # Where the steps of a scope are asked for. Elsewhere too: then their order is a matter of chance.
         self._places: dict[str, tuple[int, object]] = {}
-        self._tell: Callable[[], object] | None = None
+        self._waiters: list[tuple[str, Callable[[], object]]] = []  # who waits until no step runs inside a scope
+        self._leaving = False
+        self._uncounted: dict[str, dict[object, list[int]]] = {}  # numbers of what came to nothing
         self.over: HoldfastError | None = None
         """Why this holder can write no more."""
         self.asynchronous = asynchronous
@@ -130,6 +134,8 @@ class Session:
     def begin(self, run: StepRun, call: StepCall) -> bool:
         """A step runs. False if it was run since the call was made: two calls with one key are one step."""
         with self.lock:
+            if self._leaving and call.scope not in self.running:
+                raise NoTask(f"the block of {self.key} is being left; open it again to go on")
             known = self.state.steps.get(run.path)
             if run.path in self.running or (0 if known is None else known.version) != call.version:
                 return False
@@ -156,32 +162,55 @@ class Session:
             self._identities.pop(run.path, None)
             self._busy[run.scope, run.name] -= 1
             self._places.pop(run.path, None)
-            if not self.running and self._tell is not None:
-                self._tell()
+            for waiter in [waiter for waiter in self._waiters if not self._inside(waiter[0])]:
+                self._waiters.remove(waiter)
+                waiter[1]()
 
-    def tell_when_quiet(self, tell: Callable[[], object]) -> list[asyncio.Task[Any]]:
-        """Call `tell` when no step runs any more, perhaps now. The asyncio tasks in which steps still run."""
+    def _inside(self, scope: str) -> list[StepRun]:
+        """The steps that run inside a scope. Called with the lock held."""
+        if not scope:
+            return list(self.running.values())
+        return [run for path, run in self.running.items() if path.startswith(scope + "/")]
+
+    def tell_when_quiet(self, scope: str, tell: Callable[[], object]) -> list[asyncio.Task[Any]]:
+        """Call `tell` when no step runs inside a scope any more, perhaps now. The asyncio tasks in which some still run."""
         with self.lock:
-            self._tell = tell
-            if not self.running:
+            if not scope:
+                self._leaving = True
+            still = self._inside(scope)
+            if still:
+                self._waiters.append((scope, tell))
+            else:
                 tell()
-            return [run.worker for run in self.running.values() if run.worker is not None]
+            return [run.worker for run in still if run.worker is not None]
 
-    def wait_until_quiet(self) -> None:
-        """Return when no step runs any more."""
+    def wait_until_quiet(self, scope: str) -> None:
+        """Return when no step runs inside a scope any more."""
         quiet = threading.Event()
-        self.tell_when_quiet(quiet.set)
+        self.tell_when_quiet(scope, quiet.set)
         if not quiet.is_set():
-            logger.info("leaving %s, where steps still run in other threads; waiting for them", self.key)
+            logger.info("steps of %s still run in other threads; waiting for them", self.key)
             quiet.wait()
 
     def count(self, scope: str, what: object) -> int:
         """How often this run has come to this, before."""
         with self.lock:
+            if free := self._uncounted.get(scope, {}).get(what):
+                return free.pop()
             counts = self._counts.setdefault(scope, {})
             found = counts.get(what, 0)
             counts[what] = found + 1
         return found
+
+    def uncount(self, scope: str, what: object, number: int) -> None:
+        """What was counted came to nothing: the next time is this time again."""
+        with self.lock:
+            self._uncounted.setdefault(scope, {}).setdefault(what, []).append(number)
+
+    def ask_again(self, path: str) -> None:
+        """A step gave nothing: if it is called again, what it asks for inside is what it asked for before."""
+        if path in self.matching.scopes or path in self._counts:
+            self.begin_again(path)
 
     def begin_again(self, path: str) -> None:
         """A step is tried again in this run: what it asks for and says inside is what it did before."""
@@ -189,6 +218,7 @@ class Session:
             self.matching.begin_again(path, self.running)
             for scope in [scope for scope in self._counts if scope == path or scope.startswith(path + "/")]:
                 del self._counts[scope]
+                self._uncounted.pop(scope, None)
 
     def now(self) -> float:
         """The engine's time."""
@@ -197,14 +227,23 @@ class Session:
     # -- writing ---------------------------------------------------------------------------------
 
     def put(
-        self, changes: Sequence[Change], stamp: Stamp, *, fields: Fields | None = None, large: bytes | None = None
+        self,
+        changes: Sequence[Change],
+        stamp: Stamp,
+        *,
+        fields: Fields | None = None,
+        large: bytes | None = None,
+        unless: Callable[[], None] | None = None,
     ) -> Operation[Appended]:
-        """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart."""
+        """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart.
+
+        `unless` is called when everything that others have appended is known, and may raise.
+        """
         if large is not None:
             blob = yield from put_blob(self.key, self.life, large, stamp)
             name, last = changes[-1]
             changes = [*changes[:-1], (name, msgspec.structs.replace(last, blob=blob))]
-        waiting = self._take_waiting(changes)
+        waiting, told = self._take_waiting(changes)
         try:
             everything = [*map(_change, waiting.values()), *changes] if waiting else changes
             events = [NewEvent(name, ev.encoded(event)) for name, event in everything]
@@ -217,6 +256,8 @@ class Session:
                 self.check()
                 if self.unsure:
                     yield from self.catch_up()
+                if unless is not None:
+                    unless()
                 began = time.monotonic()
                 renewal = fields
                 if renewal is None and began - self.renewed_at >= self._third:  # not with each: it costs more than none
@@ -234,7 +275,7 @@ class Session:
                 raise Conflict(str(self.key), expected=self.seen, actual=self.state.version)
         except BaseException as error:
             with self.lock:
-                self._later.update(waiting)
+                self._later = {**waiting, **told, **self._later}
                 if not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown):
                     self.unsure = True
             raise
@@ -293,14 +334,15 @@ class Session:
         with self.lock:
             self._later[path] = (change, time.monotonic())
 
-    def _take_waiting(self, changes: Sequence[Change]) -> dict[str, tuple[Change | StepRun, float]]:
+    def _take_waiting(self, changes: Sequence[Change]) -> tuple[Waiting, Waiting]:
         """What has been waiting, but for the starts of steps of which these changes tell all."""
         with self.lock:
             waiting, self._later = self._later, {}
+        told: Waiting = {}
         for _, event in changes:
-            if isinstance(event, ev.StepEvent) and event.since is not None:
-                waiting.pop(event.step, None)
-        return waiting
+            if isinstance(event, ev.StepEvent) and event.since is not None and event.step in waiting:
+                told[event.step] = waiting.pop(event.step)
+        return waiting, told
 
     # -- the lease -------------------------------------------------------------------------------
 

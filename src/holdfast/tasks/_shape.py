@@ -34,8 +34,9 @@ from . import _lifecycle, _loading, _signals
 from ._claiming import Claim, Wanted, declared_type, encode_text, enter
 from ._driving import Call, Do, Quiet, Script
 from ._fingerprint import fingerprint
-from ._fold import name_of
+from ._fold import name_of, paths_of
 from ._frames import Frame, current_frame, frame
+from ._paths import numbered
 from ._running import awaited, failed_steps, run_step
 from ._session import Session
 from ._steps import Step, as_step, is_async
@@ -119,7 +120,8 @@ class Shape:
     def _leaving(self, error: BaseException | None) -> Script[None]:
         session = self._held()
         # What still runs must not go on beside the next holder.
-        yield Quiet(session)
+        if session.is_here():
+            yield Quiet(session)
         self._log.heartbeat.release(session.holder)
         if session.over is None:
             name, event, status = self._ending(session, error)
@@ -129,6 +131,12 @@ class Shape:
                 if error is None:
                     raise
                 logger.warning("how %s ended could not be recorded (%s)", self._key, type(problem).__name__)
+
+    def _refuse_inside(self) -> None:
+        """Leaving waits for what still runs: inside a step of its own it would wait for itself."""
+        inside = current_frame()
+        if inside is not None and inside.session is self._session and inside.run is not None:
+            raise RuntimeError(f"{self._key} cannot be left inside one of its own steps; it would wait for itself")
 
     def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Status]:
         drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
@@ -287,40 +295,52 @@ class Shape:
         if again:
             asked = (args, kwargs) if callable(given) else ((given,), {})
             said = fingerprint(session.salt, *asked)
-            plan_id = f"{said}/{session.count(self._scope(), ('replan', said))}"
+            number = session.count(self._scope(), ("replan", said))
+            plan_id = f"{said}/{number}"
         if plan_id in session.state.plans:
             return deepcopy(session.state.plans[plan_id])
         session.check()
-        items = as_plan((yield from self._value(given, args, kwargs)))
-        if again:
-            items = self._merged(session, items)
-        planned = ev.Planned(plan_id, items)
-        yield Do(lambda: session.put([(ev.PLANNED, planned)], new_stamp()))
+        try:
+            items = as_plan((yield from self._value(given, args, kwargs)))
+            if again:
+                items, paths = self._merged(session, items)
+            planned = ev.Planned(plan_id, items, paths if again and paths != paths_of(items) else [])
+            yield Do(lambda: session.put([(ev.PLANNED, planned)], new_stamp()))
+        except BaseException:
+            if again:
+                session.uncount(self._scope(), ("replan", said), number)
+            raise
         return deepcopy(items)
 
-    def _merged(self, session: Session, items: list[PlanItem]) -> list[PlanItem]:
-        """A new plan: finished items stay, where they are in the new list or else before it."""
+    def _merged(self, session: Session, items: list[PlanItem]) -> tuple[list[PlanItem], list[str]]:
+        """A new plan, and the steps its items are. What is finished or in doubt stays: where it is in the new list, else before it."""
         with session.lock:
             state = session.state
-            plan, needed = list(state.plan), dict[str, int]()
-            for path in state.plan_paths:
-                step = state.steps.get(path)
-                if step is not None and step.state == "completed":
-                    needed[step.place.name] = step.place.number
-        # Paths are by name and number: one that is done keeps its path only if those of its name before it stay too.
-        stay = []
-        for item in plan:
-            needed[name_of(item)] = needed.get(name_of(item), 0) - 1
-            if needed[name_of(item)] >= 0:
-                stay.append(item)
-        wanted = [name_of(item) for item in items]
-        kept: list[PlanItem] = []
-        for item in stay:
-            if name_of(item) in wanted:
-                wanted.remove(name_of(item))
-            else:
-                kept.append(item)
-        return [*kept, *items]
+            old = {path: state.plan[place] for path, place in state.plan_paths.items()}
+            steps = dict(state.steps)
+        stays = {
+            path: item
+            for path, item in old.items()
+            if (step := steps.get(path)) is not None and (step.state == "completed" or step.in_doubt(None))
+        }
+        paths: list[str] = [""] * len(items)
+        for known in (stays, old):  # an item is known by what it says
+            for place, item in enumerate(items):
+                if not paths[place]:
+                    paths[place] = next((path for path in known if known[path] == item and path not in paths), "")
+        names, before = list(map(name_of, items)), list(map(name_of, old.values()))
+        for place, name in enumerate(names):  # or by its name, if it is the only one
+            if not paths[place] and names.count(name) == before.count(name) == 1:
+                paths[place] = next(path for path, item in old.items() if name_of(item) == name)
+        for place, name in enumerate(names):
+            number = 1
+            while not paths[place]:
+                path = numbered("", name, number)
+                number += 1
+                if path not in paths and path not in stays and path not in steps:
+                    paths[place] = path
+        kept = [path for path in stays if path not in paths]
+        return [*(old[path] for path in kept), *items], [*kept, *paths]
 
     def _value(self, given: Any, args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
         """A value, or what a function gives, called where the program is."""
@@ -348,10 +368,15 @@ class Shape:
         said = fingerprint(session.salt, (name, scope, text, why), {})
         if session.unsure:
             yield Do(session.catch_up)
-        note_id = f"{said}/{session.count(scope, (name, said))}"
+        number = session.count(scope, (name, said))
+        note_id = f"{said}/{number}"
         if note_id not in session.state.noted:
             noted = ev.Noted(note_id, text, why, scope)
-            yield Do(lambda: session.put([(name, noted)], new_stamp()))
+            try:
+                yield Do(lambda: session.put([(name, noted)], new_stamp()))
+            except BaseException:
+                session.uncount(scope, (name, said), number)
+                raise
 
     # -- ending ------------------------------------------------------------------------------------
 

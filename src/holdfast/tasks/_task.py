@@ -51,6 +51,7 @@ class Task(Shape):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._refuse_inside()
         try:
             drive(self._log, self._leaving(error))
         finally:
@@ -76,7 +77,7 @@ class Task(Shape):
         return drive(self._log, self._planning(plan, args, kwargs, again=False))
 
     def replan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
-        """Replace what is left of the plan. Finished items stay, named in the new list or not. Done once per call."""
+        """Replace what is left of the plan. What is finished or in doubt stays, named in the new list or not. Done once per call."""
         return drive(self._log, self._planning(plan, args, kwargs, again=True))
 
     def results(self) -> dict[str, Any]:
@@ -174,6 +175,7 @@ class AsyncTask(Shape):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._refuse_inside()
         try:
             await drive_to_its_end(self._log, self._leaving(error))
         finally:
