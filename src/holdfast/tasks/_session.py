@@ -47,7 +47,7 @@ logger = logging.getLogger("holdfast")
 Change = tuple[str, ev.Event]
 """An event to write: its type and what it holds."""
 Waiting = dict[str, "tuple[Change | StepRun, float]"]
-"""What is to be written later, by step, and since when."""
+"""What is to be written later, by step, and since when. The start of a step is told by its run."""
 
 
 class Session:
@@ -87,9 +87,7 @@ class Session:
         """A write was cut off before its answer came: look at the stream before deciding anything."""
         self._forks = process.forks
         self._early: set[int] = set()  # versions after `seen` that are folded already
-        self._later: dict[
-            str, tuple[Change | StepRun, float]
-        ] = {}  # what is not written yet, by step; a start is told by its run
+        self._later: Waiting = {}
         self._clock = now - time.monotonic()
         self.renewed_at = time.monotonic()
 
