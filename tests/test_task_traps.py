@@ -208,6 +208,23 @@ def test_a_check_that_answers_yes_or_no_leaves_the_doubt(store: Store, answer: b
         pay()
 
 
+def test_of_a_step_that_returns_nothing_a_check_may_say_yes_but_not_no(store: Store) -> None:
+    sent: list[str] = []
+
+    @holdfast.step(check=lambda: "ann" in sent)
+    def mail() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), store.task("t"):
+        mail()
+    with pytest.raises(StepInDoubt, match="answered False"), store.task("t"):
+        mail()
+    sent.append("ann")
+    with store.task("t") as task:
+        mail()
+        assert task.view().steps[0].how == "checked"
+
+
 def test_a_check_that_answers_with_another_type_leaves_the_doubt(store: Store) -> None:
     @holdfast.step(check=lambda: {"id": 1})
     def pay() -> str:

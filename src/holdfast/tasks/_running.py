@@ -332,13 +332,14 @@ class _Running:
         if found is None:
             return None
         returns = call.returns
-        if type(found) is bool and returns not in (bool, None, type(None)):
+        nothing = returns in (None, type(None))
+        if type(found) is bool and returns is not bool and not (found and nothing):
             # "to in sent" is what anybody writes first; taken for a result, its False would mean: done.
             raise call.in_doubt(
                 f"is in doubt, and its check answered {found}, where it has to return the step's result, or None if it was not done"
             )
         try:
-            stored = self._stored(None if returns in (None, type(None)) else found)
+            stored = self._stored(None if nothing else found)
         except DataProblem as error:
             raise call.in_doubt(
                 f"is in doubt, and what its check returned cannot be the step's result ({error})"
