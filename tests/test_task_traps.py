@@ -418,13 +418,19 @@ def test_a_plan_that_is_changed_outside_is_not_changed_inside(store: Store) -> N
 def test_nothing_is_written_behind_the_end_of_a_task() -> None:
     backend = Slow(b"task.finished")
     with holdfast.open(backend) as store:
-        with store.task("t", lease=0.3) as task:
+        with store.task("t") as task:
             finishing = threading.Thread(target=task.finish, args=("done",))
             finishing.start()
             assert backend.reached.wait(10)
-            time.sleep(0.25)  # a heartbeat comes, and waits behind it
+            task._held().renewed_at -= 60  # a heartbeat is due, and waits behind it
+            beating = threading.Thread(target=task._beat)
+            beating.start()
+            deadline = time.monotonic() + 10
+            while len(store._log._committer._pending) < 2:
+                assert time.monotonic() < deadline
             backend.go_on.set()
             finishing.join()
+            beating.join()
         assert store.task("t").history()[-1].type == "task.finished"
         [info] = store.tasks()
         assert (info.status, info.owner) == ("finished", None)
