@@ -37,6 +37,11 @@ class Saved(Awaitable[None]):
 class StepRun:
     """The step that is running now, as `holdfast.current_step()` gives it."""
 
+    __slots__ = (
+        "_call", "_cursor", "_saved_at", "_session", "_since", "_unsaved", "attempt", "awaited", "beside", "fingerprint",
+        "identity", "name", "path", "scope", "worker",
+    )  # fmt: skip
+
     def __init__(self, session: Session, call: StepCall) -> None:
         self._session, self._call = session, call
         self.path, self.scope, self.name, self.attempt = call.path, call.scope, call.name, 1

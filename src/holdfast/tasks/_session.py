@@ -146,7 +146,10 @@ class Session:
             run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
             if not call.declared.mode:
                 self._later[run.path] = (run, time.monotonic())  # an ordinary start can wait
-            run.identity = self._identities[run.path] = (*self.identity(call.scope), *call.identity())
+            identity = call.identity()
+            if call.scope:
+                identity = (*self.identity(call.scope), *identity)
+            run.identity = self._identities[run.path] = identity
         return True
 
     def entered_here(self) -> None:
@@ -160,9 +163,10 @@ class Session:
             self._identities.pop(run.path, None)
             self._busy[run.scope, run.name] -= 1
             self._places.pop(run.path, None)
-            for waiter in [waiter for waiter in self._waiters if not self._inside(waiter[0])]:
-                self._waiters.remove(waiter)
-                waiter[1]()
+            if self._waiters:
+                for waiter in [waiter for waiter in self._waiters if not self._inside(waiter[0])]:
+                    self._waiters.remove(waiter)
+                    waiter[1]()
 
     def _inside(self, scope: str) -> list[StepRun]:
         """The steps that run inside a scope. Called with the lock held."""
