@@ -63,7 +63,9 @@ class Entry(Waiting):
     __slots__ = ("basis", "ghosts", "prepared", "request", "started")
 
     def __init__(self, request: ops.Append) -> None:
-        super().__init__()
+        # Not by super(): this is made for every append.
+        self.result = self.error = self._wake = self._loop = self._future = None
+        self.done = self._leads = self._abandoned = False
         self.request = request
         self.prepared: Append | None = None
         self.basis: Known | None = None
@@ -89,9 +91,13 @@ class Appender:
         """Commit a batch. Members that must be tried again, at another version, are left without an outcome."""
         entries: Sequence[Any] = batch  # of Entry, as they were submitted
         try:
-            ready: list[Entry] = [entry for entry in entries if self._prepare(entry)]
+            ready: list[Entry] = []
+            prepared: list[Any] = []
+            for entry in entries:
+                if self._prepare(entry):
+                    ready.append(entry)
+                    prepared.append(entry.prepared)
             if ready:
-                prepared: list[Any] = [entry.prepared for entry in ready]
                 answers = self._send(prepared)
                 for entry, answer in zip(ready, answers, strict=True):
                     self._take(entry, answer)
@@ -107,7 +113,7 @@ class Appender:
         if request.stream in self._regressed:
             entry.error = self._regressed[request.stream]
             return False
-        if not self._must_be_sent(entry):
+        if (entry.prepared is not None or request.id is not None) and not self._must_be_sent(entry):
             return False
         try:
             known = self.known.get(request.stream)
@@ -242,7 +248,8 @@ class Appender:
 
     def _take(self, entry: Entry, answer: Answer) -> bool:
         """Take an answer. True if the append must be tried again at another version."""
-        request, prepared = entry.request, cast("Append", entry.prepared)
+        request = entry.request
+        prepared: Any = entry.prepared  # there is one: it is what was sent
         if isinstance(answer, Appended):
             known = self.known.get(request.stream)
             if answer.duplicate:

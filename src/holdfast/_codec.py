@@ -172,6 +172,8 @@ def _refuse_if_changed(value: object, raw: bytes, kept: Coder, native: bool) -> 
         path, problem = _exact_path(value, path, got), f"does not fit the declared type: {what}"
     else:
         # Two JSON-native values with the same bytes are the same, and that is quickly seen.
+        if native and kept.is_exact:
+            return back
         if native and (kept.is_native or _is_native(back, MAX_BYTES, MAX_DEPTH)) and _write(back) == raw:
             return back
         changed = difference(value, back)

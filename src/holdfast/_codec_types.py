@@ -51,6 +51,8 @@ class Coder(NamedTuple):
     has_sets: bool
     is_native: bool
     """Whether everything it reads is JSON-native, keys too."""
+    is_exact: bool
+    """Whether it is so, and has no numbers that could come back as another kind: what it reads is what was written."""
 
 
 class Misfit(ValueError):
@@ -81,6 +83,7 @@ def _build(declared: Any) -> Coder:
         decoder.decode,
         has_sets=bool(kinds & {inspect.SetType, inspect.FrozenSetType}),
         is_native=kinds <= (_NATIVE if inspect.DictType in kinds else _NATIVE | numbers),
+        is_exact=kinds <= _NATIVE,
     )
 
 

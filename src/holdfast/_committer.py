@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import Closed, OutcomeUnknown, Unavailable
 
@@ -29,7 +29,7 @@ class Waiting:
     __slots__ = ("_abandoned", "_future", "_leads", "_loop", "_wake", "done", "error", "result")
 
     def __init__(self) -> None:
-        self.result: object = None
+        self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
         self._leads = self._abandoned = False
@@ -66,19 +66,20 @@ class Committer:
 
     def submit(self, waiting: Waiting) -> None:
         """Return when `waiting` is done."""
-        wake = threading.Lock()
-        wake.acquire()  # already here: whoever finds it in the queue may release it
         try:
             with self._lock:
-                self._check_open()
+                if self._closed:
+                    self._check_open()
                 if self._leading and self._leader == threading.get_ident():
                     raise RuntimeError(
                         "append called from inside an append, by a logging handler perhaps: it would wait for itself"
                     )
-                self._pending.append(waiting)
                 if self._leading:
-                    waiting._wake = wake
+                    wake = waiting._wake = threading.Lock()
+                    wake.acquire()  # before it is in the queue: whoever finds it there may release it
+                    self._pending.append(waiting)
                 else:
+                    self._pending.append(waiting)
                     waiting._leads = self._leading = True
             if waiting._wake is not None:
                 waiting._wake.acquire()  # until resolved, or promoted to lead
@@ -174,9 +175,8 @@ class Committer:
             with self._lock:
                 # They stay in the queue until they are resolved: whatever interrupts us, the next leader finds them.
                 batch = self._pending[:BATCH_MEMBERS]
-            # Not `settled`: in the way of every append, a call for each would be felt.
-            self._commit_batch([waiting for waiting in batch if waiting.result is None and waiting.error is None])
-            again = [waiting for waiting in batch if waiting.result is None and waiting.error is None]
+            self._commit_batch(_open(batch))
+            again = _open(batch)
             _resolve([waiting for waiting in batch if waiting.settled] if again else batch)
             with self._lock:
                 self._pending[: len(batch)] = again
@@ -216,6 +216,13 @@ class Committer:
             raise Closed("the store was closed; open it again")
 
 
+def _open(batch: list[Waiting]) -> list[Waiting]:
+    """Those whose outcome is not known yet."""
+    if len(batch) == 1:  # by far most often, and in the way of every append
+        return batch if batch[0].result is None and batch[0].error is None else []
+    return [waiting for waiting in batch if waiting.result is None and waiting.error is None]
+
+
 def _release(wake: threading.Lock) -> None:
     try:
         wake.release()
@@ -224,14 +231,17 @@ def _release(wake: threading.Lock) -> None:
 
 
 def _resolve(finished: Sequence[Waiting]) -> None:
-    loops: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[Waiting]] | None = None
     for waiting in finished:
         if waiting._loop is not None:
+            loops = {} if loops is None else loops
             loops.setdefault(waiting._loop, []).append(waiting)
         elif not waiting.done:
             if waiting._wake is not None and not waiting._leads:
                 _release(waiting._wake)
             waiting.done = True
+    if loops is None:
+        return
     for loop, members in loops.items():
         try:
             loop.call_soon_threadsafe(_resolve_async, members)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ._ids import checked_id
 
-_correlation: ContextVar[str | None] = ContextVar("holdfast_correlation", default=None)
-_actor: ContextVar[str | None] = ContextVar("holdfast_actor", default=None)
+Origin = tuple[str | None, str | None]
+"""A correlation id and an actor."""
+
+_origin: ContextVar[Origin] = ContextVar("holdfast_origin", default=(None, None))
 
 
 @contextmanager
@@ -22,15 +24,12 @@ def correlate(id: str, *, actor: str | None = None) -> Iterator[None]:
     checked_id(id, "correlation id")
     if actor is not None:
         checked_id(actor, "actor")
-    before = _correlation.set(id)
-    before_actor = _actor.set(actor if actor is not None else _actor.get())
+    before = _origin.set((id, actor if actor is not None else _origin.get()[1]))
     try:
         yield
     finally:
-        _actor.reset(before_actor)
-        _correlation.reset(before)
+        _origin.reset(before)
 
 
-def origin() -> tuple[str | None, str | None]:
-    """The correlation id and the actor in force."""
-    return _correlation.get(), _actor.get()
+origin: Callable[[], Origin] = _origin.get
+"""The correlation id and the actor in force."""

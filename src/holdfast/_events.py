@@ -169,17 +169,20 @@ def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) 
         common += b',"correlation":' + json(stamp.correlation)
     bodies = []
     for event_id, event in zip(id_texts(stamp.id, len(events)), events, strict=True):
-        version = b"" if event.v == 1 else b',"v":%d' % event.v
-        blob = blobs.get(event.data) if blobs else None
-        data = b',"data":' + event.data if blob is None else b',"blob":' + json(blob)
+        kind, data = b"data", event.data
+        if blobs and (blob := blobs.get(data)) is not None:
+            kind, data = b"blob", json(blob)
+        about = common
         if event.fold:
-            data = b',"fold":' + event.fold + data
+            about += b',"fold":' + event.fold
+        if event.v != 1:
+            about = b',"v":%d' % event.v + about
         name = names.get(event.type)
         if name is None:
             name = json(event.type)
             if len(names) < 1000:
                 names[event.type] = name
-        bodies.append(b'{"id":"%b","type":%b%b%b%b}' % (event_id.encode(), name, version, common, data))
+        bodies.append(b'{"id":"%b","type":%b%b,"%b":%b}' % (event_id.encode(), name, about, kind, data))
     return bodies
 
 

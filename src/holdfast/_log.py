@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from . import _chain, _telemetry
@@ -161,7 +161,7 @@ class Log:
     def _delete(self, request: ops.Delete) -> bool:
         deleted = self.backend.delete(request.stream, expected=request.expected)
         self._appender.known.pop(request.stream, None)
-        if deleted:
+        if deleted and _telemetry.wanted():
             _telemetry.deleted(request)
         return deleted
 
@@ -228,7 +228,9 @@ class Log:
             self._learn(request.stream)
         entry = Entry(request)
         self._committer.submit(entry)
-        answer = _outcome(entry)
+        if entry.error is not None:
+            raise entry.error
+        answer: Appended = entry.result
         if answer.duplicate and request.id is not None:
             try:
                 self._compare(request, answer)
@@ -236,7 +238,8 @@ class Log:
                 raise
             except Exception as error:
                 raise _not_compared(request, error) from error
-        _telemetry.appended(request, answer, time.perf_counter() - entry.started)
+        if _telemetry.wanted():
+            _telemetry.appended(request, answer, time.perf_counter() - entry.started)
         return answer
 
     async def _append_async(self, request: ops.Append) -> Appended:
@@ -244,7 +247,9 @@ class Log:
             await self._learn_async(request.stream)
         entry = Entry(request)
         await self._committer.submit_async(entry)
-        answer = _outcome(entry)
+        if entry.error is not None:
+            raise entry.error
+        answer: Appended = entry.result
         if answer.duplicate and request.id is not None:
             try:
                 await self.in_thread(self._compare, request, answer)
@@ -252,7 +257,8 @@ class Log:
                 raise
             except Exception as error:
                 raise _not_compared(request, error) from error
-        _telemetry.appended(request, answer, time.perf_counter() - entry.started)
+        if _telemetry.wanted():
+            _telemetry.appended(request, answer, time.perf_counter() - entry.started)
         return answer
 
     def _learn(self, stream: StreamKey) -> None:
@@ -332,12 +338,6 @@ def _not_compared(request: ops.Append, error: Exception) -> OutcomeUnknown:
         f"an append to {request.stream} with this id is stored, but could not be compared ({reason(error)}); repeat it"
     )
     return OutcomeUnknown(problem, stream=str(request.stream), id=request.id)
-
-
-def _outcome(entry: Entry) -> Appended:
-    if entry.error is not None:
-        raise entry.error
-    return cast("Appended", entry.result)
 
 
 _HANDLERS: dict[type, Callable[[Log, Any], Any]] = {

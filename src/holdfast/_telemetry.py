@@ -21,31 +21,32 @@ _TRACING = "opentelemetry.trace"
 logger = logging.getLogger("holdfast")
 
 
+def wanted() -> bool:
+    """Whether anybody listens."""
+    return _TRACING in sys.modules or logger.isEnabledFor(logging.INFO)
+
+
 def appended(request: ops.Append, answer: Appended, seconds: float) -> None:
     """Report an append that is stored."""
-    if _wanted():
-        facts = {
-            "version": answer.last,
-            "bytes": sum(map(len, request.bodies)),
-            "milliseconds": seconds * 1000,
-            "correlation": request.stamp.correlation,
-            "duplicate": answer.duplicate,
-        }
-        text = "appended {stream} version {first}-{version}, {bytes} bytes, {milliseconds:.2f} ms, correlation {correlation}"
-        _report(
-            "appended", request.stream, text.format(**{**facts, "stream": request.stream, "first": answer.first}), facts
-        )
+    facts = {
+        "version": answer.last,
+        "bytes": sum(map(len, request.bodies)),
+        "milliseconds": seconds * 1000,
+        "correlation": request.stamp.correlation,
+        "duplicate": answer.duplicate,
+    }
+    text = (
+        "appended {stream} version {first}-{version}, {bytes} bytes, {milliseconds:.2f} ms, correlation {correlation}"
+    )
+    _report(
+        "appended", request.stream, text.format(**{**facts, "stream": request.stream, "first": answer.first}), facts
+    )
 
 
 def deleted(request: ops.Delete) -> None:
     """Report a stream that is deleted."""
-    if _wanted():
-        version = request.expected.version
-        _report("deleted", request.stream, f"deleted {request.stream} at version {version}", {"version": version})
-
-
-def _wanted() -> bool:
-    return _TRACING in sys.modules or logger.isEnabledFor(logging.INFO)
+    version = request.expected.version
+    _report("deleted", request.stream, f"deleted {request.stream} at version {version}", {"version": version})
 
 
 def _report(event: str, stream: StreamKey, text: str, about: Mapping[str, object]) -> None:

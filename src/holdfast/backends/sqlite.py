@@ -123,8 +123,11 @@ class SQLiteBackend:
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         def work(writer: _Writer) -> list[Appended | Conflict]:
             now = time.time()
-            writer.confirm(batch)
-            answers = [_append(writer, append, now) for append in batch]
+            if writer.former:
+                writer.confirm(batch)
+            answers: list[Appended | Conflict] = []
+            for append in batch:
+                answers.append(_append(writer, append, now))
             writer.flush()
             return answers
 
@@ -153,7 +156,8 @@ class SQLiteBackend:
     def _transact(self, work: Callable[[_Writer], T]) -> T:
         """Run `work` in one transaction: committed and durable when this returns, or rolled back, or `OutcomeUnknown`."""
         with self._write_lock:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             writer = self._writer or self._open_writer()
             try:
                 self._begin(writer)

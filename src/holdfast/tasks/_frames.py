@@ -32,7 +32,9 @@ frame: ContextVar[Frame | None] = ContextVar("holdfast_frame", default=None)
 def current_frame() -> Frame | None:
     """Where the running code is. A forked process is in no task: its parent has it."""
     found = frame.get()
-    return found if found is not None and found.session.is_here() else None
+    if found is None or not found.session.is_here():
+        return None
+    return found
 
 
 def refuse_if_left() -> None:

@@ -159,7 +159,10 @@ class Matching:
 
     def _number(self, call: tuple[str, str, str]) -> int:
         """Which of the calls with these arguments a new step is: the first number that none has yet."""
-        taken = self._calls.get(call, 0)
+        taken = self._calls.get(call)
+        if taken is None:
+            self._calls[call] = 1
+            return 0
         number = taken if isinstance(taken, int) else next(each for each in range(len(taken) + 1) if each not in taken)
         self._take(call, number)
         return number

@@ -39,7 +39,7 @@ class StepRun:
 
     __slots__ = (
         "_call", "_cursor", "_saved_at", "_session", "_since", "_unsaved", "attempt", "awaited", "beside", "fingerprint",
-        "identity", "name", "path", "scope", "worker",
+        "name", "outer", "path", "scope", "worker",
     )  # fmt: skip
 
     def __init__(self, session: Session, call: StepCall) -> None:
@@ -49,7 +49,7 @@ class StepRun:
         kept = call.record.cursor if call.record is not None and call.is_about(call.record) else None
         self._since = time.time()
         self.beside = False  # whether another of its name runs
-        self.identity: tuple[str, ...] = ()  # kept: what the step began may go on after its end, and ask for its key
+        self.outer: StepRun | None = None  # kept: what a step began may go on after its end, and ask for its key
         self.awaited = False  # whether it is an async function that runs
         self.worker: asyncio.Task[Any] | None = None  # in which it runs, in an async task
         self._cursor = None if kept is None else bytes(kept)
@@ -62,7 +62,12 @@ class StepRun:
     @property
     def idempotency_key(self) -> str:
         """The same across retries and resumes of this step, different for any other."""
-        return self._session.idempotency_key(self.identity)
+        return self._session.idempotency_key(self.identity())
+
+    def identity(self) -> tuple[str, ...]:
+        """What this step is, from the outermost inwards."""
+        own = self._call.identity()
+        return own if self.outer is None else (*self.outer.identity(), *own)
 
     @property
     def cursor(self) -> Any:

@@ -62,7 +62,6 @@ class Session:
         self.lock = threading.Lock()
         self.matching = Matching(state)
         self.running: dict[str, StepRun] = {}
-        self._identities: dict[str, tuple[str, ...]] = {}
         self._busy: dict[tuple[str, str], int] = {}  # how many steps of a name run in a scope
         # Where the steps of a scope are asked for. Elsewhere too: then their order is a matter of chance.
         self._places: dict[str, tuple[int, object]] = {}
@@ -110,7 +109,7 @@ class Session:
 
     def check_here(self) -> None:
         """`check`, but for a task that had ended: what it did before is there to be read."""
-        if not self.opened_ended:
+        if not self.opened_ended and (self.over is not None or self._forks != process.forks):
             self.check()
 
     def idempotency_key(self, identity: tuple[str, ...]) -> str:
@@ -127,7 +126,8 @@ class Session:
 
     def identity(self, path: str) -> tuple[str, ...]:
         """What a running step is, from the outermost inwards."""
-        return self._identities.get(path, ())
+        run = self.running.get(path)
+        return () if run is None else run.identity()
 
     def begin(self, run: StepRun, call: StepCall) -> bool:
         """A step runs. False if it was run since the call was made: two calls with one key are one step."""
@@ -146,10 +146,8 @@ class Session:
             run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
             if not call.declared.mode:
                 self._later[run.path] = (run, time.monotonic())  # an ordinary start can wait
-            identity = call.identity()
             if call.scope:
-                identity = (*self.identity(call.scope), *identity)
-            run.identity = self._identities[run.path] = identity
+                run.outer = self.running.get(call.scope)
         return True
 
     def entered_here(self) -> None:
@@ -160,7 +158,6 @@ class Session:
         """A step runs no longer."""
         with self.lock:
             self.running.pop(run.path, None)
-            self._identities.pop(run.path, None)
             self._busy[run.scope, run.name] -= 1
             self._places.pop(run.path, None)
             if self._waiters:
@@ -248,14 +245,17 @@ class Session:
         waiting, told = self._take_waiting(changes)
         try:
             everything = [*map(_change, waiting.values()), *changes] if waiting else changes
-            events = [NewEvent(name, ev.encoded(event)) for name, event in everything]
+            events: list[NewEvent] = []
             blobs: dict[bytes, Blob] = {}
-            for event in events:
-                if len(event.data) > INLINE_BYTES:
-                    blobs[event.data] = yield from put_blob(self.key, self.life, event.data, stamp)
+            for name, change in everything:
+                data = ev.encoded(change)
+                events.append(NewEvent(name, data))
+                if len(data) > INLINE_BYTES:
+                    blobs[data] = yield from put_blob(self.key, self.life, data, stamp)
             bodies = seal(events, stamp, blobs)
             for _ in range(TRIES):
-                self.check()
+                if self.over is not None or self._forks != process.forks:
+                    self.check()
                 if self.unsure:
                     yield from self.catch_up()
                 if unless is not None:

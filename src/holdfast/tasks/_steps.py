@@ -247,6 +247,8 @@ def as_key(key: object) -> str:
 
 def as_step(fn: Callable[..., Any]) -> Step[Any, Any]:
     """A step of any callable; what is not decorated gets the ordinary options."""
+    if type(fn) is types.FunctionType:
+        return _ordinary(fn)
     if isinstance(fn, Step):
         return fn
     if not callable(fn):
