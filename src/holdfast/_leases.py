@@ -10,13 +10,13 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final
 
+from . import _clock
 from ._ids import id_texts, new_id
 
 logger = logging.getLogger("holdfast")
@@ -105,7 +105,7 @@ class Heartbeat:
         """Call `beat` every so many seconds until `release`."""
         with self._changed:
             self._beats[holder] = (every, beat)
-            heappush(self._due, (time.monotonic() + every, holder))
+            heappush(self._due, (_clock.monotonic() + every, holder))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="holdfast-leases", daemon=True)
                 self._thread.start()
@@ -135,7 +135,7 @@ class Heartbeat:
                     self._thread = None
                     return
                 due, holder = self._due[0]
-                wait = due - time.monotonic()
+                wait = due - _clock.monotonic()
                 if holder in self._beats and wait > 0:
                     self._changed.wait(wait)
                     continue
@@ -143,7 +143,7 @@ class Heartbeat:
                 if holder not in self._beats:
                     continue
                 every, beat = self._beats[holder]
-                heappush(self._due, (time.monotonic() + every, holder))
+                heappush(self._due, (_clock.monotonic() + every, holder))
             try:
                 beat()
             except Exception as error:  # whatever it is, the other leases must go on being renewed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from . import _chain, _telemetry
+from . import _chain, _clock, _telemetry
 from . import _operations as ops
 from ._appender import Appender, Entry, Known, reason
 from ._codec import Undecodable
@@ -290,7 +290,7 @@ class Log:
     def _register(self, tenant: str) -> None:
         stream = StreamKey(SYSTEM_TENANT, "tenant", tenant)
         if self.backend.head(stream) is None:
-            stamp = Stamp(new_id(), time.time())
+            stamp = Stamp(new_id(), _clock.time())
             events = [NewEvent("tenant.registered", b"null")]
             try:
                 self._append(ops.Append(stream, seal(events, stamp, {}), stamp, expected=0))

@@ -5,12 +5,12 @@ Conversations, tasks and the rest are streams whose events Holdfast knows; a `St
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from . import _clock
 from . import _operations as ops
 from ._arguments import whole_number
 from ._blobs import delete_blobs, get_blob, life_of, put_blob
@@ -39,7 +39,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 def new_stamp() -> Stamp:
     """Id, time and origin for one append, taken when the user calls."""
     correlation, actor = origin()
-    return Stamp(new_id(), time.time(), correlation, actor)
+    return Stamp(new_id(), _clock.time(), correlation, actor)
 
 
 def append_events(

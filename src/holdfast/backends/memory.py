@@ -7,11 +7,11 @@ private to one store, `memory://name` is shared by all stores of the process tha
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import ClassVar
 
+from .. import _clock
 from ..errors import Closed
 from ._fork import register
 from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
@@ -61,7 +61,7 @@ class MemoryBackend:
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         with self._lock:
             self._check_open()
-            return [self._append(append, time.time()) for append in batch]
+            return [self._append(append, _clock.time()) for append in batch]
 
     def _append(self, append: Append, now: float) -> Appended | Conflict:
         stream = self._streams.get(append.stream)
@@ -122,7 +122,7 @@ class MemoryBackend:
         with self._lock:
             self._check_open()
             found = self._streams.get(stream)
-            return self._head(stream, found, time.time()) if found else None
+            return self._head(stream, found, _clock.time()) if found else None
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
@@ -186,7 +186,7 @@ class MemoryBackend:
     def _all(self, tenant: str, kind: str) -> list[Head]:
         with self._lock:
             self._check_open()
-            now = time.time()
+            now = _clock.time()
             return [self._head(key, s, now) for key, s in self._streams.items() if key[:2] == (tenant, kind)]
 
     @staticmethod

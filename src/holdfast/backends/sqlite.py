@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import apsw
 
+from .. import _clock
 from ..errors import Closed, CorruptRecord, OutcomeUnknown, Unavailable
 from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
@@ -122,7 +123,7 @@ class SQLiteBackend:
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         def work(writer: _Writer) -> list[Appended | Conflict]:
-            now = time.time()
+            now = _clock.time()
             if writer.former:
                 writer.confirm(batch)
             answers: list[Appended | Conflict] = []
@@ -241,7 +242,7 @@ class SQLiteBackend:
     def head(self, stream: StreamKey) -> Head | None:
         with self._reading() as reader:
             row = reader.execute(sql.HEAD, stream).fetchone()
-        return _head(stream, row, time.time()) if row else None
+        return _head(stream, row, _clock.time()) if row else None
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
@@ -260,7 +261,7 @@ class SQLiteBackend:
     def _heads(self, tenant: str, kind: str, statement: str, values: tuple[Any, ...]) -> list[Head]:
         with self._reading() as reader:
             rows: list[Any] = reader.execute(statement, values).fetchall()
-        now = time.time()
+        now = _clock.time()
         return [_head(StreamKey(tenant, kind, row[0]), row, now) for row in rows]
 
     @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from .. import _clock
 from .. import _operations as ops
 from .._arguments import whole_number
 from .._leases import is_dead
@@ -141,7 +141,7 @@ class Conversation(Shape):
             while (held := self._settle(self._beginning(turn, gone))) is not None:
                 gone = held.owner if is_dead(held.owner) else None
                 if gone is None:
-                    time.sleep(waiting(held))
+                    _clock.sleep(waiting(held))
             with self._inside(turn):
                 yield self._held_by(turn.holder)
         finally:
@@ -188,7 +188,7 @@ class Conversation(Shape):
             if not page:
                 if cursor.over:
                     return
-                time.sleep(cursor.pause)
+                _clock.sleep(cursor.pause)
 
     def draft(self, text: str, *, of: str) -> None:
         """Keep a piece of an answer that is still being streamed; `of` names the answer. It is not a message (yet)."""
@@ -312,7 +312,7 @@ class AsyncConversation(Shape):
             while (held := await self._settle(self._beginning(turn, gone))) is not None:
                 gone = held.owner if is_dead(held.owner) else None
                 if gone is None:
-                    await asyncio.sleep(waiting(held))
+                    await _clock.sleep_async(waiting(held))
             with self._inside(turn):
                 yield self._held_by(turn.holder)
         finally:
@@ -355,7 +355,6 @@ class AsyncConversation(Shape):
 
     async def follow(self, *, after: int = 0, timeout: float | None = None) -> AsyncIterator[Entry]:
         """`Conversation.follow` as an async iterator."""
-        import asyncio
 
         cursor = self._cursor(after, timeout)
         while True:
@@ -365,7 +364,7 @@ class AsyncConversation(Shape):
             if not page:
                 if cursor.over:
                     return
-                await asyncio.sleep(cursor.pause)
+                await _clock.sleep_async(cursor.pause)
 
     async def draft(self, text: str, *, of: str) -> None:
         """`Conversation.draft`, awaited."""

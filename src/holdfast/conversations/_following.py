@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
+from .. import _clock
 from .. import _operations as ops
 from .._closed import check_open
 from .._operations import Operation
@@ -21,13 +21,13 @@ class Cursor:
     """Where a follower is, and when it looks again."""
 
     def __init__(self, key: StreamKey, after: int, timeout: float | None) -> None:
-        self.pause, self._quiet_since = FIRST_LOOK, time.monotonic()
+        self.pause, self._quiet_since = FIRST_LOOK, _clock.monotonic()
         self._key, self._after, self._timeout = key, after, timeout
         self._life: tuple[bytes, int] | None = None
 
     @property
     def over(self) -> bool:
-        return self._timeout is not None and time.monotonic() - self._quiet_since >= self._timeout
+        return self._timeout is not None and _clock.monotonic() - self._quiet_since >= self._timeout
 
     def page(self) -> Operation[list[Entry]]:
         """What was appended since, all of it."""
@@ -50,7 +50,7 @@ class Cursor:
                 if self._after == before:
                     break
         if found:
-            self.pause, self._quiet_since = FIRST_LOOK, time.monotonic()
+            self.pause, self._quiet_since = FIRST_LOOK, _clock.monotonic()
         else:
             self.pause = min(self.pause * 2, LONGEST_LOOK)
         return found

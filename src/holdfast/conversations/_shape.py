@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final
 
+from .. import _clock
 from .. import _operations as ops
 from .._arguments import seconds, whole_number
 from .._codec import encode
@@ -108,7 +108,7 @@ class Shape:
         self, make: Callable[[_reading.Known | None], Operation[tuple[Appended, _reading.Known | None]]]
     ) -> Callable[[], Operation[Appended]]:
         """Use what is known, unless it is old, at the first try; learn anew at the next; keep what is known after it."""
-        now = time.monotonic()
+        now = _clock.monotonic()
         known = self._known if now - self._known_at < FRESH_SECONDS else None
 
         def operation() -> Operation[Appended]:
@@ -258,17 +258,17 @@ class Shape:
 
     def _waiting(self, wait: float | None) -> Callable[[Held], float]:
         """How long to pause before asking again; raises `Held` when the time is up."""
-        deadline = None if wait is None else time.monotonic() + seconds(wait, "wait")
+        deadline = None if wait is None else _clock.monotonic() + seconds(wait, "wait")
         pause = _turns.FIRST_PAUSE / 2
 
         def next_pause(held: Held) -> float:
             nonlocal pause
             if pause < _turns.FIRST_PAUSE:
                 logger.info("waiting for the turn on %s", self._key)
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and _clock.monotonic() >= deadline:
                 raise held
             pause = min(pause * 2, _turns.LONGEST_PAUSE)
-            return pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0))
+            return pause if deadline is None else min(pause, max(deadline - _clock.monotonic(), 0))
 
         return next_pause
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
+from .. import _clock
 from .. import _operations as ops
 from .._arguments import seconds
 from .._closed import closed_at, reopen
@@ -100,14 +100,14 @@ class Claim(msgspec.Struct, frozen=True):
 def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
     """Claim a task: at once if it is free or its holder is dead, else when the holder gives it back or its lease ends."""
     wait = wanted.lease if wanted.wait is None else wanted.wait
-    deadline = time.monotonic() + wait
+    deadline = _clock.monotonic() + wait
     pause, told = FIRST_PAUSE, False
     stamp = new_stamp()
     while True:
         answer: Claim | Held = yield Do(lambda: claim(key, wanted, holder, stamp))
         if isinstance(answer, Claim):
             return answer
-        left = deadline - time.monotonic()
+        left = deadline - _clock.monotonic()
         if left <= 0:
             raise answer
         if not told:

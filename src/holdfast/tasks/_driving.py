@@ -6,11 +6,11 @@ An operation decides without I/O. A script has user code in the middle: it yield
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from .. import _clock
 from .. import _operations as ops
 from .._log import Log
 from .._operations import Operation
@@ -116,7 +116,7 @@ def _perform(log: Log, effect: Effect) -> Any:
     if type(effect) is Quiet:
         effect.session.wait_until_quiet(effect.scope)
     else:
-        time.sleep(cast("Sleep", effect).seconds)
+        _clock.sleep(cast("Sleep", effect).seconds)
     return None
 
 
@@ -184,9 +184,7 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
     if type(effect) is Quiet:
         await _quiet(effect.session, effect.scope)
         return None
-    import asyncio
-
-    await asyncio.sleep(cast("Sleep", effect).seconds)
+    await _clock.sleep_async(cast("Sleep", effect).seconds)
     return None
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from .. import _clock
 from .. import _operations as ops
 from .._codec import decode, encode
 from .._streams import new_stamp
@@ -47,14 +47,14 @@ class StepRun:
         self.path, self.scope, self.name, self.attempt = call.path, call.scope, call.name, 1
         self.fingerprint = call.fingerprint
         kept = call.record.cursor if call.record is not None and call.is_about(call.record) else None
-        self._since = time.time()
+        self._since = _clock.time()
         self.beside = False  # whether another of its name runs
         self.outer: StepRun | None = None  # kept: what a step began may go on after its end, and ask for its key
         self.awaited = False  # whether it is an async function that runs
         self.worker: asyncio.Task[Any] | None = None  # in which it runs, in an async task
         self._cursor = None if kept is None else bytes(kept)
         self._unsaved: ev.StepEvent | None = None
-        self._saved_at = time.monotonic()
+        self._saved_at = _clock.monotonic()
 
     def __repr__(self) -> str:
         return f"<StepRun {self.path!r}>"
@@ -129,12 +129,12 @@ class StepRun:
 
     def unsaved(self, *, after: float) -> Change | None:
         """What is to be written, if the last time is `after` seconds ago."""
-        if self._unsaved is None or time.monotonic() - self._saved_at < after:
+        if self._unsaved is None or _clock.monotonic() - self._saved_at < after:
             return None
         return ev.STEP_PROGRESSED, self._unsaved
 
     def was_saved(self, change: Change) -> None:
-        self._saved_at = time.monotonic()
+        self._saved_at = _clock.monotonic()
         if self._unsaved is change[1]:  # else there is something newer by now
             self._unsaved = None
 

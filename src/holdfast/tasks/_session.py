@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from .. import _clock
 from .. import _operations as ops
 from .._blobs import life_of, put_blob
 from .._events import INLINE_BYTES, Blob, NewEvent, Stamp, seal
@@ -87,8 +87,8 @@ class Session:
         self._forks = process.forks
         self._early: set[int] = set()  # versions after `seen` that are folded already
         self._later: Waiting = {}
-        self._clock = now - time.monotonic()
-        self.renewed_at = time.monotonic()
+        self._offset = now - _clock.monotonic()
+        self.renewed_at = _clock.monotonic()
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Session:
 
     def is_stale(self) -> bool:
         """Whether it must be asked if this is still the holder: the lease was not renewed in time, by our own clock."""
-        return self.unsure or (self.run is not None and time.monotonic() - self.renewed_at > self.lease)
+        return self.unsure or (self.run is not None and _clock.monotonic() - self.renewed_at > self.lease)
 
     def check_here(self) -> None:
         """`check`, but for a task that had ended: what it did before is there to be read."""
@@ -145,7 +145,7 @@ class Session:
             here = (threading.get_ident(), run.worker)
             run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
             if not call.declared.mode:
-                self._later[run.path] = (run, time.monotonic())  # an ordinary start can wait
+                self._later[run.path] = (run, _clock.monotonic())  # an ordinary start can wait
             if call.scope:
                 run.outer = self.running.get(call.scope)
         return True
@@ -221,7 +221,7 @@ class Session:
 
     def now(self) -> float:
         """The engine's time."""
-        return self._clock + time.monotonic()
+        return self._offset + _clock.monotonic()
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Session:
                     yield from self.catch_up()
                 if unless is not None:
                     unless()
-                began = time.monotonic()
+                began = _clock.monotonic()
                 renewal = fields
                 if renewal is None and began - self.renewed_at >= self._third:  # not with each: it costs more than none
                     renewal = self.fields("running")
@@ -285,7 +285,7 @@ class Session:
             if renewal is not None:
                 self.renewed_at = began
                 if answer.now:
-                    self._clock = answer.now - time.monotonic()
+                    self._offset = answer.now - _clock.monotonic()
             for version, (name, change) in enumerate(everything, answer.first):
                 self._fold(version, stamp.at, name, change)
         return answer
@@ -318,7 +318,7 @@ class Session:
                     self._fold(stored.version, stored.envelope.at, name, event)
             after = page[-1].version
         self.unsure = False
-        self.renewed_at = max(self.renewed_at, time.monotonic() - self.lease / 2)  # it is ours; a renewal is due
+        self.renewed_at = max(self.renewed_at, _clock.monotonic() - self.lease / 2)  # it is ours; a renewal is due
         if self.state.holder is None and not self.state.ended and self.over is None:
             raise self._end(NoTask(f"the block of {self.key} was left; open it again to go on"))
         if self.state.ended and self.over is None:
@@ -334,7 +334,7 @@ class Session:
     def put_later(self, path: str, change: Change | StepRun) -> None:
         """Write a change, or the start of a step, with the next append, or soon."""
         with self.lock:
-            self._later[path] = (change, time.monotonic())
+            self._later[path] = (change, _clock.monotonic())
 
     def _take_waiting(self, changes: Sequence[Change]) -> tuple[Waiting, Waiting]:
         """What has been waiting, but for the starts of steps of which these changes tell all."""
@@ -358,7 +358,7 @@ class Session:
 
     def beat(self) -> None:
         """Called about every second by the store's heartbeat thread: write what is due."""
-        now = time.monotonic()
+        now = _clock.monotonic()
         changes: list[Change] = []
         with self.lock:
             if self.over is not None:

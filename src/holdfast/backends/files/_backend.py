@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Literal
 
 import apsw
 
+from ... import _clock
 from ...errors import Closed, ReadOnly, StorageFull, Unavailable
 from .._filesystem import refuse_network_filesystem
 from .._fork import register
@@ -83,7 +83,7 @@ class FilesBackend:
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         with self._call("the append could not be written"), self._lock.held():
-            now = time.time()
+            now = _clock.time()
             drafts: dict[StreamKey, Draft] = {}
             answers = []
             for append in batch:
@@ -104,7 +104,7 @@ class FilesBackend:
 
     def head(self, stream: StreamKey) -> Head | None:
         with self._call(f"{stream} cannot be read"), self._streams.look(stream) as (_, state):
-            return state.head(stream, time.time())
+            return state.head(stream, _clock.time())
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
@@ -131,7 +131,7 @@ class FilesBackend:
     def _list(self, question: Callable[[Index], tuple[Sequence[Row], Sequence[Row]]]) -> Iterator[Head]:
         """What the index says, and for rows that it does not vouch for, what their files say."""
         clean, dirty = self._catalog.read(question)
-        now = time.time()
+        now = _clock.time()
         for row in clean:
             yield Head(row.stream, row.version, row.hash, row.incarnation, row.fields, now)
         for row in dirty:
@@ -141,7 +141,7 @@ class FilesBackend:
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
         with self._call(f"{stream} could not be deleted"), self._lock.held():
-            head = self._streams.settle(stream, write=True).head(stream, time.time())
+            head = self._streams.settle(stream, write=True).head(stream, _clock.time())
             if head is None or (head.version, head.hash, head.incarnation) != (
                 expected.version,
                 expected.hash,
