@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import closing
 from typing import Any, TypeVar
 
 import holdfast
 from holdfast import AsyncTask, Store, Task
+from holdfast.tasks._steps import streams
 
 T = TypeVar("T")
 
@@ -28,14 +30,23 @@ class AwaitedTask:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.plain, name)
-        if not inspect.ismethod(found) or not inspect.iscoroutinefunction(getattr(AsyncTask, name)):
+        if not inspect.ismethod(found) or not (name == "step" or inspect.iscoroutinefunction(getattr(AsyncTask, name))):
             return found
 
         async def method(*args: Any, **kwargs: Any) -> Any:
             answer = found(*args, **kwargs)
             return AwaitedTask(answer) if isinstance(answer, Task) else answer
 
-        return method
+        async def chunks(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            with closing(found(*args, **kwargs)) as given:
+                for chunk in given:
+                    yield chunk
+
+        return (
+            method
+            if name != "step"
+            else lambda *args, **kwargs: (chunks if streams(args[1]) else method)(*args, **kwargs)
+        )
 
 
 class Ways:

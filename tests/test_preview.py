@@ -44,6 +44,7 @@ def test_each_step_is_told_with_what_a_resume_would_do() -> None:
         "pending": ["report"],
         "unasked": ["old"],
         "drift": [{"step": "search", "what": "arguments", "recorded": "aa", "now": "bb"}],
+        "waits_for": [],
         "ok": False,
     }
     assert str(found) == """\

@@ -321,18 +321,6 @@ def test_what_cannot_be_called_is_no_step(ways: Ways, wrong: Any) -> None:
     ways.resume(work)
 
 
-def test_generators_are_refused() -> None:
-    def chunks() -> Iterator[int]:
-        yield 1
-
-    async def later() -> Any:
-        yield 1
-
-    for fn in (chunks, later):
-        with pytest.raises(TypeError, match="generator"):
-            holdfast.step(fn)
-
-
 def test_arguments_that_do_not_fit_are_refused_before_anything_runs(ways: Ways) -> None:
     async def work(task: Any) -> None:
         for args, kwargs in (((), {}), ((1, 2), {}), ((1,), {"b": 2})):

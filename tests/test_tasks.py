@@ -1512,6 +1512,15 @@ def test_an_async_function_in_a_plain_task_points_to_the_async_one(store: Store)
     assert task.id == "t"
 
 
+def as_in(known: Any, told: Any) -> Any:
+    """What is told now, without what was not known then."""
+    if isinstance(known, dict):
+        return {name: as_in(known[name], told[name]) for name in known}
+    if isinstance(known, list) and len(known) == len(told):
+        return [as_in(*pair) for pair in zip(known, told, strict=True)]
+    return told
+
+
 def test_what_was_stored_by_the_first_version_is_read_for_ever() -> None:
     golden = Path(__file__).parent / "golden"
     bodies = (golden / "task-1.jsonl").read_bytes().splitlines()
@@ -1522,8 +1531,8 @@ def test_what_was_stored_by_the_first_version_is_read_for_ever() -> None:
         seen = store.get_task("golden")
         assert seen is not None
         told = json.loads(msgspec.json.encode(seen))
-        assert {name: told[name] for name in expected} == expected
-        assert told.keys() - expected.keys() == {"owner", "lease_until", "expires_at"}
+        assert as_in(expected, told) == expected
+        assert not any(told[name] for name in told.keys() - expected.keys())  # what came later was not there
         with store.task("golden") as task:  # what it did is there for the program that did it
             assert task.step("collect", str, "a") == "a"
             assert task.finish(None) == {"pages": 9}

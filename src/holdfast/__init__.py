@@ -5,6 +5,8 @@ chat = store.conversation("support-42")
 chat.append({"role": "user", "content": "Hello"})
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import errors
 from ._context import correlate
 from ._events import Event, EventType
@@ -14,6 +16,7 @@ from ._retention import SparedStream, Swept, SweptStream
 from ._state import AsyncState, State, StateVersion
 from ._store import AsyncStore, Store
 from ._streams import AsyncStream, Stream, StreamInfo
+from ._worker import Ran, Worker
 from .backends import Appended
 from .conversations import (
     AsyncConversation,
@@ -26,8 +29,10 @@ from .conversations import (
     text_counter,
 )
 from .errors import (
+    AlreadyAnswered,
     AlreadyExists,
     BudgetExceeded,
+    ChildFailed,
     Closed,
     Conflict,
     CorruptFile,
@@ -51,9 +56,11 @@ from .errors import (
     ReplayMismatch,
     Retryable,
     SchemaMismatch,
+    SourceChanged,
     StepFailed,
     StepInDoubt,
     StorageFull,
+    Suspended,
     TaskEnded,
     TooLarge,
     Unavailable,
@@ -61,8 +68,14 @@ from .errors import (
     UnsupportedVersion,
 )
 from .tasks import (
+    Agent,
     AgentCheckpoint,
+    Artifact,
+    ArtifactInfo,
+    Ask,
+    AsyncArtifact,
     AsyncTask,
+    Budget,
     Drift,
     Failure,
     Note,
@@ -70,30 +83,45 @@ from .tasks import (
     Preview,
     Progress,
     ResumeContext,
+    Saw,
     Step,
     StepInfo,
     StepRun,
     Task,
     TaskInfo,
     TaskView,
+    Usage,
+    agent,
+    bind,
     current_step,
     current_task,
     idempotency_key,
     step,
 )
 
+if TYPE_CHECKING:
+    from .tasks._replay import Divergence, Replay, replay
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "AgentCheckpoint",
+    "AlreadyAnswered",
     "AlreadyExists",
     "Appended",
+    "Artifact",
+    "ArtifactInfo",
+    "Ask",
+    "AsyncArtifact",
     "AsyncConversation",
     "AsyncState",
     "AsyncStore",
     "AsyncStream",
     "AsyncTask",
+    "Budget",
     "BudgetExceeded",
+    "ChildFailed",
     "Closed",
     "Conflict",
     "Conversation",
@@ -101,6 +129,7 @@ __all__ = [
     "CorruptFile",
     "CorruptRecord",
     "DataProblem",
+    "Divergence",
     "Draft",
     "Drift",
     "Entry",
@@ -129,11 +158,15 @@ __all__ = [
     "Preview",
     "Problem",
     "Progress",
+    "Ran",
     "ReadOnly",
+    "Replay",
     "ReplayMismatch",
     "ResumeContext",
     "Retryable",
+    "Saw",
     "SchemaMismatch",
+    "SourceChanged",
     "SparedStream",
     "State",
     "StateVersion",
@@ -146,6 +179,7 @@ __all__ = [
     "Store",
     "Stream",
     "StreamInfo",
+    "Suspended",
     "Swept",
     "SweptStream",
     "Task",
@@ -156,13 +190,27 @@ __all__ = [
     "Unavailable",
     "UnsupportedFilesystem",
     "UnsupportedVersion",
+    "Usage",
+    "Worker",
+    "agent",
     "aopen",
+    "bind",
     "correlate",
     "current_step",
     "current_task",
     "errors",
     "idempotency_key",
     "open",
+    "replay",
     "step",
     "text_counter",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is needed in tests, rather than in programs, is imported when it is asked for."""
+    if name not in ("Divergence", "Replay", "replay"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .tasks import _replay
+
+    return getattr(_replay, name)

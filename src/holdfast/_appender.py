@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Final, cast
 from . import _chain
 from . import _operations as ops
 from ._committer import Waiting
-from ._ids import append_id, id_texts
+from ._ids import append_id, id_texts, new_secret
 from .backends import Append, Appended, Backend, Conflict, Head, StreamKey
 from .errors import Closed, HeadRegressed, HoldfastError, OutcomeUnknown, ReadOnly, Unavailable
 from .errors import Conflict as ConflictError
@@ -41,7 +40,7 @@ class Known:
 
     def __init__(self, stream: StreamKey, head: Head | None, incarnation: bytes | None = None) -> None:
         if head is None:
-            self.version, self.hash, self.incarnation = 0, _chain.GENESIS, incarnation or os.urandom(16)
+            self.version, self.hash, self.incarnation = 0, _chain.GENESIS, incarnation or new_secret()
         else:
             self.version, self.hash, self.incarnation = head.version, head.hash, head.incarnation
         self.foreign = self.acknowledged = self.version

@@ -3,14 +3,19 @@
 A blob is one atomic append of chunks, so it is there whole or not at all; an orphan (the process died before
 the event was appended) is harmless, found again by the retry, and deleted with its owner. A blob belongs to one life
 of its owner: whoever deletes the stream while a large value is on its way makes that append begin again.
+
+A file may be larger than memory: it is written and read chunk by chunk, in several appends, and what a killed process has
+written of it is continued. It is whole when all of its chunks are there: whoever writes the last ones has seen that the digest fits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
 from ._events import Blob, Stamp
+from ._ids import append_id
 from ._operations import Append, Operation, append, delete, head, heads, read_records
 from .backends import StreamKey
 from .errors import Conflict, CorruptRecord, OutcomeUnknown, Unavailable
@@ -32,6 +37,16 @@ def blob_prefix(owner: StreamKey, life: str) -> str:
 
 def blob_key(owner: StreamKey, blob: Blob) -> StreamKey:
     return StreamKey(owner.tenant, "blob", blob_prefix(owner, blob.life) + blob.digest)
+
+
+def file_key(owner: StreamKey, blob: Blob) -> StreamKey:
+    """Not that of a value with the same content: a value that is there is whole."""
+    return StreamKey(owner.tenant, "blob", f"{blob_prefix(owner, blob.life)}file-{blob.digest}")
+
+
+def chunks_of(blob: Blob) -> int:
+    """How many chunks it has."""
+    return -(-blob.size // CHUNK_BYTES)
 
 
 def put_blob(owner: StreamKey, life: str, value: bytes, stamp: Stamp) -> Operation[Blob]:
@@ -65,11 +80,115 @@ def get_blob(owner: StreamKey, blob: Blob) -> Operation[bytes]:
             version = record.version
     value = b"".join(chunks)
     if sha256(value).hexdigest() != blob.digest:
-        now = yield from head(owner)
-        if now is None or life_of(now.incarnation) != blob.life:
-            raise Unavailable(f"{owner} was deleted while it was read; read it again")
-        raise CorruptRecord(str(owner), what=f"its large value {blob.digest[:12]}… is missing or altered")
+        raise (yield from _damage(owner, blob, "large value"))
     return value
+
+
+def _damage(owner: StreamKey, blob: Blob, what: str) -> Operation[CorruptRecord | Unavailable]:
+    """Why a blob is not what it should be."""
+    if (yield from _is_gone(owner, blob.life)):
+        return Unavailable(f"{owner} was deleted while it was read; read it again")
+    return CorruptRecord(str(owner), what=f"its {what} {blob.digest[:12]}… is missing or altered")
+
+
+def _is_gone(owner: StreamKey, life: str) -> Operation[bool]:
+    now = yield from head(owner)
+    return now is None or life_of(now.incarnation) != life
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def is_stored(owner: StreamKey, blob: Blob) -> Operation[bool]:
+    """Whether a file is there, whole."""
+    standing = yield from head(file_key(owner, blob))
+    return (standing.version if standing else 0) >= chunks_of(blob)
+
+
+def put_chunks(
+    owner: StreamKey, blob: Blob, place: int, chunks: Sequence[bytes], incarnation: bytes | None, stamp: Stamp
+) -> Operation[bytes | None]:
+    """Write chunks at their place in a file, as far as they are not there. `Conflict` if another writer came first: run it again.
+
+    `incarnation` is the life of the file's stream that its former chunks are in, and what is returned. None if this is
+    over, or if other chunks are there: then the file has to be begun again.
+    """
+    key = file_key(owner, blob)
+    standing = yield from head(key)
+    if standing is not None and standing.version >= chunks_of(blob):
+        return standing.incarnation  # another writer has finished it
+    if standing is None:
+        life, version = append_id(stamp.id), 0
+    else:
+        life, version = standing.incarnation, standing.version
+    if version < place or incarnation not in (None, life):
+        return None
+    known = yield from _same(key, place, chunks[: version - place])
+    if known < min(len(chunks), version - place):
+        return None
+    if known < len(chunks):
+        bodies = [_RAW + chunk for chunk in chunks[known:]]
+        try:
+            yield from append(Append(key, bodies, stamp, expected=place + known, incarnation=life))
+        except OutcomeUnknown as error:
+            raise Unavailable(f"a file of {owner} could not be stored; nothing was attached") from error
+    return life
+
+
+def _same(key: StreamKey, place: int, chunks: Sequence[bytes]) -> Operation[int]:
+    """How many of the chunks are stored, from that place on."""
+    known = 0
+    while known < len(chunks):
+        try:
+            page = yield from read_records(key, after=place + known)
+        except CorruptRecord:
+            return known
+        for record in page:
+            if known == len(chunks) or record.body != _RAW + chunks[known]:
+                return known
+            known += 1
+        if not page:
+            break
+    return known
+
+
+def drop_half(owner: StreamKey, blob: Blob) -> Operation[None]:
+    """Delete what there is of a file, unless it is whole."""
+    standing = yield from head(file_key(owner, blob))
+    if standing is not None and standing.version < chunks_of(blob):
+        yield from delete(standing.stream, expected=standing)
+
+
+def drop_orphans(owner: StreamKey, life: str) -> Operation[None]:
+    """Delete what was written for a stream that has been deleted meanwhile."""
+    if (yield from _is_gone(owner, life)):
+        yield from delete_blobs(owner, life)
+
+
+class FileReading:
+    """A file, page by page. Read from its beginning, it is checked against its digest before its last chunk is given."""
+
+    def __init__(self, owner: StreamKey, blob: Blob) -> None:
+        self._owner, self._blob = owner, blob
+        self._digest, self._hashed = sha256(), 0
+
+    def page(self, place: int) -> Operation[list[bytes]]:
+        """The chunks from a place on, as many as come at once; none at the end."""
+        blob, count = self._blob, chunks_of(self._blob)
+        chunks: list[bytes] = []
+        if place < count:
+            records = yield from read_records(file_key(self._owner, blob), after=place)
+            chunks = [record.body[1:] for record in records]
+            sizes = [min(CHUNK_BYTES, blob.size - at * CHUNK_BYTES) for at in range(place, place + len(chunks))]
+            if not chunks or list(map(len, chunks)) != sizes:
+                raise (yield from _damage(self._owner, blob, "file"))
+        if place <= self._hashed:
+            for chunk in chunks[self._hashed - place :]:
+                self._digest.update(chunk)
+                self._hashed += 1
+        if self._hashed == count and self._digest.hexdigest() != blob.digest:
+            raise (yield from _damage(self._owner, blob, "file"))
+        return chunks
 
 
 def delete_blobs(owner: StreamKey, life: str) -> Operation[int]:

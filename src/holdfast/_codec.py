@@ -16,6 +16,7 @@ import msgspec
 
 from ._codec_types import Coder, Misfit, coder, with_sorted_sets, write_json
 from ._codec_walk import NOT_FINITE, children, difference, encoding_problem, path_text, refuse_not_native, walk
+from ._remembered import Messages
 from .errors import DataProblem, NotSerializable, TooLarge
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -76,6 +77,8 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
                 elif kind is float:
                     if not isfinite(item):
                         return False
+                elif kind is Messages:
+                    found.append(item)
                 elif item is not None and kind is not bool:
                     return False
         elif len(part) > 16 and set(map(type, part)) == _ONLY_FLOATS:  # an embedding
@@ -94,6 +97,8 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
                 elif kind is float:
                     if not isfinite(item):
                         return False
+                elif kind is Messages:
+                    found.append(item)
                 elif item is not None and kind is not bool:
                     return False
         if seen == level_end < len(found):

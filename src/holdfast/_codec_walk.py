@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from ._remembered import Messages
 from .errors import NotSerializable, TooLarge
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
@@ -142,7 +143,7 @@ def _native_problem(part: object) -> str | None:
     if kind is float:
         finite = math.isfinite(part)  # type: ignore[arg-type]
         return None if finite else NOT_FINITE
-    if kind is list or kind is bool or part is None:
+    if kind is list or kind is Messages or kind is bool or part is None:
         return None
     return f"{type_name(part)} is not JSON-native: declare its type, or convert it{_conversion(part)}"
 
@@ -252,7 +253,7 @@ _ATOMS = frozenset({str, int, bool, type(None), bytes, uuid.UUID, datetime.date,
 
 def _compare(before: Any, after: Any) -> str | _Pairs:
     """Why two values differ by themselves, or else the pairs of their parts that remain to be compared."""
-    kind = type(before)
+    kind: type[Any] = list if type(before) is Messages else type(before)
     if kind is not type(after):
         if kind is int and type(after) is float and before == after:
             return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from ._ids import checked_id
 
@@ -30,6 +31,11 @@ def correlate(id: str, *, actor: str | None = None) -> Iterator[None]:
     finally:
         _origin.reset(before)
 
+
+refusing: ContextVar[Callable[[Any], Any] | None] = ContextVar("holdfast_refusing", default=None)
+"""Called with every append and deletion that is asked for here, in place of doing it: a task is being replayed."""
+replays = 0
+"""How many replays run in this process: while there are none, nobody need look at `refusing`."""
 
 origin: Callable[[], Origin] = _origin.get
 """The correlation id and the actor in force."""

@@ -74,10 +74,17 @@ def _count(tenant: str, kind: str) -> Operation[int]:
 
 def _oldest_lease(tenant: str) -> Operation[Lease | None]:
     """The lease that ends first: of a task, or of a conversation's turn."""
-    found: list[Lease] = []
-    for kind in ("task", "conversation"):
-        for head in (yield from ops.due(tenant, kind)):
-            if head.fields.owner is not None and head.fields.due_at is not None:
-                found.append(Lease(head.stream.id, head.fields.owner, head.fields.due_at))
-                break
+    heads = list((yield from ops.due(tenant, "conversation")))
+    after = ""
+    # Not those that are due: so are all that wait for a worker.
+    while page := (yield from ops.heads(tenant, "task", status="running", after=after)):
+        heads += page
+        after = page[-1].stream.id
+        if len(heads) >= COUNT_LIMIT:
+            break
+    found = [
+        Lease(head.stream.id, head.fields.owner, head.fields.due_at)
+        for head in heads
+        if head.fields.owner is not None and head.fields.due_at is not None
+    ]
     return min(found, key=lambda lease: lease.until, default=None)

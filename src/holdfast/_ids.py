@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from typing import Final
 
 from .backends import StreamKey
@@ -13,6 +14,10 @@ from .errors import InvalidId
 MAX_ID_BYTES: Final = 512
 SYSTEM_TENANT: Final = "$system"
 """Holds what belongs to the store as a whole. Tenants of users cannot begin with `$`."""
+
+random_bytes: Callable[[int], bytes] = os.urandom
+time_ns: Callable[[], int] = time.time_ns
+"""Where ids come from: `holdfast.testing` replaces both."""
 
 
 def checked_id(id: str, what: str = "id") -> str:
@@ -50,10 +55,15 @@ def new_id() -> int:
     The randomness comes from the operating system each time, so that a fork or a restored
     snapshot of a virtual machine never repeats one.
     """
-    milliseconds = time.time_ns() // 1_000_000
-    noise = int.from_bytes(os.urandom(10), "big")
+    milliseconds = time_ns() // 1_000_000
+    noise = int.from_bytes(random_bytes(10), "big")
     # 48 bits of time, version 7, 12 random bits, variant 2, 62 random bits but for one that is zero, to count into.
     return milliseconds << 80 | 0x7 << 76 | (noise >> 68) << 64 | 0b10 << 62 | noise & ((1 << 62) - 1) & ~(1 << 47)
+
+
+def new_secret() -> bytes:
+    """16 random bytes: a task's salt, or the incarnation of a stream."""
+    return random_bytes(16)
 
 
 def id_texts(id: int, count: int) -> list[str]:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from . import _clock
 from ._ids import id_texts, new_id
@@ -40,6 +41,9 @@ os.register_at_fork(after_in_child=process.forked)
 RENEWALS: Final = 3
 """A lease is renewed when a third of it is over."""
 
+crashed: Final[set[str]] = set()
+"""Holders of this process that count as dead: `holdfast.testing` has let them die."""
+
 
 def new_holder() -> str:
     """A name for one holder, from which others on this machine can tell whether its process is alive."""
@@ -48,6 +52,8 @@ def new_holder() -> str:
 
 def is_dead(holder: str) -> bool:
     """Whether the holder surely is gone: a process of this machine, since its last start, that no longer runs."""
+    if holder in crashed:
+        return True
     parts = holder.split("/")
     if (
         len(parts) != 5
@@ -100,6 +106,8 @@ class Heartbeat:
         self._beats: dict[str, tuple[float, Callable[[], object]]] = {}
         self._due: list[tuple[float, str]] = []
         self._thread: threading.Thread | None = None
+        self._beating = False
+        heartbeats.add(self)
 
     def keep(self, holder: str, every: float, beat: Callable[[], object]) -> None:
         """Call `beat` every so many seconds until `release`."""
@@ -127,9 +135,39 @@ class Heartbeat:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def next_due(self) -> float | None:
+        """When the next beat is due, by `_clock.monotonic`; None if there is none to wait for, or this is the thread of the beats."""
+        with self._changed:
+            if self._thread is threading.current_thread():
+                return None
+            return min((due for due, holder in self._due if holder in self._beats), default=None)
+
+    def wake(self) -> None:
+        """Let the thread look at the clock again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def postpone(self, seconds: float) -> None:
+        """Let every beat be due so much later."""
+        with self._changed:
+            self._due = [(due + seconds, holder) for due, holder in self._due]
+
+    def settle(self) -> None:
+        """Return when all beats that are due are done. For a clock that is moved by hand: it wakes nobody by itself."""
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._beating and not self._is_due())
+
+    def _is_due(self) -> bool:
+        now = _clock.monotonic()
+        return any(due <= now and holder in self._beats for due, holder in self._due)
+
     def _run(self) -> None:
         while True:
             with self._changed:
+                if self._beating:
+                    self._beating = False
+                    self._changed.notify_all()
                 if not self._beats:
                     self._due.clear()
                     self._thread = None
@@ -137,14 +175,19 @@ class Heartbeat:
                 due, holder = self._due[0]
                 wait = due - _clock.monotonic()
                 if holder in self._beats and wait > 0:
-                    self._changed.wait(wait)
+                    _clock.wait(self._changed, wait)
                     continue
                 heappop(self._due)
                 if holder not in self._beats:
                     continue
                 every, beat = self._beats[holder]
                 heappush(self._due, (_clock.monotonic() + every, holder))
+                self._beating = True
             try:
                 beat()
             except Exception as error:  # whatever it is, the other leases must go on being renewed
                 logger.warning("a lease could not be renewed (%s)", type(error).__name__)
+
+
+heartbeats: Final[WeakSet[Heartbeat]] = WeakSet()
+"""All that there are, for a clock that is moved by hand."""

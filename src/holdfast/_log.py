@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from . import _chain, _clock, _telemetry
+from . import _chain, _clock, _context, _telemetry
 from . import _operations as ops
 from ._appender import Appender, Entry, Known, reason
 from ._codec import Undecodable
@@ -109,6 +109,8 @@ class Log:
 
     def handle(self, request: ops.Request) -> Any:
         """Do what an operation asks for."""
+        if _context.replays:
+            _refuse_writes(request)
         if type(request) is ops.Append:
             return self._append(request)
         if self._closed:
@@ -117,6 +119,8 @@ class Log:
 
     async def handle_async(self, request: ops.Request) -> Any:
         """Do what an operation asks for, without holding up the event loop."""
+        if _context.replays:
+            _refuse_writes(request)
         if isinstance(request, ops.Append):
             return await self._append_async(request)
         return await self.in_thread(self.handle, request)
@@ -312,6 +316,13 @@ class Log:
         found = [_content(event.envelope) for event in stored]
         if found != [_content(open_plain(body)) for body in request.bodies]:
             raise IdReused(str(request.stream), id=str(request.id))
+
+
+def _refuse_writes(request: ops.Request) -> None:
+    """Where a task is replayed, nothing is written."""
+    refuse = _context.refusing.get()
+    if refuse is not None and isinstance(request, ops.Append | ops.Delete):
+        refuse(request)
 
 
 def _first_missing(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _operations as ops
 from ._events import EventType
@@ -17,10 +17,27 @@ from ._state import AsyncState, State
 from ._streams import AsyncStream, Stream, StreamInfo, list_streams
 from .conversations import AsyncConversation, Conversation
 from .conversations._lifecycle import listed
-from .tasks import AgentCheckpoint, AsyncTask, Task, TaskInfo, TaskView
+from .tasks import AgentCheckpoint, AsyncTask, Budget, Task, TaskInfo, TaskView
+from .tasks._agents import find as find_agent
+from .tasks._artifacts import Artifact, AsyncArtifact, find_artifact
 from .tasks._checkpoint import load_checkpoint, save_checkpoint
 from .tasks._claiming import as_wanted
-from .tasks._listing import TASK_TTL, checked_status, get_task, list_tasks, resolving
+from .tasks._listing import (
+    TASK_TTL,
+    answering,
+    checked_status,
+    get_task,
+    list_tasks,
+    resolving,
+    signalling,
+    submitting,
+    wanted_by,
+)
+from .tasks._performing import perform, perform_async
+
+if TYPE_CHECKING:
+    from ._worker import Ran
+    from .tasks._replay import Replay
 
 
 class Store:
@@ -70,15 +87,16 @@ class Store:
         steal: bool = False,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
+        budget: Budget | None = None,
     ) -> Task:
         """A task, to be entered: `with store.task(id) as task`. The same id starts it, or goes on with it. No I/O until entered.
 
         `goal` and `input` are what it is begun with; on an existing id they must be the same, or left out. One process works on
         it at a time: entering takes over from a dead one at once, else waits (`wait` seconds; by default one `lease`)
         and then raises `Held`; `steal=True` takes it from whoever has it. `ttl`: how long it is kept after it has
-        ended. `restart=True` begins an expired id anew.
+        ended. `restart=True` begins an expired id anew. `budget`: how much its model calls may use; what is given last counts.
         """
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart)
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget)
         return Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
 
     def get_task(self, id: str) -> TaskView | None:
@@ -95,12 +113,96 @@ class Store:
             if not after:
                 return
 
+    def run(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+    ) -> Any:
+        """Run an agent's task to its end here and give its result; of a task that has finished, the stored one.
+
+        `agent` is a function that takes the task, or the name of one that is registered (`@holdfast.agent`). The result is of the
+        type that the function is annotated to return. `Suspended` if it has to wait: run it again later, or let a worker.
+        """
+        found = find_agent(agent)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart)
+        task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
+        return perform(task, found, found.returns)
+
+    def replay(self, agent: str | Callable[..., Any], id: str, *, at: int | None = None) -> Replay:
+        """Run an agent against what its task has recorded, up to version `at`: nothing is called, written or waited for.
+
+        Says where the agent first departs from the recording, if it does. See `holdfast.replay`.
+        """
+        from .tasks._replay import run_again
+
+        return run_again(self._log, stream_key(self._tenant, "task", id), find_agent(agent), at)
+
+    def submit(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        at: float | datetime | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+    ) -> bool:
+        """Let a worker run an agent's task, now or `at` a time; True if the task is new.
+
+        On a task that is there and has not ended, it lets a worker try again, also after it was given up as failed or stuck.
+        """
+        wanted = wanted_by(agent, goal, input, ttl, None, restart)
+        make = submitting(stream_key(self._tenant, "task", id), wanted, at)
+        return ops.run_until_settled(self._log, make)
+
+    def recover(self, *, limit: int | None = None) -> list[Ran]:
+        """Run all tasks that are due, of the agents that are registered here, one after the other; what became of them.
+
+        `holdfast worker app.py` does that all the time, several at once.
+        """
+        from ._worker import recover
+
+        return recover(self, limit)
+
+    def answer(self, task_id: str, name: str, value: object, *, by: str | None = None, ask: str | None = None) -> None:
+        """Answer what a task asks under a name (`task.ask`); a worker then goes on with it. The first answer counts.
+
+        `by` says who answers. `ask` is the id of the question that was looked at (`view.asks`): if the task has replaced it
+        by another meanwhile, the answer is refused instead of being taken for the new one.
+        """
+        ops.run_until_settled(self._log, answering(stream_key(self._tenant, "task", task_id), name, value, by, ask))
+
+    def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
+        """Tell a task that something happened (`task.wait_for`), now or later waited for. With `id`, telling it twice is once (False)."""
+        make = signalling(stream_key(self._tenant, "task", task_id), name, payload, id)
+        return ops.run_until_settled(self._log, make)
+
     def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
         """Settle a step that is in doubt: it was done, with this `result`; or it was not, and `retry=True` runs it again.
 
         `step` is its path, or its name if that is unambiguous. With `retry=True` a step that has failed is tried again too.
         """
         ops.run_until_settled(self._log, resolving(stream_key(self._tenant, "task", task_id), step, result, retry))
+
+    def artifact(self, task_id: str, name: str) -> Artifact:
+        """A file that is attached to a task, to be read; `NotFound` if there is none of that name."""
+        return Artifact(self._log, ops.run(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)))
+
+    def prompt(self, task_id: str, step: str) -> list[Any]:
+        """The messages that the model of a step saw, as they were then, whatever was rewound or summarised since.
+
+        `step` is its path. `NotFound` if nothing is known of it, or if the conversation was deleted.
+        """
+        from .tasks._saw import prompt
+
+        return ops.run_until_settled(self._log, lambda: prompt(stream_key(self._tenant, "task", task_id), step))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> int:
         """Save a checkpoint document, durably; its version. Sets `updated_at`.
@@ -212,9 +314,10 @@ class AsyncStore:
         steal: bool = False,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
+        budget: Budget | None = None,
     ) -> AsyncTask:
         """`Store.task`, to be entered with `async with`."""
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart)
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget)
         return AsyncTask(self._log, stream_key(self._tenant, "task", id), wanted, input, True)
 
     async def get_task(self, id: str) -> TaskView | None:
@@ -232,10 +335,85 @@ class AsyncStore:
             if not after:
                 return
 
+    async def run(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+    ) -> Any:
+        """`Store.run`, awaited; a plain function runs in a thread."""
+        found = find_agent(agent)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart)
+        key = stream_key(self._tenant, "task", id)
+        if found.is_async:
+            return await perform_async(AsyncTask(self._log, key, wanted, input, True), found, found.returns)
+        import asyncio
+
+        return await asyncio.to_thread(perform, Task(self._log, key, wanted, input, False), found, found.returns)
+
+    async def replay(self, agent: str | Callable[..., Any], id: str, *, at: int | None = None) -> Replay:
+        """`Store.replay`, awaited; a plain function runs in a thread."""
+        from .tasks._replay import run_again_async
+
+        return await run_again_async(self._log, stream_key(self._tenant, "task", id), find_agent(agent), at)
+
+    async def submit(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        at: float | datetime | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+    ) -> bool:
+        """`Store.submit`, awaited."""
+        wanted = wanted_by(agent, goal, input, ttl, None, restart)
+        make = submitting(stream_key(self._tenant, "task", id), wanted, at)
+        return await ops.run_until_settled_async(self._log, make)
+
+    async def recover(self, *, limit: int | None = None) -> list[Ran]:
+        """`Store.recover`, awaited."""
+        import asyncio
+
+        from ._worker import recover
+
+        return await asyncio.to_thread(recover, Store(self._log, self._tenant, owner=False), limit)
+
+    async def answer(
+        self, task_id: str, name: str, value: object, *, by: str | None = None, ask: str | None = None
+    ) -> None:
+        """`Store.answer`, awaited."""
+        make = answering(stream_key(self._tenant, "task", task_id), name, value, by, ask)
+        await ops.run_until_settled_async(self._log, make)
+
+    async def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
+        """`Store.signal`, awaited."""
+        make = signalling(stream_key(self._tenant, "task", task_id), name, payload, id)
+        return await ops.run_until_settled_async(self._log, make)
+
     async def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
         """`Store.resolve`, awaited."""
         make = resolving(stream_key(self._tenant, "task", task_id), step, result, retry)
         await ops.run_until_settled_async(self._log, make)
+
+    async def artifact(self, task_id: str, name: str) -> AsyncArtifact:
+        """`Store.artifact`, awaited."""
+        found = await ops.run_async(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name))
+        return AsyncArtifact(self._log, found)
+
+    async def prompt(self, task_id: str, step: str) -> list[Any]:
+        """`Store.prompt`, awaited."""
+        from .tasks._saw import prompt
+
+        key = stream_key(self._tenant, "task", task_id)
+        return await ops.run_until_settled_async(self._log, lambda: prompt(key, step))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> Coroutine[Any, Any, int]:
         """`Store.save_checkpoint`, awaited. The document is taken when this is called."""

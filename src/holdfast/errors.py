@@ -7,8 +7,10 @@
     │   ├── StorageFull        no room; nothing was written, what was stored stays readable
     │   ├── Held               somebody else has the turn or the lease; wait, or come back later
     │   ├── LeaseLost          another holder took over; nothing was written
+    │   ├── SourceChanged      a file changed while it was read; nothing was attached
     │   └── OutcomeUnknown     the answer was lost; retry with the same id to settle it
     ├── NeedsHuman         a person has to decide or change something
+    │   ├── AlreadyAnswered    somebody has answered before
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
     │   ├── ReadOnly           the store cannot be written to
@@ -28,11 +30,14 @@
     │   └── NotSerializable    a value that would not come back as it went in
     ├── NoTask             this works inside a task only
     ├── StepFailed         a step of a task raised an exception
+    │   └── ChildFailed        it was a child task
     ├── NotDone            for you to raise: the step surely did nothing
-    ├── BudgetExceeded     it does not fit into the tokens it was given
+    ├── BudgetExceeded     it does not fit into the tokens it was given, or a task has used its budget up
     ├── AlreadyExists      there is something under that id
     ├── NotFound           there is no such thing, or no such version of it
     └── Closed             the store was closed
+
+    Suspended              no error: the task waits, and its run ends here
 
 Any error from an append other than OutcomeUnknown means: not stored. Wrong use of the
 library (a bad argument) is a plain TypeError or ValueError. No message ever holds
@@ -107,6 +112,24 @@ class LeaseLost(Retryable):
         now = f"{who(owner)} holds it now" if owner else "nobody holds it now"
         super().__init__(f"the hold on {stream} was lost ({now}); read it again and begin again")
         self.stream, self.owner = stream, owner
+
+
+class SourceChanged(Retryable):
+    """A file changed while it was being attached. Nothing was attached: attach it again when nobody writes to it."""
+
+    def __init__(self, task: str, *, name: str) -> None:
+        super().__init__(
+            f"the file for {name!r} of {task} changed while it was read; attach it when nobody writes to it"
+        )
+        self.task, self.name = task, name
+
+
+class AlreadyAnswered(NeedsHuman):
+    """The question was answered before, and the first answer counts. Nothing was written."""
+
+    def __init__(self, task: str, *, ask: str, by: str | None) -> None:
+        super().__init__(f"{ask!r} of {task} was answered{f' by {by!r}' if by else ''} before; the first answer counts")
+        self.task, self.ask, self.by = task, ask, by
 
 
 class Expired(NeedsHuman):
@@ -250,18 +273,31 @@ class NotSerializable(DataProblem, TypeError):
 
 
 class BudgetExceeded(HoldfastError):
-    """What must be sent does not fit: `needed` tokens, `budget` given."""
+    """A budget is too small: `needed` is what it takes, `budget` what was given, `unit` what is counted.
+
+    `task` names the task that has used its budget up; it is None if what must be sent to a model does not fit.
+    """
 
     def __init__(
         self,
         *,
-        needed: int,
-        budget: int,
+        needed: float,
+        budget: float,
         what: str = "the newest exchange with system prompt and pinned messages",
         advice: str = "raise max_tokens, store shorter tool results, pin less, or call summarize() first",
+        unit: str = "tokens",
+        task: str | None = None,
     ) -> None:
-        super().__init__(f"{what} takes {needed} tokens, the budget is {budget}; {advice}")
-        self.needed, self.budget = needed, budget
+        if task is None:
+            text = f"{what} takes {needed} {unit}, the budget is {budget}; {advice}"
+        else:
+            counted = f"a cost of {needed:g}" if unit == "cost" else f"{needed} {unit}"
+            text = (
+                f"{task} has used {counted}, its budget is {budget:g}; "
+                f"to go on, open it with a larger one: store.task(id, budget=holdfast.Budget({unit}=…))"
+            )
+        super().__init__(text)
+        self.needed, self.budget, self.unit, self.task = needed, budget, unit, task
 
 
 class NoTask(HoldfastError):
@@ -278,6 +314,16 @@ class StepFailed(HoldfastError):
         """The steps inside it whose failure it was."""
 
 
+class ChildFailed(StepFailed):
+    """A child task failed or was cancelled. `child` is its id; it is a task of its own, to be looked at and resumed."""
+
+    @property
+    def child(self) -> str:
+        from .tasks._paths import place_of
+
+        return place_of(self.step).key or ""
+
+
 class NotDone(HoldfastError):
     """Raise it in a `once` or `check` step to say: it failed, and it surely had no effect. The step is not in doubt then."""
 
@@ -292,3 +338,15 @@ class NotFound(HoldfastError):
 
 class Closed(HoldfastError):
     """The store was closed; open it again."""
+
+
+class Suspended(BaseException):
+    """The task waits for an answer, a signal, a time or a child, and this run of it ends: let it pass.
+
+    Not an `Exception`, so that `except Exception` does not swallow it; whatever is asked of the task after it raises it again.
+    The task holds nothing while it waits. Whoever opens it again, or a worker, goes on from here.
+    """
+
+    def __init__(self, task: str, *, waits: tuple[str, ...] = (), why: str = "") -> None:
+        super().__init__(f"{task} waits for {', '.join(waits)}" if waits else f"{task} stops here: {why}")
+        self.task, self.waits = task, waits

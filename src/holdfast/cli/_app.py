@@ -10,7 +10,7 @@ import typer
 import holdfast
 from holdfast import StreamInfo
 
-from . import _tasks
+from . import _asks, _crashtest, _tasks, _worker
 from ._stores import Json, Tenant, Url, failed, named, opened
 from ._text import event_json, event_line, message_line, printable, to_json
 
@@ -114,8 +114,16 @@ def messages(
 
 app.command()(_tasks.tasks)
 app.command()(_tasks.task)
+app.command()(_tasks.artifact)
 app.command()(_tasks.resolve)
 app.command()(_tasks.cancel)
+app.command()(_asks.submit)
+app.command()(_asks.retry)
+app.command()(_asks.asks)
+app.command()(_asks.answer)
+app.command()(_asks.signal)
+app.command()(_worker.worker)
+app.command()(_crashtest.crashtest)
 
 
 @app.command()

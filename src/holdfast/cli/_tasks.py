@@ -1,4 +1,4 @@
-"""The commands about tasks: list them, look at one, settle what is in doubt, cancel."""
+"""The commands about tasks: list them, look at one, get its files, settle what is in doubt, cancel."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import TaskInfo, TaskView
+from holdfast import ArtifactInfo, Ask, TaskInfo, TaskView
 from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
-from ._text import event_json, event_line, printable, to_json
+from ._text import event_json, event_line, printable, size, to_json
 
 TaskId = Annotated[str | None, typer.Argument(metavar="TASK", help="The task's id.", show_default=False)]
 
@@ -49,7 +49,7 @@ def task(
             brief = view.resume_context()
             typer.echo(to_json(brief.to_dict()) if as_json else _lines(str(brief)))
         elif as_json:
-            typer.echo(to_json(view.checkpoint().to_dict() | {"status": view.status, "in_doubt": view.in_doubt}))
+            typer.echo(to_json(view.checkpoint().to_dict() | _more(view)))
         else:
             typer.echo(_lines(_summary(view)))
 
@@ -96,6 +96,36 @@ def cancel(
     typer.echo(f"cancelled {printable(name)}")
 
 
+def artifact(
+    names: Annotated[
+        list[str], typer.Argument(metavar="[URL] TASK NAME", help="The task's id, and the artifact's name.")
+    ],
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where to write it, whole or not at all.", show_default=False)
+    ] = None,
+    tenant: Tenant = "default",
+) -> None:
+    """Get a file that is attached to a task: into a file, or to standard output."""
+    if len(names) not in (2, 3):
+        raise typer.BadParameter(
+            "name the store, the task and the artifact: holdfast artifact agents.db claims-42 report.pdf --output report.pdf"
+        )
+    url, task_id, name = [None, *names][-3:]
+    stdout = typer.get_binary_stream("stdout")
+    if output is None and stdout.isatty():
+        raise typer.BadParameter("it may hold anything, and this is a terminal: say --output FILE, or use a pipe")
+    with opened(url, tenant) as store:
+        found = store.artifact(str(task_id), str(name))
+        try:
+            if output is None:
+                stdout.writelines(found.chunks())
+                stdout.flush()
+            else:
+                found.save(output)
+        except OSError as error:
+            raise failed(f"it could not be written: {error.strerror or error}") from None
+
+
 def _facts(info: TaskInfo) -> dict[str, object]:
     times = {"lease_until": info.lease_until, "expires_at": info.expires_at}
     return {
@@ -122,11 +152,62 @@ def _summary(view: TaskView) -> str:
     if view.owner is not None:
         gone = " (gone: whoever enters it next takes it over)" if view.abandoned else ""
         lines.append(f"held by {who(view.owner)}{gone}, lease until {view.lease_until:%H:%M:%S} UTC")
+    if view.parent is not None:
+        lines.append(f"child of {view.parent}")
+    lines += [f"child: {child} ({status})" for child, status in _children(view).items()]
+    if view.waits_for:
+        lines.append(f"waits for {', '.join(view.waits_for)}")
+    if view.due_at is not None:
+        lines.append(f"due {view.due_at:%Y-%m-%d %H:%M:%S} UTC, for a worker")
+    for ask in view.asks:
+        said = f"{to_json(ask.answer)}, by {ask.by or 'somebody'}" if ask.status == "answered" else ask.status
+        lines.append(f"asks {ask.name}: {_cut(ask.question)} {_cut(to_json(ask.payload))} ({_cut(said)})")
     if view.error is not None:
         lines.append(f"error: {view.error.type}: {view.error.message}")
     if view.status == "finished":
         lines.append(f"result: {_cut(to_json(view.result))}")
+    lines += [f"artifact: {file.name} ({size(file.size)}, {file.at:%Y-%m-%d %H:%M:%S} UTC)" for file in view.artifacts]
     return "\n".join([*lines, str(view.preview())])
+
+
+def _children(view: TaskView) -> dict[str, str]:
+    """The children of a task, as it sees them."""
+    return {step.key: step.status for step in view.steps if step.kind == "child" and step.key is not None}
+
+
+def _more(view: TaskView) -> dict[str, object]:
+    """What a checkpoint does not tell."""
+    return {
+        "status": view.status,
+        "in_doubt": view.in_doubt,
+        "artifacts": list(map(_file, view.artifacts)),
+        "waits_for": view.waits_for,
+        "due_at": None if view.due_at is None else view.due_at.isoformat(),
+        "asks": list(map(ask_facts, view.asks)),
+        "parent": view.parent,
+        "children": _children(view),
+        "crashes": view.crashes,
+    }
+
+
+def ask_facts(ask: Ask) -> dict[str, object]:
+    """A question as JSON values."""
+    times = {"asked_at": ask.asked_at, "until": ask.until, "answered_at": ask.answered_at}
+    return {
+        "id": ask.id,
+        "name": ask.name,
+        "question": ask.question,
+        "payload": ask.payload,
+        "schema": ask.schema,
+        "status": ask.status,
+        "answer": ask.answer,
+        "by": ask.by,
+        **{name: None if at is None else at.isoformat() for name, at in times.items()},
+    }
+
+
+def _file(info: ArtifactInfo) -> dict[str, object]:
+    return {"name": info.name, "size": info.size, "digest": info.digest, "at": info.at.isoformat()}
 
 
 def _cut(text: str) -> str:

@@ -61,11 +61,11 @@ class Conversation(Shape):
 
     def messages(self, *, last: int | None = None) -> list[Any]:
         """The live messages, oldest first; with `last`, the newest so many (which is all that is read)."""
-        return [entry.message for entry in self.entries(last=last)]
+        return self._as_messages(self._settle(lambda: self._entries(last, 0)))
 
     def entries(self, *, last: int | None = None, after: int = 0) -> list[Entry]:
         """The live messages with version, time and meta; with `after`, those of a later version."""
-        return self._settle(lambda: self._entries(last, after))
+        return self._as_entries(self._settle(lambda: self._entries(last, after)))
 
     def count(self) -> int:
         """How many live messages there are, after rewinds."""
@@ -88,7 +88,7 @@ class Conversation(Shape):
         (`system`, in place of a stored one) and pinned messages stay; a stored summary stands for what is cut.
         `BudgetExceeded` if the newest exchange alone does not fit. `counter` says how many tokens a message takes.
         """
-        return self._settle(lambda: self._window(max_tokens, system, counter))
+        return self._was_read(self._settle(lambda: self._window(max_tokens, system, counter)))
 
     def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
         """Have `fn` summarise all but the newest `keep_last` messages, and store what it returns (text or a message).
@@ -250,11 +250,11 @@ class AsyncConversation(Shape):
 
     async def messages(self, *, last: int | None = None) -> list[Any]:
         """`Conversation.messages`, awaited."""
-        return [entry.message for entry in await self.entries(last=last)]
+        return self._as_messages(await self._settle(lambda: self._entries(last, 0)))
 
     async def entries(self, *, last: int | None = None, after: int = 0) -> list[Entry]:
         """`Conversation.entries`, awaited."""
-        return await self._settle(lambda: self._entries(last, after))
+        return self._as_entries(await self._settle(lambda: self._entries(last, after)))
 
     async def count(self) -> int:
         """`Conversation.count`, awaited."""
@@ -268,7 +268,7 @@ class AsyncConversation(Shape):
         self, max_tokens: int, *, system: object | None = None, counter: Counter | None = None
     ) -> list[Any]:
         """`Conversation.window`, awaited."""
-        return await self._settle(lambda: self._window(max_tokens, system, counter))
+        return self._was_read(await self._settle(lambda: self._window(max_tokens, system, counter)))
 
     async def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
         """`Conversation.summarize`, awaited; `fn` may be async."""

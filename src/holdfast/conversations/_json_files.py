@@ -316,8 +316,8 @@ def as_json(messages: Iterable[object]) -> bytes:
     return b"[\n" + lines + b"\n]\n" if lines else b"[]\n"
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file by one with `data`, durably; whatever happens meanwhile, there is the old one or the new one.
+def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
+    """Replace the file by one with `data`, whole or in pieces, durably; whatever happens meanwhile, there is the old one or the new one.
 
     A new file is readable by its owner only, one that is replaced keeps its permissions. A symbolic link stays one: the
     file it leads to is replaced. An error means that the old file is as it was, unless it comes from the last sync of
@@ -330,7 +330,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         name = f".holdfast-{secrets.token_hex(8)}.tmp"
         try:
             with open(name, "xb", opener=lambda name, flags: os.open(name, flags, 0o600, dir_fd=folder)) as file:
-                file.write(data)
+                file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 _sync(file.fileno())

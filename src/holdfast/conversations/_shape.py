@@ -17,6 +17,7 @@ from .._ids import checked_id, stream_key
 from .._leases import RENEWALS, new_holder
 from .._log import Log
 from .._operations import Operation
+from .._remembered import Messages, readers
 from .._streams import new_stamp
 from ..backends import Appended, StreamKey
 from ..errors import Conflict, Held, HoldfastError
@@ -25,6 +26,7 @@ from ._entries import Draft, Entry, Problem
 from ._following import Cursor
 from ._mending import Chapter
 from ._messages import Message, as_message, is_instruction
+from ._sources import Source
 from ._syncing import Mirror, Synced, digest_of, sync
 from ._tokens import Counter, default_counter
 from ._turns import Turn
@@ -209,12 +211,30 @@ class Shape:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _entries(self, last: int | None, after: int) -> Operation[list[Entry]]:
+    def _entries(self, last: int | None, after: int) -> Operation[tuple[list[Entry], Source | None]]:
         if last is not None:
             whole_number(last, "last")
         whole_number(after, "after")
-        found = yield from _reading.newest(self._key, (yield from _reading.learn(self._key)), last)
-        return [entry for entry in found if entry.version > after] if after else found
+        known = yield from _reading.learn(self._key)
+        found = yield from _reading.newest(self._key, known, last)
+        source = Source(self._key, known, found) if known else None
+        return [entry for entry in found if entry.version > after] if after else found, source
+
+    def _as_messages(self, found: tuple[list[Entry], Source | None]) -> list[Any]:
+        entries, source = found
+        return self._was_read(Messages([entry.message for entry in entries], source))
+
+    def _as_entries(self, found: tuple[list[Entry], Source | None]) -> list[Entry]:
+        self._as_messages(found)
+        return found[0]
+
+    def _was_read(self, messages: Messages) -> Messages:
+        """Tell whoever wants to know, which is a step that calls a model."""
+        if messages.source is not None:
+            messages.source.log = self._log
+            for reader in readers:
+                reader(messages.source, messages)
+        return messages
 
     def _count(self) -> Operation[int]:
         known = yield from _reading.learn(self._key)
@@ -228,7 +248,7 @@ class Shape:
         known = yield from _reading.learn(self._key)
         return (yield from _reading.drafts(self._key, known)) if known else []
 
-    def _window(self, max_tokens: int, system: object | None, counter: Counter | None) -> Operation[list[Any]]:
+    def _window(self, max_tokens: int, system: object | None, counter: Counter | None) -> Operation[Messages]:
         if type(max_tokens) is not int or max_tokens < 1:
             raise ValueError("max_tokens is a whole number, 1 or more")
         return _windowing.window(self._key, max_tokens, as_system(system), counter or default_counter())

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._operations import Operation
+from .._remembered import Messages
 from ..backends import StreamKey
 from ._entries import Entry, Problem
 from ._fold import Fold, Marks
 from ._messages import Message, calls, is_answer, is_instruction, is_item, is_reasoning, opens_exchange, results
-from ._reading import learn, marks_at, newest, pinned_entries, scan, summary_at
+from ._reading import Known, learn, marks_at, newest, pinned_entries, scan, summary_at
 from ._repairing import Insert, find_fixes
+from ._sources import Source
 from ._tokens import Counter
 from ._window import NoPlaceToBegin, fit
 
 
-def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counter) -> Operation[list[Any]]:
+def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counter) -> Operation[Messages]:
     """The newest messages that fit, with what must stay. Reads no further back than it has to."""
     known = yield from learn(key)
     fold = known.fold if known else Fold()
@@ -31,16 +33,17 @@ def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counte
 
     tail = (yield from scan(key, fold, enough=enough))[::-1] if known else []
     try:
-        return (yield from _fitted(key, fold, tail, budget, system, count))
+        return (yield from _fitted(key, known, tail, budget, system, count))
     except NoPlaceToBegin:
         tail = (yield from scan(key, fold))[::-1]
-    return (yield from _fitted(key, fold, tail, budget, system, count))
+    return (yield from _fitted(key, known, tail, budget, system, count))
 
 
 def _fitted(
-    key: StreamKey, fold: Fold, tail: list[Entry], budget: int, system: Sequence[Message], count: Counter
-) -> Operation[list[Any]]:
+    key: StreamKey, known: Known | None, tail: list[Entry], budget: int, system: Sequence[Message], count: Counter
+) -> Operation[Messages]:
     """What of these messages fits, with the pinned messages and the summary from before them."""
+    fold = known.fold if known else Fold()
     whole = len(tail) == fold.count
     marks = yield from marks_at(key, fold)
     summary = yield from summary_at(key, fold, marks)
@@ -54,7 +57,7 @@ def _fitted(
         before, leading = _without_prompt(before)
         if leading and not before and whole:
             tail, _ = _without_prompt(tail)
-    return fit(
+    fitting = fit(
         [entry.message for entry in tail],
         budget=budget,
         count=count,
@@ -65,6 +68,8 @@ def _fitted(
         summary=summary.message if summary else None,
         covered=places_covered(tail, marks),
     )
+    others = [*before, summary] if summary else before
+    return Messages(fitting, Source(key, known, tail, others) if known else None)
 
 
 def places_covered(entries: Sequence[Entry], marks: Marks) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,18 +14,22 @@ from .._arguments import seconds
 from .._closed import closed_at, reopen
 from .._codec import decode, encode, encode_as
 from .._events import Stamp
-from .._ids import append_id, checked_id
+from .._ids import append_id, checked_id, new_secret
 from .._operations import Operation
+from .._remembered import Messages
 from .._streams import append_events, new_stamp
 from ..backends import Fields, Head, StreamKey
 from ..errors import Conflict, Expired, Held, ReplayMismatch
 from . import _events as ev
+from ._answering import queue
 from ._driving import Do, Script, Sleep
 from ._fold import State
 from ._lifecycle import delete
 from ._loading import is_expired, is_held, label_of, load
+from ._usage import Budget
 
-NATIVE: Final = (type(None), bool, int, float, str, list, dict)
+TASK_TTL: Final = timedelta(days=7)
+NATIVE: Final = (type(None), bool, int, float, str, list, dict, Messages)
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
 
@@ -44,6 +47,8 @@ class Wanted(msgspec.Struct, frozen=True):
     steal: bool
     ttl: float | None
     restart: bool
+    parent: ev.Parent | None = None
+    budget: Budget | None = None
 
 
 def as_wanted(
@@ -55,6 +60,7 @@ def as_wanted(
     steal: bool,
     ttl: float | timedelta | None,
     restart: bool,
+    budget: Budget | None = None,
 ) -> Wanted:
     """The arguments of `store.task`, checked."""
     if goal is not None and (type(goal) is not str or not goal.strip()):
@@ -63,6 +69,8 @@ def as_wanted(
         checked_id(agent, "agent")
     if seconds(lease, "lease") < 0.1:
         raise ValueError("lease is a number of seconds, at least 0.1")
+    if budget is not None and not isinstance(budget, Budget):
+        raise TypeError("budget is a holdfast.Budget(tokens=…, cost=…, calls=…)")
     raw = None if input is None else encode_as(input, declared_type(input))
     return Wanted(
         None if goal is None else encode_text(goal, "goal"),
@@ -73,6 +81,7 @@ def as_wanted(
         bool(steal),
         None if ttl is None else seconds(ttl, "ttl"),
         bool(restart),
+        budget=budget,
     )
 
 
@@ -119,23 +128,11 @@ def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
 
 def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim | Held]:
     """Take a task, make it if there is none, or say who has it."""
-    head = yield from ops.head(key)
-    if head is None:
-        closed = yield from closed_at(key)
-        if closed is not None and not wanted.restart:
-            raise Expired(str(key), at=closed, swept=True)
-        made = yield from _create(key, wanted, holder, stamp)
-        if closed is not None:
-            try:
-                yield from reopen(key, stamp)
-            except Conflict:
-                pass  # the mark counts for nothing while the task is there
+    claimed = ev.Claimed(holder, wanted.lease)
+    made = yield from _admit(key, wanted, ev.CLAIMED, claimed, stamp.at + wanted.lease, stamp)
+    if isinstance(made, Claim):
         return made
-    if is_expired(head):
-        if not wanted.restart:
-            raise Expired(str(key), at=head.fields.expires_at or 0.0)
-        yield from delete(key, stamp, "it had expired, and was begun anew", seen=head)
-        return (yield from _create(key, wanted, holder, stamp))
+    head = made
     if is_held(head) and head.fields.owner != holder and not wanted.steal:
         return Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
     state = yield from load(key)
@@ -145,20 +142,59 @@ def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operatio
     return Claim(state, head.incarnation, head.now)
 
 
-def _create(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim]:
+def submit(key: StreamKey, wanted: Wanted, at: float | None, stamp: Stamp) -> Operation[bool]:
+    """Make a task for a worker to run, or let one that is there be run again. Whether it is new."""
+    made = yield from _admit(key, wanted, ev.QUEUED, ev.Queued(at), max(stamp.at, at or 0.0), stamp)
+    if isinstance(made, Claim):
+        return True
+    state = yield from load(key)
+    _compare(state, wanted)
+    yield from queue(key, made, state, at, stamp)
+    return False
+
+
+def _admit(
+    key: StreamKey, wanted: Wanted, name: str, second: ev.Event, due_at: float, stamp: Stamp
+) -> Operation[Claim | Head]:
+    """Make a task if there is none, or begin an expired one anew; else the head of the one that is there."""
+    head = yield from ops.head(key)
+    if head is not None and not is_expired(head):
+        return head
+    closed = None
+    if head is not None:
+        if not wanted.restart:
+            raise Expired(str(key), at=head.fields.expires_at or 0.0)
+        yield from delete(key, stamp, "it had expired, and was begun anew", seen=head)
+    else:
+        closed = yield from closed_at(key)
+        if closed is not None and not wanted.restart:
+            raise Expired(str(key), at=closed, swept=True)
+    made = yield from _create(key, wanted, name, second, due_at, stamp)
+    if closed is not None:
+        try:
+            yield from reopen(key, stamp)
+        except Conflict:
+            pass  # the mark counts for nothing while the task is there
+    return made
+
+
+def _create(
+    key: StreamKey, wanted: Wanted, name: str, second: ev.Event, due_at: float, stamp: Stamp
+) -> Operation[Claim]:
     created = ev.Created(
-        salt=secrets.token_hex(16),
+        salt=new_secret().hex(),
         ttl=wanted.ttl,
         goal=wanted.goal,
         agent=wanted.agent,
+        parent=wanted.parent,
+        budget=wanted.budget,
         input=msgspec.Raw(wanted.input or b"null"),
     )
-    claimed = ev.Claimed(holder, wanted.lease)
     state = State(key)
     state.apply(key, 1, stamp.at, ev.CREATED, created)
-    state.apply(key, 2, stamp.at, ev.CLAIMED, claimed)
-    events = [ev.new_event(ev.CREATED, created), ev.new_event(ev.CLAIMED, claimed)]
-    fields = _running(state, holder, stamp.at + wanted.lease)
+    state.apply(key, 2, stamp.at, name, second)
+    events = [ev.new_event(ev.CREATED, created), ev.new_event(name, second)]
+    fields = Fields(state.status, label_of(state, doubt=False), state.holder, due_at)
     # Chosen here, because the keys of its steps are made from it.
     incarnation = append_id(stamp.id)
     answer = yield from append_events(
@@ -169,10 +205,13 @@ def _create(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operat
 
 def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[None]:
     claimed = ev.Claimed(holder, wanted.lease, stolen=wanted.steal and is_held(head))
+    changes: list[tuple[str, ev.Event]] = [(ev.CLAIMED, claimed)]
+    if wanted.budget is not None and wanted.budget != state.budget:
+        changes.append((ev.BUDGETED, ev.Budgeted(wanted.budget)))
     fields = _running(state, holder, head.now + wanted.lease)
     answer = yield from append_events(
         state.key,
-        [ev.new_event(ev.CLAIMED, claimed)],
+        [ev.new_event(*change) for change in changes],
         stamp,
         # What the head said of its holder must still be so: somebody may have claimed it while we read its events.
         expected=state.version if wanted.steal else head.version,
@@ -180,7 +219,8 @@ def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -
         incarnation=head.incarnation,
         exclusive=True,
     )
-    state.apply(state.key, answer.last, stamp.at, ev.CLAIMED, claimed)
+    for version, (name, event) in enumerate(changes, answer.first):
+        state.apply(state.key, version, stamp.at, name, event)
 
 
 def _running(state: State, holder: str, due_at: float) -> Fields:
@@ -193,6 +233,7 @@ def _compare(state: State, wanted: Wanted) -> None:
         ("goal", wanted.goal is None or wanted.goal == state.goal),
         ("input", wanted.input is None or _ordered(wanted.input) == _ordered(state.input)),
         ("agent", wanted.agent is None or wanted.agent == state.agent),
+        ("parent", wanted.parent is None or wanted.parent == state.parent),
     ):
         if not same:
             hint = f"leave out {what}= to go on with the recorded one, or give the new task an id of its own"

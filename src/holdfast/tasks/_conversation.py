@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .. import _operations as ops
@@ -67,6 +68,15 @@ class TaskConversation(_InTask, Conversation):
             undo()  # said again, it is the same
             raise
 
+    @contextmanager
+    def turn(self, *, lease: float = 30.0, wait: float | None = None) -> Iterator[Conversation]:
+        """`Conversation.turn`; a replay, which writes nothing, needs none."""
+        if self._session.replaying is not None:
+            yield self
+            return
+        with super().turn(lease=lease, wait=wait) as held:
+            yield held
+
     def _held_by(self, holder: str) -> TaskConversation:
         return TaskConversation(self._log, self._key, self._session, holder)
 
@@ -95,6 +105,15 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
         except BaseException:
             undo()  # said again, it is the same
             raise
+
+    @asynccontextmanager
+    async def turn(self, *, lease: float = 30.0, wait: float | None = None) -> AsyncIterator[AsyncConversation]:
+        """`TaskConversation.turn`, awaited."""
+        if self._session.replaying is not None:
+            yield self
+            return
+        async with super().turn(lease=lease, wait=wait) as held:
+            yield held
 
     def _held_by(self, holder: str) -> AsyncTaskConversation:
         return AsyncTaskConversation(self._log, self._key, self._session, holder)

@@ -1,12 +1,14 @@
 """Scripts: what a task does, as generators that yield effects; and the two drivers that run any of them.
 
 An operation decides without I/O. A script has user code in the middle: it yields `Do` (an operation), `Call` (the user's function) and
-`Sleep`. `drive` does them, `drive_async` awaits them, so that sync and async tasks are one and the same program.
+`Sleep`. `drive` does them, `drive_async` awaits them, so that sync and async tasks are one and the same program. A script that
+has something to give before its end yields `Emit`: `stream` and `stream_async` drive it from one to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,6 +16,7 @@ from .. import _clock
 from .. import _operations as ops
 from .._log import Log
 from .._operations import Operation
+from ..errors import NoTask
 from ._frames import Frame, frame
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from ._session import Session
 
 T = TypeVar("T")
+
+logger = logging.getLogger("holdfast")
 
 
 class Do:
@@ -76,7 +81,20 @@ class Quiet:
         self.session, self.scope = session, scope
 
 
-Effect = Do | Run | Call | Sleep | Quiet
+class Emit:
+    """Hand a chunk of a step to whoever asked for it. `closing` closes its source, if that has to be awaited.
+
+    The step at `path` is paused until the next chunk is asked for, which may be never.
+    """
+
+    __slots__ = ("chunk", "closing", "path", "script", "session")
+
+    def __init__(self, chunk: Any, session: Session, path: str, closing: Call | None) -> None:
+        self.chunk, self.session, self.path, self.closing = chunk, session, path, closing
+        self.script: Script[Any] | None = None
+
+
+Effect = Do | Run | Call | Sleep | Quiet | Emit
 Script = Generator[Effect, Any, T]
 
 
@@ -114,8 +132,10 @@ def _perform(log: Log, effect: Effect) -> Any:
     if type(effect) is Do:
         return ops.run_until_settled(log, effect.make)
     if type(effect) is Quiet:
+        for paused in effect.session.give_up(effect.scope):
+            _stop(paused)
         effect.session.wait_until_quiet(effect.scope)
-    else:
+    elif type(effect) is not Emit:
         _clock.sleep(cast("Sleep", effect).seconds)
     return None
 
@@ -182,7 +202,12 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
             if token is not None:
                 frame.reset(token)
     if type(effect) is Quiet:
+        for paused in effect.session.give_up(effect.scope):
+            await _close(log, paused)
+            _stop(paused)
         await _quiet(effect.session, effect.scope)
+        return None
+    if type(effect) is Emit:
         return None
     await _clock.sleep_async(cast("Sleep", effect).seconds)
     return None
@@ -248,3 +273,94 @@ def _cancelled() -> BaseException:
     import asyncio
 
     return asyncio.CancelledError()
+
+
+def _to_next_chunk(script: Script[Any]) -> Script[Any]:
+    """A script up to its next `Emit`, which is returned; or to its end."""
+    send: Callable[[Any], Any] = script.send
+    value: Any = None
+    while True:
+        try:
+            effect = send(value)
+        except StopIteration as done:
+            return done.value
+        if type(effect) is Emit:
+            return effect
+        try:
+            send, value = script.send, (yield effect)
+        except BaseException as error:
+            send, value = script.throw, error
+
+
+def stream(log: Log, script: Script[Any]) -> Generator[Any, None, None]:
+    """Run a script, and give its chunks as they come; or, if it had nothing to run, those that it returns."""
+    live = given_up = False
+    try:
+        while type(found := drive(log, _to_next_chunk(script))) is Emit:
+            live = True
+            found.session.pause(found, script)
+            try:
+                yield found.chunk
+            finally:
+                given_up = not found.session.go_on(found)
+            if given_up:
+                raise _left(found)
+        if not live:
+            yield from found
+    finally:
+        if not given_up:
+            script.close()
+
+
+async def stream_async(log: Log, script: Script[Any]) -> AsyncGenerator[Any, None]:
+    """`stream`, as an async iterator."""
+    live = given_up = False
+    try:
+        while type(found := await drive_async(log, _to_next_chunk(script))) is Emit:
+            live = True
+            found.session.pause(found, script)
+            try:
+                yield found.chunk
+            except BaseException:
+                given_up = not found.session.go_on(found)
+                if not given_up:
+                    await _close(log, found)
+                raise
+            given_up = not found.session.go_on(found)
+            if given_up:
+                raise _left(found)
+        if hasattr(found, "__aiter__"):
+            async for chunk in found:
+                yield chunk
+        elif not live:
+            for chunk in found:
+                yield chunk
+    finally:
+        if not given_up:
+            script.close()
+
+
+def _left(emit: Emit) -> NoTask:
+    return NoTask(f"step {emit.path!r} was left before its last chunk; ask for it again, inside the task's block")
+
+
+async def _close(log: Log, emit: Emit) -> None:
+    """Close what the chunks of a paused step come from, if that has to be awaited."""
+    if emit.closing is not None:
+        try:
+            await _perform_async(log, emit.closing)
+        except Exception as error:
+            _not_closed(emit, error)
+
+
+def _stop(emit: Emit) -> None:
+    """End a paused step that nobody will go on with."""
+    try:
+        if emit.script is not None:
+            emit.script.close()
+    except Exception as error:
+        _not_closed(emit, error)
+
+
+def _not_closed(emit: Emit, error: Exception) -> None:
+    logger.warning("step %r of %s did not end well (%s)", emit.path, emit.session.key, type(error).__name__)

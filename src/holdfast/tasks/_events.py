@@ -14,6 +14,7 @@ from .._events import Blob, NewEvent
 from ..backends import StreamKey
 from ..errors import CorruptRecord, UnsupportedVersion
 from ._paths import is_path
+from ._usage import Budget, Usage
 
 KIND: Final = "task"
 
@@ -24,6 +25,16 @@ RENEWED: Final = "task.renewed"
 PLANNED: Final = "task.planned"
 DECIDED: Final = "task.decided"
 DISCOVERED: Final = "task.discovered"
+ATTACHED: Final = "task.attached"
+ASKED: Final = "task.asked"
+ANSWERED: Final = "task.answered"
+SIGNALLED: Final = "task.signalled"
+SUSPENDED: Final = "task.suspended"
+CHILD_ENDED: Final = "task.child_ended"
+REPORTED: Final = "task.reported"
+QUEUED: Final = "task.queued"
+PARKED: Final = "task.parked"
+BUDGETED: Final = "task.budgeted"
 LEFT: Final = "task.left"
 FAILED: Final = "task.failed"
 CANCELLED: Final = "task.cancelled"
@@ -34,10 +45,18 @@ STEP_PROGRESSED: Final = "step.progressed"
 STEP_COMPLETED: Final = "step.completed"
 STEP_FAILED: Final = "step.failed"
 STEP_SETTLED: Final = "step.settled"
+STEP_USED: Final = "step.used"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of what an event holds."""
+
+
+class Parent(msgspec.Struct, frozen=True):
+    """Whose child a task is: the parent's id, and which life of it."""
+
+    id: str
+    life: str
 
 
 class Created(Event, frozen=True, omit_defaults=True):
@@ -47,6 +66,8 @@ class Created(Event, frozen=True, omit_defaults=True):
     ttl: float | None
     goal: str | None = None
     agent: str | None = None
+    parent: Parent | None = None
+    budget: Budget | None = None
     input: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -96,6 +117,81 @@ class Noted(Event, frozen=True, omit_defaults=True):
     step: str = ""
 
 
+class Attached(Event, frozen=True, omit_defaults=True):
+    """A file was attached: from now on it is what is under that name. Its content was stored before."""
+
+    name: str
+    blob: Blob
+
+
+class Asked(Event, frozen=True, omit_defaults=True):
+    """The task waits: for the answer to a question, for a signal, or until a time. `wait` names it among all that the task waits for.
+
+    `schema` says what an answer looks like, as JSON Schema. `until`: the time it waits for, or after which it waits no longer.
+    """
+
+    wait: str
+    kind: str
+    name: str = ""
+    question: str = ""
+    until: float | None = None
+    schema: Any = None
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Answered(Event, frozen=True, omit_defaults=True):
+    """A wait is over. `how`: "answered", "signalled" (by the `signal`-th of that name), "passed" (the time) or "timeout"."""
+
+    wait: str
+    how: str = "answered"
+    by: str | None = None
+    signal: int = 0
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Signalled(Event, frozen=True, omit_defaults=True):
+    """Something happened that the task may be waiting for, now or later."""
+
+    name: str
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Suspended(Event, frozen=True, omit_defaults=True):
+    """The holder gave the task back until one of `waits` is over, or one of `children` has ended."""
+
+    waits: list[str] = []
+    children: list[str] = []
+
+
+class ChildEnded(Event, frozen=True, omit_defaults=True):
+    """A child has ended on its own: the parent can go on."""
+
+    child: str
+    status: str
+
+
+class Reported(Event, frozen=True, omit_defaults=True):
+    """The parent knows that this task has ended."""
+
+
+class Queued(Event, frozen=True, omit_defaults=True):
+    """It is to be run by a worker. What had gone wrong before does not count any more."""
+
+    at: float | None = None
+
+
+class Parked(Event, frozen=True, omit_defaults=True):
+    """Its process died so many times in a row that no worker tries it again by itself."""
+
+    crashes: int
+
+
+class Budgeted(Event, frozen=True, omit_defaults=True):
+    """Somebody opened the task with another budget, which counts from now on."""
+
+    budget: Budget
+
+
 class Left(Event, frozen=True, omit_defaults=True):
     """The holder gave the task back without ending it."""
 
@@ -112,6 +208,7 @@ class Failed(Event, frozen=True, omit_defaults=True):
     steps: list[str] = []
     unasked: list[str] = []
     drift: list[list[str]] = []
+    retry_at: float | None = None
 
 
 class Cancelled(Event, frozen=True, omit_defaults=True):
@@ -122,6 +219,20 @@ class Finished(Event, frozen=True, omit_defaults=True):
     unasked: list[str] = []
     drift: list[list[str]] = []
     result: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of what a model saw: messages of a conversation when it stood at version `at`, from one version to another; none: all.
+
+    Or what was beside them, by its digest; the first in the task to have it holds the `text` too, a list of messages.
+    """
+
+    conversation: str = ""
+    life: str = ""
+    at: int = 0
+    versions: list[tuple[int, int]] = []
+    digest: str = ""
+    text: msgspec.Raw = msgspec.Raw(b"")
 
 
 class StepEvent(Event, frozen=True, omit_defaults=True):
@@ -146,6 +257,8 @@ class StepEvent(Event, frozen=True, omit_defaults=True):
     done: float | None = None
     total: float | None = None
     cursor: msgspec.Raw = msgspec.Raw(b"null")
+    usage: Usage | None = None
+    saw: list[Seen] = []
     blob: Blob | None = None
     result: msgspec.Raw = msgspec.Raw(b"")
 
@@ -159,6 +272,16 @@ _TYPES: dict[str, type[Event]] = {
     PLANNED: Planned,
     DECIDED: Noted,
     DISCOVERED: Noted,
+    ATTACHED: Attached,
+    ASKED: Asked,
+    ANSWERED: Answered,
+    SIGNALLED: Signalled,
+    SUSPENDED: Suspended,
+    CHILD_ENDED: ChildEnded,
+    REPORTED: Reported,
+    QUEUED: Queued,
+    PARKED: Parked,
+    BUDGETED: Budgeted,
     LEFT: Left,
     FAILED: Failed,
     CANCELLED: Cancelled,
@@ -168,6 +291,7 @@ _TYPES: dict[str, type[Event]] = {
     STEP_COMPLETED: StepEvent,
     STEP_FAILED: StepEvent,
     STEP_SETTLED: StepEvent,
+    STEP_USED: StepEvent,
 }
 _by_shape = {shape: msgspec.json.Decoder(shape) for shape in set(_TYPES.values())}
 _decoders = {name: _by_shape[shape] for name, shape in _TYPES.items()}
@@ -193,6 +317,8 @@ def opened(key: StreamKey, version: int, name: str, data: bytes) -> Event:
         raise CorruptRecord(str(key), version=version, what="it holds a plan whose items are no steps")
     if isinstance(event, Planned) and not all(map(is_plan_item, event.items)):
         raise CorruptRecord(str(key), version=version, what="it holds a plan whose items have no names")
+    if isinstance(event, Attached) and (event.blob.size < 0 or not event.name):
+        raise CorruptRecord(str(key), version=version, what="it holds an artifact without a name or a size")
     if isinstance(event, StepEvent) and not is_path(event.step):
         raise CorruptRecord(str(key), version=version, what="it is of a step without a proper path")
     return event

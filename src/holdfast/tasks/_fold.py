@@ -15,7 +15,14 @@ from .._events import Blob
 from ..backends import StreamKey
 from . import _events as ev
 from ._paths import Place, numbered, place_of
+from ._usage import Budget, Usage
 from ._view import ENDED, PlanItem, Status
+from ._waiting import Waits
+
+CHILD = "child"
+"""The kind of a step that is a child task; its key is the child's id."""
+SPARED = 4
+"""Of the deaths of a run that was busy with a child, each so many count as one."""
 
 
 class Step:
@@ -47,6 +54,8 @@ class Step:
     done: float | None = None
     total: float | None = None
     progress_at = 0.0
+    usage: Usage | None = None
+    saw: Sequence[ev.Seen] = ()
     _place: Place | None = None
 
     def __init__(self, path: str) -> None:
@@ -76,6 +85,16 @@ class Noted(msgspec.Struct, frozen=True):
     step: str
 
 
+class Attachment(msgspec.Struct, frozen=True):
+    """What is attached under a name. `owner` is the task whose life its content belongs to: a fork has its parent's."""
+
+    version: int
+    at: float
+    owner: StreamKey
+    name: str
+    blob: Blob
+
+
 class State:
     """Everything that is known of a task."""
 
@@ -90,7 +109,12 @@ class State:
         self.created_at = self.updated_at = 0.0
         self.status: Status = "open"
         self.holder: str | None = None
+        self.parent: ev.Parent | None = None
         self.runs = 0
+        self.crashes = self.failures = 0
+        """How many runs in a row were killed, or failed, without getting any further."""
+        self.waits = Waits()
+        self.suspended_on = ev.Suspended()
         self.plan: list[PlanItem] = []
         self.plan_paths: dict[str, int] = {}
         self.plans: dict[str, list[PlanItem]] = {}
@@ -98,10 +122,16 @@ class State:
         self.decisions: list[Noted] = []
         self.discoveries: list[Noted] = []
         self.noted: set[str] = set()
+        self.attached: dict[str, Attachment] = {}
+        self.usage = Usage()
+        self.budget: Budget | None = None
+        self.texts: dict[str, bytes] = {}
+        """What models saw beside conversations, by its digest."""
         self.result: bytes = b"null"
         self.error: tuple[str, str] | None = None
         self.unasked: list[str] = []
         self.drift: list[list[str]] = []
+        self._spared = 0
         self._trailing: list[Step] = []  # steps whose failure is the last that was heard
 
     @property
@@ -122,6 +152,7 @@ class State:
 
     def _created(self, _key: StreamKey, _version: int, at: float, event: ev.Created) -> None:
         self.goal, self.agent, self.salt, self.ttl = event.goal, event.agent, event.salt, event.ttl
+        self.parent, self.budget = event.parent, event.budget
         self.input = bytes(event.input)
         self.created_at = at
 
@@ -129,6 +160,7 @@ class State:
         """What its parent did is done. Who held it and how it ended, is the parent's affair."""
         self.created_at = at
         self.status, self.holder, self.result, self.error = "open", None, b"null", None
+        self.parent, self.crashes, self.failures = None, 0, 0
 
     def _claimed(self, _key: StreamKey, _version: int, _at: float, event: ev.Claimed) -> None:
         # The program did not go on after these failures, as far as anybody knows: they may be what ended it.
@@ -136,9 +168,20 @@ class State:
             if step.state == "failed" and not step.doubt:
                 step.state = "retrying"
         self._trailing.clear()
+        if self.holder is not None and not event.stolen:
+            self._died()
+        self.waits.children.clear()
         self.runs += 1
         self.status, self.holder = "running", event.holder
         self.error, self.unasked, self.drift = None, [], []
+
+    def _died(self) -> None:
+        """A run was killed. If it was busy with a child, that one counts for itself and may have got further: not each counts."""
+        in_child = any(s.kind == CHILD and s.state == "started" and s.run == self.runs for s in self.steps.values())
+        self._spared = self._spared + 1 if in_child else SPARED
+        if self._spared >= SPARED:
+            self._spared = 0
+            self.crashes += 1
 
     def _planned(self, _key: StreamKey, _version: int, _at: float, event: ev.Planned) -> None:
         self.plan = self.plans[event.id] = event.items
@@ -156,6 +199,14 @@ class State:
             # What a fork has from its parent comes first; versions of two streams cannot be compared.
             notes.append(Noted(version if own else 0, at, event.text, event.why, event.step))
 
+    def _attached(self, key: StreamKey, version: int, at: float, event: ev.Attached) -> None:
+        known = self.attached.get(event.name)
+        if known is None or known.owner != key or known.version < version:
+            self.attached[event.name] = Attachment(version, at, key, event.name, event.blob)
+
+    def _budgeted(self, _key: StreamKey, _version: int, _at: float, event: ev.Budgeted) -> None:
+        self.budget = event.budget
+
     def _left(self, _key: StreamKey, _version: int, _at: float, event: ev.Left) -> None:
         self.status, self.holder = "open", None
         self.unasked, self.drift = event.unasked, event.drift
@@ -164,6 +215,7 @@ class State:
 
     def _failed(self, _key: StreamKey, _version: int, _at: float, event: ev.Failed) -> None:
         self.status, self.holder, self.error = "failed", None, (event.type, event.message)
+        self.failures += 1
         self.unasked, self.drift = event.unasked, event.drift
         self._try_again(event.steps)
 
@@ -181,8 +233,44 @@ class State:
         self.status, self.holder, self.result = "finished", None, bytes(event.result)
         self.unasked, self.drift = event.unasked, event.drift
 
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _asked(self, _key: StreamKey, version: int, at: float, event: ev.Asked) -> None:
+        self.waits.asked(version, at, event)
+
+    def _answered(self, _key: StreamKey, _version: int, at: float, event: ev.Answered) -> None:
+        self.waits.answered(at, event)
+        self.crashes = self.failures = 0
+        self._wake()
+
+    def _signalled(self, _key: StreamKey, _version: int, _at: float, event: ev.Signalled) -> None:
+        self.waits.signalled(event)
+        self._wake()
+
+    def _child_ended(self, _key: StreamKey, _version: int, _at: float, event: ev.ChildEnded) -> None:
+        self.waits.children[event.child] = event.status
+        self._wake()
+
+    def _wake(self) -> None:
+        """Whoever waited for what has just come, waits no longer."""
+        if self.status == "suspended" and self.waits.is_ready(self.suspended_on.waits, self.suspended_on.children):
+            self.status = "open"
+
+    def _suspended(self, _key: StreamKey, _version: int, _at: float, event: ev.Suspended) -> None:
+        self.status, self.holder, self.suspended_on = "suspended", None, event
+        self._wake()
+
+    def _queued(self, _key: StreamKey, _version: int, _at: float, _event: ev.Queued) -> None:
+        self.crashes = self.failures = 0
+        if self.holder is None:
+            self.status, self.error = "open", None
+
+    def _parked(self, _key: StreamKey, _version: int, _at: float, event: ev.Parked) -> None:
+        why = f"its process died {event.crashes} times in a row without getting any further"
+        self.status, self.holder, self.error = "stuck", None, ("stuck", why)
+
     def _nothing(self, _key: StreamKey, _version: int, _at: float, _event: ev.Event) -> None:
-        """A heartbeat, or a fork."""
+        """A heartbeat, a fork, or word to the parent."""
 
     # -- its steps -------------------------------------------------------------------------------
 
@@ -201,7 +289,18 @@ class State:
             step.beside = step.beside or event.beside
             step.args, step.mode, step.kind, step.code = event.args, event.mode, event.kind, event.code
             step.model = event.model
+        elif event.model is not None and step.model is None:
+            step.model = event.model
+        if event.usage is not None:
+            self._used(step, event.usage)
+        if event.saw:
+            step.saw = event.saw
+            self.texts.update((part.digest, bytes(part.text)) for part in event.saw if part.digest and bytes(part.text))
         return step
+
+    def _used(self, step: Step, usage: Usage) -> None:
+        self.usage += usage
+        step.usage = usage if step.usage is None else step.usage + usage
 
     def _is_late(self, event: ev.StepEvent) -> bool:
         """Whether a step has ended in this run already: its start was written lazily, and arrived after its end."""
@@ -227,10 +326,13 @@ class State:
         step = self._step(version, at, event)
         if event.args:  # it tells the start too
             step.state, step.ended_at, step.error, step.doubt = "started", None, None, False
+        if step.cursor != event.cursor:
+            self.crashes = self.failures = 0
         step.cursor, step.done, step.total, step.progress_at = event.cursor, event.done, event.total, at
 
     def _step_completed(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
         step = self._step(version, at, event)
+        self.crashes = self.failures = 0
         step.state, step.ended_at, step.how, step.error, step.doubt = "completed", at, event.how, None, False
         step.result, step.blob, step.blob_owner = event.result, event.blob, key if event.blob else None
         step.cursor = None
@@ -259,6 +361,12 @@ class State:
             step.state, step.ended_at, step.how, step.error = "completed", at, "resolved", None
             step.result, step.blob, step.blob_owner = event.result, event.blob, key if event.blob else None
 
+    def _step_used(self, _key: StreamKey, _version: int, _at: float, event: ev.StepEvent) -> None:
+        """What a step had used that was cut off."""
+        step = self.steps.get(event.step)
+        if step is not None and event.usage is not None:
+            self._used(step, event.usage)
+
 
 def paths_of(plan: list[PlanItem]) -> list[str]:
     """The step path of each item of a plan: the n-th of a name is the n-th step of that name at the top level."""
@@ -284,6 +392,16 @@ _APPLY: dict[str, Any] = {
     ev.PLANNED: State._planned,
     ev.DECIDED: State._decided,
     ev.DISCOVERED: State._discovered,
+    ev.ATTACHED: State._attached,
+    ev.ASKED: State._asked,
+    ev.ANSWERED: State._answered,
+    ev.SIGNALLED: State._signalled,
+    ev.SUSPENDED: State._suspended,
+    ev.CHILD_ENDED: State._child_ended,
+    ev.REPORTED: State._nothing,
+    ev.QUEUED: State._queued,
+    ev.PARKED: State._parked,
+    ev.BUDGETED: State._budgeted,
     ev.LEFT: State._left,
     ev.FAILED: State._failed,
     ev.CANCELLED: State._cancelled,
@@ -293,6 +411,19 @@ _APPLY: dict[str, Any] = {
     ev.STEP_COMPLETED: State._step_completed,
     ev.STEP_FAILED: State._step_failed,
     ev.STEP_SETTLED: State._step_settled,
+    ev.STEP_USED: State._step_used,
 }
-_SAYS_NOTHING = {ev.RENEWED, ev.FORKED, ev.BRANCHED, ev.LEFT, ev.STEP_FAILED, ev.STEP_SETTLED}
+_SAYS_NOTHING = {
+    ev.RENEWED,
+    ev.FORKED,
+    ev.BRANCHED,
+    ev.LEFT,
+    ev.STEP_FAILED,
+    ev.STEP_SETTLED,
+    ev.ANSWERED,
+    ev.SIGNALLED,
+    ev.CHILD_ENDED,
+    ev.QUEUED,
+    ev.STEP_USED,
+}
 """After these nobody can tell whether the program went on after a failed step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from ..errors import NoTask
+from ..errors import NoTask, Suspended
 
 if TYPE_CHECKING:
     from ._progress import StepRun
@@ -13,16 +13,50 @@ if TYPE_CHECKING:
     from ._task import AsyncTask, Task
 
 
+class Branch:
+    """A line of work inside a task: the block itself, or one item of `task.map`. Those beside it go on when it has to wait."""
+
+    __slots__ = ("outer", "suspended")
+
+    def __init__(self, outer: Branch | None = None) -> None:
+        self.outer = outer
+        self.suspended: Suspended | None = None
+
+    def is_suspended(self) -> bool:
+        return self.suspended is not None or (self.outer is not None and self.outer.is_suspended())
+
+    def check(self) -> None:
+        """Raise again what has suspended this line of work."""
+        branch: Branch | None = self
+        while branch is not None:
+            if branch.suspended is not None:
+                raise branch.suspended
+            branch = branch.outer
+
+
 class Frame:
     """A task's block (`path` is "" and `run` None), or a step inside it."""
 
-    __slots__ = ("asking", "path", "run", "session", "task")
+    __slots__ = ("asking", "branch", "path", "run", "session", "task")
 
     def __init__(
-        self, task: Task | AsyncTask, session: Session, path: str = "", run: StepRun | None = None, asking: bool = False
+        self,
+        task: Task | AsyncTask,
+        session: Session,
+        branch: Branch,
+        path: str = "",
+        run: StepRun | None = None,
+        asking: bool = False,
     ) -> None:
         self.asking = asking  # a check is asked: what it finds must be fresh, so nothing inside it is recorded
-        self.task, self.session, self.path, self.run = task, session, path, run
+        self.task, self.session, self.branch, self.path, self.run = task, session, branch, path, run
+
+    def is_delicate(self) -> bool:
+        """Whether this is inside a step that must not be done twice: cut off in the middle, it would be in doubt."""
+        step = self.run
+        while step is not None and not step.mode:
+            step = step.outer
+        return step is not None
 
 
 frame: ContextVar[Frame | None] = ContextVar("holdfast_frame", default=None)

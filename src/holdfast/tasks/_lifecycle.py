@@ -18,9 +18,11 @@ from ..errors import AlreadyExists, Expired, HasForks, Held, NotFound, TaskEnded
 from . import _events as ev
 from ._fold import State, Step
 from ._loading import branched_from, is_expired, is_held, label_of, load
+from ._view import ENDED
 
 
-def _existing(key: StreamKey) -> Operation[Head]:
+def existing(key: StreamKey) -> Operation[Head]:
+    """The head of a task that is there and has not expired."""
     head = yield from ops.head(key)
     if head is None:
         yield from check_open(key)
@@ -30,23 +32,35 @@ def _existing(key: StreamKey) -> Operation[Head]:
     return head
 
 
-def cancel(key: StreamKey, reason: str | None, stamp: Stamp) -> Operation[None]:
-    """End a task, whoever holds it: the holder's next write is refused."""
-    head = yield from _existing(key)
+def cancel(key: StreamKey, reason: str | None, stamp: Stamp) -> Operation[tuple[State, str]]:
+    """End a task, whoever holds it: the holder's next write is refused. The task as it was, and which life of it."""
+    head = yield from existing(key)
     state = yield from load(key)
     if state.status == "cancelled":
-        return
+        return state, life_of(head.incarnation)
     if state.ended:
         raise TaskEnded(str(key), status=state.status)
     expires = None if state.ttl is None else head.now + state.ttl
-    fields = Fields("cancelled", head.fields.label, None, None, expires)
+    fields = Fields("cancelled", head.fields.label, None, None if state.parent is None else head.now, expires)
     event = ev.new_event(ev.CANCELLED, ev.Cancelled(reason))
     yield from append_events(key, [event], stamp, expected=state.version, fields=fields, exclusive=True)
+    return state, life_of(head.incarnation)
+
+
+def reported(key: StreamKey, stamp: Stamp) -> Operation[None]:
+    """A child's parent knows that it has ended: nobody need look at it any more."""
+    head = yield from ops.head(key)
+    if head is not None and head.fields.status in ENDED and head.fields.due_at is not None:
+        fields = msgspec.structs.replace(head.fields, due_at=None)
+        event = ev.new_event(ev.REPORTED, ev.Reported())
+        yield from append_events(
+            key, [event], stamp, expected=head.version, fields=fields, incarnation=head.incarnation
+        )
 
 
 def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, retry: bool) -> Operation[None]:
     """Settle a step that is in doubt: it was done, with this result; or it was not, and is to be run again."""
-    head = yield from _existing(key)
+    head = yield from existing(key)
     state = yield from load(key)
     if state.ended:
         raise TaskEnded(str(key), status=state.status)
@@ -65,6 +79,8 @@ def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, re
     # What a list shows: whether others are in doubt still. At the version of the head whose lease this repeats.
     doubt = any(step.in_doubt(run) for step in state.steps.values() if step is not found)
     fields = msgspec.structs.replace(head.fields, label=label_of(state, doubt))
+    if state.agent is not None and head.fields.owner is None and not doubt:
+        fields = msgspec.structs.replace(fields, status="open", due_at=head.now)  # a worker may go on
     yield from append_events(
         key, [settled], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
     )
@@ -109,7 +125,7 @@ def give_up(key: StreamKey, holder: str, stamp: Stamp) -> Operation[None]:
 
 def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Operation[None]:
     """Begin another task with this one's events up to a version. Copies nothing; the parent hears of it first."""
-    head = yield from _existing(key)
+    head = yield from existing(key)
     there = yield from branched_from(child)
     life = life_of(head.incarnation)
     if at is None and there is not None and (there.parent, there.life) == (key.id, life):

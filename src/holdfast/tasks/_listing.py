@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
+from .._arguments import seconds
 from .._codec import encode_as
+from .._ids import checked_id
 from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import StreamKey
-from ._claiming import declared_type
+from ._agents import find
+from ._answering import answer, signal
+from ._claiming import TASK_TTL, Wanted, as_wanted, declared_type, submit
 from ._lifecycle import resolve
 from ._loading import get_view as get_task
 from ._loading import listed as list_tasks
 from ._view import STATUSES
 
-TASK_TTL: Final = timedelta(days=7)
-
-__all__ = ["TASK_TTL", "checked_status", "get_task", "list_tasks", "resolving"]
+__all__ = ["TASK_TTL", "answering", "checked_status", "get_task", "list_tasks", "resolving", "signalling", "submitting"]
 
 
 def checked_status(status: str | None) -> None:
@@ -35,3 +37,40 @@ def resolving(key: StreamKey, step: str, result: Any, retry: bool) -> Callable[[
     raw = None if retry else encode_as(result, declared_type(result))
     stamp = new_stamp()
     return lambda: resolve(key, step, raw, stamp, retry=retry)
+
+
+def answering(
+    key: StreamKey, name: str, value: object, by: str | None, ask: str | None
+) -> Callable[[], Operation[None]]:
+    """What makes the operation that answers a question."""
+    checked_id(name, "the name of a question")
+    if by is not None:
+        checked_id(by, "by")
+    raw, stamp = encode_as(value, declared_type(value)), new_stamp()
+    return lambda: answer(key, name, raw, by, ask, stamp)
+
+
+def signalling(key: StreamKey, name: str, payload: object, id: str | None) -> Callable[[], Operation[bool]]:
+    """What makes the operation that sends a signal."""
+    checked_id(name, "the name of a signal")
+    if id is not None:
+        checked_id(id, "id")
+    raw, stamp = encode_as(payload, declared_type(payload)), new_stamp()
+    return lambda: signal(key, name, raw, id, stamp)
+
+
+def submitting(key: StreamKey, wanted: Wanted, at: float | datetime | None) -> Callable[[], Operation[bool]]:
+    """What makes the operation that lets workers run a task."""
+    when = at.timestamp() if isinstance(at, datetime) else None if at is None else seconds(at, "at")
+    stamp = new_stamp()
+    return lambda: submit(key, wanted, when, stamp)
+
+
+def wanted_by(
+    agent: str | Callable[..., Any], goal: str | None, input: object, ttl: Any, wait: float | None, restart: bool
+) -> Wanted:
+    """How a task is opened for an agent. A name need not be known here: another program may have it."""
+    if isinstance(agent, str):
+        return as_wanted(goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart)
+    found = find(agent)
+    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart)

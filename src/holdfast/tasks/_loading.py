@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timezone
 from typing import Any, cast
 
@@ -17,13 +18,27 @@ from .._operations import Operation
 from ..backends import Fields, Head, StreamKey
 from ..errors import CorruptRecord
 from . import _events as ev
-from ._fold import State, Step
-from ._view import Drift, Failure, Note, Progress, Status, StepInfo, StepStatus, TaskInfo, TaskView
+from ._fold import Attachment, State, Step
+from ._view import (
+    ArtifactInfo,
+    Ask,
+    Drift,
+    Failure,
+    Note,
+    Progress,
+    Saw,
+    Status,
+    StepInfo,
+    StepStatus,
+    TaskInfo,
+    TaskView,
+)
+from ._waiting import ASK, TIMER, Wait
 
 
-def load(key: StreamKey, upto: int | None = None) -> Operation[State]:
+def load(key: StreamKey, upto: int | None = None, into: State | None = None) -> Operation[State]:
     """The fold of a task's events, up to a version. Of a task that is not there: a state at version 0."""
-    state = State(key)
+    state = State(key) if into is None else into
     for part, last in (yield from _lineage(key, upto)):
         after = 0
         while after != last and (page := (yield from ops.read(part, after=after))):
@@ -70,12 +85,12 @@ def result_bytes(state: State, step: Step) -> Operation[bytes]:
     return bytes(step.result or b"null")
 
 
-def results_of(state: State) -> Operation[dict[str, Any]]:
+def results_of(state: State, only: Container[str] | None = None) -> Operation[dict[str, Any]]:
     """The results of the finished steps at the top level, by path, as plain JSON values: the plan's in its order, then others."""
     found: dict[str, Any] = {}
     for path in [*state.plan_paths, *(path for path in list(state.steps) if path not in state.plan_paths)]:
         step = state.steps.get(path)
-        if step is not None and step.state == "completed" and not step.place.scope:
+        if step is not None and step.state == "completed" and not step.place.scope and (only is None or path in only):
             found[step.path] = _decoded(state.key, step.version, (yield from result_bytes(state, step)))
     return found
 
@@ -147,13 +162,25 @@ def view_of(
         created_at=_moment(state.created_at),
         updated_at=_moment(state.updated_at),
         owner=fields.owner,
-        lease_until=None if fields.due_at is None else _moment(fields.due_at),
+        lease_until=None if fields.due_at is None or fields.owner is None else _moment(fields.due_at),
         expires_at=None if fields.expires_at is None else _moment(fields.expires_at),
         version=state.version,
         runs=state.runs,
         unasked=list(state.unasked) if unasked is None else unasked,
         drift=changed,
+        usage=state.usage,
+        asks=[_ask(state, wait) for wait in map(state.waits.all.__getitem__, state.waits.current.values())],
+        waits_for=words_for(state) if state.status == "suspended" else [],
+        parent=state.parent.id if state.parent else None,
+        due_at=None if fields.due_at is None or fields.owner is not None else _moment(fields.due_at),
+        crashes=state.crashes,
+        artifacts=[artifact_info(attachment) for attachment in list(state.attached.values())],
     )
+
+
+def artifact_info(attachment: Attachment) -> ArtifactInfo:
+    blob = attachment.blob
+    return ArtifactInfo(attachment.name, blob.size, blob.digest, _moment(attachment.at))
 
 
 def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
@@ -184,7 +211,38 @@ def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
         progress=progress,
         code=step.code,
         version=step.version,
+        usage=step.usage,
+        saw=[Saw(part.conversation, part.versions or [(1, part.at)]) for part in step.saw if not part.digest],
     )
+
+
+def _ask(state: State, wait: Wait) -> Ask:
+    event = wait.event
+    over = wait.how == "answered"
+    return Ask(
+        id=event.wait,
+        name=event.name,
+        question=event.question,
+        payload=_decoded(state.key, wait.version, bytes(event.payload)),
+        schema=event.schema,
+        asked_at=_moment(wait.at),
+        until=None if event.until is None else _moment(event.until),
+        status="answered" if over else "timeout" if wait.how else "open",
+        answer=_decoded(state.key, wait.version, bytes(wait.value)) if over else None,
+        by=wait.by,
+        answered_at=None if wait.ended_at is None else _moment(wait.ended_at),
+    )
+
+
+def words_for(state: State) -> list[str]:
+    """What a task waits for, in words."""
+    found = []
+    for event in (state.waits.all[each].event for each in state.suspended_on.waits if each in state.waits.all):
+        if event.kind == TIMER:
+            found.append(_moment(event.until or 0.0).strftime("%Y-%m-%d %H:%M:%S UTC"))
+        else:
+            found.append(f"{'the answer to' if event.kind == ASK else 'signal'} {event.name!r}")
+    return found + [f"child {child!r}" for child in state.suspended_on.children]
 
 
 def _notes(noted: list[Any]) -> list[Note]:
@@ -212,10 +270,12 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
     goal: str | None = None
     agent: str | None = None
     doubt: bool = False
+    crashes: int = 0
 
 
 def label_of(state: State, doubt: bool) -> bytes:
-    return msgspec.json.encode(Label(None if state.goal is None else state.goal[:200], state.agent, doubt))
+    goal = None if state.goal is None else state.goal[:200]
+    return msgspec.json.encode(Label(goal, state.agent, doubt, state.crashes))
 
 
 def listed(tenant: str, status: str | None, after: str) -> Operation[tuple[list[TaskInfo], str]]:
@@ -242,7 +302,9 @@ def info_of(head: Head) -> TaskInfo:
         agent=label.agent,
         in_doubt=label.doubt,
         owner=fields.owner,
-        lease_until=None if fields.due_at is None else _moment(fields.due_at),
+        lease_until=None if fields.due_at is None or fields.owner is None else _moment(fields.due_at),
+        due_at=None if fields.due_at is None or fields.owner is not None else _moment(fields.due_at),
         expires_at=None if fields.expires_at is None else _moment(fields.expires_at),
         version=head.version,
+        crashes=label.crashes,
     )

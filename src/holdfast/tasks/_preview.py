@@ -47,6 +47,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded, but the newest run did not ask for them: renamed, or no longer in the program."""
     drift: list[Drift]
     """Recorded steps with other arguments, other code or another model than now."""
+    waits_for: list[str] = []
+    """What the task waits for: until it is there, a resume gets no further."""
 
     @property
     def ok(self) -> bool:
@@ -70,6 +72,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         if self.status in ENDED:
             return [f"Nothing will run: the task is {self.status}."]
         said = []
+        if self.waits_for:
+            said.append(f"It waits for {_listed(self.waits_for)}.")
         if self.in_doubt:
             said.append(
                 "Settle what is in doubt: store.resolve(task, step, result=…), or retry=True if it was not done."
@@ -103,6 +107,7 @@ def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
         **fates,
         unasked=list(view.unasked),
         drift=[*view.drift, *_code_drift(view, current_code)],
+        waits_for=list(view.waits_for),
     )
 
 

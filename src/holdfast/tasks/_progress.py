@@ -12,11 +12,13 @@ from .. import _operations as ops
 from .._codec import decode, encode
 from .._streams import new_stamp
 from . import _events as ev
+from ._usage import Meter, Usage
 
 if TYPE_CHECKING:
     import asyncio
 
     from ._running import StepCall
+    from ._saw import Sight
     from ._session import Change, Session
 
 PROGRESS_SECONDS: Final = 60.0
@@ -39,7 +41,7 @@ class StepRun:
 
     __slots__ = (
         "_call", "_cursor", "_saved_at", "_session", "_since", "_unsaved", "attempt", "awaited", "beside", "fingerprint",
-        "name", "outer", "path", "scope", "worker",
+        "meter", "name", "outer", "path", "scope", "sight", "worker",
     )  # fmt: skip
 
     def __init__(self, session: Session, call: StepCall) -> None:
@@ -55,6 +57,8 @@ class StepRun:
         self._cursor = None if kept is None else bytes(kept)
         self._unsaved: ev.StepEvent | None = None
         self._saved_at = _clock.monotonic()
+        self.meter: Meter | None = None  # what it has used, as long as that is not written
+        self.sight: Sight | None = None  # what its model sees
 
     def __repr__(self) -> str:
         return f"<StepRun {self.path!r}>"
@@ -63,6 +67,11 @@ class StepRun:
     def idempotency_key(self) -> str:
         """The same across retries and resumes of this step, different for any other."""
         return self._session.idempotency_key(self.identity())
+
+    @property
+    def mode(self) -> str:
+        """ "once" or "check" if it must not be done twice, else empty."""
+        return self._call.declared.mode
 
     def identity(self) -> tuple[str, ...]:
         """What this step is, from the outermost inwards."""
@@ -100,6 +109,38 @@ class StepRun:
             self.was_saved(change)
 
         return Saved(asyncio.ensure_future(write()))
+
+    def use(
+        self, *, input_tokens: int = 0, output_tokens: int = 0, cost: float | None = None, model: str | None = None
+    ) -> None:
+        """Tell what a model call has used; it adds up. Stored with the result, or with the failure.
+
+        In a step of kind "model" it counts instead of what the returned value tells. In another, each `use` is a call.
+        """
+        self._session.check()
+        with self._session.lock:
+            if self.meter is None:
+                options = self._call.declared.options
+                self.meter = Meter(options.price, options.kind == "model")
+            self.meter.use(input_tokens, output_tokens, cost, model)
+
+    def used(self) -> Usage:
+        """What is not written yet of what it has used."""
+        return Usage() if self.meter is None else self.meter.used
+
+    def end(self, event: ev.StepEvent) -> ev.StepEvent:
+        """How the step ended, with what it used and what its model saw. To be written: it is told once."""
+        meter, self.meter = self.meter, None
+        if meter is None:
+            return event
+        used = None if meter.used == Usage() else meter.used
+        saw = [] if self.sight is None else self.sight.parts()
+        return msgspec.structs.replace(event, usage=used, saw=saw, model=event.model or meter.model)
+
+    def cut_off(self) -> Change | None:
+        """What it has used, if it did not come to an end."""
+        used, self.meter = self.used(), None
+        return None if used == Usage() else (ev.STEP_USED, ev.StepEvent(self.path, attempt=self.attempt, usage=used))
 
     def event(self, **facts: Any) -> ev.StepEvent:
         """An event of this step, with its start if that is not known to be stored."""

@@ -14,6 +14,8 @@ from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import Appended
 from ..errors import (
+    BudgetExceeded,
+    ChildFailed,
     DataProblem,
     LeaseLost,
     NotDone,
@@ -29,11 +31,12 @@ from ._driving import Call, Do, Quiet, Run, Script, Sleep
 from ._fingerprint import fingerprint
 from ._fold import Step as Record
 from ._fold import name_of
-from ._frames import Frame
+from ._frames import Branch, Frame
 from ._loading import result_bytes
 from ._progress import StepRun
 from ._session import Change, Session
 from ._steps import KEY_PARAMETER, Step, as_key, is_async
+from ._usage import Meter
 from ._view import Drift, PlanItem
 
 if TYPE_CHECKING:
@@ -70,8 +73,8 @@ class StepCall:
         if KEY_PARAMETER in arguments and declared.takes_key:
             arguments = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
         self.fingerprint = fingerprint(session.salt, declared.around, arguments)
-        model = arguments.get("model", declared.default_model)
-        self.model = model if declared.options.kind == "model" and isinstance(model, str) else None
+        model = arguments.get("model", declared.default_model) if declared.is_model else None
+        self.model = model if isinstance(model, str) else None
         self.key = declared.key
         if self.key is None and declared.options.key is not None:
             self.key = as_key(declared.options.key(*self.args, **self.kwargs))
@@ -139,7 +142,7 @@ class StepCall:
         )
 
     def fail(self, record: Record) -> NoReturn:
-        raise StepFailed(
+        raise _failure(self.declared)(
             str(self.session.key),
             step=self.path,
             type=record.error or "",
@@ -151,6 +154,10 @@ class StepCall:
         return StepInDoubt(str(self.session.key), step=self.path, why=why)
 
 
+def _failure(declared: Step[Any, Any]) -> type[StepFailed]:
+    return ChildFailed if declared.options.kind == "child" else StepFailed
+
+
 class _Overtaken(Exception):
     """Another thread has run this very step meanwhile."""
 
@@ -158,6 +165,7 @@ class _Overtaken(Exception):
 def run_step(
     session: Session,
     task: Task | AsyncTask,
+    branch: Branch,
     declared: Step[Any, Any],
     scope: str,
     item: PlanItem,
@@ -171,11 +179,13 @@ def run_step(
             yield Do(session.catch_up)
         call = StepCall(session, declared, scope, item, args, kwargs)
         try:
+            if session.replaying is not None:
+                return (yield from session.replaying.step(call))
             if call.record is not None and not _is_to_run(call, call.record):
                 return (yield from _recorded(call, call.record))
             if session.opened_ended:
                 session.check()
-            return (yield from _Running(call, task).script())
+            return (yield from Running(call, task, branch).script())
         except _Overtaken:
             call.give_back()
             continue
@@ -231,41 +241,57 @@ def _recorded(call: StepCall, record: Record) -> Script[Any]:
         ) from None
 
 
-class _Running:
+class Running:
     """A step while it is run."""
 
     __slots__ = ("call", "frame", "options", "run", "session", "task")
 
-    def __init__(self, call: StepCall, task: Task | AsyncTask) -> None:
+    def __init__(self, call: StepCall, task: Task | AsyncTask, branch: Branch) -> None:
         self.call, self.session, self.options = call, call.session, call.declared.options
         self.run = StepRun(call.session, call)
-        self.task, self.frame = task, Frame(task, call.session, call.path, self.run)
+        self.task, self.frame = task, Frame(task, call.session, branch, call.path, self.run)
 
     def script(self) -> Script[Any]:
         session, call, run = self.session, self.call, self.run
+        if call.declared.is_model and not call.ask_first:
+            self._afford()
         if not session.begin(run, call):
             raise _Overtaken
         try:
-            if call.ask_first and (found := (yield from self._ask())) is not None:
-                return found[0]
-            if call.declared.mode:
+            if call.ask_first:
+                if (found := (yield from self._ask())) is not None:
+                    return found[0]
+                if call.declared.is_model:
+                    self._afford()
+            if call.declared.eager:
                 started: Change = (ev.STEP_STARTED, run.told())
                 yield Do(lambda: session.put([started], new_stamp(), unless=self._was_settled))
             run.awaited = call.declared.is_async
             while True:
+                if call.declared.is_model:
+                    yield from self._watch()
                 kwargs = {**call.kwargs, KEY_PARAMETER: run.idempotency_key} if call.gives_key else call.kwargs
                 try:
+                    if call.declared.streams:
+                        raw, result = yield from self._streamed(call.declared.fn(*call.args, **kwargs))
+                        break
                     value = yield Call(
                         call.declared.fn, call.args, kwargs, self.frame, run.awaited, self.options.timeout
                     )
                     if hasattr(value, "__await__"):  # a lambda that calls an async function, say
                         run.awaited = True
                         value = yield from awaited(session, value, self.frame)
-                    raw, result = self._stored(value)
+                    if session.suspending:
+                        session.check_cut(call.path, self.frame.branch)
+                    if run.meter is not None and call.declared.is_model:
+                        run.meter.returned(value)
+                    raw, result = self.stored(value, call.returns)
                     break
                 except PASSING:
                     raise
                 except Exception as error:
+                    if session.suspending:
+                        session.check_cut(call.path, self.frame.branch)
                     found = yield from self._again(error)
                     if found is not None:
                         return found[0]
@@ -275,6 +301,39 @@ class _Running:
             session.end(run)
             if (unsaved := run.unsaved(after=0.0)) is not None:  # cut off: written when the block is left
                 session.put_later(run.path + "\0progress", unsaved)
+            if run.meter is not None and (used := run.cut_off()) is not None:
+                session.put_later(run.path + "\0used", used)
+
+    def _afford(self) -> None:
+        """`BudgetExceeded` if the task's budget is used up."""
+        if (exceeded := self._exceeded()) is not None:
+            raise exceeded
+
+    def _exceeded(self) -> BudgetExceeded | None:
+        state = self.session.state
+        return None if state.budget is None else state.budget.exceeded(str(state.key), state.usage + self.run.used())
+
+    def _watch(self) -> Script[None]:
+        """An attempt to call a model begins: note what it sees and what it uses."""
+        run = self.run
+        if run.meter is None:
+            run.meter = Meter(self.options.price, is_model=True)
+        else:
+            run.meter.begin()
+        if run.sight is None:
+            from ._saw import Sight  # not with the package: most programs begin without a model
+
+            run.sight = Sight(self.session)
+        yield from run.sight.look((*self.call.args, *self.call.kwargs.values()))
+
+    def _streamed(self, source: Any) -> Script[tuple[bytes, Any]]:
+        """The result of a generator function: the list of its chunks."""
+        from ._streaming import pass_on
+
+        raw, chunks, last = yield from pass_on(self, source)
+        if self.run.meter is not None and self.call.declared.is_model:
+            self.run.meter.returned(last)
+        return raw, chunks
 
     def _was_settled(self) -> None:
         """Somebody said that it was done while its check was asked: then it is not run."""
@@ -285,6 +344,8 @@ class _Running:
     def _again(self, error: Exception) -> Script[list[Any] | None]:
         """Prepare another attempt, or raise that it has failed. What the check finds done, if it is asked before."""
         call, run = self.call, self.run
+        if isinstance(error, BudgetExceeded) and error.task is not None:  # it says something about the task
+            raise error
         # What still runs inside it must not go on beside the next attempt, or beside whoever hears that it has failed.
         yield Quiet(self.session, call.path)
         if not self._may_try_again(error):
@@ -295,7 +356,7 @@ class _Running:
             yield Do(lambda: self.session.put([(ev.STEP_FAILED, failed)], new_stamp()))
         else:
             self.session.put_later(call.path, (ev.STEP_FAILED, failed))
-        yield Sleep(_pause(run.attempt))
+        yield Sleep(pause(run.attempt))
         run.attempt += 1
         self.session.begin_again(call.path)
         found = None
@@ -304,9 +365,8 @@ class _Running:
         run.awaited = call.declared.is_async
         return found
 
-    def _stored(self, value: object) -> tuple[bytes, Any]:
+    def stored(self, value: object, declared: Any) -> tuple[bytes, Any]:
         """A result as it is stored, and as it comes back: the first run sees what all later ones will see."""
-        declared = self.call.returns
         try:
             return there_and_back(value, declared)
         except NotSerializable as error:
@@ -320,7 +380,7 @@ class _Running:
         call, check = self.call, self.options.check
         assert check is not None
         awaits = self.run.awaited = is_async(check)
-        frame = Frame(self.task, self.session, call.path, self.run, asking=True)
+        frame = Frame(self.task, self.session, self.frame.branch, call.path, self.run, asking=True)
         try:
             found = yield Call(check, call.args, call.kwargs, frame, awaits)
             if hasattr(found, "__await__"):
@@ -339,7 +399,7 @@ class _Running:
                 f"is in doubt, and its check answered {found}, where it has to return the step's result, or None if it was not done"
             )
         try:
-            stored = self._stored(None if nothing else found)
+            stored = self.stored(None if nothing else found, returns)
         except DataProblem as error:
             raise call.in_doubt(
                 f"is in doubt, and what its check returned cannot be the step's result ({error})"
@@ -353,8 +413,11 @@ class _Running:
         run = self.run
         run.forget()
         if len(raw) > INLINE_BYTES:
-            return self.session.put([(ev.STEP_COMPLETED, run.event(how=how))], new_stamp(), large=raw)
-        return self.session.put([(ev.STEP_COMPLETED, run.event(how=how, result=msgspec.Raw(raw)))], new_stamp())
+            return self.session.put([(ev.STEP_COMPLETED, run.end(run.event(how=how)))], new_stamp(), large=raw)
+        completed = run.event(how=how, result=msgspec.Raw(raw))
+        if run.meter is not None:
+            completed = run.end(completed)
+        return self.session.put([(ev.STEP_COMPLETED, completed)], new_stamp())
 
     def _failed(self, error: Exception) -> Script[NoReturn]:
         """Record that the step has failed, and raise it."""
@@ -362,7 +425,7 @@ class _Running:
         doubt = bool(self.options.mode) and not isinstance(error, NotDone)
         causes = self._causes(error)
         failed = self.run.event(error=type(error).__name__, message=_text(error), causes=causes, doubt=doubt)
-        changes: list[Change] = [(ev.STEP_FAILED, failed)]
+        changes: list[Change] = [(ev.STEP_FAILED, self.run.end(failed))]
         unsaved = self.run.unsaved(after=0.0)
         if unsaved is not None:
             changes.insert(0, unsaved)
@@ -370,7 +433,7 @@ class _Running:
         self.run.forget()
         if doubt and self.options.check is None:
             raise call.in_doubt(f"ended with {failed.error}, which does not say whether it was done") from error
-        raise StepFailed(
+        raise _failure(call.declared)(
             str(self.session.key), step=call.path, type=failed.error or "", message=failed.message, causes=tuple(causes)
         ) from error
 
@@ -380,7 +443,7 @@ class _Running:
         return [path for path in failed_steps(error, str(self.session.key)) if path.startswith(inside)]
 
     def _may_try_again(self, error: Exception) -> bool:
-        if self.run.attempt >= self.options.attempts:
+        if self.run.attempt >= self.options.attempts or (self.call.declared.is_model and self._exceeded() is not None):
             return False
         if isinstance(error, NotDone):
             return True
@@ -424,7 +487,7 @@ def _text(error: Exception) -> str:
     return text[:MESSAGE_CHARACTERS].encode(errors="replace").decode()
 
 
-def _pause(attempt: int) -> float:
+def pause(attempt: int) -> float:
     """How long to wait before the next attempt: about 1, 2, 4, … seconds, and never the same for all who wait."""
     from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 

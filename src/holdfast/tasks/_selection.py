@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ._quoting import Extract, extract, one_line, text_of
-from ._view import ENDED, Note, StepInfo, TaskView
+from ._view import ENDED, Ask, Note, StepInfo, TaskView
 
 LEAST: Final = 80
 """Nothing is shown with a smaller share than this many bytes, unless it is shorter or must be shown."""
@@ -22,6 +22,7 @@ SPREAD: Final = 3
 SMALL_NAME, LARGE_NAME, SMALL_GOAL, ALWAYS_NAMED = 24, 200, 48, 3
 
 GOAL, DOUBT, UNFINISHED, PLAN, DECISION, RESULT, DISCOVERY, INPUT, NOTE, INNER = 24, 24, 16, 16, 10, 9, 8, 7, 6, 1
+WAIT, ASK = 12, 11
 """How much of the room each sort of thing gets, in proportion to the others. No two that are often there are equal: as
 the room grows, one thing after the other comes in."""
 
@@ -64,6 +65,17 @@ class Noted(msgspec.Struct, frozen=True):
     why: Extract | None
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """A question to people, and what came of it. `status` is "open", "answered" or "timeout"."""
+
+    name: str
+    status: str
+    by: str | None
+    question: Extract | None
+    payload: Extract | None
+    answer: Extract | None
+
+
 class Next(msgspec.Struct, frozen=True):
     """Where to go on. `number` counts the items of the plan, or without a plan the steps; None: after all of them."""
 
@@ -87,6 +99,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Finished]
     decisions: list[Noted]
     discoveries: list[Noted]
+    asks: list[Asked]
+    waits: list[str]
     unfinished: list[Unfinished]
     error: str | None
     message: Extract | None
@@ -151,6 +165,7 @@ class Record:
             for place in newest
             if steps[place].status in stopped and not steps[place].in_doubt and place not in inner
         ]
+        self._asks = sorted(range(len(view.asks)), key=lambda place: (view.asks[place].status != "open", -place))
         if view.status in ENDED:  # nothing is tried again
             self._stopped = []
         here = self._next.number - 1 if self._next and self._next.number else len(view.plan)
@@ -165,6 +180,8 @@ class Record:
         doubts = room.newest("in_doubt", self._doubts, DOUBT, least=ALWAYS_NAMED)
         stopped = room.newest("unfinished", self._stopped, UNFINISHED)
         given = room.newest("input", [] if view.input is None else [0], INPUT)
+        asks = room.newest("asks", self._asks, ASK)
+        waits = room.newest("waits", range(len(view.waits_for)), WAIT)
         notes = room.newest("notes", range(len(self._notes)), NOTE)
         failure = None if room.bare or view.status in ENDED else view.error
         ended = view.status == "finished" and view.result is not None
@@ -184,6 +201,8 @@ class Record:
             ],
             decisions=self._noted("decisions", view.decisions, room, DECISION),
             discoveries=self._noted("discoveries", view.discoveries, room, DISCOVERY),
+            asks=[self._asked(view.asks[place], place, room, asks[place]) for place in sorted(asks)],
+            waits=[room.name(view.waits_for[place]) for place in waits],
             unfinished=[self._unfinished(place, room, UNFINISHED, stopped[place]) for place in sorted(stopped)],
             error=None if failure is None else room.name(failure.type),
             message=room.part(failure.message, UNFINISHED) if failure and failure.message else None,
@@ -213,6 +232,18 @@ class Record:
             done=_finite(progress.done) if progress else None,
             total=_finite(progress.total) if progress else None,
             cursor=None if cursor is None else room.part(cursor, weight, rank),
+        )
+
+    def _asked(self, ask: Ask, place: int, room: Room, rank: int) -> Asked:
+        payload = None if ask.payload is None else self._text("payload", place, ask.payload)
+        answer = self._text("answer", place, ask.answer) if ask.status == "answered" else None
+        return Asked(
+            name=room.name(ask.name),
+            status=ask.status,
+            by=None if ask.by is None else room.name(ask.by),
+            question=room.part(ask.question, ASK, rank),
+            payload=None if payload is None else room.part(payload, ASK, rank),
+            answer=None if answer is None else room.part(answer, ASK, rank),
         )
 
     def _noted(self, what: str, notes: Sequence[Note], room: Room, weight: int) -> list[Noted]:

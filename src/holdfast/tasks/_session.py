@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -23,9 +24,10 @@ from .._log import Log
 from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import Appended, Fields, StreamKey
-from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, TaskEnded
+from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, Suspended, TaskEnded
 from . import _events as ev
 from ._fold import State
+from ._frames import Branch, current_frame
 from ._loading import label_of, opened
 from ._matching import Matching
 from ._progress import PROGRESS_SECONDS
@@ -34,7 +36,9 @@ from ._view import Drift
 if TYPE_CHECKING:
     import asyncio
 
+    from ._driving import Emit, Script
     from ._progress import StepRun
+    from ._replaying import Replaying
     from ._running import StepCall
 
 LAZY_SECONDS: Final = 1.0
@@ -59,13 +63,14 @@ class Session:
         self.log, self.state, self.incarnation = log, state, incarnation
         self.key: StreamKey = state.key
         self.holder, self.lease, self._third = holder, lease, lease / RENEWALS
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a step that streams may be ended by the garbage collector, at any point
         self.matching = Matching(state)
         self.running: dict[str, StepRun] = {}
         self._busy: dict[tuple[str, str], int] = {}  # how many steps of a name run in a scope
         # Where the steps of a scope are asked for. Elsewhere too: then their order is a matter of chance.
         self._places: dict[str, tuple[int, object]] = {}
         self._waiters: list[tuple[str, Callable[[], object]]] = []  # who waits until no step runs inside a scope
+        self._paused: dict[str, Emit] = {}  # steps that stream, between two chunks
         self._leaving = False
         self._uncounted: dict[str, dict[object, list[int]]] = {}  # numbers of what came to nothing
         self.over: HoldfastError | None = None
@@ -84,6 +89,19 @@ class Session:
         self.seen = state.version
         self.unsure = False
         """A write was cut off before its answer came: look at the stream before deciding anything."""
+        self.branch = Branch()
+        self.waiting: dict[str, None] = {}
+        """What this run waits for: ids of waits."""
+        self.children: dict[str, None] = {}
+        """Children that this run waits for."""
+        self._look_at: float | None = None  # when to look after a child that somebody else runs
+        self._cut: set[str] = set()  # steps that had to wait in the middle
+        self._taking: set[tuple[str, int]] = set()  # signals that a wait of this run is taking
+        self.suspending = False
+        """Some line of work waits, or the run is to stop at its next step."""
+        self.stopping = ""
+        """Why the run is to stop, if so."""
+        self._below: set[Session] = set()  # of children that run inside this run
         self._forks = process.forks
         self._early: set[int] = set()  # versions after `seen` that are folded already
         self._later: Waiting = {}
@@ -96,8 +114,13 @@ class Session:
         """Whether this is the process that holds it, and still inside the block."""
         return self._forks == process.forks and not isinstance(self.over, NoTask)
 
+    replaying: Replaying | None = None
+    """Set while a program is run against what is recorded: nothing is done or written then."""
+
     def check(self) -> None:
         """Raise why this holder can write no more, if so."""
+        if self.replaying is not None:
+            self.replaying.new("", "write", "to write")
         if self._forks != process.forks:
             raise LeaseLost(str(self.key), owner=self.holder)  # a fork: the parent holds it
         if self.over is not None:
@@ -111,6 +134,73 @@ class Session:
         """`check`, but for a task that had ended: what it did before is there to be read."""
         if not self.opened_ended and (self.over is not None or self._forks != process.forks):
             self.check()
+        if self.suspending:
+            self.check_waiting()
+
+    def check_waiting(self) -> None:
+        """Raise `Suspended` again where the work waits, and in any case if it is to stop."""
+        if self.replaying is not None:
+            self.replaying.check()
+            return
+        inside = current_frame()
+        if inside is not None and inside.is_delicate():
+            return
+        branch = inside.branch if inside is not None and inside.session is self else self.branch
+        if branch.is_suspended():
+            self._cut_off()
+            branch.check()
+        if self.stopping:
+            self.suspend(branch, self.stopping)
+
+    def suspend(self, branch: Branch, why: str = "") -> NoReturn:
+        """This line of work can do nothing more now."""
+        with self.lock:
+            self.suspending = True
+            named = [self.state.waits.all[wait].event for wait in self.waiting]
+            waits = [repr(event.name) if event.name else "a time" for event in named]
+            waits += [f"child {child!r}" for child in self.children]
+            branch.suspended = Suspended(str(self.key), waits=() if why else tuple(waits), why=why)
+            self._cut_off()
+        raise branch.suspended
+
+    def _cut_off(self) -> None:
+        """The steps that the running code is in did not get what they asked for: whatever they make of that, it is no outcome."""
+        inside = current_frame()
+        step = inside.run if inside is not None and inside.session is self else None
+        while step is not None:
+            self._cut.add(step.path)
+            step = step.outer
+
+    def check_cut(self, path: str, branch: Branch) -> None:
+        """Raise `Suspended` again for a step that has swallowed it."""
+        if path in self._cut:
+            branch.check()
+
+    def wait_for_child(self, child: str, until: float | None) -> None:
+        """The run waits for a child; if somebody else runs it, it is looked at again when that one's lease is over."""
+        with self.lock:
+            self.children[child] = None
+            if until is not None:
+                self._look_at = min(until, self._look_at or until)
+
+    def stop(self, why: str) -> None:
+        """Let the run end at its next step, as if it had to wait."""
+        with self.lock:
+            self.stopping, self.suspending = why, True
+            below = list(self._below)
+        for session in below:
+            session.stop(why)
+
+    def has_child(self, session: Session) -> None:
+        """A child runs inside this run: they stop together."""
+        with self.lock:
+            self._below.add(session)
+        if self.stopping:
+            session.stop(self.stopping)
+
+    def had_child(self, session: Session) -> None:
+        with self.lock:
+            self._below.discard(session)
 
     def idempotency_key(self, identity: tuple[str, ...]) -> str:
         """A key for the other side of a step's effect, made from what the step is, not from when it was asked for.
@@ -144,7 +234,7 @@ class Session:
                 run.worker = _current_worker()
             here = (threading.get_ident(), run.worker)
             run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
-            if not call.declared.mode:
+            if not call.declared.eager:
                 self._later[run.path] = (run, _clock.monotonic())  # an ordinary start can wait
             if call.scope:
                 run.outer = self.running.get(call.scope)
@@ -164,6 +254,25 @@ class Session:
                 for waiter in [waiter for waiter in self._waiters if not self._inside(waiter[0])]:
                     self._waiters.remove(waiter)
                     waiter[1]()
+
+    def pause(self, emit: Emit, script: Script[Any]) -> None:
+        """A step that streams waits until its next chunk is asked for."""
+        emit.script = script
+        with self.lock:
+            self._paused[emit.path] = emit
+
+    def go_on(self, emit: Emit) -> bool:
+        """The next chunk is asked for, or no other will be. False if the step was given up meanwhile."""
+        with self.lock:
+            if self._paused.get(emit.path) is not emit:
+                return False
+            del self._paused[emit.path]
+            return True
+
+    def give_up(self, scope: str) -> list[Emit]:
+        """The paused steps inside a scope, to be ended: nobody can wait until somebody asks for their next chunk."""
+        with self.lock:
+            return [self._paused.pop(run.path) for run in self._inside(scope) if run.path in self._paused]
 
     def _inside(self, scope: str) -> list[StepRun]:
         """The steps that run inside a scope. Called with the lock held."""
@@ -206,6 +315,25 @@ class Session:
         with self.lock:
             self._uncounted.setdefault(scope, {}).setdefault(what, []).append(number)
 
+    def counted(self, scope: str, what: object) -> int:
+        """How often this run has come to this, without counting."""
+        return self._counts.get(scope, {}).get(what, 0)
+
+    @contextmanager
+    def taking_signal(self, name: str) -> Iterator[int | None]:
+        """The number of the next signal of a name, for the wait that takes it inside the block; None if there is none."""
+        with self.lock:
+            left = [each for each in self.state.waits.signals.get(name, ()) if (name, each) not in self._taking]
+            taken = (name, min(left)) if left else None
+            if taken is not None:
+                self._taking.add(taken)
+        try:
+            yield None if taken is None else taken[1]
+        finally:
+            if taken is not None:
+                with self.lock:
+                    self._taking.discard(taken)
+
     def ask_again(self, path: str) -> None:
         """A step gave nothing: if it is called again, what it asks for inside is what it asked for before."""
         if path in self.matching.scopes or path in self._counts:
@@ -230,7 +358,7 @@ class Session:
         changes: Sequence[Change],
         stamp: Stamp,
         *,
-        fields: Fields | None = None,
+        fields: Callable[[], Fields] | None = None,
         large: bytes | None = None,
         unless: Callable[[], None] | None = None,
     ) -> Operation[Appended]:
@@ -261,8 +389,10 @@ class Session:
                 if unless is not None:
                     unless()
                 began = _clock.monotonic()
-                renewal = fields
-                if renewal is None and began - self.renewed_at >= self._third:  # not with each: it costs more than none
+                renewal = None
+                if fields is not None:
+                    renewal = fields()
+                elif began - self.renewed_at >= self._third:  # not with each: it costs more than none
                     renewal = self.fields("running")
                 # An end is exclusive: nothing of this process may slip in behind it.
                 request = ops.Append(
@@ -348,15 +478,27 @@ class Session:
 
     # -- the lease -------------------------------------------------------------------------------
 
-    def fields(self, status: str, *, expires_at: float | None = None) -> Fields:
-        """The head's fields for a status."""
+    def fields(self, status: str, *, due_at: float | None = None, expires_at: float | None = None) -> Fields:
+        """The head's fields for a status. `due_at`: when a worker is to look at it."""
         state, running = self.state, status == "running"
         doubt = any(step.in_doubt(None) for step in state.steps.values()) if not running else False
         label = label_of(state, doubt)
-        due = self.now() + self.lease if running else None
+        due = self.now() + self.lease if running else due_at
         return Fields(status, label, self.holder if running else None, due, expires_at)
 
-    def beat(self) -> None:
+    def fields_of_waiting(self) -> Fields:
+        """The head's fields while the task waits: due when one of the times comes, or now if it need not wait any more."""
+        waits, now = self.state.waits, self.now()
+        if waits.is_ready(self.waiting, self.children):
+            return self.fields("open", due_at=now)
+        times = [time for time in (waits.wakes_at(self.waiting), self._look_at) if time is not None]
+        return self.fields("suspended", due_at=min(times, default=None))
+
+    def save_progress(self) -> None:
+        """Write how far the steps that run have got, now."""
+        self.beat(after=0.0)
+
+    def beat(self, after: float = PROGRESS_SECONDS) -> None:
         """Called about every second by the store's heartbeat thread: write what is due."""
         now = _clock.monotonic()
         changes: list[Change] = []
@@ -365,7 +507,7 @@ class Session:
                 return
             lazy = any(now - since >= LAZY_SECONDS for _, since in self._later.values())
             runs = list(self.running.values())
-        saved = [(run, change) for run in runs if (change := run.unsaved(after=PROGRESS_SECONDS)) is not None]
+        saved = [(run, change) for run in runs if (change := run.unsaved(after=after)) is not None]
         changes += [change for _, change in saved]
         if now - self.renewed_at >= self._third and not lazy and not changes:
             changes.append((ev.RENEWED, ev.Renewed(self.holder)))

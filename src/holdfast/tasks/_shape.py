@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -27,24 +28,31 @@ from ..errors import (
     NotFound,
     SchemaMismatch,
     StepInDoubt,
+    Suspended,
     TaskEnded,
 )
+from . import _asking, _lifecycle, _loading, _signals
 from . import _events as ev
-from . import _lifecycle, _loading, _signals
-from ._claiming import Claim, Wanted, declared_type, encode_text, enter
+from . import _family as family
+from ._agents import find
+from ._answering import child_ended
+from ._claiming import TASK_TTL, Claim, Wanted, as_wanted, declared_type, encode_text, enter
 from ._driving import Call, Do, Quiet, Script
 from ._fingerprint import fingerprint
 from ._fold import name_of, paths_of
 from ._frames import Frame, current_frame, frame
 from ._paths import numbered
-from ._running import awaited, failed_steps, run_step
+from ._performing import child_step
+from ._running import awaited, failed_steps, pause, run_step
 from ._session import Session
-from ._steps import Step, as_step, is_async
+from ._steps import UNRESOLVED, Step, as_step, is_async
+from ._usage import Usage
 from ._view import PlanItem, Status, TaskView
 
 REPORTED: Final = 100
 """So many unasked steps and drifts are recorded when a run ends."""
 FIRST_PLAN: Final = "plan"
+CRASHES: Final = 5
 
 logger = logging.getLogger("holdfast")
 
@@ -60,6 +68,12 @@ class Shape:
         self._outside: Frame | None = None
         self._guarded = False
         self._warned = False
+        self._attempts = 0
+        """How many runs in a row may fail before it is left to people; 0 if no worker runs it."""
+        self._crashes = CRASHES
+        """After how many deaths of its process in a row it is parked."""
+        self._inline = False
+        """It is run by its parent, who will see how it ends."""
 
     @property
     def id(self) -> str:
@@ -95,10 +109,12 @@ class Shape:
         session = self._held()
         self._outside = frame.get()
         session.entered_here()
-        frame.set(Frame(self, session))  # type: ignore[arg-type]  # a Task or an AsyncTask
+        frame.set(Frame(self, session, session.branch))  # type: ignore[arg-type]  # a Task or an AsyncTask
         if not session.opened_ended:
             self._log.heartbeat.keep(session.holder, min(1.0, session.lease / RENEWALS), self._beat)
             self._guarded = _signals.entered()
+        if self._inline and self._outside is not None and not self._outside.is_delicate():
+            self._outside.session.has_child(session)
 
     def _beat(self) -> None:
         session = self._held()
@@ -124,9 +140,11 @@ class Shape:
             yield Quiet(session)
         self._log.heartbeat.release(session.holder)
         if session.over is None:
-            name, event, status = self._ending(session, error)
+            name, event, fields = self._ending(session, error)
             try:
-                yield Do(lambda: session.put([(name, event)], new_stamp(), fields=session.fields(status)))
+                if isinstance(event, ev.Failed) and event.retry_at is None:
+                    yield from self._telling("failed")
+                yield Do(lambda: session.put([(name, event)], new_stamp(), fields=fields))
             except HoldfastError as problem:
                 if error is None:
                     raise
@@ -138,14 +156,32 @@ class Shape:
         if inside is not None and inside.session is self._session and inside.run is not None:
             raise RuntimeError(f"{self._key} cannot be left inside one of its own steps; it would wait for itself")
 
-    def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Status]:
+    def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Callable[[], Fields]]:
         drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
+        if error is not None and (_is_failure(error) or (self._attempts and isinstance(error, SystemExit))):
+            again = self._retry_at(session)
+            failed = ev.Failed(
+                type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
+            )
+            return ev.FAILED, failed, lambda: session.fields("failed", due_at=again)
+        if isinstance(error, Suspended) or session.branch.suspended is not None:  # also if it was swallowed
+            if session.stopping:
+                return ev.LEFT, ev.Left(drift=drift, why="stopped"), lambda: session.fields("open", due_at=session.now())
+            suspended = ev.Suspended(list(session.waiting), list(session.children))
+            return ev.SUSPENDED, suspended, session.fields_of_waiting
         if error is None:
-            return ev.LEFT, ev.Left(session.matching.unasked()[:REPORTED], drift), "open"
-        if not _is_failure(error):
-            return ev.LEFT, ev.Left(drift=drift, why=type(error).__name__), "open"
-        failed = ev.Failed(type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift)
-        return ev.FAILED, failed, "failed"
+            return ev.LEFT, ev.Left(session.matching.unasked()[:REPORTED], drift), lambda: session.fields("open")
+        # For a worker to take up again; but a step that is in doubt waits for somebody who knows.
+        again = None if isinstance(error, StepInDoubt) else self._retry_at(session)
+        left = ev.Left(drift=drift, why=type(error).__name__)
+        return ev.LEFT, left, lambda: session.fields("open", due_at=again)
+
+    def _retry_at(self, session: Session) -> float | None:
+        """When a worker is to try again, after this run has failed: None if that was tried often enough, or nobody does."""
+        failures = session.state.failures + 1
+        if failures >= self._attempts:
+            return None
+        return session.now() + pause(failures)
 
     def _outside_again(self) -> None:
         """The block is left, however that went."""
@@ -155,6 +191,8 @@ class Shape:
         if found is not None and found.session is self._session:
             frame.set(outside)
         session = self._held()
+        if self._inline and self._outside is not None:
+            self._outside.session.had_child(session)
         self._log.heartbeat.release(session.holder)
         if self._guarded:
             self._guarded = False
@@ -208,6 +246,11 @@ class Shape:
         return self._held().state.status == "cancelled"
 
     @property
+    def usage(self) -> Usage:
+        """What the model calls of its steps have used so far, in all runs."""
+        return self._held().state.usage
+
+    @property
     def plan(self) -> list[PlanItem]:
         """All items of the plan, done or not."""
         return deepcopy(self._held().state.plan)
@@ -243,7 +286,8 @@ class Shape:
                 while left and item is None:
                     path = left.pop()
                     step = state.steps.get(path)
-                    if step is not None and step.state == "completed":
+                    done = step is not None and step.state == "completed"
+                    if done and (session.replaying is None or not session.replaying.is_left(path)):
                         session.matching.asked.add(path)  # it was asked for, and is done
                     elif path not in given:
                         given.add(path)
@@ -251,6 +295,10 @@ class Shape:
             if item is None:
                 return
             yield item
+
+    def _results(self) -> Operation[dict[str, Any]]:
+        session = self._held()
+        return _loading.results_of(session.state, None if session.replaying is None else session.replaying.given)
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -272,17 +320,41 @@ class Shape:
         self, declared: Step[Any, Any], inside: Frame | None, item: PlanItem, args: Any, kwargs: Mapping[str, Any]
     ) -> Script[Any]:
         session = self._session or self._held()
-        scope = ""
+        scope, branch = "", session.branch
         if inside is not None:
             if inside.asking and not declared.mode:
                 return self._value(declared.fn, (*declared.owner, *args), kwargs)
             if inside.session is session:
-                scope = inside.path
+                scope, branch = inside.path, inside.branch
         if declared.is_async and not self._asynchronous:
             raise TypeError(
                 f"{declared.name!r} is async and this task is not; open it with `async with store.aio.task(…)`"
             )
-        return run_step(session, self, declared, scope, item, args, kwargs)  # type: ignore[arg-type]  # a Task or an AsyncTask
+        return run_step(session, self, branch, declared, scope, item, args, kwargs)  # type: ignore[arg-type]  # a Task or an AsyncTask
+
+    # -- waiting, children -------------------------------------------------------------------------
+
+    def _asking(
+        self, name: str, question: str, payload: object, returns: Any, timeout: float | timedelta | None
+    ) -> Script[Any]:
+        return _asking.ask(self._held(), name, question, payload, returns, timeout)
+
+    def _waiting_for(self, name: str, returns: Any, timeout: float | timedelta | None) -> Script[Any]:
+        return _asking.wait_for(self._held(), name, returns, timeout)
+
+    def _sleeping(self, until: float | datetime | None, length: float | timedelta | None) -> Script[None]:
+        return _asking.sleep(self._held(), until, length)
+
+    def _having(
+        self, given: str | Callable[..., Any], id: str, goal: str | None, input: object, returns: Any
+    ) -> Script[Any]:
+        """The result of a child."""
+        agent = find(given)
+        key = self._child(id)
+        wanted = as_wanted(goal, input, agent.name, agent.lease, 0.0, False, TASK_TTL, False)
+        returns = agent.returns if returns is UNRESOLVED else returns
+        declared = child_step(self, agent, wanted, key.id, returns)
+        return self._calling(declared, current_frame(), agent.name, (goal, input), {})
 
     # -- the plan ----------------------------------------------------------------------------------
 
@@ -297,6 +369,8 @@ class Shape:
             said = fingerprint(session.salt, *asked)
             number = session.count(self._scope(), ("replan", said))
             plan_id = f"{said}/{number}"
+        if session.replaying is not None:
+            return deepcopy(session.replaying.plan(plan_id, given, as_plan))
         if plan_id in session.state.plans:
             return deepcopy(session.state.plans[plan_id])
         session.check()
@@ -370,6 +444,8 @@ class Shape:
             yield Do(session.catch_up)
         number = session.count(scope, (name, said))
         note_id = f"{said}/{number}"
+        if session.replaying is not None:
+            session.replaying.note(name, note_id)
         if note_id not in session.state.noted:
             noted = ev.Noted(note_id, text, why, scope)
             try:
@@ -380,20 +456,32 @@ class Shape:
 
     # -- ending ------------------------------------------------------------------------------------
 
-    def _finishing(self, given: Any, args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
+    def _finishing(
+        self, given: Any, args: Any, kwargs: Mapping[str, Any], returned: Any = UNRESOLVED
+    ) -> Script[Any]:
+        """`returned`: the type of `given`, if it is what an agent has returned."""
         session = self._held()
-        declared = as_step(given).returns if callable(given) else declared_type(given)
-        if not session.opened_ended:
-            session.check()
-            value = yield from self._value(given, args, kwargs)
+        if returned is UNRESOLVED:
+            declared = as_step(given).returns if callable(given) else declared_type(given)
+        else:
+            declared = declared_type(given) if returned is Any else returned
+        if session.replaying is not None:
+            is_value = returned is not UNRESOLVED or not callable(given)
+            session.replaying.finish(encode_as(given, declared) if is_value else None)
+        elif not session.opened_ended:
+            session.check_here()
+            value = given if returned is not UNRESOLVED else (yield from self._value(given, args, kwargs))
             raw = encode_as(value, declared)
             state = session.state
             drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
             finished = ev.Finished(session.matching.unasked()[:REPORTED], drift, msgspec.Raw(raw))
             expires = None if state.ttl is None else session.now() + state.ttl
-            fields = session.fields("finished", expires_at=expires)
-            yield Do(lambda: session.put([(ev.FINISHED, finished)], new_stamp(), fields=fields))
+            tells = state.parent is not None and not self._inline
+            fields = session.fields("finished", due_at=session.now() if tells else None, expires_at=expires)
+            yield Do(lambda: session.put([(ev.FINISHED, finished)], new_stamp(), fields=lambda: fields))
             self._ended(session, "finished")
+            if tells:
+                yield from family.report(self._key)
             undone = sum(path not in session.matching.asked for path in state.plan_paths)
             if undone:
                 logger.warning(
@@ -412,16 +500,39 @@ class Shape:
 
     def _failing(self, reason: str) -> Script[None]:
         session = self._held()
-        session.check()
+        session.check_here()
         failed = ev.Failed("fail", encode_text(reason, "reason"))
-        yield Do(lambda: session.put([(ev.FAILED, failed)], new_stamp(), fields=session.fields("failed")))
+        if session.replaying is not None:
+            session.replaying.fail(reason)
+            return
+        session.check()
+        yield from self._telling("failed")
+        yield Do(lambda: session.put([(ev.FAILED, failed)], new_stamp(), fields=lambda: session.fields("failed")))
         self._ended(session, "failed")
+
+    def _telling(self, status: str) -> Script[None]:
+        """Tell a parent that waits for it that nobody will go on with this by himself. Before it is so: afterwards nobody might.
+
+        A parent that comes too early finds somebody at work on it, and comes again.
+        """
+        session = self._held()
+        parent, stamp = session.state.parent, new_stamp()
+        if parent is not None and not self._inline:
+            above = self._key._replace(id=parent.id)
+            yield Do(lambda: child_ended(above, parent.life, self._key.id, status, stamp))
+
+    def _parking(self) -> Script[None]:
+        """No more by itself: the processes that tried have died, one after the other."""
+        session = self._held()
+        parked = ev.Parked(session.state.crashes)
+        yield from self._telling("stuck")
+        yield Do(lambda: session.put([(ev.PARKED, parked)], new_stamp(), fields=lambda: session.fields("stuck")))
+        self._ended(session, "stuck")
 
     def _cancelling(self, reason: str | None) -> Script[None]:
         if reason is not None:
             encode_text(reason, "reason")
-        stamp = new_stamp()
-        yield Do(lambda: _lifecycle.cancel(self._key, reason, stamp))
+        yield from family.cancel(self._key, reason)
         session = self._session
         if session is not None and session.is_here() and not session.opened_ended:
             session.state.status = "cancelled"
@@ -467,12 +578,14 @@ class Shape:
     def _child(self, id: str) -> StreamKey:
         child = stream_key(self._key.tenant, ev.KIND, id)
         if child == self._key:
-            raise ValueError("a fork needs an id of its own")
+            raise ValueError("it needs an id of its own")
         return child
 
     def _as_child(self) -> Wanted:
         """How a fork is opened: as it is stored."""
-        return msgspec.structs.replace(self._wanted, goal=None, input=None, agent=None, steal=False, restart=False)
+        return msgspec.structs.replace(
+            self._wanted, goal=None, input=None, agent=None, budget=None, steal=False, restart=False
+        )
 
 
 def as_plan(value: object) -> list[PlanItem]:

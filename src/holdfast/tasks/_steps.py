@@ -6,8 +6,9 @@ import copy
 import functools
 import inspect
 import types
+from collections import abc
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_type_hints, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints, overload
 
 import msgspec
 
@@ -16,6 +17,7 @@ from .._ids import checked_id
 from ..errors import NoTask
 from ._fingerprint import code_digest
 from ._frames import current_frame, refuse_if_left
+from ._usage import checked_price
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +39,7 @@ class Options(msgspec.Struct, frozen=True):
     returns: Any = UNRESOLVED
     kind: str = "tool"
     drift: str = "refuse"
+    price: tuple[float, float] | None = None
 
     @property
     def mode(self) -> Literal["", "once", "check"]:
@@ -51,9 +54,14 @@ class Step(Generic[P, R]):
 
     def __init__(self, fn: Callable[P, R], options: Options) -> None:
         self.fn, self.options, self.mode = fn, options, options.mode
+        self.eager = bool(options.mode) or options.kind == "child"
+        """Whether its start is durable before it runs."""
         self.key: str | None = None
         self.owner: tuple[object, ...] = ()
-        self.is_async = is_async(fn)
+        self.streams = streams(fn)
+        """Whether it gives its result in chunks."""
+        self.is_async = is_async(fn) or self.streams == "async"
+        self.is_model = options.kind == "model"
         functools.update_wrapper(self, fn, updated=())
         try:
             self.signature: inspect.Signature | None = inspect.signature(fn)
@@ -68,7 +76,10 @@ class Step(Generic[P, R]):
         self.code = code_digest(fn)
         self.around = _around(fn)
         """What the function brings along: its object, or what it was partially called with. Part of its arguments."""
+        self.chunk: Any = Any
         self._returns = options.returns
+        if self.streams and self._returns is not UNRESOLVED:
+            self._returns = self._of_chunks(self._returns)
         _refuse_what_cannot_work(self)
         try:
             self.returns  # noqa: B018  a type that cannot be stored is refused here, not after the work
@@ -83,7 +94,9 @@ class Step(Generic[P, R]):
     def returns(self) -> Any:
         """The type of the result: as declared, else as annotated, else plain JSON values."""
         if self._returns is UNRESOLVED:
-            declared = _annotated(self.fn)
+            declared = annotated(self.fn)
+            if self.streams:
+                declared = self._of_chunks(_chunk_of(declared))
             try:
                 check_declared(declared)
             except TypeError as error:
@@ -93,6 +106,10 @@ class Step(Generic[P, R]):
                 ) from None
             self._returns = declared
         return self._returns
+
+    def _of_chunks(self, chunk: Any) -> Any:
+        self.chunk = chunk
+        return Any if chunk is Any else list[chunk]
 
     def bound(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments by name, as far as they are given; a TypeError if the function cannot be called with them."""
@@ -135,8 +152,10 @@ class Step(Generic[P, R]):
 
 def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
     options, name = step.options, step.name
-    if inspect.isgeneratorfunction(step.fn) or inspect.isasyncgenfunction(step.fn):
-        raise TypeError(f"{name!r} is a generator, which has no result to record; collect its items and return a list")
+    if step.streams and (options.attempts != 1 or options.timeout is not None):
+        raise TypeError(
+            f"{name!r} is a generator, whose chunks are used as they come: it cannot be tried again (attempts), or cut off (timeout)"
+        )
     if options.timeout is not None:
         if not step.is_async:
             raise TypeError(
@@ -149,8 +168,6 @@ def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
         raise ValueError("attempts is a whole number, 1 or more")
     if options.drift not in ("refuse", "keep", "rerun"):
         raise ValueError("drift is 'refuse', 'keep' or 'rerun'")
-    if options.kind not in ("tool", "model"):
-        raise ValueError("kind is 'tool' or 'model'")
     for what, given in (("key", options.key), ("check", options.check)):
         if given is not None and not callable(given):
             raise TypeError(f"{what} is a function that takes the step's arguments; for one call: step.using(key=…)")
@@ -160,6 +177,7 @@ def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
         raise TypeError(f"the check of {name!r} is called with the arguments of {name!r}; let it take the same ones")
     if options.returns is not UNRESOLVED:
         check_declared(options.returns)
+    checked_price(options.price)
 
 
 def _takes_the_same(check: Callable[..., Any], step: Step[Any, Any]) -> bool:
@@ -194,6 +212,20 @@ def is_async(fn: object) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
+def streams(fn: object) -> Literal["", "plain", "async"]:
+    """Whether calling it gives something to iterate over, and how."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if isinstance(fn, Step):
+        return fn.streams
+    for each in (fn, getattr(fn, "__call__", None)):  # noqa: B004
+        if inspect.isgeneratorfunction(each):
+            return "plain"
+        if inspect.isasyncgenfunction(each):
+            return "async"
+    return ""
+
+
 def _simple(signature: inspect.Signature | None) -> tuple[tuple[str, ...], int] | None:
     """The names of the parameters and how many must be given, if all can be given by place: no need for a slow `bind`."""
     if signature is None:
@@ -214,7 +246,8 @@ def _around(fn: Callable[..., Any]) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _annotated(fn: Callable[..., Any]) -> Any:
+def annotated(fn: Callable[..., Any]) -> Any:
+    """The type that a function is annotated to return; Any if it is not."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     # An object that can be called has the annotations of its class, which are those of its attributes.
@@ -234,6 +267,17 @@ def _annotated(fn: Callable[..., Any]) -> Any:
         return Any
     found = hints.get("return", Any)
     return Any if isinstance(found, TypeVar) else found
+
+
+def _chunk_of(declared: Any) -> Any:
+    """The type of one chunk, of a generator function with that annotation."""
+    arguments = get_args(declared)
+    if get_origin(declared) not in _OF_CHUNKS or not arguments or isinstance(arguments[0], TypeVar):
+        return Any
+    return arguments[0]
+
+
+_OF_CHUNKS = (abc.Iterator, abc.Iterable, abc.Generator, abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator)
 
 
 def as_key(key: object) -> str:
@@ -299,6 +343,7 @@ def step(
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
+    price: tuple[float, float] | None = None,
 ) -> _Decorator: ...
 
 
@@ -316,6 +361,7 @@ def step(
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
+    price: tuple[float, float] | None = None,
 ) -> Step[P, R]: ...
 
 
@@ -332,6 +378,7 @@ def step(
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
+    price: tuple[float, float] | None = None,
 ) -> Any:
     """Make a function a durable step wherever it is called inside a task: run once, its result recorded and given back.
 
@@ -340,10 +387,13 @@ def step(
     with the same arguments; None means not done. `attempts`: how often it is tried, with growing pauses, if it raises
     one of `retry_on`. `timeout`: seconds for one attempt, for async functions. `returns`: the type of the result, if
     not the annotated one. `kind`: "model" for a call of a model. `drift`: what to do if a finished step is asked
-    for with other arguments: "refuse", "keep" the recorded result, or "rerun".
+    for with other arguments: "refuse", "keep" the recorded result, or "rerun". `price`: what a million tokens cost, of
+    input and of output. A generator function gives its chunks as they come; `returns` is the type of one.
     """
     kinds: tuple[Any, ...] = retry_on if isinstance(retry_on, tuple) else (retry_on,)
     if any(not isinstance(each, type) or not issubclass(each, BaseException) for each in kinds):
         raise TypeError("retry_on is an exception class, or a tuple of them")
-    made = _Decorator(Options(key, once, check, attempts, kinds, timeout, returns, kind, drift))
+    if kind not in ("tool", "model"):
+        raise ValueError("kind is 'tool' or 'model'")
+    made = _Decorator(Options(key, once, check, attempts, kinds, timeout, returns, kind, drift, price))
     return made if fn is None else made(fn)

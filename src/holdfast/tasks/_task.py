@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from .. import _operations as ops
 from .._events import Event
@@ -15,15 +16,16 @@ from ..conversations import AsyncConversation, Conversation
 from ..conversations._tokens import Counter
 from . import _events as ev
 from . import _lifecycle
+from ._artifacts import Artifact, AsyncArtifact, Source, attach, attached_to
 from ._briefing import ResumeContext
 from ._checkpoint import AgentCheckpoint
 from ._conversation import AsyncTaskConversation, TaskConversation
-from ._driving import drive, drive_async, drive_to_its_end
+from ._driving import drive, drive_async, drive_to_its_end, stream, stream_async
 from ._frames import Frame
-from ._loading import results_of
+from ._mapping import Fan, spread, spread_async
 from ._preview import Preview
 from ._shape import Shape
-from ._steps import Step
+from ._steps import UNRESOLVED, Step, as_step
 from ._view import PlanItem, TaskView
 
 P = ParamSpec("P")
@@ -68,9 +70,12 @@ class Task(Shape):
 
         `name` is text or an item of the plan. All arguments go to `fn`; options belong to the function (`holdfast.step`). An
         exception is recorded and raised as `StepFailed`. Finished, but asked for with other arguments: `ReplayMismatch`.
+        A generator function gives an iterator: chunks come as they are made, and are recorded together after the last.
         """
-        result: R = drive(self._log, self._stepping(name, fn, args, kwargs))
-        return result
+        declared = fn if type(fn) is Step else as_step(fn)
+        script = self._stepping(name, declared, args, kwargs)
+        result: Any = stream(self._log, script) if declared.streams else drive(self._log, script)
+        return cast("R", result)
 
     def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
         """The plan: a list of names, or of dicts with a `name`, or a function that makes it. It is made once, ever."""
@@ -85,7 +90,74 @@ class Task(Shape):
 
         Those of the plan's items come first, in its order.
         """
-        return self._run(results_of(self._held().state))
+        return self._run(self._results())
+
+    def map(
+        self,
+        name: str,
+        fn: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        concurrency: int = 8,
+    ) -> list[R]:
+        """Run `fn` for each item as a step of that name, `concurrency` at a time, in threads; the results in order.
+
+        With `key`, an item is known by it, else by its value. What is finished is not run again. If one fails, no other is begun;
+        what is under way ends, and the first failure is raised. Items that have to wait do not keep others from going on.
+        """
+        fan = Fan(self, fn, items, key, concurrency)
+        return spread(
+            fan, lambda number: drive(self._log, self._stepping(name, fan.steps[number], (fan.items[number],), {}))
+        )
+
+    def child(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        returns: Any = UNRESOLVED,
+    ) -> Any:
+        """Run another task of its own, with this one as its parent, and give its result.
+
+        It is resumed with its parent, and can be looked at and resumed by itself. While it has to wait, the parent waits too
+        (`Suspended`); if it fails, `ChildFailed`. Cancelling the parent cancels it.
+        """
+        return drive(self._log, self._having(agent, id, goal, input, returns))
+
+    def ask(
+        self,
+        name: str,
+        question: str,
+        payload: object = None,
+        *,
+        returns: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """The answer of a person; while there is none, the run ends here (`Suspended`) and the task holds nothing.
+
+        `store.answer(task_id, name, …)` answers. The answer is for this `question` and `payload` (plain JSON values, or a type
+        that can be stored): asked again with others, it is another question, and the earlier one cannot be
+        answered any more. `returns` is the type of the answer. After `timeout` seconds without one: `TimeoutError`.
+        """
+        return drive(self._log, self._asking(name, question, payload, returns, timeout))
+
+    def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any:
+        """What `store.signal(task_id, name, …)` says next; while there is nothing, the run ends here (`Suspended`).
+
+        Signals are kept until they are waited for, and each is taken once, in order. After `timeout` seconds: `TimeoutError`.
+        """
+        return drive(self._log, self._waiting_for(name, returns, timeout))
+
+    def sleep_until(self, time: float | datetime) -> None:
+        """Go on at a time (Unix seconds, or a datetime); until then the run ends here (`Suspended`). The first time given counts."""
+        drive(self._log, self._sleeping(time, None))
+
+    def sleep(self, seconds: float | timedelta) -> None:
+        """`sleep_until`, so many seconds after this was first reached."""
+        drive(self._log, self._sleeping(None, seconds))
 
     def decide(self, what: str, *, why: str | None = None) -> None:
         """Record a decision and its reason. Run again on resume, it does nothing."""
@@ -94,6 +166,19 @@ class Task(Shape):
     def discover(self, what: str) -> None:
         """Record a fact that was found out. Run again on resume, it does nothing."""
         drive(self._log, self._noting(ev.DISCOVERED, what, None))
+
+    def attach(self, name: str, source: Source) -> Artifact:
+        """Keep a file with the task: a path, bytes, or an open binary file (from where it stands). It survives this machine's disk.
+
+        What is under that name already is replaced, or left as it is if it has the same content. A file that changes while
+        it is read is `SourceChanged`. Stored once for the same content, and deleted with the task.
+        """
+        return Artifact(self._log, drive(self._log, attach(self._held(), name, source)))
+
+    @property
+    def artifacts(self) -> dict[str, Artifact]:
+        """The files that are attached, by name, as far as this process knows."""
+        return {found.name: Artifact(self._log, found) for found in attached_to(self._held())}
 
     def finish(self, result: Any = None, /, *args: Any, **kwargs: Any) -> Any:
         """End the task with a result, or with what a function gives; it is stored and returned.
@@ -155,7 +240,8 @@ class Task(Shape):
         return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
-        return drive(self._log, self._calling(step, frame, step.name, args, kwargs))
+        script = self._calling(step, frame, step.name, args, kwargs)
+        return stream(self._log, script) if step.streams else drive(self._log, script)
 
     def _run(self, operation: Operation[T]) -> T:
         return ops.run(self._log, operation)
@@ -182,14 +268,37 @@ class AsyncTask(Shape):
             self._outside_again()
 
     @overload
-    async def step(self, name: PlanItem, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(  # type: ignore[overload-overlap]  # the last is for all others
+        self, name: PlanItem, fn: Callable[P, AsyncIterator[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[R]: ...
 
     @overload
-    async def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(  # type: ignore[overload-overlap]  # the same
+        self, name: PlanItem, fn: Callable[P, Iterator[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[R]: ...
 
-    async def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """`Task.step`, awaited. If cancelled, an async function ends where it is; a plain one, in its thread, is waited for."""
-        return await drive_async(self._log, self._stepping(name, fn, args, kwargs))
+    @overload
+    def step(
+        self, name: PlanItem, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def step(
+        self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+
+    def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """`Task.step`, awaited. If cancelled, an async function ends where it is; a plain one, in its thread, is waited for.
+
+        Of a generator function, plain or async, it is an async iterator: `async for chunk in task.step("answer", fn, …)`.
+        """
+        declared = fn if type(fn) is Step else as_step(fn)
+        if declared.streams:
+            return stream_async(self._log, self._stepping(name, declared, args, kwargs))
+        return self._stepped(name, declared, args, kwargs)
+
+    async def _stepped(self, name: PlanItem, declared: Step[Any, Any], args: Any, kwargs: Any) -> Any:
+        return await drive_async(self._log, self._stepping(name, declared, args, kwargs))
 
     async def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
         """`Task.make_plan`, awaited."""
@@ -201,7 +310,59 @@ class AsyncTask(Shape):
 
     async def results(self) -> dict[str, Any]:
         """`Task.results`, awaited."""
-        return await self._run(results_of(self._held().state))
+        return await self._run(self._results())
+
+    async def map(
+        self,
+        name: str,
+        fn: Callable[[T], Awaitable[R]] | Callable[[T], R],
+        items: Iterable[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        concurrency: int = 8,
+    ) -> list[Any]:
+        """`Task.map`, awaited, in tasks of the event loop; plain functions run in threads."""
+        fan = Fan(self, fn, items, key, concurrency)
+        return await spread_async(
+            fan,
+            lambda number: drive_async(self._log, self._stepping(name, fan.steps[number], (fan.items[number],), {})),
+        )
+
+    async def child(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        returns: Any = UNRESOLVED,
+    ) -> Any:
+        """`Task.child`, awaited; the agent may be async or not."""
+        return await drive_async(self._log, self._having(agent, id, goal, input, returns))
+
+    async def ask(
+        self,
+        name: str,
+        question: str,
+        payload: object = None,
+        *,
+        returns: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """`Task.ask`, awaited."""
+        return await drive_async(self._log, self._asking(name, question, payload, returns, timeout))
+
+    async def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any:
+        """`Task.wait_for`, awaited."""
+        return await drive_async(self._log, self._waiting_for(name, returns, timeout))
+
+    async def sleep_until(self, time: float | datetime) -> None:
+        """`Task.sleep_until`, awaited."""
+        await drive_async(self._log, self._sleeping(time, None))
+
+    async def sleep(self, seconds: float | timedelta) -> None:
+        """`Task.sleep`, awaited."""
+        await drive_async(self._log, self._sleeping(None, seconds))
 
     async def decide(self, what: str, *, why: str | None = None) -> None:
         """`Task.decide`, awaited."""
@@ -210,6 +371,15 @@ class AsyncTask(Shape):
     async def discover(self, what: str) -> None:
         """`Task.discover`, awaited."""
         await drive_async(self._log, self._noting(ev.DISCOVERED, what, None))
+
+    async def attach(self, name: str, source: Source) -> AsyncArtifact:
+        """`Task.attach`, awaited. The source is read in threads."""
+        return AsyncArtifact(self._log, await drive_async(self._log, attach(self._held(), name, source)))
+
+    @property
+    def artifacts(self) -> dict[str, AsyncArtifact]:
+        """`Task.artifacts`, with awaited methods."""
+        return {found.name: AsyncArtifact(self._log, found) for found in attached_to(self._held())}
 
     async def finish(self, result: Any = None, /, *args: Any, **kwargs: Any) -> Any:
         """`Task.finish`, awaited; the function may be async."""
@@ -269,11 +439,14 @@ class AsyncTask(Shape):
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
         if not step.is_async and _in_event_loop():
+            how = "async for chunk in" if step.streams else "await"
             raise TypeError(
                 f"{step.name!r} is a plain function and would hold up the event loop; "
-                f"`await task.step({step.name!r}, …)` runs it in a thread, or make it async"
+                f"`{how} task.step({step.name!r}, …)` runs it in a thread, or make it async"
             )
         script = self._calling(step, frame, step.name, args, kwargs)
+        if step.streams:
+            return stream_async(self._log, script) if step.is_async else stream(self._log, script)
         return drive_async(self._log, script) if step.is_async else drive(self._log, script)
 
     async def _run(self, operation: Operation[T]) -> T:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from .._leases import is_dead
+from ._usage import Usage
 
 if TYPE_CHECKING:
     from ..conversations._tokens import Counter
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 PlanItem = str | dict[str, Any]
 """An item of a plan: a name, or a dict with a `name`."""
 
-Status = Literal["running", "open", "failed", "cancelled", "finished"]
-STATUSES: tuple[Status, ...] = ("running", "open", "failed", "cancelled", "finished")
+Status = Literal["running", "open", "suspended", "failed", "stuck", "cancelled", "finished"]
+STATUSES: tuple[Status, ...] = ("running", "open", "suspended", "failed", "stuck", "cancelled", "finished")
 ENDED: frozenset[str] = frozenset({"cancelled", "finished"})
 """In these a task does no more work."""
 
@@ -42,6 +43,13 @@ class Progress(msgspec.Struct, frozen=True):
     done: float | None
     total: float | None
     at: datetime
+
+
+class Saw(msgspec.Struct, frozen=True):
+    """What a model saw of a conversation: its messages from one version to another. `store.prompt` gives them back."""
+
+    conversation: str
+    versions: list[tuple[int, int]]
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +76,26 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     """A digest of the function that ran, with the Python version; to notice that it has changed."""
     version: int = 0
+    usage: Usage | None = None
+    """What its model calls have used, in all attempts."""
+    saw: list[Saw] = []
+    """Which messages its model saw, as far as they are a conversation's."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to people. `id` is for `store.answer(…, ask=id)`; `schema` says what an answer looks like, as JSON Schema."""
+
+    id: str
+    name: str
+    question: str
+    payload: Any
+    schema: Any
+    asked_at: datetime
+    until: datetime | None
+    status: Literal["open", "answered", "timeout"]
+    answer: Any = None
+    by: str | None = None
+    answered_at: datetime | None = None
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -77,6 +105,15 @@ class Note(msgspec.Struct, frozen=True):
     why: str | None
     at: datetime
     step: str = ""
+
+
+class ArtifactInfo(msgspec.Struct, frozen=True):
+    """A file that is attached to a task: its size in bytes, the SHA-256 of its content in hex, and since when."""
+
+    name: str
+    size: int
+    digest: str
+    at: datetime
 
 
 class Drift(msgspec.Struct, frozen=True):
@@ -98,8 +135,12 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     in_doubt: bool
     owner: str | None
     lease_until: datetime | None
+    due_at: datetime | None = None
+    """When a worker is to look at it: it was submitted, has something to go on with, or is to be tried again."""
     expires_at: datetime | None
     version: int
+    crashes: int = 0
+    """How many runs in a row were killed without getting any further, when the newest began."""
 
     @property
     def abandoned(self) -> bool:
@@ -134,6 +175,20 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded steps that the newest run has not asked for."""
     drift: list[Drift]
     """What the newest run found changed."""
+    asks: list[Ask] = []
+    """The questions that the task asks or has asked, without those that it has replaced by others."""
+    waits_for: list[str] = []
+    """What a suspended task waits for, in words."""
+    parent: str | None = None
+    """The task whose child it is."""
+    due_at: datetime | None = None
+    """When a worker is to look at it."""
+    crashes: int = 0
+    """How many runs in a row were killed without getting any further."""
+    usage: Usage = Usage()
+    """What the model calls of all steps have used."""
+    artifacts: list[ArtifactInfo] = []
+    """The files that are attached; `store.artifact` reads one."""
 
     @property
     def in_doubt(self) -> list[str]:

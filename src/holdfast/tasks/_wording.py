@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ._quoting import entry, inline, lines
-from ._selection import Finished, Next, Noted, Selection, Unfinished
+from ._selection import Asked, Finished, Next, Noted, Selection, Unfinished
 
 RULE: Final = (
     'Lines that begin with ">" and text in "double quotes" are quoted from the record: '
@@ -20,6 +20,8 @@ _LEFT_OUT: Final = {
     "inner_results": ("1 result of an inner step", "{:,} results of inner steps"),
     "decisions": ("1 earlier decision", "{:,} earlier decisions"),
     "discoveries": ("1 earlier discovery", "{:,} earlier discoveries"),
+    "asks": ("1 question", "{:,} questions"),
+    "waits": ("1 thing that it waits for", "{:,} things that it waits for"),
     "unfinished": ("1 unfinished step", "{:,} unfinished steps"),
     "plan": ("1 item of the plan", "{:,} items of the plan"),
     "notes": ("1 note", "{:,} notes"),
@@ -38,9 +40,12 @@ def written(told: Selection) -> str:
         _titled("Finished steps and their results (do not do these again):", _results(told.results)),
         _titled("Decisions (keep to them unless a fact has changed):", _notes(told.decisions, "decision")),
         _titled("Discoveries:", _notes(told.discoveries, "discovery")),
+        _titled("Questions that were asked (an answer is a fact; do not ask again):", _asks(told, is_open=False)),
         _titled("Notes from elsewhere:", [line for note in told.notes for line in entry("-", note, "note")]),
         _titled("Unfinished steps:", [line for step in told.unfinished for line in _unfinished(step)]),
         _failure(told),
+        _titled("Questions that nobody has answered yet:", _asks(told, is_open=True)),
+        _titled("The task waits for:", [f"- {inline(wait)}" for wait in told.waits]),
         _titled(
             "In doubt (nobody knows whether these were done; do not repeat them: check or ask first):", _in_doubt(told)
         ),
@@ -80,6 +85,22 @@ def _notes(notes: Iterable[Noted], what: str) -> list[str]:
         if note.why:
             told += entry("  because", note.why, f"reason of that {what}")
     return told
+
+
+def _asks(told: Selection, *, is_open: bool) -> list[str]:
+    return [line for ask in told.asks if (ask.status == "open") is is_open for line in _asked(ask)]
+
+
+def _asked(ask: Asked) -> list[str]:
+    name = inline(ask.name)
+    by = "" if ask.by is None else f" by {inline(ask.by)}"
+    came = {"answered": f", answered{by}", "timeout": ", which nobody answered in time"}.get(ask.status, "")
+    found = [f"- {name}{came}"]
+    parts = (("question", ask.question), ("about", ask.payload), ("answer", ask.answer))
+    for what, part in parts:
+        if part is not None:
+            found += entry(f"  {what}:", part, f"{what} of {name}")
+    return found
 
 
 def _unfinished(step: Unfinished) -> list[str]:

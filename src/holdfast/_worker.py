@@ -1,0 +1,456 @@
+"""Workers: they find the tasks that are due, and run them. As many as you like on one store, without a coordinator.
+
+A task is due when it was submitted, when what it waits for has come, when it is to be tried again, and when whoever held it is
+gone. Workers look for due tasks and claim them; who claims first has it, and the others look on. All they
+share is the store.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from . import _clock
+from . import _operations as ops
+from ._arguments import seconds
+from ._leases import is_dead
+from .backends import Cursor, Head, StreamKey
+from .errors import Closed, DataProblem, Held, HoldfastError, LeaseLost, Suspended, TaskEnded
+from .tasks import AsyncTask, Task
+from .tasks._agents import Agent, registered
+from .tasks._claiming import TASK_TTL, as_wanted
+from .tasks._driving import drive
+from .tasks._events import KIND
+from .tasks._family import report as report_to_parent
+from .tasks._loading import info_of, is_expired, is_held, words_for
+from .tasks._performing import perform, perform_async
+from .tasks._shape import CRASHES, Shape
+from .tasks._view import ENDED, Status, TaskInfo
+
+if TYPE_CHECKING:
+    from ._store import Store
+
+POLL: Final = 0.5
+GRACE: Final = 30.0
+PAGE: Final = 100
+FULL_LOOK: Final = 60.0
+"""So often everything that is due is looked at, not only what has become due lately."""
+SKEW: Final = 5.0
+"""Clocks of other machines may be so much behind ours."""
+DEAD_LOOK: Final = 2.0
+"""So often it is looked whether holders on this machine have died."""
+PATIENCE: Final = 60.0
+"""So long a task that may kill the process waits for a time when nothing else runs."""
+
+logger = logging.getLogger("holdfast")
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """A run of a task by a worker: how the task stands after it, and what it waits for, in words.
+
+    `error` is the type of the exception that ended it, if one did.
+    """
+
+    id: str
+    agent: str
+    status: Status
+    seconds: float
+    error: str | None = None
+    waits_for: tuple[str, ...] = ()
+
+
+class _Run:
+    """A task that is being run here."""
+
+    def __init__(self, info: TaskInfo, agent: Agent[Any, Any]) -> None:
+        self.info, self.agent = info, agent
+        self.task: Shape | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be what kills the process: its runs died twice in a row, and it has not got any further yet."""
+        session = self.task._session if self.task is not None else None
+        return self.info.crashes > 0 and (session is None or session.state.crashes > 0)
+
+
+class Worker:
+    """Runs the due tasks of the registered agents, `concurrency` at once: plain agents in threads, async ones in one event loop.
+
+    `run()` goes on until `stop()`, which may be called from a signal handler or another thread: no more tasks are taken, those
+    that run stop at their next step and are left to other workers; after `grace` seconds `run` returns in any case, with the
+    ids of those that are still in a long step: others take them up when this process has ended.
+    `report` is called with a `Ran` when a run begins (status "running", 0 seconds) and when it ends; without it, what goes
+    wrong is a warning in the log.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        concurrency: int = 4,
+        poll: float = POLL,
+        grace: float = GRACE,
+        crashes: int = CRASHES,
+        report: Callable[[Ran], object] | None = None,
+    ) -> None:
+        if type(concurrency) is not int or concurrency < 1:
+            raise ValueError("concurrency is a whole number, 1 or more")
+        if type(crashes) is not int or crashes < 1:
+            raise ValueError("crashes is a whole number, 1 or more")
+        self._log, self._tenant = store._log, store.tenant
+        self._concurrency, self._crashes = concurrency, crashes
+        self._poll, self._grace = max(seconds(poll, "poll"), 0.01), seconds(grace, "grace")
+        self._report = report
+        self._running: dict[str, _Run] = {}
+        self._avoided: dict[str, float] = {}
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.RLock()  # a signal handler may come while it is held
+        # Not an Event: a signal handler may call `stop` while this very thread is inside one of its methods.
+        self._changed: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
+        self._loop = _Loop()
+        self._look = _Look(self)
+
+    @property
+    def agents(self) -> list[str]:
+        """The names of the agents that are registered in this process."""
+        return sorted(registered)
+
+    # -- the life of a worker ----------------------------------------------------------------------
+
+    def run(self) -> list[str]:
+        """Run due tasks until `stop()`; the ids of those that are still in a long step after `grace`."""
+        troubled = False
+        while not self._stopping:
+            try:
+                for head in self._look.candidates(self._concurrency - len(self._running)):
+                    self._start(head)
+                troubled = False
+            except Closed:
+                raise
+            except HoldfastError as error:
+                if not troubled:  # once, not twice a second while the engine is away
+                    logger.warning("due tasks could not be looked for (%s); trying on", type(error).__name__)
+                troubled = True
+            self._wait(random.uniform(0.8, 1.2) * self._poll)  # noqa: S311  so that workers do not look in step
+        return self._drain()
+
+    def _wait(self, seconds: float) -> None:
+        """Until something has changed, at most so long."""
+        try:
+            self._changed.get(timeout=seconds)
+            while True:
+                self._changed.get_nowait()
+        except Empty:
+            pass
+
+    def stop(self) -> None:
+        """Take no more tasks, and let those that run stop at their next step."""
+        self._stopping = True
+        self._changed.put(None)
+
+    def run_due(self, limit: int | None) -> list[Ran]:
+        """Run what is due now, one after the other, in this thread."""
+        ran: list[Ran] = []
+        try:
+            while limit is None or len(ran) < limit:
+                done = None
+                for head in self._look.candidates(1):
+                    done = self._do(_Run(info_of(head), registered[info_of(head).agent or ""]), here=True)
+                    if done is not None:
+                        ran.append(done)
+                        break
+                if done is None:
+                    break
+        finally:
+            self._loop.stop()
+        return ran
+
+    def _drain(self) -> list[str]:
+        with self._lock:
+            runs, threads = list(self._running.values()), list(self._threads)
+        for run in runs:
+            if run.task is not None and run.task._session is not None:
+                run.task._session.stop("the worker is shutting down")
+        deadline = _clock.monotonic() + self._grace
+        for thread in threads:
+            thread.join(max(0.0, deadline - _clock.monotonic()))
+        with self._lock:
+            left = list(self._running.values())
+        for run in left:
+            logger.warning(
+                "%r is in a long step; it is taken up by another worker when this process has ended", run.info.id
+            )
+            session = run.task._session if run.task is not None else None
+            if session is not None:
+                try:
+                    session.save_progress()
+                except HoldfastError as error:
+                    logger.warning("the progress of %r could not be stored (%s)", run.info.id, type(error).__name__)
+        if not left:
+            self._loop.stop()
+        return [run.info.id for run in left]
+
+    # -- runs --------------------------------------------------------------------------------------
+
+    def is_free(self, head: Head) -> bool:
+        """Whether a task can be begun now. One that may kill the process is run alone until it has got any further.
+
+        If there is no time for that, it is run beside others, but never beside another of its sort.
+        """
+        info = info_of(head)
+        with self._lock:
+            if info.id in self._running or len(self._running) >= self._concurrency:
+                return False
+            if self._avoided.get(info.id, 0.0) > _clock.monotonic():
+                return False
+            self._avoided.pop(info.id, None)
+            if any(run.is_suspect for run in self._running.values()):
+                return False
+            return not self._running or not info.crashes or head.now - (head.fields.due or head.now) > PATIENCE
+
+    def _start(self, head: Head) -> None:
+        info = info_of(head)
+        if self._stopping or not self.is_free(head):
+            return
+        run = _Run(info, registered[info.agent or ""])
+        thread = threading.Thread(target=self._work, args=(run,), name=f"holdfast-{info.id[:40]}", daemon=True)
+        with self._lock:
+            self._running[info.id] = run
+            self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads on this machine
+            self._gone(run, thread)
+
+    def _work(self, run: _Run) -> None:
+        try:
+            self._do(run)
+        finally:
+            self._gone(run, threading.current_thread())
+
+    def _gone(self, run: _Run, thread: threading.Thread) -> None:
+        with self._lock:
+            self._running.pop(run.info.id, None)
+            self._threads.discard(thread)
+        self._changed.put(None)
+
+    def _do(self, run: _Run, here: bool = False) -> Ran | None:
+        """Run a task as far as it goes; None if somebody else has it. `here`: what ends the program ends this too."""
+        agent, began = run.agent, _clock.monotonic()
+        wanted = as_wanted(None, None, None, agent.lease, 0.0, False, TASK_TTL, False)
+        key = StreamKey(self._tenant, KIND, run.info.id)
+        error: BaseException | None = None
+        told = False
+
+        def begin(task: Shape) -> None:
+            """Called inside the block."""
+            nonlocal told
+            told = True
+            self._tell(Ran(run.info.id, agent.name, "running", 0.0))
+            if self._stopping:
+                task._held().stop("the worker is shutting down")
+
+        try:
+            if agent.is_async:
+                task: Shape = AsyncTask(self._log, key, wanted, None, True)
+                self._prepare(run, task)
+                self._loop.run(perform_async(task, _guarded_async(agent, begin), Any))  # type: ignore[arg-type]
+            else:
+                task = Task(self._log, key, wanted, None, False)
+                self._prepare(run, task)
+                perform(task, _guarded(agent, begin), Any)
+        except (Held, TaskEnded) as problem:
+            error = problem
+            if not told:
+                return None
+        except (Exception, Suspended) as problem:
+            error = problem
+        except BaseException as problem:  # SystemExit in an agent ends its run, not the worker
+            if here:
+                raise
+            error = problem
+        return self._ended(run, error, _clock.monotonic() - began)
+
+    def _prepare(self, run: _Run, task: Shape) -> None:
+        task._attempts, task._crashes = run.agent.attempts, self._crashes
+        run.task = task
+
+    def _ended(self, run: _Run, error: BaseException | None, took: float) -> Ran:
+        session = run.task._session if run.task is not None else None
+        if session is None:  # it cannot even be opened: not again at once
+            self._avoided[run.info.id] = _clock.monotonic() + FULL_LOOK
+        status: Status = session.state.status if session is not None else run.info.status
+        if isinstance(error, LeaseLost):
+            status = "running"  # somebody else has it now
+        why = type(error).__name__ if isinstance(error, BaseException) and not isinstance(error, Suspended) else None
+        if status == "stuck":
+            why = None  # it was not even begun
+        waits = words_for(session.state) if session is not None and status == "suspended" else []
+        ran = Ran(run.info.id, run.agent.name, status, took, why, tuple(waits))
+        logger.log(
+            logging.WARNING if (why or status == "stuck") and self._report is None else logging.INFO,
+            "%s %r (%s) after %.1f s%s",
+            run.agent.name, ran.id, status, took, f": {why}" if why else "",
+        )  # fmt: skip
+        self._tell(ran)
+        return ran
+
+    def _tell(self, ran: Ran) -> None:
+        if self._report is not None:
+            try:
+                self._report(ran)
+            except Exception as error:  # a worker does not end because nobody can be told
+                logger.warning("a report could not be made (%s)", type(error).__name__)
+
+    def due(self, before: float, after: Cursor | None) -> list[Head]:
+        return list(ops.run(self._log, ops.due(self._tenant, KIND, before=before, after=after, limit=PAGE)))
+
+    def abandoned(self) -> Iterator[Head]:
+        """Tasks whose holder was a process of this machine, and is dead: they need not wait for the end of the lease."""
+        after = ""
+        while page := ops.run(self._log, ops.heads(self._tenant, KIND, status="running", after=after)):
+            for head in page:
+                if head.fields.owner is not None and is_dead(head.fields.owner):
+                    yield head
+            after = page[-1].stream.id
+
+    def tell_parent(self, head: Head) -> None:
+        drive(self._log, report_to_parent(head.stream))
+
+
+class _Look:
+    """Looking for due tasks, without looking at the same ones again and again.
+
+    What is due and not for this worker (agents that it does not have, finished tasks that have expired) stays due. So a look begins
+    where the last one found the first task that it could run; and from time to time at the beginning.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._after: Cursor | None = None
+        self._full_at = self._dead_at = 0.0
+
+    def candidates(self, free: int) -> list[Head]:
+        """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
+        if free < 1:
+            return []
+        now, clock = _clock.time(), _clock.monotonic()
+        if clock >= self._full_at:
+            self._after, self._full_at = None, clock + FULL_LOOK
+        found: list[Head] = []
+        if clock >= self._dead_at:
+            self._dead_at = clock + DEAD_LOOK
+            found += [head for head in self._worker.abandoned() if self._is_ours(head) and self._is_free(head)]
+        after, all_others = self._after, True
+        while len(found) < free * 4 and (page := self._worker.due(now, after)):
+            for head in page:
+                after = (head.fields.due or 0.0, head.stream.id)
+                if self._is_ours(head):
+                    all_others = False
+                    if self._is_free(head):
+                        found.append(head)
+                elif all_others:
+                    self._after = min(after, (head.now - SKEW, ""))
+        random.shuffle(found)
+        return found
+
+    def _is_ours(self, head: Head) -> bool:
+        if is_expired(head):
+            return False
+        if head.fields.status in ENDED:
+            if head.fields.due_at is not None:
+                self._worker.tell_parent(head)
+            return False
+        try:
+            return info_of(head).agent in registered
+        except DataProblem as error:  # whoever can write to the store can write anything; the others go on
+            logger.warning("%s cannot be run: it cannot be read (%s)", head.stream, type(error).__name__)
+            return False
+
+    def _is_free(self, head: Head) -> bool:
+        return not is_held(head) and self._worker.is_free(head)
+
+
+class _Loop:
+    """An event loop in a thread of its own, from the first time it is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: Any = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Any) -> Any:
+        """What a coroutine gives, run in the loop."""
+        import asyncio
+
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_go_on, args=(self._loop,), name="holdfast-agents", daemon=True)
+                self._thread.start()
+        ended = threading.Event()
+
+        async def watched() -> Any:
+            try:
+                return await coroutine
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
+        try:
+            return future.result()
+        finally:
+            if future.cancel():  # this thread was interrupted: the agent leaves its task in order
+                ended.wait()
+
+    def stop(self) -> None:
+        """End the loop. Nothing runs in it any more."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+def _go_on(loop: Any) -> None:
+    """Run an event loop until it is stopped. `SystemExit` in one agent is not the end of the others."""
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except (SystemExit, KeyboardInterrupt):
+            continue  # whoever waits for that agent hears of it
+
+
+def _guarded(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[Any, Any]:
+    """The same agent; `begin` is called first."""
+
+    @functools.wraps(agent.fn)
+    def fn(task: Shape) -> Any:
+        begin(task)
+        return agent.fn(task)
+
+    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input)
+
+
+def _guarded_async(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[Any, Any]:
+    @functools.wraps(agent.fn)
+    async def fn(task: Shape) -> Any:
+        begin(task)
+        return await agent.fn(task)
+
+    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input)
+
+
+def recover(store: Store, limit: int | None) -> list[Ran]:
+    """Run what is due now, one after the other."""
+    return Worker(store, concurrency=1).run_due(limit)

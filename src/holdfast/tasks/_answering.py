@@ -1,0 +1,103 @@
+"""What comes to a task from outside while it waits: answers, signals, the end of a child, and the call to run it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import life_of
+from .._codec import decode
+from .._events import Stamp
+from .._operations import Operation
+from .._streams import append_events
+from ..backends import Fields, Head, StreamKey
+from ..errors import AlreadyAnswered, NotFound, TaskEnded
+from . import _events as ev
+from ._fold import State
+from ._lifecycle import existing
+from ._loading import label_of, load
+from ._schema import misfit
+
+
+def answer(key: StreamKey, name: str, value: bytes, by: str | None, ask: str | None, stamp: Stamp) -> Operation[None]:
+    """Answer the question that a task asks under a name."""
+    head, state = yield from _living(key)
+    current = state.waits.current.get(name)
+    wait = state.waits.all[current] if current is not None else None
+    if wait is None or (ask is not None and ask != current):
+        if ask is not None and ask in state.waits.all:
+            raise NotFound(f"{key} asks {name!r} about something else by now; look again, then answer that")
+        open_ = ", ".join(repr(each.event.name) for each in state.waits.open_asks()[:10]) or "none"
+        raise NotFound(f"{key} does not ask {name!r}; open questions: {open_}")
+    if wait.how == "timeout":
+        raise NotFound(f"{key} does not ask {name!r} any more: nobody answered in time")
+    if wait.how is not None:
+        raise AlreadyAnswered(str(key), ask=name, by=wait.by)
+    if (problem := misfit(decode(value), wait.event.schema)) is not None:
+        raise TypeError(f"{name!r} of {key}: {problem}")
+    answered = ev.Answered(wait.event.wait, "answered", by, value=msgspec.Raw(value))
+    yield from _tell(state, head, ev.ANSWERED, answered, stamp)
+
+
+def signal(key: StreamKey, name: str, payload: bytes, id: str | None, stamp: Stamp) -> Operation[bool]:
+    """Tell a task that something happened; False if this `id` was told before."""
+    head, state = yield from _living(key)
+    told = yield from _tell(state, head, ev.SIGNALLED, ev.Signalled(name, msgspec.Raw(payload)), stamp, id=id)
+    return not told
+
+
+def child_ended(parent: StreamKey, life: str, child: str, status: str, stamp: Stamp) -> Operation[None]:
+    """Tell a parent that its child has ended on its own. A parent that is gone or has ended need not know."""
+    head = yield from ops.head(parent)
+    if head is None or life_of(head.incarnation) != life:
+        return
+    state = yield from load(parent)
+    if not state.ended:
+        yield from _tell(state, head, ev.CHILD_ENDED, ev.ChildEnded(child, status), stamp)
+
+
+def queue(key: StreamKey, head: Head, state: State, at: float | None, stamp: Stamp) -> Operation[bool]:
+    """Let a worker run a task, now or at a time; False if it has ended, or is being run."""
+    if state.ended or head.fields.owner is not None:
+        return False
+    state.apply(key, state.version + 1, stamp.at, ev.QUEUED, ev.Queued(at))
+    fields = Fields("open", label_of(state, doubt_in(state)), None, max(head.now, at or 0.0), None)
+    event = ev.new_event(ev.QUEUED, ev.Queued(at))
+    yield from append_events(
+        key, [event], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
+    )
+    return True
+
+
+def doubt_in(state: State) -> bool:
+    return any(step.in_doubt(None) for step in state.steps.values())
+
+
+def _living(key: StreamKey) -> Operation[tuple[Head, State]]:
+    head = yield from existing(key)
+    state = yield from load(key)
+    if state.ended:
+        raise TaskEnded(str(key), status=state.status)
+    return head, state
+
+
+def _tell(state: State, head: Head, name: str, event: Any, stamp: Stamp, *, id: str | None = None) -> Operation[bool]:
+    """Append what somebody says; if the task waits for just that, it is due now. Whether it was said before."""
+    waited = state.status == "suspended"
+    state.apply(state.key, state.version + 1, stamp.at, name, event)
+    fields = head.fields
+    if waited and state.status == "open":
+        fields = Fields("open", head.fields.label, None, head.now, None)
+    answer = yield from append_events(
+        state.key,
+        [ev.new_event(name, event)],
+        stamp,
+        id=None if id is None else f"signal/{id}",
+        expected=head.version,
+        fields=fields,
+        incarnation=head.incarnation,
+        exclusive=True,
+    )
+    return answer.duplicate

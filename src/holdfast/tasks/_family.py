@@ -1,0 +1,61 @@
+"""Parents and children: how the end of one reaches the other.
+
+A child is a task like any other, with a link to its parent. While the parent runs it, the parent sees how it ends. A child that
+went on by itself (it had to wait, and a worker took it up) is left due when it ends, until its parent knows: whoever
+ends it tells the parent at once, and a worker does if that was cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from .._streams import new_stamp
+from ..backends import StreamKey
+from ..errors import Expired, HoldfastError, NotFound, TaskEnded
+from . import _events as ev
+from ._answering import child_ended
+from ._driving import Do, Script
+from ._fold import CHILD as CHILD
+from ._fold import State
+from ._lifecycle import cancel as cancel_one
+from ._lifecycle import reported
+from ._loading import load
+
+logger = logging.getLogger("holdfast")
+
+
+def report(key: StreamKey) -> Script[None]:
+    """Tell the parent of a task that it has ended, and note that it knows."""
+    try:
+        state: State = yield Do(lambda: load(key))
+        parent, stamp = state.parent, new_stamp()
+        if parent is not None and state.ended:
+            above = key._replace(id=parent.id)
+            yield Do(lambda: child_ended(above, parent.life, key.id, state.status, stamp))
+            done = new_stamp()
+            yield Do(lambda: reported(key, done))
+    except HoldfastError as error:
+        logger.warning(
+            "the parent of %s could not be told that it has ended (%s); a worker will", key, type(error).__name__
+        )
+
+
+def cancel(key: StreamKey, reason: str | None) -> Script[None]:
+    """Cancel a task and all children of it that have not ended."""
+    stamp = new_stamp()
+    found: tuple[State, str] = yield Do(lambda: cancel_one(key, reason, stamp))
+    state, life = found
+    for step in list(state.steps.values()):
+        if step.kind == CHILD and step.place.key is not None and step.state != "completed":
+            yield from _cancel_child(key._replace(id=step.place.key), ev.Parent(key.id, life), reason)
+    if state.parent is not None:
+        yield from report(key)
+
+
+def _cancel_child(child: StreamKey, parent: ev.Parent, reason: str | None) -> Script[None]:
+    try:
+        state: State = yield Do(lambda: load(child))
+        if state.parent == parent:
+            yield from cancel(child, reason)
+    except (NotFound, TaskEnded, Expired):
+        pass  # it was never begun, or has ended

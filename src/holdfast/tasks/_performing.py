@@ -1,0 +1,144 @@
+"""Doing a task: an agent's function, run inside the task's block to its end. As the whole program, or as a child of another task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .._codec import Undecodable, check_declared, decode_as
+from ..errors import Held, LeaseLost, SchemaMismatch, StepInDoubt, Suspended, TaskEnded
+from . import _events as ev
+from ._agents import Agent
+from ._claiming import Wanted
+from ._driving import drive, drive_async
+from ._fingerprint import code_digest
+from ._fold import CHILD
+from ._frames import current_frame
+from ._steps import Options, Step
+from ._view import ENDED
+
+if TYPE_CHECKING:
+    from ._shape import Shape
+    from ._task import AsyncTask, Task
+
+
+def perform(task: Task, agent: Agent[Any, Any], returns: Any) -> Any:
+    """Do a task from where it is to its end, and give its result; of one that had finished, the stored one."""
+    if agent.is_async:
+        raise TypeError(f"agent {agent.name!r} is async; use `await store.aio.run(…)`, or an async task")
+    declared = _declared(agent)
+    task._input_type = agent.input
+    with task:
+        if _is_hopeless(task):
+            drive(task._log, task._parking())
+        elif task.status not in ENDED:
+            value = agent.fn(task)
+            if task.status == "running":
+                drive(task._log, task._finishing(value, (), {}, declared))
+    return _result(task, returns)
+
+
+async def perform_async(task: AsyncTask, agent: Agent[Any, Any], returns: Any) -> Any:
+    """`perform`, awaited."""
+    declared = _declared(agent)
+    task._input_type = agent.input
+    async with task:
+        if _is_hopeless(task):
+            await drive_async(task._log, task._parking())
+        elif task.status not in ENDED:
+            value = await agent.fn(task)
+            if task.status == "running":
+                await drive_async(task._log, task._finishing(value, (), {}, declared))
+    return _result(task, returns)
+
+
+def _declared(agent: Agent[Any, Any]) -> Any:
+    """The type of an agent's result. One that cannot be stored is refused before the work, not after it."""
+    declared = agent.returns
+    check_declared(declared)
+    return declared
+
+
+def _is_hopeless(task: Shape) -> bool:
+    """Whether whoever runs it by itself, a worker or a parent, had better not: the processes that did have died."""
+    return (task._inline or task._attempts > 0) and task._held().state.crashes >= task._crashes
+
+
+def _result(task: Shape, returns: Any) -> Any:
+    state = task._held().state
+    if state.status == "cancelled":
+        raise TaskEnded(str(task._key), status="cancelled")
+    if state.status in ("failed", "stuck"):
+        raise GaveUp(state.error[1] if state.error else "")
+    try:
+        return decode_as(state.result, returns)
+    except Undecodable as error:
+        raise SchemaMismatch(str(task._key), version=state.version, type="the task's result", what=str(error)) from None
+
+
+class GaveUp(Exception):
+    """The agent has called `task.fail(reason)`."""
+
+
+class Cancelled(Exception):
+    """The child was cancelled."""
+
+
+def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, returns: Any) -> Step[Any, Any]:
+    """A child as a step of its parent: its key is the child's id, its result the child's. It runs here, inside the parent."""
+    from ._task import AsyncTask, Task
+
+    session = parent._held()
+    key = parent._key._replace(id=id)
+    wanted = msgspec.structs.replace(wanted, parent=ev.Parent(parent.id, session.life))
+
+    def run(goal: str | None, input: object) -> Any:
+        task = Task(parent._log, key, wanted, input, False)
+        task._inline = True
+        with _seen_by(parent, id):
+            return perform(task, agent, returns)
+
+    async def run_async(goal: str | None, input: object) -> Any:
+        task = AsyncTask(parent._log, key, wanted, input, True)
+        task._inline = True
+        with _seen_by(parent, id):
+            return await perform_async(task, agent, returns)
+
+    chosen: Callable[..., Any] = run_async if agent.is_async else run
+    step = Step(chosen, Options(returns=returns, kind=CHILD)).using(key=id)
+    step.code = code_digest(agent.fn)
+    return step
+
+
+@contextmanager
+def _seen_by(parent: Shape, id: str) -> Iterator[None]:
+    """How a child ends, as its parent has to see it: while the child waits, or somebody else runs it, the parent waits too."""
+    session, inside = parent._held(), current_frame()
+    branch = inside.branch if inside is not None else session.branch
+    child = str(parent._key._replace(id=id))
+    until: float | None = None
+    try:
+        yield
+        return
+    except Suspended:
+        pass
+    except Held as error:
+        if error.stream != child:
+            raise
+        until = error.until
+    except LeaseLost as error:
+        if error.stream != child:
+            raise
+        until = session.now() + session.lease
+    except StepInDoubt as error:
+        if error.task != child:
+            raise
+    except TaskEnded as error:
+        if error.task != child or error.status != "cancelled":
+            raise
+        raise Cancelled("it was cancelled") from None
+    session.wait_for_child(id, until)
+    session.suspend(branch, session.stopping)

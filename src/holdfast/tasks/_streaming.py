@@ -1,0 +1,63 @@
+"""Generator functions as steps: their chunks pass through as they come, and are recorded together at the end."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from .._codec import MAX_BYTES
+from ..errors import TooLarge
+from ._driving import Call, Emit, Script
+from ._frames import Frame, frame
+
+if TYPE_CHECKING:
+    from ._running import Running
+
+END: Final = object()
+
+
+def pass_on(running: Running, source: Any) -> Script[tuple[bytes, list[Any], Any]]:
+    """Hand on the chunks of a generator; then all of them, as they are stored and as they come back, and the last as it was."""
+    ask, closing = _ways(source, running.frame)
+    raws, chunks, size, last = list[bytes](), list[Any](), 0, None
+    try:
+        while (chunk := (yield ask)) is not END:
+            raw, back = running.stored(chunk, running.call.declared.chunk)
+            size += len(raw) + 1
+            if size > MAX_BYTES:
+                raise TooLarge(f"the chunks of a step take more than {MAX_BYTES} bytes as JSON, which is the limit")
+            raws.append(raw)
+            chunks.append(back)
+            last = chunk
+            yield Emit(back, running.session, running.call.path, closing)
+    except Exception:
+        if closing is not None:
+            yield closing
+        raise
+    finally:
+        if closing is None:
+            _close(source, running.frame)
+    return b"[" + b",".join(raws) + b"]", chunks, last
+
+
+def _ways(source: Any, inside: Frame) -> tuple[Call, Call | None]:
+    """How to ask a generator for its next chunk; and how to close it, if that has to be awaited."""
+    if inspect.isasyncgen(source):
+        return Call(_next, (source,), {}, inside, True), Call(source.aclose, (), {}, inside, True)
+    return Call(next, (source, END), {}, inside), None
+
+
+async def _next(source: AsyncGenerator[Any, Any]) -> Any:
+    try:
+        return await source.__anext__()
+    except StopAsyncIteration:
+        return END
+
+
+def _close(source: Generator[Any, Any, Any], inside: Frame) -> None:
+    token = frame.set(inside)
+    try:
+        source.close()
+    finally:
+        frame.reset(token)

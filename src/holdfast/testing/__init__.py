@@ -1,0 +1,34 @@
+"""For the tests of programs that use Holdfast: temporary stores, a clock moved by hand, and crashes on purpose.
+
+    with testing.temporary_store() as store, testing.crash(after="pay"):
+        my_agent(store)                                # dies as soon as "pay" is recorded
+    report = testing.crash_matrix("app.py:claims")     # kills the agent at each of its writes, in processes of its own
+    assert report.ok, report
+
+With pytest there are fixtures for it: `holdfast_store`, `holdfast_clock`, `holdfast_ids`.
+"""
+
+from __future__ import annotations
+
+from ._clocks import FakeClock, fake_clock
+from ._crashing import Crash, Crashed, crash
+from ._effects import effect
+from ._ids import seeded_ids
+from ._matrix import crash_matrix
+from ._report import MatrixError, MatrixReport, Violation
+from ._stores import temporary_store
+
+__all__ = [
+    "Crash",
+    "Crashed",
+    "FakeClock",
+    "MatrixError",
+    "MatrixReport",
+    "Violation",
+    "crash",
+    "crash_matrix",
+    "effect",
+    "fake_clock",
+    "seeded_ids",
+    "temporary_store",
+]

@@ -1,0 +1,169 @@
+"""Two workers on one store, one of them killed every second: all tasks end, and every effect is within its mode.
+
+The tasks ask, sleep, wait for signals and have children; a third process is the person who answers. `HOLDFAST_TASK_KILLS` says how
+long: four tasks for each of them (50 unless told, so 200 tasks for each engine).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import Event, Store
+
+from .notes import read_notes
+from .test_kill import TESTS, url_of
+from .test_tasks_kill import KILLS
+from .test_tasks_kill import folder as folder
+from .worker_app import agent_of, expected
+
+TASKS = 4 * KILLS
+WORKERS = 2
+PATIENCE_SECONDS = 100.0 + TASKS
+ROUND_SECONDS = 1.0
+
+
+class Killed(msgspec.Struct):
+    """What the kills hit."""
+
+    kills: int = 0
+    busy: int = 0
+    """Kills of a worker that had tasks at that moment."""
+    tasks: int = 0
+    """Tasks that were being run when their worker was killed."""
+
+
+def started(function: str, url: str, notes: Path) -> subprocess.Popen[bytes]:
+    start = f"import sys; sys.path.append({str(TESTS)!r}); from crash.worker_app import {function}; {function}()"
+    return subprocess.Popen([sys.executable, "-c", start, url, str(notes)], stdout=subprocess.PIPE)
+
+
+def wait_until_ready(worker: subprocess.Popen[bytes]) -> None:
+    """Until a worker looks for tasks. What it says afterwards is not read, and is little enough for the pipe."""
+    assert worker.stdout is not None
+    assert b"working for" in worker.stdout.readline(), "a worker could not begin"
+
+
+def kill(worker: subprocess.Popen[bytes], store: Store, killed: Killed) -> None:
+    """Kill a worker, and see what it was at. It stays a zombie until the count is taken: its number is its own."""
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    had = sum(info.owner is not None and info.owner.split("/")[2] == str(worker.pid) for info in store.tasks())
+    killed.kills, killed.busy, killed.tasks = killed.kills + 1, killed.busy + bool(had), killed.tasks + had
+    assert worker.wait() == -signal.SIGKILL
+    assert worker.stdout is not None
+    worker.stdout.close()
+
+
+def run_and_kill(url: str, notes: Path) -> Killed:
+    """Workers, of which the older one is killed every second, until all tasks have ended."""
+    killed = Killed()
+    person = started("person", url, notes)
+    workers = [started("main", url, notes) for _ in range(WORKERS)]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        with holdfast.open(url, durability="process") as store:
+            while True:
+                try:
+                    person.wait(ROUND_SECONDS)  # until there is nothing left to attend to
+                    break
+                except subprocess.TimeoutExpired:
+                    assert time.monotonic() < deadline, sorted((i.id, i.status) for i in store.tasks())[:20]
+                assert [worker.poll() for worker in workers] == [None] * WORKERS, "a worker ended by itself"
+                wait_until_ready(workers[0])
+                kill(workers.pop(0), store, killed)
+                workers.append(started("main", url, notes))
+        assert person.returncode == 0
+        for worker in workers:
+            wait_until_ready(worker)
+            worker.terminate()
+        assert [worker.wait(30) for worker in workers] == [0] * WORKERS, "a worker was not stopped in order"
+    finally:
+        for process in (person, *workers):
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+    return killed
+
+
+@pytest.mark.timeout(int(PATIENCE_SECONDS) + 60)
+@pytest.mark.parametrize("engine", ["sqlite", "files"])
+def test_workers_killed_every_second_bring_all_tasks_to_their_end(engine: str, folder: Path) -> None:
+    url, notes = url_of(engine, folder), folder / "notes"
+    with holdfast.open(url, durability="process") as store:
+        for number in range(TASKS):
+            store.submit(agent_of(number), f"order-{number}", input=number)
+    began = time.monotonic()
+    killed = run_and_kill(url, notes)
+    took = time.monotonic() - began
+    facts = list(read_notes(notes))
+    with holdfast.open(url, durability="process") as store:
+        problems = [*ends_of(store), *effects_of(store, facts)]
+    assert not problems, problems[:10]
+    settled = Counter(fact["done"] for fact in facts if fact["what"] == "settled")
+    print(
+        f"{engine}: {TASKS} tasks in {took:.0f} s; {killed.kills} kills, {killed.busy} of a worker at work, "
+        f"{killed.tasks} tasks cut off; {sum(settled.values())} steps settled by a person, {settled[True]} as done"
+    )
+    assert killed.busy > killed.kills / 2, "most kills hit nobody at work: this run proved little"
+    assert sum(settled.values()), "no step was ever in doubt: this run proved nothing about `once`"
+
+
+def ends_of(store: Store) -> Iterator[str]:
+    """Every task, and every child, has ended as it should; whoever wrote to it had it."""
+    for number in range(TASKS):
+        view = store.get_task(f"order-{number}")
+        assert view is not None
+        if (view.status, view.result) != ("finished", expected(number)):
+            yield f"{view.id} is {view.status}, with {view.result}"
+    for info in store.tasks():
+        if info.status != "finished" or info.owner is not None or info.due_at is not None:
+            yield f"{info.id} is {info.status}, owned by {info.owner}, due {info.due_at}"
+        yield from (f"{info.id}: {problem}" for problem in history_of(store.task(info.id).history()))
+
+
+def history_of(history: list[Event]) -> Iterator[str]:
+    """No step is completed twice, and none is begun after it was."""
+    done: set[str] = set()
+    for event in history:
+        if event.type in ("step.started", "step.completed") and event.data["step"] in done:
+            yield f"version {event.version}: {event.type} of {event.data['step']}, which was completed"
+        if event.type == "step.completed" or (event.type == "step.settled" and not event.data.get("again")):
+            done.add(event.data["step"])
+        if event.type == "task.parked":
+            yield f"version {event.version}: it was parked, and no step of it kills"
+
+
+def effects_of(store: Store, facts: list[dict[str, Any]]) -> Iterator[str]:
+    """How often the world saw each step: an ordinary one at least once, a `once` one at most once, a checked one once."""
+    seen: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for fact in facts:
+        if fact["what"] == "effect":
+            seen[fact["task"], fact["step"]].append(fact)
+    steps = {
+        (info.id, step.path): step.mode
+        for info in store.tasks()
+        if (view := store.get_task(info.id)) is not None
+        for step in view.steps
+        if step.kind != "child"
+    }
+    for place, mode in steps.items():
+        times = len(seen[place])
+        # After a person who looks has settled what was in doubt, `once` is once too.
+        if (mode and times != 1) or times < 1:
+            yield f"{place} ({mode or 'ordinary'}) had its effect {times} times"
+    for place, found in seen.items():
+        if place not in steps or len({fact["key"] for fact in found}) > 1:
+            yield f"{place} is not recorded, or did not keep its idempotency key"
