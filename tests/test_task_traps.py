@@ -953,3 +953,19 @@ def test_a_step_whose_end_could_not_be_stored_has_begun_all_the_same() -> None:
             assert backend.injected["unavailable"] == 1
         with store.task("t") as task:
             assert program(task) == [2]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "files"])
+def test_a_task_that_another_process_has_deleted_is_begun_anew(engine: str, tmp_path: Path) -> None:
+    url = str(tmp_path / "a.db") if engine == "sqlite" else f"file://{tmp_path}/files"
+    with holdfast.open(url) as store, holdfast.open(url) as other:
+        with store.task("t") as task:
+            task.step("a", len, "x")
+        assert other.task("t").delete()
+        with store.task("t") as task:
+            assert task.step("a", len, "xx") == 2
+        with store.task("t") as task:
+            assert other.task("t").delete()
+            with pytest.raises(holdfast.LeaseLost):
+                task.step("b", len, "x")
+        assert store.get_task("t") is None  # nor did the former holder bring it back

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from typer.testing import CliRunner
 
 import testing_agents as agents
 from holdfast import NotSerializable, testing
+from holdfast.cli._app import app
 
 AGENTS = Path(agents.__file__)
 BEFORE_IT_IS_RECORDED = "before step.completed pay"
@@ -131,3 +133,17 @@ def test_outside_of_the_matrix_an_effect_is_nothing(tmp_path: Path, monkeypatch:
     with testing.temporary_store("memory") as store, store.task("t") as task:
         assert task.step("pay", agents.charge_with_key, 7) == "receipt 7"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_prints_the_report_and_its_exit_code_is_the_verdict() -> None:
+    good = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:matrix-claims", "--input", '{"order": 7}', "--points", "1"])
+    assert (good.exit_code, good.stdout) == (
+        0,
+        "crash matrix of matrix-claims on sqlite: killed at 1 of 1 points, 0 violations\n",
+    )
+    bad = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:double_charge"])
+    assert bad.exit_code == 1
+    assert "'charged order 7' happened 2 times, not 1" in bad.stdout
+    failed = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:waits", "--answer", "payout=true"])
+    assert failed.exit_code == 1
+    assert "waits for 'confirmed'" in failed.stderr

@@ -133,7 +133,7 @@ class Appender:
         request = entry.request
         fits = _fits(request, known)
         if not fits:
-            known = self._looked_again(known, request.stream)
+            known = self._looked_again(known, request)
             fits = _fits(request, known)
         if fits:
             entry.basis = known
@@ -152,17 +152,18 @@ class Appender:
         entry.prepared = _placed(request, known, known.version or 1, NOWHERE)
         return True
 
-    def _looked_again(self, known: Known, stream: StreamKey) -> Known:
+    def _looked_again(self, known: Known, request: ops.Append) -> Known:
         """What the engine says of a stream, if it is further than we knew: the caller may have read what others appended.
 
         Not while something of ours is on its way there; and an engine that went back is found out by the append itself.
         """
         if known.version != known.acknowledged:
             return known
-        fresh = Known(stream, self.backend.head(stream))
+        # If the stream is gone, what is appended belongs to the life that the caller names, and to no other.
+        fresh = Known(request.stream, self.backend.head(request.stream), request.incarnation)
         if fresh.incarnation == known.incarnation and fresh.version <= known.version:
             return known
-        self.known[stream] = fresh
+        self.known[request.stream] = fresh
         return fresh
 
     def _must_be_sent(self, entry: Entry) -> bool:

@@ -30,6 +30,7 @@ def crashtest(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one process.")] = 60.0,
 ) -> None:
     """Kill an agent at each of its writes, resume it, and compare with a run that nobody has disturbed."""
+    from holdfast import HoldfastError
     from holdfast.testing import MatrixError, crash_matrix
 
     try:
@@ -43,7 +44,7 @@ def crashtest(
             points=points,
             timeout=timeout,
         )
-    except (MatrixError, ValueError) as error:
+    except (MatrixError, HoldfastError, ValueError) as error:
         raise failed(str(error)) from None
     for line in str(report).splitlines():
         typer.echo(printable(line))

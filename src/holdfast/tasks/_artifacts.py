@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from hashlib import sha256
@@ -314,7 +314,10 @@ def _write(session: Session, name: str, content: _Content, blob: Blob) -> Script
     return True
 
 
-def _putting(owner: StreamKey, blob: Blob, place: int, chunks: list[bytes], incarnation: bytes | None) -> Any:
+def _putting(
+    owner: StreamKey, blob: Blob, place: int, chunks: list[bytes], incarnation: bytes | None
+) -> Callable[[], Operation[bytes | None]]:
+    """The same append, however often it has to be run."""
     stamp = new_stamp()
     return lambda: put_chunks(owner, blob, place, chunks, incarnation, stamp)
 

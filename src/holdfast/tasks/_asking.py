@@ -22,6 +22,7 @@ from ._claiming import declared_type, encode_text
 from ._driving import Do, Script
 from ._fingerprint import fingerprint
 from ._frames import Branch, current_frame
+from ._paths import numbered
 from ._schema import schema_of
 from ._session import Session
 from ._waiting import ASK, SIGNAL, TIMER, Wait
@@ -110,7 +111,7 @@ def wait_for(session: Session, name: str, returns: Any, timeout: float | timedel
     place = _Place(session)
     what = (SIGNAL, name)
     number = session.count(place.scope, what)
-    wait = f"{SIGNAL} {place.scope}/{name}#{number}"
+    wait = f"{SIGNAL} {numbered(place.scope, name)}#{number}"
     try:
         known = yield from _look(session, wait)
         if known is not None and known.how is not None:

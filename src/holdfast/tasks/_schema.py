@@ -53,9 +53,13 @@ def _misfit(value: Any, schema: Any, root: Mapping[str, Any], where: str, depth:
         return _misfit(value, schema, root, where, depth + 1)
     for word in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(word), list) and choices:
-            found = [_misfit(value, choice, root, where, depth + 1) for choice in choices]
-            if None not in found:
-                return found[0] if len(found) == 1 else f"{where} fits none of the {len(found)} kinds that are possible"
+            problem = None
+            for choice in choices:
+                if (problem := _misfit(value, choice, root, where, depth + 1)) is None:
+                    break
+            if problem is not None:
+                many = len(choices)
+                return problem if many == 1 else f"{where} fits none of the {many} kinds that are possible"
     if isinstance(allowed := schema.get("enum"), list) and not any(_same(value, each) for each in allowed):
         return f"{where} is none of the {len(allowed)} that are possible"
     if "const" in schema and not _same(value, schema["const"]):

@@ -168,7 +168,7 @@ class Task(Shape):
         drive(self._log, self._noting(ev.DISCOVERED, what, None))
 
     def attach(self, name: str, source: Source) -> Artifact:
-        """Keep a file with the task: a path, bytes, or an open binary file (from where it stands). It survives this machine's disk.
+        """Keep a file with the task: a path, bytes, or an open binary file (from where it stands). It is kept in the store.
 
         What is under that name already is replaced, or left as it is if it has the same content. A file that changes while
         it is read is `SourceChanged`. Stored once for the same content, and deleted with the task.
