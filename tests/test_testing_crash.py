@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -131,13 +131,14 @@ def test_a_program_that_catches_everything_writes_nothing_after_its_death(ways: 
 
     async def program() -> None:
         async with ways.task() as task:
-            for attempt in (
+            attempts: list[Callable[[], Any]] = [
                 lambda: task.step("pay", lambda: 1),
                 lambda: task.step("late", lambda: 1),
                 lambda: task.decide("late"),
                 lambda: task.conversation().append({"role": "user", "content": "late"}),
                 lambda: task.finish("late"),
-            ):
+            ]
+            for attempt in attempts:
                 try:
                     await attempt()
                 except BaseException as error:
@@ -227,7 +228,7 @@ def test_a_thread_of_the_program_writes_nothing_after_its_death() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a TaskGroup is of Python 3.11")
 def test_a_crash_inside_a_task_group_is_swallowed_too() -> None:
     async def program(store: holdfast.AsyncStore) -> None:
-        async with store.task("t") as task, asyncio.TaskGroup() as group:
+        async with store.task("t") as task, asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
             group.create_task(task.step("a", lambda: 1))
             group.create_task(task.step("b", lambda: 1))
 

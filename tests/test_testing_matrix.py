@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import testing_agents as agents
 from holdfast import NotSerializable, testing
 from holdfast.cli._app import app
+from holdfast.testing._judge import Evidence, judge
 
 AGENTS = Path(agents.__file__)
 BEFORE_IT_IS_RECORDED = "before step.completed pay"
@@ -103,11 +104,42 @@ def test_an_agent_that_cannot_be_compared_with_itself_is_an_error(agent: Any, pr
         testing.crash_matrix(agent)
 
 
-def test_a_point_that_is_not_come_to_is_no_success() -> None:
-    report = testing.MatrixReport("a", "sqlite", ["before b", "after b"], [], [], ["after b"])
-    assert not report.ok
-    assert report.kills == 1
-    assert "not tried, because it did not come to this again: after b" in str(report)
+def test_a_point_that_is_not_come_to_is_no_success(tmp_path: Path) -> None:
+    points = ["after task.claimed", "before step.completed rare"]
+    report = testing.crash_matrix(agents.changes_its_mind, input=str(tmp_path / "runs"), points=points)
+    assert (report.ok, report.kills, report.missed) == (False, 1, points[1:])
+    assert "not tried, because it did not come to this again: before step.completed rare" in str(report)
+
+
+def test_an_agent_that_hangs_when_it_is_resumed_is_found() -> None:
+    report = testing.crash_matrix(agents.hangs, points=["before step.completed look up"], timeout=5)
+    assert ["nothing after 5 s" in violation.what for violation in report.violations] == [True]
+
+
+def entered(step: str, mode: str = "", what: str = "entered") -> dict[str, Any]:
+    return {"what": what, "task": "matrix", "step": step, "mode": mode}
+
+
+FINISHED = {"what": "completed", "steps": [["matrix", "pay"]]}
+
+
+@pytest.mark.parametrize(
+    ("notes", "what"),
+    [
+        ([entered("pay"), entered("pay")], None),
+        ([entered("pay"), FINISHED, entered("send")], None),
+        ([entered("pay"), FINISHED, entered("pay")], "was run again after it had finished"),
+        ([entered("pay", "once")], None),
+        ([entered("pay", "once"), entered("pay", "once")], "its function was run 2 times"),
+        ([entered("pay", "check"), entered("pay", "check", "asked"), entered("pay", "check")], None),
+        ([entered("pay", "check"), entered("pay", "check")], "2 times, and its check not asked before"),
+    ],
+)
+def test_the_judge_knows_how_often_a_function_may_be_entered(notes: list[dict[str, Any]], what: str | None) -> None:
+    expected = Evidence("finished", None, [entered("pay", notes[0]["mode"])], {}, [])
+    found = [violation.what for violation in judge("here", Evidence("finished", None, notes, {}, []), expected)]
+    assert len(found) == (what is not None)
+    assert not found or found[0].endswith(what or "")
 
 
 def test_points_that_do_not_exist_are_refused() -> None:
@@ -141,7 +173,7 @@ def test_the_command_prints_the_report_and_its_exit_code_is_the_verdict() -> Non
         0,
         "crash matrix of matrix-claims on sqlite: killed at 1 of 1 points, 0 violations\n",
     )
-    bad = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:double_charge"])
+    bad = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:double_charge", "--points", "5"])
     assert bad.exit_code == 1
     assert "'charged order 7' happened 2 times, not 1" in bad.stdout
     failed = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:waits", "--answer", "payout=true"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,22 @@ def result_of_its_own(task: Task) -> bool:
 def other_arguments(task: Task) -> str:
     """Asks for a step with arguments that are others when it is resumed."""
     return task.step("pay", charge_with_key, 8 if task.resumed else 7)
+
+
+def changes_its_mind(task: Task) -> None:
+    """Does in its first two runs what it does not do later: where it was to be killed, it does not come to."""
+    runs = Path(task.input)
+    with runs.open("a") as file:
+        file.write("x")
+    if len(runs.read_text()) <= 2:
+        task.step("rare", look_up, 7)
+
+
+def hangs(task: Task) -> None:
+    """Goes on for ever when it is resumed."""
+    if task.resumed:
+        threading.Event().wait()
+    task.step("look up", look_up, 7)
 
 
 def fails(task: Task) -> None:

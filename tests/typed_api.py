@@ -163,6 +163,37 @@ async def fetch(page: int) -> str:
     return str(page)
 
 
+@holdfast.step(kind="model", price=(1.25, 10))
+def answer(question: str) -> Iterator[str]:
+    holdfast.current_step().use(input_tokens=3, output_tokens=4, cost=0.1, model="gpt-5")
+    yield question
+
+
+@holdfast.step
+async def answer_later(question: str) -> AsyncIterator[str]:
+    yield question
+
+
+def model_steps(store: Store) -> None:
+    with store.task("claims-42", budget=holdfast.Budget(tokens=100_000, cost=1.5)) as task:
+        assert_type(list(answer("why?")), list[str])
+        assert_type(list(task.step("answer", answer, "why?")), list[str])
+        assert_type(task.usage, holdfast.Usage)
+    assert_type(store.prompt("claims-42", "answer"), list[Any])
+    view = store.get_task("claims-42")
+    if view is not None:
+        assert_type(view.steps[0].usage, holdfast.Usage | None)
+        assert_type(view.steps[0].saw, list[holdfast.Saw])
+
+
+async def async_model_steps(store: AsyncStore) -> None:
+    async with store.task("claims-42") as task:
+        assert_type([chunk async for chunk in answer_later("why?")], list[str])
+        assert_type([chunk async for chunk in task.step("answer", answer_later, "why?")], list[str])
+        assert_type([chunk async for chunk in task.step("plain", answer, "why?")], list[str])
+    assert_type(await store.prompt("claims-42", "answer"), list[Any])
+
+
 def tasks(store: Store) -> None:
     with store.task("claims-42", goal="Draft the checklist", agent="claims", input={"claim": 7}) as task:
         assert_type(task, holdfast.Task)

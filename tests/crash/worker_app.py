@@ -1,8 +1,8 @@
 """Agents for the workers that are killed: they ask, wait for times, signals and children, and do things in every mode.
 
 The world that they act on is a file (`World`): each effect is one line with its task, its step and its mode, added at once. `main`
-(arguments: URL NOTES) is `holdfast worker` with these agents; `person` (the same arguments, and how many tasks there are) is
-whoever answers, signals, and settles what is in doubt, until all tasks have ended.
+(arguments: URL NOTES) is `holdfast worker` with these agents; `person` (the same arguments) is whoever answers, signals, and settles
+what is in doubt, until all tasks have ended. Both begin when their standard input is closed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import holdfast
 from holdfast import AsyncTask, Store, Task
+from holdfast.cli._app import app
 from holdfast.errors import AlreadyAnswered, Held, NotFound, TaskEnded
 
 from .agent30 import World
@@ -167,6 +168,7 @@ def _serve(store: Store, id: str) -> None:
 
 def person() -> None:
     url, notes = sys.argv[1:]
+    sys.stdin.read()
     outside = World(Path(notes))
     with holdfast.open(url, durability="process") as store:
         while attend(store, outside):
@@ -177,7 +179,6 @@ def main() -> None:
     """`holdfast worker`, with these agents."""
     url, notes = sys.argv[1:]
     os.environ[WORLD] = notes
-    from holdfast.cli import main as command
-
     sys.argv = ["holdfast", "worker", __name__, url, "--poll", "0.1"]
-    command()
+    sys.stdin.read()  # until it is let go
+    app()

@@ -77,7 +77,7 @@ def ask(
 def _asked(session: Session, asked: ev.Asked, returns: Any) -> Script[Wait]:
     """A question as it is recorded, with its answer if there is one that fits. Recorded now, if it is not."""
     while True:
-        known = yield from _look(session, asked.wait)
+        known = yield from _look(session, ASK, asked.name, asked.wait)
         if known is not None and (session.opened_ended or known.how == "timeout"):
             return known
         if known is not None and known.how is not None:
@@ -113,7 +113,7 @@ def wait_for(session: Session, name: str, returns: Any, timeout: float | timedel
     number = session.count(place.scope, what)
     wait = f"{SIGNAL} {numbered(place.scope, name)}#{number}"
     try:
-        known = yield from _look(session, wait)
+        known = yield from _look(session, SIGNAL, name, wait)
         if known is not None and known.how is not None:
             return _outcome(session, name, known, returns)
         session.check()
@@ -148,11 +148,11 @@ def sleep(session: Session, until: float | datetime | None, length: float | time
     number = session.count(place.scope, TIMER)
     wait = f"{TIMER} {place.scope}#{number}"
     try:
-        known = yield from _look(session, wait)
+        known = yield from _look(session, TIMER, "", wait)
         if known is None:
             at = session.now() + (length or 0.0) if at is None else at
             if at > session.now():
-                session.check()
+                session.check("new wait", "a time")
                 yield from _begin(session, ev.Asked(wait, TIMER, until=at), None)
                 known = session.state.waits.all[wait]
         if known is not None and known.how is None and not session.opened_ended:
@@ -169,10 +169,10 @@ def _until(session: Session, timeout: float | timedelta | None) -> float | None:
     return None if timeout is None else session.now() + seconds(timeout, "timeout")
 
 
-def _look(session: Session, wait: str) -> Script[Wait | None]:
+def _look(session: Session, kind: str, name: str, wait: str) -> Script[Wait | None]:
     """What is recorded of a wait. What others have said meanwhile is read first, if it is not over yet."""
     if session.replaying is not None:
-        return session.replaying.wait(wait)
+        return session.replaying.wait(kind, name, wait)
     known = session.state.waits.all.get(wait)
     if (known is None or known.how is None) and not session.opened_ended:
         yield Do(session.catch_up)

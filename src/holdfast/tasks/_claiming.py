@@ -208,7 +208,8 @@ def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -
     changes: list[tuple[str, ev.Event]] = [(ev.CLAIMED, claimed)]
     if wanted.budget is not None and wanted.budget != state.budget:
         changes.append((ev.BUDGETED, ev.Budgeted(wanted.budget)))
-    fields = _running(state, holder, head.now + wanted.lease)
+    label = label_of(state, doubt=False, crashes=state.crashes + state.counts_as_crash(claimed))
+    fields = Fields("running", label, holder, head.now + wanted.lease)
     answer = yield from append_events(
         state.key,
         [ev.new_event(*change) for change in changes],
@@ -221,10 +222,6 @@ def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -
     )
     for version, (name, event) in enumerate(changes, answer.first):
         state.apply(state.key, version, stamp.at, name, event)
-
-
-def _running(state: State, holder: str, due_at: float) -> Fields:
-    return Fields("running", label_of(state, doubt=False), holder, due_at)
 
 
 def _compare(state: State, wanted: Wanted) -> None:

@@ -258,7 +258,7 @@ class StepEvent(Event, frozen=True, omit_defaults=True):
     total: float | None = None
     cursor: msgspec.Raw = msgspec.Raw(b"null")
     usage: Usage | None = None
-    saw: list[Seen] = []
+    saw: tuple[Seen, ...] = ()
     blob: Blob | None = None
     result: msgspec.Raw = msgspec.Raw(b"")
 

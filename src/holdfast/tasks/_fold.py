@@ -169,19 +169,22 @@ class State:
                 step.state = "retrying"
         self._trailing.clear()
         if self.holder is not None and not event.stolen:
-            self._died()
+            counts = self.counts_as_crash(event)
+            self.crashes, self._spared = self.crashes + counts, 0 if counts else self._spared + 1
         self.waits.children.clear()
         self.runs += 1
         self.status, self.holder = "running", event.holder
         self.error, self.unasked, self.drift = None, [], []
 
-    def _died(self) -> None:
-        """A run was killed. If it was busy with a child, that one counts for itself and may have got further: not each counts."""
+    def counts_as_crash(self, claim: ev.Claimed) -> bool:
+        """Whether a claim says that a run was killed, and that counts.
+
+        If it was busy with a child, that one counts for itself and may have got further: so not every death counts.
+        """
+        if self.holder is None or claim.stolen:
+            return False
         in_child = any(s.kind == CHILD and s.state == "started" and s.run == self.runs for s in self.steps.values())
-        self._spared = self._spared + 1 if in_child else SPARED
-        if self._spared >= SPARED:
-            self._spared = 0
-            self.crashes += 1
+        return not in_child or self._spared + 1 >= SPARED
 
     def _planned(self, _key: StreamKey, _version: int, _at: float, event: ev.Planned) -> None:
         self.plan = self.plans[event.id] = event.items

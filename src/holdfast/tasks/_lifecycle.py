@@ -79,7 +79,9 @@ def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, re
     # What a list shows: whether others are in doubt still. At the version of the head whose lease this repeats.
     doubt = any(step.in_doubt(run) for step in state.steps.values() if step is not found)
     fields = msgspec.structs.replace(head.fields, label=label_of(state, doubt))
-    if state.agent is not None and head.fields.owner is None and not doubt:
+    # What has a check settles itself when it runs; only others that have none must be settled first.
+    blocked = any(step.in_doubt(run) and step.mode == "once" for step in state.steps.values() if step is not found)
+    if state.agent is not None and head.fields.owner is None and not blocked:
         fields = msgspec.structs.replace(fields, status="open", due_at=head.now)  # a worker may go on
     yield from append_events(
         key, [settled], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True

@@ -273,9 +273,9 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
     crashes: int = 0
 
 
-def label_of(state: State, doubt: bool) -> bytes:
+def label_of(state: State, doubt: bool, crashes: int | None = None) -> bytes:
     goal = None if state.goal is None else state.goal[:200]
-    return msgspec.json.encode(Label(goal, state.agent, doubt, state.crashes))
+    return msgspec.json.encode(Label(goal, state.agent, doubt, state.crashes if crashes is None else crashes))
 
 
 def listed(tenant: str, status: str | None, after: str) -> Operation[tuple[list[TaskInfo], str]]:

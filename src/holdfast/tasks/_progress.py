@@ -134,7 +134,7 @@ class StepRun:
         if meter is None:
             return event
         used = None if meter.used == Usage() else meter.used
-        saw = [] if self.sight is None else self.sight.parts()
+        saw = () if self.sight is None else tuple(self.sight.parts())
         return msgspec.structs.replace(event, usage=used, saw=saw, model=event.model or meter.model)
 
     def cut_off(self) -> Change | None:

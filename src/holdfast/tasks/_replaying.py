@@ -155,14 +155,12 @@ class Replaying:
     def _children(self) -> list[str]:
         return self.recording.suspended_on.children if self.status == SUSPENDED else []
 
-    def wait(self, id: str) -> Wait | None:
+    def wait(self, kind: str, name: str, id: str) -> Wait | None:
         """A recorded wait that is over; or None for a time that may have been over before it was waited for."""
         known = self.recording.waits.all.get(id)
-        kind = id.partition(" ")[0]
         if known is None:
             if kind == TIMER:
                 return None
-            name = id.split(" ", 1)[1].rpartition(" ")[0] if kind == ASK else id.rpartition("#")[0].partition("/")[2]
             self._new_wait(kind, name)
         self._waited.add(id)
         if known.how is None:
@@ -285,7 +283,7 @@ class Replaying:
         if self.status != FINISHED:
             return None
         for name, wait in recording.waits.all.items():
-            if wait.how is not None and name not in self._waited and name.startswith((f"{SIGNAL} /", f"{TIMER} #")):
+            if wait.how is not None and name not in self._waited and _is_outside(name, wait):
                 return f"signal {wait.event.name!r}" if wait.event.name else "a time"
         if recording.runs == 1:  # else one that was cut off may have noted what later ones had no reason to
             for note, (kind, version) in recording.notes.items():
@@ -304,6 +302,11 @@ class Replaying:
 
 _CLOSED: Final = (FINISHED, FAILED, SUSPENDED)
 """A run that has ended so has asked for nothing more. Of any other, nobody knows what it was about to do."""
+
+
+def _is_outside(id: str, wait: Wait) -> bool:
+    """Whether it was waited for outside of steps. Of a question, nobody knows."""
+    return "/" not in id if wait.event.kind == SIGNAL else id.startswith(f"{TIMER} #")
 
 
 def _step(path: str, args: str) -> str:

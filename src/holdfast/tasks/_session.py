@@ -117,10 +117,10 @@ class Session:
     replaying: Replaying | None = None
     """Set while a program is run against what is recorded: nothing is done or written then."""
 
-    def check(self) -> None:
-        """Raise why this holder can write no more, if so."""
+    def check(self, what: str = "write", asked: str = "to write") -> None:
+        """Raise why this holder can write no more, if so. A replay tells what would have been written."""
         if self.replaying is not None:
-            self.replaying.new("", "write", "to write")
+            self.replaying.new("", what, asked)
         if self._forks != process.forks:
             raise LeaseLost(str(self.key), owner=self.holder)  # a fork: the parent holds it
         if self.over is not None:

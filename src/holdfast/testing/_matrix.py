@@ -300,8 +300,8 @@ def _target(agent: str | Callable[..., Any]) -> dict[str, str]:
             raise ValueError(f"there is no file {file!r}")
         return {"file": str(Path(file).resolve()), "module": "", "name": name}
     fn = getattr(agent, "fn", agent)
-    module, name, code = (getattr(fn, part, None) for part in ("__module__", "__qualname__", "__code__"))
-    if code is None or "<" in str(name) or not Path(code.co_filename).is_file():
+    module, path, code = (getattr(fn, part, None) for part in ("__module__", "__qualname__", "__code__"))
+    if code is None or "<" in str(path) or not Path(code.co_filename).is_file():
         raise TypeError("another process has to find the agent: define it at the top level of a module, in a file")
     file = str(Path(code.co_filename).resolve())
-    return {"file": file, "module": "" if module == "__main__" else str(module), "name": str(name)}
+    return {"file": file, "module": "" if module == "__main__" else str(module), "name": str(path)}
