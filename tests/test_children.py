@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -75,14 +74,14 @@ def as_agent(ways: Ways, work: Any) -> Callable[[Any], Any]:
     return now
 
 
-def run(ways: Ways, agent: str, id: str, **options: Any) -> Any:
+def run(ways: Ways, agent: str, task: str, **options: Any) -> Any:
     if ways.asynchronous:
-        return asyncio.run(ways.store.aio.run(agent, id, **options))
-    return ways.store.run(agent, id, **options)
+        return asyncio.run(ways.store.aio.run(agent, task, **options))
+    return ways.store.run(agent, task, **options)
 
 
 def statuses(ways: Ways, *ids: str) -> list[str]:
-    return [view(ways, id).status for id in ids]
+    return [view(ways, each).status for each in ids]
 
 
 def ran(found: Sequence[Any]) -> list[tuple[str, str]]:
@@ -97,7 +96,7 @@ async def answered(task: Any) -> Any:
 
 def having(*ids: str, agent: str = "kid") -> Any:
     async def work(task: Any) -> Any:
-        return [await task.child(agent, id) for id in ids]
+        return [await task.child(agent, each) for each in ids]
 
     return work
 
@@ -386,8 +385,8 @@ def test_while_a_child_waits_its_parent_waits_and_a_worker_goes_on_with_both(way
         run(ways, "parent", "t")
     assert caught.value.waits == ("child 'k'",)
     assert statuses(ways, "t", "k") == ["suspended", "suspended"]
-    assert [view(ways, id).owner for id in ("t", "k")] == [None, None]
-    assert [view(ways, id).due_at for id in ("t", "k")] == [None, None]
+    assert [view(ways, each).owner for each in ("t", "k")] == [None, None]
+    assert [view(ways, each).due_at for each in ("t", "k")] == [None, None]
     assert view(ways).waits_for == ["child 'k'"]
     assert ways.store.recover() == []
     ways.store.answer("k", "q", "yes")
@@ -407,7 +406,7 @@ def test_a_grandchild_that_waits_is_waited_for_by_all_above_it(ways: Ways) -> No
     with pytest.raises(Suspended):
         run(ways, "parent", "t")
     assert statuses(ways, "t", "m", "leaf") == ["suspended"] * 3
-    assert [view(ways, id).parent for id in ("t", "m", "leaf")] == [None, "t", "m"]
+    assert [view(ways, each).parent for each in ("t", "m", "leaf")] == [None, "t", "m"]
     ways.store.answer("leaf", "q", "yes")
     assert ran(ways.store.recover()) == [("leaf", "finished"), ("m", "finished"), ("t", "finished")]
     assert view(ways).result == [["m", "leaf: yes"]]
@@ -508,7 +507,7 @@ def test_several_children_that_wait_are_all_begun_in_a_map(store: Store) -> None
 
     @holdfast.agent("parent")
     def parent(task: Any) -> Any:
-        return task.map("each", lambda id: task.child("kid", id), ["a", "b"], key=str)
+        return task.map("each", lambda each: task.child("kid", each), ["a", "b"], key=str)
 
     with pytest.raises(Suspended) as caught:
         store.run("parent", "t")
@@ -544,17 +543,14 @@ import os, signal, sys, holdfast
 def kid(task):
     if task.input == "ask":
         return task.ask("q", "Which?")
-    task.step("work", lambda: None)
+    task.step("work", lambda what: None, "again")
     if task.input == "die in the child":
         os.kill(os.getpid(), signal.SIGKILL)
     return "done"
 
 @holdfast.agent("parent")
 def parent(task):
-    try:
-        return task.child("kid", "k", input=task.input)
-    finally:
-        pass
+    return task.child("kid", "k", input=task.input)
 
 what = sys.argv[2]
 if what == "die before the parent knows":
@@ -586,7 +582,7 @@ def test_a_parent_that_was_killed_with_its_child_goes_on_with_it(durable_url: st
 
     @holdfast.agent("kid")
     def kid(task: Any) -> Any:
-        task.step("work", worked.append, "again")
+        task.step("work", lambda what: worked.append(what), "again")
         return "done"
 
     holdfast.agent("parent")(lambda task: task.child("kid", "k", input=task.input))
@@ -672,7 +668,7 @@ class Refusing(MemoryBackend):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_cancelling_again_finishes_what_was_cut_off(asynchronous: bool) -> None:
     backend = Refusing()
-    with holdfast.open(backend, settle_seconds=0.0) if False else holdfast.open(backend) as store:
+    with holdfast.open(backend) as store:
         ways = Ways(store, asynchronous=asynchronous)
         family(ways)
         for stream in ("m", "leaf"):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ from holdfast._worker import FULL_LOOK, PAGE, PATIENCE, SKEW, _Look
 from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks._agents import registered
 from holdfast.tasks._shape import CRASHES
-from workers import PATIENCE_SECONDS, Beside, Watched, working
+from workers import PATIENCE_SECONDS, Reports, Watched, working
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +76,7 @@ def test_only_what_is_due_is_run(store: Store) -> None:
         pass
     assert outcomes(store) == [("now", "finished")]
     assert seen(store, "now").result == "DONE"
-    assert [seen(store, id).status for id in ("later", "left open")] == ["open", "open"]
+    assert [seen(store, name).status for name in ("later", "left open")] == ["open", "open"]
     assert store.recover() == []
 
 
@@ -179,17 +176,11 @@ def test_a_failed_task_that_is_submitted_again_has_all_its_attempts_again(
 def test_failures_count_only_while_a_task_gets_no_further(store: Store, clock: testing.FakeClock) -> None:
     @holdfast.agent("slow", attempts=2)
     def slow(task: Task) -> str:
-        for number in range(6):
-            if (
-                task.step(
-                    f"step {number}",
-                    lambda: task.resumed,
-                )
-                is None
-            ):
-                raise AssertionError
-            if len([step for step in task.view().steps if step.status == "completed"]) > task.view().runs:
-                raise ConnectionError
+        for number in range(5):
+            ran: list[int] = []
+            task.step(f"step {number}", ran.append, number)
+            if ran:
+                raise ConnectionError  # after each step that is new
         return "done"
 
     store.submit("slow", "t")
@@ -213,8 +204,7 @@ def test_an_agent_that_ends_the_program_ends_its_run(store: Store) -> None:
     store.submit("leaving", "a")
     store.submit("leaving too", "b")
     with working(store) as worker:
-        for id in ("a", "b"):
-            worker.reports.wait_until(lambda all, id=id: [r for r in all if r.id == id and r.error == "SystemExit"])
+        worker.reports.wait_until(lambda said: {ran.id for ran in said if ran.error == "SystemExit"} == {"a", "b"})
         store.submit("simple", "c")
         worker.reports.wait_for("c", "finished")
 
@@ -318,7 +308,7 @@ def test_progress_that_is_saved_again_is_none(store: Store) -> None:
         task.step("collect", collect)
 
     store.submit("pages", "t")
-    for _ in range(CRASHES + 1):
+    for _ in range(CRASHES):
         die(store, at=1)
     assert outcomes(store) == [("t", "stuck")]
 
@@ -362,12 +352,12 @@ def test_a_child_that_kills_is_given_up_and_so_is_its_parent(store: Store) -> No
 
 
 def suspects(store: Store, *ids: str) -> None:
-    """Tasks whose runs have died twice, and that live from now on, alone or not: `entered` and `may_end` tell."""
-    for id in ids:
-        store.submit("suspect", id)
+    """Tasks whose runs have died twice; from now on they live."""
+    for name in ids:
+        store.submit("suspect", name)
         for _ in range(2):
             with testing.crash(before="deadly"):
-                store.run("suspect", id)
+                store.run("suspect", name)
 
 
 class Meeting:
@@ -417,10 +407,9 @@ def test_a_task_that_may_kill_the_process_is_run_alone(store: Store, meeting: Me
         meeting.wait_for("b")
         store.submit("busy", "b2")
         meeting.wait_for("b", "b2")  # looked for meanwhile, and the suspects were left
-        assert {ran.id for ran in worker.reports.all} <= {"b", "b2", "s1", "s2"}
         meeting.may_go.set()
-        for id in ("b", "b2", "s1", "s2"):
-            worker.reports.wait_for(id, "finished")
+        for name in ("b", "b2", "s1", "s2"):
+            worker.reports.wait_for(name, "finished")
     assert meeting.met == {frozenset(("b", "b2"))}
 
 
@@ -430,7 +419,7 @@ def test_a_suspect_does_not_wait_for_ever(store: Store, meeting: Meeting, clock:
     suspects(store, "s")
     clock.advance(31)  # the lease of the dead run is over: it has been due since
     with working(store, concurrency=4) as worker:
-        worker.reports.wait_until(lambda all: any(ran.id in "bs" for ran in all))
+        worker.reports.wait_until(lambda said: any(ran.id in "bs" for ran in said))
         if worker.reports.all[0].id == "b":
             meeting.wait_for("b")
             assert not [ran for ran in worker.reports.all if ran.id == "s"]
@@ -438,3 +427,407 @@ def test_a_suspect_does_not_wait_for_ever(store: Store, meeting: Meeting, clock:
         worker.reports.wait_for("s", "finished")
         meeting.may_go.set()
         worker.reports.wait_for("b", "finished")
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A place inside an agent at which a test can wait for it, and hold it."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        self.passed = 0
+
+    def go_through(self) -> int:
+        self.passed += 1
+        self.reached.set()
+        assert self.open.wait(PATIENCE_SECONDS)
+        return self.passed
+
+    async def go_through_async(self) -> int:
+        return await asyncio.to_thread(self.go_through)
+
+    def wait(self) -> None:
+        assert self.reached.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+def two_steps(gate: Gate, asynchronous: bool) -> list[str]:
+    """An agent that is held in its first step; who ran its second one."""
+    second: list[str] = []
+    if asynchronous:
+
+        @holdfast.agent("two")
+        async def two_async(task: AsyncTask) -> str:
+            await task.step("first", gate.go_through_async)
+            return str(await task.step("second", second.append, "ran"))
+
+    else:
+
+        @holdfast.agent("two")
+        def two(task: Task) -> str:
+            task.step("first", gate.go_through)
+            return str(task.step("second", second.append, "ran"))
+
+    return second
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_worker_that_is_stopped_ends_at_the_next_step_and_another_goes_on(
+    store: Store, gate: Gate, asynchronous: bool
+) -> None:
+    second = two_steps(gate, asynchronous)
+    store.submit("two", "t")
+    with working(store) as first:
+        gate.wait()
+        first.worker.stop()
+        store.submit("two", "not begun")
+        gate.open.set()
+        assert first.ended() == []
+    view = seen(store)
+    assert (view.status, view.owner, second) == ("open", None, [])
+    assert view.due_at is not None
+    assert view.crashes == 0
+    assert seen(store, "not begun").runs == 0
+    assert first.reports.all[-1].status == "open"
+    with working(store) as other:
+        other.reports.wait_for("t", "finished")
+        other.reports.wait_for("not begun", "finished")
+    assert gate.passed == 2, "a finished step was run again"
+
+
+@pytest.mark.parametrize("mode", [{"once": True}, {"check": lambda: None}])
+def test_a_step_that_must_not_be_done_twice_is_not_stopped_in_the_middle(
+    store: Store, gate: Gate, mode: dict[str, Any]
+) -> None:
+    @holdfast.step(**mode)
+    def pay() -> list[Any]:
+        task = holdfast.current_task()
+        assert isinstance(task, Task)
+        return [task.step("hold", gate.go_through), task.step("book", str, "booked")]
+
+    @holdfast.agent("paying")
+    def paying(task: Task) -> Any:
+        pay()
+        return task.step("after", str)
+
+    store.submit("paying", "t")
+    with working(store) as worker:
+        gate.wait()
+        worker.worker.stop()
+        gate.open.set()
+        assert worker.ended() == []
+    view = seen(store)
+    assert (view.status, view.in_doubt) == ("open", [])
+    assert {step.path: step.status for step in view.steps}["pay"] == "completed"
+    assert "after" not in [step.path for step in view.steps]
+
+
+def test_children_stop_with_their_parent(store: Store, gate: Gate) -> None:
+    two_steps(gate, asynchronous=False)
+
+    @holdfast.agent("parent")
+    def parent(task: Task) -> Any:
+        return task.child("two", "c")
+
+    store.submit("parent", "p")
+    with working(store) as worker:
+        gate.wait()
+        worker.worker.stop()
+        gate.open.set()
+        assert worker.ended() == []
+    assert [(seen(store, name).status, seen(store, name).owner) for name in ("p", "c")] == [("open", None)] * 2
+    assert "second" not in [step.path for step in seen(store, "c").steps]
+    store.recover()
+    assert [seen(store, name).status for name in ("p", "c")] == ["finished"] * 2
+
+
+def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(store: Store, gate: Gate) -> None:
+    def collect() -> None:
+        holdfast.current_step().save({"page": 7}, done=7, total=9)
+        gate.go_through()
+
+    @holdfast.agent("long")
+    def long(task: Task) -> None:
+        task.step("collect", collect)
+
+    store.submit("long", "t")
+    with working(store, grace=0) as worker:
+        gate.wait()
+        assert worker.end() == ["t"]
+        [step] = seen(store).steps
+        assert step.progress is not None
+        assert (step.progress.cursor, step.progress.done) == ({"page": 7}, 7)
+        gate.open.set()
+        worker.reports.wait_for("t", "finished")
+
+
+def test_a_worker_may_be_stopped_by_a_signal_handler(store: Store) -> None:
+    """Also while the thread that runs it is inside the worker's own code: a lock there would be waited for for ever."""
+    simple()
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        for number in range(20):
+            worker = holdfast.Worker(store, poll=0.01)
+            signal.signal(signal.SIGALRM, lambda *_: worker.stop())
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + number / 1000)
+            assert worker.run() == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- reports ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_reports_what_becomes_of_each_run(store: Store) -> None:
+    @holdfast.agent("asking")
+    def asking(task: Task) -> Any:
+        return task.ask("payout", "May it be paid?", returns=bool)
+
+    store.submit("asking", "t")
+    with working(store) as worker:
+        ran = worker.reports.wait_for("t", "suspended")
+        assert (ran.agent, ran.error, ran.waits_for) == ("asking", None, ("the answer to 'payout'",))
+        store.answer("t", "payout", True)
+        worker.reports.wait_for("t", "finished")
+    assert [ran.status for ran in worker.reports.all] == ["running", "suspended", "running", "finished"]
+    assert [ran.seconds > 0 for ran in worker.reports.all] == [False, True, False, True]
+
+
+def test_a_report_that_cannot_be_made_does_not_end_the_worker(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    simple()
+    ended = threading.Event()
+
+    def report(ran: holdfast.Ran) -> None:
+        if ran.status == "finished":
+            ended.set()
+        raise RuntimeError("nobody listens")
+
+    for name in ("a", "b"):
+        store.submit("simple", name)
+        with working(store, report=report):
+            assert ended.wait(PATIENCE_SECONDS)
+        ended.clear()
+        assert seen(store, name).status == "finished"
+    assert "a report could not be made (RuntimeError)" in caplog.text
+
+
+# -- several at once -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_as_many_tasks_are_run_at_once_as_was_said(store: Store, asynchronous: bool) -> None:
+    inside: list[str] = []
+    barrier, most = threading.Barrier(3), []
+
+    def meet(name: str) -> None:
+        inside.append(name)
+        most.append(len(inside))
+        barrier.wait(PATIENCE_SECONDS)  # if there were fewer at once, nobody would get through
+        inside.remove(name)
+
+    if asynchronous:
+
+        @holdfast.agent("meeting")
+        async def meeting_async(task: AsyncTask) -> None:
+            await asyncio.to_thread(meet, task.id)
+
+    else:
+
+        @holdfast.agent("meeting")
+        def meeting(task: Task) -> None:
+            meet(task.id)
+
+    for number in range(6):
+        store.submit("meeting", f"t{number}")
+    with working(store, concurrency=3) as worker:
+        for number in range(6):
+            worker.reports.wait_for(f"t{number}", "finished")
+    assert max(most) == 3
+
+
+def test_two_workers_never_run_one_task_at_the_same_time(durable_url: str) -> None:
+    inside: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
+    lock, wrong = threading.Lock(), []
+
+    def work(name: str) -> None:
+        with lock:
+            runs[name] += 1
+
+    @holdfast.agent("exclusive")
+    def exclusive(task: Task) -> None:
+        with lock:
+            inside[task.id] += 1
+            if inside[task.id] > 1:
+                wrong.append(task.id)
+        try:
+            for number in range(3):
+                task.step(f"step {number}", work, f"{task.id} {number}")
+            task.wait_for("go")
+        finally:
+            with lock:
+                inside[task.id] -= 1
+
+    names = [f"t{number}" for number in range(40)]
+    with holdfast.open(durable_url, durability="process") as one, holdfast.open(durable_url) as two:
+        for name in names:
+            one.submit("exclusive", name)
+        reports = Reports()
+        with working(one, concurrency=8, report=reports), working(two, concurrency=8, report=reports):
+            for name in names:
+                two.signal(name, "go")  # perhaps while it runs
+            for name in names:
+                reports.wait_for(name, "finished")
+        assert {seen(one, name).status for name in names} == {"finished"}
+    assert wrong == []
+    assert set(runs.values()) == {1}
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------------
+
+
+def looked(watched: Watched, look: Callable[[], object]) -> Counter[str]:
+    """What one look asks of the engine."""
+    watched.counts.clear()
+    look()
+    return Counter(watched.counts)
+
+
+def test_a_worker_goes_on_when_the_engine_comes_back(
+    watched: Watched, watched_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    simple()
+    watched_store.submit("simple", "t")
+    watched.away = True
+    with working(watched_store) as worker:
+        while watched.counts["refused"] < 5:
+            worker.reports.wait_until(lambda said: watched.counts["refused"] >= 0)
+        watched.away = False
+        worker.reports.wait_for("t", "finished")
+    said = [record for record in caplog.records if "could not be looked for (Unavailable)" in record.message]
+    assert len(said) == 1, "it is said once, not with each look"
+
+
+def test_a_worker_of_a_closed_store_ends(watched_store: Store) -> None:
+    simple()
+    watched_store.close()
+    with pytest.raises(holdfast.Closed):
+        holdfast.Worker(watched_store).run()
+
+
+def test_a_task_that_cannot_be_read_does_not_keep_others_from_being_run(
+    watched: Watched, watched_store: Store, clock: testing.FakeClock
+) -> None:
+    simple()
+    for name in ("damaged", "strange", "good"):
+        watched_store.submit("simple", name)
+    watched.damaged, watched.strange = "damaged", "strange"
+    ran = {ran.id: ran.error for ran in watched_store.recover()}
+    assert ran == {"damaged": "CorruptRecord", "good": None}
+    with working(watched_store) as worker:
+        for number in range(3):
+            watched_store.submit("simple", f"good {number}")
+            worker.reports.wait_for(f"good {number}", "finished")
+        assert sum(ran.id == "damaged" for ran in worker.reports.all) == 1, "it is tried again and again"
+        watched.damaged = watched.strange = ""
+        clock.advance(FULL_LOOK + 1)
+        worker.reports.wait_for("damaged", "finished")
+        worker.reports.wait_for("strange", "finished")
+
+
+MANY = 10_000
+
+
+@pytest.mark.parametrize("what", ["of others", "expired"])
+def test_what_is_due_and_not_ours_is_not_read_with_each_look(
+    watched: Watched, watched_store: Store, clock: testing.FakeClock, what: str
+) -> None:
+    simple()
+    for number in range(MANY):
+        if what == "of others":
+            watched_store.submit("of others", f"theirs {number}")
+        else:
+            with watched_store.task(f"ended {number}", agent="simple", ttl=1) as task:
+                task.finish(None)
+    clock.advance(SKEW + 2)
+    look = _Look(holdfast.Worker(watched_store))
+    first = looked(watched, lambda: look.candidates(4))
+    assert (first["listed"], first["read"]) == (MANY, 0)
+    for _ in range(5):
+        again = looked(watched, lambda: look.candidates(4))
+        assert (again["due"], again["listed"], again["read"]) == (1, 0, 0)
+        clock.advance(1)
+    watched_store.submit("simple", "ours")
+    found: list[Any] = []
+    late = looked(watched, lambda: found.extend(look.candidates(4)))
+    assert [head.stream.id for head in found] == ["ours"]
+    assert late["listed"] == 1
+    clock.advance(FULL_LOOK)
+    assert looked(watched, lambda: look.candidates(4))["listed"] > MANY
+
+
+def test_what_others_leave_due_does_not_starve_ours(watched_store: Store, clock: testing.FakeClock) -> None:
+    simple()
+    for number in range(5 * PAGE):
+        watched_store.submit("of others", f"a {number}")
+    watched_store.submit("simple", "z")
+    assert outcomes(watched_store) == [("z", "finished")]
+    clock.advance(SKEW + 1)
+    worker = holdfast.Worker(watched_store)
+    assert worker.run_due(None) == []
+    watched_store.submit("simple", "z2")
+    assert [ran.id for ran in worker.run_due(None)] == ["z2"]
+
+
+def test_what_becomes_due_behind_the_place_where_a_look_begins_is_found(
+    watched_store: Store, clock: testing.FakeClock
+) -> None:
+    simple()
+    long_ago = clock.now()
+    watched_store.submit("simple", "late", at=long_ago + 1)
+    watched_store.submit("simple", "very late", at=long_ago)
+    watched_store.submit("of others", "theirs")
+    hidden = {"late", "very late"}
+    worker = holdfast.Worker(watched_store)
+    due, look = worker.due, _Look(worker)
+    worker.due = lambda *args: [head for head in due(*args) if head.stream.id not in hidden]  # type: ignore[method-assign]
+    clock.advance(SKEW + 0.5)
+    assert look.candidates(4) == []
+    hidden.remove("late")  # its append took so long
+    assert [head.stream.id for head in look.candidates(4)] == ["late"]
+    hidden.remove("very late")
+    clock.advance(FULL_LOOK)
+    assert {head.stream.id for head in look.candidates(4)} == {"late", "very late"}
+
+
+def test_ten_thousand_suspended_tasks_cost_a_worker_nothing(watched: Watched, watched_store: Store) -> None:
+    @holdfast.agent("asking")
+    def asking(task: Task) -> Any:
+        return task.ask("payout", "May it be paid?", returns=bool)
+
+    for number in range(MANY):
+        with pytest.raises(holdfast.Suspended):
+            watched_store.run("asking", f"t{number}")
+    threads = threading.active_count()
+    simple()
+    with working(watched_store) as worker:
+        watched_store.submit("simple", "other")
+        worker.reports.wait_for("other", "finished")
+    assert {ran.id for ran in worker.reports.all} == {"other"}
+    look = _Look(worker.worker)
+    cost = looked(watched, lambda: look.candidates(4))
+    assert cost == {"due": 1, "heads": 1}, "a look asks what is due and what has died, and neither lists any of them"
+    assert threading.active_count() <= threads
+    assert watched_store._log.heartbeat._beats == {}
+    heads = list(watched_store.tasks(status="suspended"))
+    assert len(heads) == MANY
+    assert {(info.owner, info.lease_until, info.due_at) for info in heads} == {(None, None, None)}

@@ -33,7 +33,7 @@ class Reports:
 
     def wait_for(self, id: str, status: str, times: int = 1) -> Ran:
         """The report that this task has come to this status; if it begins, that it was begun."""
-        self.wait_until(lambda all: sum((ran.id, ran.status) == (id, status) for ran in all) >= times)
+        self.wait_until(lambda said: sum((ran.id, ran.status) == (id, status) for ran in said) >= times)
         return next(ran for ran in reversed(self.all) if (ran.id, ran.status) == (id, status))
 
 

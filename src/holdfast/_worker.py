@@ -161,13 +161,13 @@ class Worker:
         ran: list[Ran] = []
         try:
             while limit is None or len(ran) < limit:
-                done = None
+                done, told = None, len(self._look.told)
                 for head in self._look.candidates(1):
                     done = self._do(_Run(info_of(head), registered[info_of(head).agent or ""]), here=True)
                     if done is not None:
                         ran.append(done)
                         break
-                if done is None:
+                if done is None and len(self._look.told) == told:  # a parent that was told is due by now
                     break
         finally:
             self._loop.stop()
@@ -337,6 +337,8 @@ class _Look:
         self._worker = worker
         self._after: Cursor | None = None
         self._full_at = self._dead_at = 0.0
+        self.told: set[StreamKey] = set()
+        """Children that had ended, and of which their parents were told."""
 
     def candidates(self, free: int) -> list[Head]:
         """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
@@ -347,8 +349,9 @@ class _Look:
             self._after, self._full_at = None, clock + FULL_LOOK
         found: list[Head] = []
         if clock >= self._dead_at:
-            self._dead_at = clock + DEAD_LOOK
             found += [head for head in self._worker.abandoned() if self._is_ours(head) and self._is_free(head)]
+            if not found:  # else there may be more than can be begun now
+                self._dead_at = clock + DEAD_LOOK
         after, all_others = self._after, True
         while len(found) < free * 4 and (page := self._worker.due(now, after)):
             for head in page:
@@ -368,6 +371,7 @@ class _Look:
         if head.fields.status in ENDED:
             if head.fields.due_at is not None:
                 self._worker.tell_parent(head)
+                self.told.add(head.stream)
             return False
         try:
             return info_of(head).agent in registered
