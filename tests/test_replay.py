@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -341,7 +342,7 @@ def test_plans_are_given_back_and_every_item_is_asked_for_again(ways: Ways) -> N
     def program(changed: str = "") -> Body:
         async def body(task: Any) -> list[Any]:
             await task.make_plan(live(lambda goal: ["a", "b", "c"]), "goal")
-            done = []
+            done = list(task.plan)
             for item in task.remaining():
                 text = item + (changed if item == "d" else "")
                 done.append(await task.step(item, live(lambda text: text.upper()), text))
@@ -351,9 +352,10 @@ def test_plans_are_given_back_and_every_item_is_asked_for_again(ways: Ways) -> N
 
         return body
 
-    assert record(ways, program()) == ["A", "B", "D", "E"]
+    expected = ["a", "b", "c", "A", "B", "D", "E"]
+    assert record(ways, program()) == expected
     found = replay(ways, program())
-    assert (found.ok, found.result, found.steps) == (True, ["A", "B", "D", "E"], ["a", "b", "d", "e"])
+    assert (found.ok, found.result, found.steps) == (True, expected, ["a", "b", "d", "e"])
     assert departure(replay(ways, program(changed="!"))) == ("arguments", "d")
 
 
@@ -446,6 +448,21 @@ def test_answers_signals_and_times_are_given_back(ways: Ways) -> None:
 
 
 @ON_MEMORY
+def test_a_time_of_which_nobody_wrote_that_it_has_passed_is_passed_if_the_task_went_on(ways: Ways) -> None:
+    async def body(task: Any) -> None:
+        await task.sleep(5)
+        await task.step("a", one)
+
+    with fake_clock() as clock:
+        suspend(ways, body)
+        clock.advance(6)
+        record(ways, body)
+        began = [event.version for event in ways.store.task("t").history() if event.type == "task.claimed"]
+        assert replay(ways, body, at=began[1] - 1).ended == "suspended"
+        assert replay(ways, body, at=began[1]).ended == "recording ended"
+
+
+@ON_MEMORY
 def test_what_did_not_come_in_time_does_not_come_again(ways: Ways) -> None:
     async def body(task: Any) -> str:
         try:
@@ -525,6 +542,37 @@ def test_beside_a_failed_item_it_does_not_matter_how_many_others_were_begun(ways
     assert record(ways, body) == "ValueError"
     found = replay(ways, body)
     assert (found.ok, found.result, found.steps) == (True, "ValueError", ["work", "work#2", "after"])
+
+
+@ON_MEMORY
+def test_items_behind_one_that_failed_are_not_asked_for(ways: Ways) -> None:
+    class Item:
+        """While this is compared with what is recorded, other threads get their turn."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __holdfast_fingerprint__(self) -> int:
+            for _ in range(100):
+                time.sleep(0)
+            return self.number
+
+    def program(concurrency: int) -> Body:
+        async def body(task: Any) -> str:
+            try:
+                await task.map(
+                    "work", live(lambda item: 1 // item.number), map(Item, range(30)), concurrency=concurrency
+                )
+            except StepFailed as error:
+                return error.type
+            raise AssertionError
+
+        return body
+
+    assert record(ways, program(1)) == "ZeroDivisionError"
+    assert len(view(ways).steps) == 1
+    found = replay(ways, program(8))
+    assert (found.ok, found.result) == (True, "ZeroDivisionError")
 
 
 @ON_MEMORY
@@ -845,7 +893,7 @@ def test_a_departure_cannot_be_swallowed(ways: Ways) -> None:
     async def body(task: Any) -> Any:
         for name in ("new", "newer", "a"):
             try:
-                await task.step(name, one)
+                await task.step(name, live(lambda n: n), 1)
             except Exception:
                 after.append("an exception")
             except BaseException:
@@ -1003,6 +1051,30 @@ def test_others_write_while_a_task_is_replayed(store: Store) -> None:
     store.run(agent, "t")
     assert store.replay(agent, "t").ok
     assert store.stream("elsewhere").version() == 2
+
+
+@ON_MEMORY
+def test_whoever_has_replayed_can_write_while_others_replay(store: Store) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def agent(task: holdfast.Task) -> None:
+        begun.set()
+        over.wait(timeout=30)
+
+    over.set()
+    store.run(agent, "t")
+    assert store.replay(agent, "t").ok
+    begun.clear()
+    over.clear()
+    found: list[Replay] = []
+    thread = threading.Thread(target=lambda: found.append(store.replay(agent, "t")))
+    thread.start()
+    begun.wait(timeout=30)
+    store.stream("here").append(("happened", 1))
+    over.set()
+    thread.join()
+    assert [each.ok for each in found] == [True]
+    assert store.stream("here").version() == 1
 
 
 # -- how it looks ------------------------------------------------------------------------------------------------------

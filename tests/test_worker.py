@@ -18,6 +18,7 @@ from holdfast import AsyncTask, Store, Task, TaskView, testing
 from holdfast._worker import FULL_LOOK, PAGE, PATIENCE, SKEW, _Look
 from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks._agents import registered
+from holdfast.tasks._session import Session
 from holdfast.tasks._shape import CRASHES
 from workers import PATIENCE_SECONDS, Reports, Watched, working
 
@@ -184,7 +185,7 @@ def test_failures_count_only_while_a_task_gets_no_further(store: Store, clock: t
         return "done"
 
     store.submit("slow", "t")
-    statuses = []
+    statuses: list[str] = []
     while not statuses or statuses[-1] == "failed":
         statuses += [ran.status for ran in store.recover()]
         clock.advance(10)
@@ -459,6 +460,19 @@ def gate() -> Iterator[Gate]:
     gate.open.set()
 
 
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a run has been told to stop."""
+    told, stop = threading.Event(), Session.stop
+
+    def stop_and_tell(session: Session, why: str) -> None:
+        stop(session, why)
+        told.set()
+
+    monkeypatch.setattr(Session, "stop", stop_and_tell)
+    return told
+
+
 def two_steps(gate: Gate, asynchronous: bool) -> list[str]:
     """An agent that is held in its first step; who ran its second one."""
     second: list[str] = []
@@ -467,21 +481,23 @@ def two_steps(gate: Gate, asynchronous: bool) -> list[str]:
         @holdfast.agent("two")
         async def two_async(task: AsyncTask) -> str:
             await task.step("first", gate.go_through_async)
-            return str(await task.step("second", second.append, "ran"))
+            await task.step("second", second.append, "ran")
+            return "done"
 
     else:
 
         @holdfast.agent("two")
         def two(task: Task) -> str:
             task.step("first", gate.go_through)
-            return str(task.step("second", second.append, "ran"))
+            task.step("second", second.append, "ran")
+            return "done"
 
     return second
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_worker_that_is_stopped_ends_at_the_next_step_and_another_goes_on(
-    store: Store, gate: Gate, asynchronous: bool
+    store: Store, gate: Gate, stopped: threading.Event, asynchronous: bool
 ) -> None:
     second = two_steps(gate, asynchronous)
     store.submit("two", "t")
@@ -489,6 +505,7 @@ def test_a_worker_that_is_stopped_ends_at_the_next_step_and_another_goes_on(
         gate.wait()
         first.worker.stop()
         store.submit("two", "not begun")
+        assert stopped.wait(PATIENCE_SECONDS)
         gate.open.set()
         assert first.ended() == []
     view = seen(store)
@@ -505,7 +522,7 @@ def test_a_worker_that_is_stopped_ends_at_the_next_step_and_another_goes_on(
 
 @pytest.mark.parametrize("mode", [{"once": True}, {"check": lambda: None}])
 def test_a_step_that_must_not_be_done_twice_is_not_stopped_in_the_middle(
-    store: Store, gate: Gate, mode: dict[str, Any]
+    store: Store, gate: Gate, stopped: threading.Event, mode: dict[str, Any]
 ) -> None:
     @holdfast.step(**mode)
     def pay() -> list[Any]:
@@ -522,6 +539,7 @@ def test_a_step_that_must_not_be_done_twice_is_not_stopped_in_the_middle(
     with working(store) as worker:
         gate.wait()
         worker.worker.stop()
+        assert stopped.wait(PATIENCE_SECONDS)
         gate.open.set()
         assert worker.ended() == []
     view = seen(store)
@@ -530,7 +548,7 @@ def test_a_step_that_must_not_be_done_twice_is_not_stopped_in_the_middle(
     assert "after" not in [step.path for step in view.steps]
 
 
-def test_children_stop_with_their_parent(store: Store, gate: Gate) -> None:
+def test_children_stop_with_their_parent(store: Store, gate: Gate, stopped: threading.Event) -> None:
     two_steps(gate, asynchronous=False)
 
     @holdfast.agent("parent")
@@ -541,6 +559,7 @@ def test_children_stop_with_their_parent(store: Store, gate: Gate) -> None:
     with working(store) as worker:
         gate.wait()
         worker.worker.stop()
+        assert stopped.wait(PATIENCE_SECONDS)
         gate.open.set()
         assert worker.ended() == []
     assert [(seen(store, name).status, seen(store, name).owner) for name in ("p", "c")] == [("open", None)] * 2
@@ -566,7 +585,9 @@ def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(store: S
         assert step.progress is not None
         assert (step.progress.cursor, step.progress.done) == ({"page": 7}, 7)
         gate.open.set()
-        worker.reports.wait_for("t", "finished")
+        worker.reports.wait_for("t", "open")
+    assert outcomes(store) == [("t", "finished")]
+    assert gate.passed == 1
 
 
 def test_a_worker_may_be_stopped_by_a_signal_handler(store: Store) -> None:
@@ -576,7 +597,7 @@ def test_a_worker_may_be_stopped_by_a_signal_handler(store: Store) -> None:
     try:
         for number in range(20):
             worker = holdfast.Worker(store, poll=0.01)
-            signal.signal(signal.SIGALRM, lambda *_: worker.stop())
+            signal.signal(signal.SIGALRM, lambda *_, worker=worker: worker.stop())
             signal.setitimer(signal.ITIMER_REAL, 0.001 + number / 1000)
             assert worker.run() == []
     finally:
@@ -825,7 +846,9 @@ def test_ten_thousand_suspended_tasks_cost_a_worker_nothing(watched: Watched, wa
     assert {ran.id for ran in worker.reports.all} == {"other"}
     look = _Look(worker.worker)
     cost = looked(watched, lambda: look.candidates(4))
-    assert cost == {"due": 1, "heads": 1}, "a look asks what is due and what has died, and neither lists any of them"
+    assert cost == {"due": 1, "heads": 1, "listed": 0}, (
+        "a look asks what is due and what has died, and neither lists any of them"
+    )
     assert threading.active_count() <= threads
     assert watched_store._log.heartbeat._beats == {}
     heads = list(watched_store.tasks(status="suspended"))

@@ -16,7 +16,6 @@ from ._retention import SparedStream, Swept, SweptStream
 from ._state import AsyncState, State, StateVersion
 from ._store import AsyncStore, Store
 from ._streams import AsyncStream, Stream, StreamInfo
-from ._worker import Ran, Worker
 from .backends import Appended
 from .conversations import (
     AsyncConversation,
@@ -100,6 +99,7 @@ from .tasks import (
 )
 
 if TYPE_CHECKING:
+    from ._worker import Ran, Worker
     from .tasks._replay import Divergence, Replay, replay
 
 __version__ = "0.1.0"
@@ -208,9 +208,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is needed in tests, rather than in programs, is imported when it is asked for."""
-    if name not in ("Divergence", "Replay", "replay"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .tasks import _replay
+    """What few programs need is imported when it is asked for."""
+    if name in ("Ran", "Worker"):
+        from . import _worker
 
-    return getattr(_replay, name)
+        return getattr(_worker, name)
+    if name in ("Divergence", "Replay", "replay"):
+        from .tasks import _replay
+
+        return getattr(_replay, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
@@ -84,7 +83,7 @@ def _boot() -> str:
     """What the kernel calls the time since it started, with the process namespace; empty where it does not say."""
     try:
         space = os.readlink("/proc/self/ns/pid")
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + "-" + "".join(filter(str.isdigit, space))
+        return _text("/proc/sys/kernel/random/boot_id").strip() + "-" + "".join(filter(str.isdigit, space))
     except OSError:
         return ""
 
@@ -92,10 +91,15 @@ def _boot() -> str:
 def _stat(process: int) -> tuple[str, str]:
     """In what state a process is, and when it was started, in the kernel's count; empty where it does not say."""
     try:
-        facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        facts = _text(f"/proc/{process}/stat").rpartition(")")[2].split()
         return facts[0], facts[19]
     except (OSError, IndexError):
         return "", ""
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 class Heartbeat:

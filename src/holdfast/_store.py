@@ -123,6 +123,7 @@ class Store:
         wait: float | None = None,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
+        budget: Budget | None = None,
     ) -> Any:
         """Run an agent's task to its end here and give its result; of a task that has finished, the stored one.
 
@@ -130,7 +131,7 @@ class Store:
         type that the function is annotated to return. `Suspended` if it has to wait: run it again later, or let a worker.
         """
         found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
         task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
         return perform(task, found, found.returns)
 
@@ -153,12 +154,13 @@ class Store:
         at: float | datetime | None = None,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
+        budget: Budget | None = None,
     ) -> bool:
         """Let a worker run an agent's task, now or `at` a time; True if the task is new.
 
         On a task that is there and has not ended, it lets a worker try again, also after it was given up as failed or stuck.
         """
-        wanted = wanted_by(agent, goal, input, ttl, None, restart)
+        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
         make = submitting(stream_key(self._tenant, "task", id), wanted, at)
         return ops.run_until_settled(self._log, make)
 
@@ -345,10 +347,11 @@ class AsyncStore:
         wait: float | None = None,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
+        budget: Budget | None = None,
     ) -> Any:
         """`Store.run`, awaited; a plain function runs in a thread."""
         found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
         key = stream_key(self._tenant, "task", id)
         if found.is_async:
             return await perform_async(AsyncTask(self._log, key, wanted, input, True), found, found.returns)
@@ -372,9 +375,10 @@ class AsyncStore:
         at: float | datetime | None = None,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
+        budget: Budget | None = None,
     ) -> bool:
         """`Store.submit`, awaited."""
-        wanted = wanted_by(agent, goal, input, ttl, None, restart)
+        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
         make = submitting(stream_key(self._tenant, "task", id), wanted, at)
         return await ops.run_until_settled_async(self._log, make)
 

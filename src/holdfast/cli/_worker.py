@@ -46,8 +46,8 @@ def worker(
         work = Worker(store, concurrency=concurrency, poll=poll, grace=grace, report=show.report)
         if not work.agents:
             raise failed(f"{app} has no agents; write @holdfast.agent('claims') above def claims(task)")
-        show.say(f"working for {', '.join(work.agents)}")
         _stop_on_signals(work)
+        show.say(f"working for {', '.join(work.agents)}")
         left = work.run()
         show.say("stopped" if not left else f"stopped in the middle of long steps: {', '.join(left)}")
     if left:
@@ -60,6 +60,8 @@ def _load(app: str) -> None:
     is_file = app.endswith(".py") or os.sep in app
     if is_file and not os.path.isfile(app):
         raise failed(f"there is no file {app}; name your program, like app.py, or a module")
+    if is_file and Path(app).stem in sys.modules:
+        raise failed(f"{app} is named like a module that is in use, {Path(app).stem}; give it another name")
     sys.path.insert(0, str(Path(app).resolve().parent) if is_file else os.getcwd())
     try:
         if is_file:
@@ -76,11 +78,9 @@ def _load(app: str) -> None:
 
 def _load_file(path: str) -> None:
     name = Path(path).stem
-    if name in sys.modules:
-        raise failed(f"{path} is named like a module that is in use, {name}; give it another name")
     spec = importlib.util.spec_from_file_location(name, Path(path).resolve())
     if spec is None or spec.loader is None:
-        raise failed(f"{path} is not a Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # whoever imports it by name gets this one, and its agents are registered once
     spec.loader.exec_module(module)

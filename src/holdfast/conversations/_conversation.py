@@ -18,7 +18,6 @@ from ..backends import Appended
 from ..errors import HoldfastError
 from . import _lifecycle, _windowing
 from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
-from ._json_files import as_json, read_messages, write_atomically
 from ._shape import IMPORT_BATCH, Pending, Shape, as_summary
 from ._tokens import Counter
 from ._turns import Turn
@@ -204,6 +203,8 @@ class Conversation(Shape):
         The same file again adds nothing. A damaged file raises `CorruptFile` and nothing is stored; `salvage=True`
         takes the messages before the damage.
         """
+        from ._json_files import read_messages
+
         found = read_messages(path, salvage=salvage, pair=pair)
         for at in range(0, len(found.messages), IMPORT_BATCH):
             self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
@@ -211,6 +212,8 @@ class Conversation(Shape):
 
     def export_json(self, path: Path) -> None:
         """Write the live messages as a JSON list. The file is replaced in one step, or not at all."""
+        from ._json_files import as_json, write_atomically
+
         write_atomically(path, as_json(self.messages()))
 
     def expire(self, ttl: float | timedelta | None) -> None:
@@ -376,6 +379,8 @@ class AsyncConversation(Shape):
 
     async def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> Imported:
         """`Conversation.import_json`, awaited."""
+        from ._json_files import read_messages
+
         found = await self._log.in_thread(lambda: read_messages(path, salvage=salvage, pair=pair))
         for at in range(0, len(found.messages), IMPORT_BATCH):
             await self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
@@ -384,6 +389,8 @@ class AsyncConversation(Shape):
     async def export_json(self, path: Path) -> None:
         """`Conversation.export_json`, awaited."""
         messages = await self.messages()
+        from ._json_files import as_json, write_atomically
+
         await self._log.in_thread(lambda: write_atomically(path, as_json(messages)))
 
     async def expire(self, ttl: float | timedelta | None) -> None:

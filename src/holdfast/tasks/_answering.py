@@ -19,6 +19,7 @@ from ._fold import State
 from ._lifecycle import existing
 from ._loading import label_of, load
 from ._schema import misfit
+from ._usage import Budget
 
 
 def answer(key: StreamKey, name: str, value: bytes, by: str | None, ask: str | None, stamp: Stamp) -> Operation[None]:
@@ -58,15 +59,19 @@ def child_ended(parent: StreamKey, life: str, child: str, status: str, stamp: St
         yield from _tell(state, head, ev.CHILD_ENDED, ev.ChildEnded(child, status), stamp)
 
 
-def queue(key: StreamKey, head: Head, state: State, at: float | None, stamp: Stamp) -> Operation[bool]:
+def queue(
+    key: StreamKey, head: Head, state: State, at: float | None, budget: Budget | None, stamp: Stamp
+) -> Operation[bool]:
     """Let a worker run a task, now or at a time; False if it has ended, or is being run."""
     if state.ended or head.fields.owner is not None:
         return False
     state.apply(key, state.version + 1, stamp.at, ev.QUEUED, ev.Queued(at))
     fields = Fields("open", label_of(state, doubt_in(state)), None, max(head.now, at or 0.0), None)
-    event = ev.new_event(ev.QUEUED, ev.Queued(at))
+    events = [ev.new_event(ev.QUEUED, ev.Queued(at))]
+    if budget is not None and budget != state.budget:
+        events.append(ev.new_event(ev.BUDGETED, ev.Budgeted(budget)))
     yield from append_events(
-        key, [event], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
+        key, events, stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
     )
     return True
 

@@ -26,7 +26,6 @@ from .._log import Log
 from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import StreamKey
-from ..conversations._json_files import write_atomically
 from ..errors import LeaseLost, NotFound, SourceChanged, TaskEnded
 from . import _events as ev
 from ._driving import Call, Do, Script
@@ -145,6 +144,8 @@ class Artifact(_Shape):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, durably, which is there whole or not at all. A new file is readable by its owner only."""
+        from ..conversations._json_files import write_atomically
+
         write_atomically(path, self.chunks())
 
 

@@ -149,7 +149,7 @@ def submit(key: StreamKey, wanted: Wanted, at: float | None, stamp: Stamp) -> Op
         return True
     state = yield from load(key)
     _compare(state, wanted)
-    yield from queue(key, made, state, at, stamp)
+    yield from queue(key, made, state, at, wanted.budget, stamp)
     return False
 
 

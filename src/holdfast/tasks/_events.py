@@ -293,8 +293,7 @@ _TYPES: dict[str, type[Event]] = {
     STEP_SETTLED: StepEvent,
     STEP_USED: StepEvent,
 }
-_by_shape = {shape: msgspec.json.Decoder(shape) for shape in set(_TYPES.values())}
-_decoders = {name: _by_shape[shape] for name, shape in _TYPES.items()}
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {}  # made when they are first needed: all at once would be felt
 encoded = msgspec.json.Encoder().encode
 
 
@@ -306,9 +305,11 @@ def opened(key: StreamKey, version: int, name: str, data: bytes) -> Event:
     """What an event holds, or `CorruptRecord`: whoever can write to the store can write anything."""
     decoder = _decoders.get(name)
     if decoder is None:
-        raise UnsupportedVersion(
-            f"{key} holds an event that this Holdfast does not know (version {version}); use a newer one"
-        )
+        if name not in _TYPES:
+            raise UnsupportedVersion(
+                f"{key} holds an event that this Holdfast does not know (version {version}); use a newer one"
+            )
+        decoder = _decoders[name] = msgspec.json.Decoder(_TYPES[name])
     try:
         event: Event = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -18,6 +18,7 @@ from ._claiming import TASK_TTL, Wanted, as_wanted, declared_type, submit
 from ._lifecycle import resolve
 from ._loading import get_view as get_task
 from ._loading import listed as list_tasks
+from ._usage import Budget
 from ._view import STATUSES
 
 __all__ = ["TASK_TTL", "answering", "checked_status", "get_task", "list_tasks", "resolving", "signalling", "submitting"]
@@ -67,10 +68,18 @@ def submitting(key: StreamKey, wanted: Wanted, at: float | datetime | None) -> C
 
 
 def wanted_by(
-    agent: str | Callable[..., Any], goal: str | None, input: object, ttl: Any, wait: float | None, restart: bool
+    agent: str | Callable[..., Any],
+    goal: str | None,
+    input: object,
+    ttl: Any,
+    wait: float | None,
+    restart: bool,
+    budget: Budget | None,
 ) -> Wanted:
     """How a task is opened for an agent. A name need not be known here: another program may have it."""
     if isinstance(agent, str):
-        return as_wanted(goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart)
+        return as_wanted(
+            goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart, budget
+        )
     found = find(agent)
-    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart)
+    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart, budget)

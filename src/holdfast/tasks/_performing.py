@@ -98,13 +98,13 @@ def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, r
     def run(goal: str | None, input: object) -> Any:
         task = Task(parent._log, key, wanted, input, False)
         task._inline = True
-        with _seen_by(parent, id):
+        with _seen_by(parent, task):
             return perform(task, agent, returns)
 
     async def run_async(goal: str | None, input: object) -> Any:
         task = AsyncTask(parent._log, key, wanted, input, True)
         task._inline = True
-        with _seen_by(parent, id):
+        with _seen_by(parent, task):
             return await perform_async(task, agent, returns)
 
     chosen: Callable[..., Any] = run_async if agent.is_async else run
@@ -114,14 +114,16 @@ def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, r
 
 
 @contextmanager
-def _seen_by(parent: Shape, id: str) -> Iterator[None]:
+def _seen_by(parent: Shape, task: Shape) -> Iterator[None]:
     """How a child ends, as its parent has to see it: while the child waits, or somebody else runs it, the parent waits too."""
     session, inside = parent._held(), current_frame()
     branch = inside.branch if inside is not None else session.branch
-    child = str(parent._key._replace(id=id))
+    child = str(task._key)
     until: float | None = None
     try:
         yield
+        if inside is not None and inside.run is not None:
+            inside.run.count(task._held().state.usage)  # what it has used counts for its parent too
         return
     except Suspended:
         pass
@@ -140,5 +142,5 @@ def _seen_by(parent: Shape, id: str) -> Iterator[None]:
         if error.task != child or error.status != "cancelled":
             raise
         raise Cancelled("it was cancelled") from None
-    session.wait_for_child(id, until)
+    session.wait_for_child(task.id, until)
     session.suspend(branch, session.stopping)

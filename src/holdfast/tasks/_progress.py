@@ -124,6 +124,12 @@ class StepRun:
                 self.meter = Meter(options.price, options.kind == "model")
             self.meter.use(input_tokens, output_tokens, cost, model)
 
+    def count(self, used: Usage) -> None:
+        """What a child has used, in all."""
+        if used != Usage():
+            self.meter = Meter(None, False)
+            self.meter.used = used
+
     def used(self) -> Usage:
         """What is not written yet of what it has used."""
         return Usage() if self.meter is None else self.meter.used

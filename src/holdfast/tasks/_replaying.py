@@ -203,6 +203,7 @@ class Replaying:
 
     def finish(self, value: bytes | None) -> None:
         """The program finishes. A function that would make the result (None) is not called: the recorded one is given back."""
+        self.check()
         self.value = value
         if self.status != FINISHED:
             self.new("", "result", "to finish")

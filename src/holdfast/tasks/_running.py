@@ -263,6 +263,8 @@ class Running:
                     return found[0]
                 if call.declared.is_model:
                     self._afford()
+            if call.declared.options.kind == "child":
+                self._afford()
             if call.declared.eager:
                 started: Change = (ev.STEP_STARTED, run.told())
                 yield Do(lambda: session.put([started], new_stamp(), unless=self._was_settled))

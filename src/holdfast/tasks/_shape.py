@@ -166,7 +166,11 @@ class Shape:
             return ev.FAILED, failed, lambda: session.fields("failed", due_at=again)
         if isinstance(error, Suspended) or session.branch.suspended is not None:  # also if it was swallowed
             if session.stopping:
-                return ev.LEFT, ev.Left(drift=drift, why="stopped"), lambda: session.fields("open", due_at=session.now())
+                return (
+                    ev.LEFT,
+                    ev.Left(drift=drift, why="stopped"),
+                    lambda: session.fields("open", due_at=session.now()),
+                )
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
         if error is None:
@@ -456,9 +460,7 @@ class Shape:
 
     # -- ending ------------------------------------------------------------------------------------
 
-    def _finishing(
-        self, given: Any, args: Any, kwargs: Mapping[str, Any], returned: Any = UNRESOLVED
-    ) -> Script[Any]:
+    def _finishing(self, given: Any, args: Any, kwargs: Mapping[str, Any], returned: Any = UNRESOLVED) -> Script[Any]:
         """`returned`: the type of `given`, if it is what an agent has returned."""
         session = self._held()
         if returned is UNRESOLVED:

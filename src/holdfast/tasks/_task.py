@@ -312,10 +312,32 @@ class AsyncTask(Shape):
         """`Task.results`, awaited."""
         return await self._run(self._results())
 
+    @overload
     async def map(
         self,
         name: str,
-        fn: Callable[[T], Awaitable[R]] | Callable[[T], R],
+        fn: Callable[[T], Awaitable[R]],
+        items: Iterable[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        concurrency: int = 8,
+    ) -> list[R]: ...
+
+    @overload
+    async def map(
+        self,
+        name: str,
+        fn: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        key: Callable[[T], object] | None = None,
+        concurrency: int = 8,
+    ) -> list[R]: ...
+
+    async def map(
+        self,
+        name: str,
+        fn: Callable[[T], R],
         items: Iterable[T],
         *,
         key: Callable[[T], object] | None = None,
