@@ -57,7 +57,7 @@ def ways(request: pytest.FixtureRequest, url: str) -> Iterator[Ways]:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_running, "_pause", lambda attempt: 0.0)
+    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
 
 
 class Stop(BaseException):
@@ -1624,7 +1624,7 @@ def test_what_a_retry_says_again_is_said_once(store: Store) -> None:
 
 
 def test_pauses_grow_and_have_an_end() -> None:
-    pauses = {attempt: [_running._pause(attempt) for _ in range(200)] for attempt in (1, 5, 50)}
+    pauses = {attempt: [_running.pause(attempt) for _ in range(200)] for attempt in (1, 5, 50)}
     assert max(pauses[1]) < min(pauses[5]) < max(pauses[50]) <= 61
     assert len(set(pauses[1])) > 100, "not the same for all who wait"
 
@@ -1660,7 +1660,7 @@ def test_a_cancelled_step_is_not_tried_again(url: str, no_pause: None) -> None:
 
 
 def test_an_async_step_has_a_time_limit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_running, "_pause", lambda attempt: 0.0)
+    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
     calls: list[int] = []
 
     async def slow() -> int:

@@ -692,7 +692,7 @@ def test_what_was_finished_inside_a_step_is_not_repeated_when_it_is_called_again
 def test_what_still_runs_inside_a_step_is_ended_before_it_is_tried_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_running, "_pause", lambda attempt: 0.0)
+    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
     began, paid = [], []
 
     async def pay() -> str:

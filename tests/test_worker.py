@@ -20,7 +20,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks._agents import registered
 from holdfast.tasks._session import Session
 from holdfast.tasks._shape import CRASHES
-from workers import PATIENCE_SECONDS, Reports, Watched, working
+from workers import PATIENCE_SECONDS, Reports, Watched, wait_until, working
 
 
 @pytest.fixture(autouse=True)
@@ -352,15 +352,6 @@ def test_a_child_that_kills_is_given_up_and_so_is_its_parent(store: Store) -> No
     assert view.error.type == "ChildFailed"
 
 
-def suspects(store: Store, *ids: str) -> None:
-    """Tasks whose runs have died twice; from now on they live."""
-    for name in ids:
-        store.submit("suspect", name)
-        for _ in range(2):
-            with testing.crash(before="deadly"):
-                store.run("suspect", name)
-
-
 class Meeting:
     """Who is inside an agent at the same time."""
 
@@ -390,44 +381,72 @@ def meeting() -> Meeting:
     return Meeting()
 
 
-def suspect_agents(meeting: Meeting) -> None:
+def suspects(store: Store, meeting: Meeting, *names: str, waits: bool = False) -> Callable[[], None]:
+    """Tasks whose runs have died twice, and live from now on; nobody runs them until what is returned was called."""
+
     @holdfast.agent("suspect")
     def suspect(task: Task) -> None:
-        task.step("deadly", meeting.visit, task.id, False)
+        task.step("deadly", meeting.visit, task.id, waits)
 
     @holdfast.agent("busy")
     def busy(task: Task) -> None:
         task.step("work", meeting.visit, task.id)
 
+    for name in names:
+        store.submit("suspect", name)
+        for _ in range(2):
+            with testing.crash(before="deadly"):
+                store.run("suspect", name)
+    del registered["suspect"]
+    return lambda: registered.update(suspect=suspect)
 
-def test_a_task_that_may_kill_the_process_is_run_alone(store: Store, meeting: Meeting) -> None:
-    suspect_agents(meeting)
-    suspects(store, "s1", "s2")
-    store.submit("busy", "b")
-    with working(store, concurrency=4) as worker:
-        meeting.wait_for("b")
-        store.submit("busy", "b2")
-        meeting.wait_for("b", "b2")  # looked for meanwhile, and the suspects were left
+
+def test_a_task_that_may_kill_the_process_is_begun_when_nothing_else_runs(
+    store: Store, meeting: Meeting, clock: testing.FakeClock
+) -> None:
+    let_go = suspects(store, meeting, "s1", "s2")
+    clock.advance(31)  # the leases of the dead runs are over
+    store.submit("busy", "b1")
+    with working(store, concurrency=8) as worker:
+        meeting.wait_for("b1")
+        let_go()
+        for name in ("b2", "b3"):  # looked for after that, and so were the suspects
+            store.submit("busy", name)
+            meeting.wait_for(name)
         meeting.may_go.set()
-        for name in ("b", "b2", "s1", "s2"):
+        for name in ("b1", "b2", "b3", "s1", "s2"):
             worker.reports.wait_for(name, "finished")
-    assert meeting.met == {frozenset(("b", "b2"))}
+    assert meeting.met == set(map(frozenset, (("b1", "b2"), ("b1", "b3"), ("b2", "b3"))))
 
 
-def test_a_suspect_does_not_wait_for_ever(store: Store, meeting: Meeting, clock: testing.FakeClock) -> None:
-    suspect_agents(meeting)
+def test_while_a_task_runs_that_may_kill_the_process_nothing_else_is_begun(
+    watched: Watched, watched_store: Store, meeting: Meeting
+) -> None:
+    suspects(watched_store, meeting, "s", waits=True)()
+    with working(watched_store, concurrency=8) as worker:
+        meeting.wait_for("s")
+        watched_store.submit("busy", "b")
+        looks = watched.counts["due"]
+        wait_until(lambda: watched.counts["due"] > looks + 2)
+        assert {ran.id for ran in worker.reports.all} == {"s"}
+        meeting.may_go.set()
+        worker.reports.wait_for("b", "finished")
+    assert meeting.met == set()
+
+
+def test_a_task_that_may_kill_the_process_does_not_wait_for_ever(
+    store: Store, meeting: Meeting, clock: testing.FakeClock
+) -> None:
+    let_go = suspects(store, meeting, "s")
     store.submit("busy", "b")
-    suspects(store, "s")
-    clock.advance(31)  # the lease of the dead run is over: it has been due since
-    with working(store, concurrency=4) as worker:
-        worker.reports.wait_until(lambda said: any(ran.id in "bs" for ran in said))
-        if worker.reports.all[0].id == "b":
-            meeting.wait_for("b")
-            assert not [ran for ran in worker.reports.all if ran.id == "s"]
-        clock.advance(PATIENCE + 1)
+    with working(store, concurrency=8) as worker:
+        meeting.wait_for("b")
+        let_go()
+        clock.advance(30 + PATIENCE + 1)  # counted from the end of the lease
         worker.reports.wait_for("s", "finished")
         meeting.may_go.set()
         worker.reports.wait_for("b", "finished")
+    assert meeting.met == {frozenset(("b", "s"))}
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------------
@@ -730,8 +749,7 @@ def test_a_worker_goes_on_when_the_engine_comes_back(
     watched_store.submit("simple", "t")
     watched.away = True
     with working(watched_store) as worker:
-        while watched.counts["refused"] < 5:
-            worker.reports.wait_until(lambda said: watched.counts["refused"] >= 0)
+        wait_until(lambda: watched.counts["refused"] > 5)
         watched.away = False
         worker.reports.wait_for("t", "finished")
     said = [record for record in caplog.records if "could not be looked for (Unavailable)" in record.message]
@@ -768,12 +786,12 @@ def test_a_task_that_cannot_be_read_does_not_keep_others_from_being_run(
 MANY = 10_000
 
 
-@pytest.mark.parametrize("what", ["of others", "expired"])
+@pytest.mark.parametrize(("what", "many"), [("of others", MANY), ("expired", MANY // 5)])
 def test_what_is_due_and_not_ours_is_not_read_with_each_look(
-    watched: Watched, watched_store: Store, clock: testing.FakeClock, what: str
+    watched: Watched, watched_store: Store, clock: testing.FakeClock, what: str, many: int
 ) -> None:
     simple()
-    for number in range(MANY):
+    for number in range(many):
         if what == "of others":
             watched_store.submit("of others", f"theirs {number}")
         else:
@@ -782,7 +800,7 @@ def test_what_is_due_and_not_ours_is_not_read_with_each_look(
     clock.advance(SKEW + 2)
     look = _Look(holdfast.Worker(watched_store))
     first = looked(watched, lambda: look.candidates(4))
-    assert (first["listed"], first["read"]) == (MANY, 0)
+    assert (first["listed"], first["read"]) == (many, 0)
     for _ in range(5):
         again = looked(watched, lambda: look.candidates(4))
         assert (again["due"], again["listed"], again["read"]) == (1, 0, 0)
@@ -793,7 +811,7 @@ def test_what_is_due_and_not_ours_is_not_read_with_each_look(
     assert [head.stream.id for head in found] == ["ours"]
     assert late["listed"] == 1
     clock.advance(FULL_LOOK)
-    assert looked(watched, lambda: look.candidates(4))["listed"] > MANY
+    assert looked(watched, lambda: look.candidates(4))["listed"] > many
 
 
 def test_what_others_leave_due_does_not_starve_ours(watched_store: Store, clock: testing.FakeClock) -> None:
@@ -816,7 +834,7 @@ def test_what_becomes_due_behind_the_place_where_a_look_begins_is_found(
     long_ago = clock.now()
     watched_store.submit("simple", "late", at=long_ago + 1)
     watched_store.submit("simple", "very late", at=long_ago)
-    watched_store.submit("of others", "theirs")
+    watched_store.submit("of others", "theirs", at=long_ago + 2)
     hidden = {"late", "very late"}
     worker = holdfast.Worker(watched_store)
     due, look = worker.due, _Look(worker)

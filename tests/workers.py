@@ -74,6 +74,16 @@ def working(store: Store, **options: Any) -> Iterator[Beside]:
         beside.end()
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Until something is so that nobody tells of."""
+    never = threading.Event()
+    for _ in range(int(PATIENCE_SECONDS * 200)):
+        if is_so():
+            return
+        never.wait(0.005)
+    raise AssertionError("it never came to that")
+
+
 class Watched:
     """A backend that counts calls, and heads and records that it gave; it may be away, or have a damaged stream."""
 

@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary
 
 from . import _chain, _clock, _context, _telemetry
 from . import _operations as ops
-from ._appender import Appender, Entry, Known, reason
+from ._appender import NOWHERE, Appender, Entry, Known, reason
 from ._codec import Undecodable
 from ._committer import Committer
 from ._events import Envelope, NewEvent, PlainEnvelope, Stamp, Stored, open_envelope, open_plain, seal
-from ._ids import SYSTEM_TENANT, new_id
+from ._ids import SYSTEM_TENANT, append_id, new_id
 from ._leases import Heartbeat
-from .backends import Appended, Backend, Description, Head, Record, StreamKey
+from .backends import Append, Appended, Backend, Description, Head, Record, StreamKey
 from .backends._fork import register
 from .errors import (
     Closed,
@@ -151,6 +151,20 @@ class Log:
 
     def _head(self, request: ops.GetHead) -> Head | None:
         return self.backend.head(request.stream)
+
+    def _find(self, request: ops.Find) -> Appended | None:
+        head = self.backend.head(request.stream)
+        if head is None:
+            return None
+        # An id is looked at before the version: ask for it, at a place where nothing can be stored.
+        question = Append(
+            request.stream, head.version, NOWHERE, head.incarnation, append_id(request.id), [(NOWHERE, b"")], True
+        )
+        try:
+            [answer] = self.backend.append([question])
+        except OutcomeUnknown as error:
+            raise Unavailable(f"{request.stream} could not be asked for an append; nothing was written") from error
+        return answer if isinstance(answer, Appended) else None
 
     def _heads(self, request: ops.ListHeads) -> Sequence[Head]:
         return self.backend.heads(
@@ -355,6 +369,7 @@ _HANDLERS: dict[type, Callable[[Log, Any], Any]] = {
     ops.Read: Log._read,
     ops.ReadRecords: Log._read_records,
     ops.GetHead: Log._head,
+    ops.Find: Log._find,
     ops.ListHeads: Log._heads,
     ops.ListDue: Log._due,
     ops.Delete: Log._delete,

@@ -46,6 +46,13 @@ class GetHead(msgspec.Struct, frozen=True):
     stream: StreamKey
 
 
+class Find(msgspec.Struct, frozen=True):
+    """Whether an append with an id of its caller's is in a stream."""
+
+    stream: StreamKey
+    id: str
+
+
 class ListHeads(msgspec.Struct, frozen=True):
     tenant: str
     kind: str
@@ -87,7 +94,7 @@ class Delete(msgspec.Struct, frozen=True):
     expected: Head
 
 
-Request = Read | ReadRecords | GetHead | ListHeads | ListDue | Append | Delete
+Request = Read | ReadRecords | GetHead | Find | ListHeads | ListDue | Append | Delete
 Operation = Generator[Request, Any, T]
 
 
@@ -104,6 +111,11 @@ def read_records(stream: StreamKey, *, after: int = 0) -> Operation[Sequence[Rec
 
 def head(stream: StreamKey) -> Operation[Head | None]:
     return cast("Head | None", (yield GetHead(stream)))
+
+
+def find(stream: StreamKey, id: str) -> Operation[Appended | None]:
+    """The versions of the append with this id, however long ago; None if there is none."""
+    return cast("Appended | None", (yield Find(stream, id)))
 
 
 def heads(

@@ -191,7 +191,7 @@ def pinned_entries(key: StreamKey, fold: Fold, versions: Sequence[int]) -> Opera
     for version in versions:
         where, stored = yield from record_at(key, fold.base, version)
         data = yield from data_of(where, stored)
-        found.append(_message_entry(where, stored, version, data))
+        found.append(message_entry(where, stored, version, data))
     return found
 
 
@@ -251,7 +251,7 @@ class _Walk:
     def take(self, key: StreamKey, stored: Stored, version: int, data: Any) -> None:
         kind = stored.envelope.type
         if kind == APPENDED:
-            self.emit(_message_entry(key, stored, version, data))
+            self.emit(message_entry(key, stored, version, data))
         elif kind == INSERTED:
             insert: Inserted = payload(key, stored.version, data, Inserted)
             earlier(key, stored, insert.after, version)
@@ -285,7 +285,7 @@ def _entry(stored: Stored, version: int, message: dict[str, Any], meta: dict[str
     return Entry(version, event.id, message, meta, event.at, event.by, event.correlation, pinned)
 
 
-def _message_entry(key: StreamKey, stored: Stored, version: int, data: Any) -> Entry:
+def message_entry(key: StreamKey, stored: Stored, version: int, data: Any) -> Entry:
     if type(data) is not dict or type(data.get("message")) is not dict or type(data.get("meta", {})) is not dict:
         raise CorruptRecord(str(key), version=stored.version, what="it is not a message")
     own = fold_of(key, stored.version, stored.envelope).own
@@ -355,7 +355,7 @@ def appended_after(key: StreamKey, base: int, after: int) -> Operation[tuple[lis
         version = part.base + stored.version
         if stored.envelope.type == APPENDED:
             data = yield from data_of(part.key, stored)
-            found.append(_message_entry(part.key, stored, version, data))
+            found.append(message_entry(part.key, stored, version, data))
         elif stored.envelope.type == INSERTED:
             insert = payload(part.key, stored.version, (yield from data_of(part.key, stored)), Inserted)
             found.append(_entry(stored, version, insert.message, {"repaired": insert.why}))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .. import _operations as ops
 from .._blobs import life_of
+from .._closed import check_open
 from .._log import Log
 from .._operations import Operation
 from .._streams import data_of
 from ..backends import StreamKey
 from ..errors import CorruptRecord, NotFound
 from ._entries import Entry
-from ._fold import SUMMARIZED, Summarized, payload
-from ._reading import Known, learn, record_at, scan, state_at
+from ._fold import APPENDED, SUMMARIZED, Summarized, payload
+from ._reading import Known, check_expiry, learn, message_entry, record_at, scan, state_at
 
 Range = tuple[int, int]
 """The live messages from the one at a version to the one at another, in their order. Or a summary: twice its version."""
@@ -55,6 +57,20 @@ class Source:
                 found.append((version, version))
             following = -1 if place is None else place + 1
         return found
+
+
+def message_at(key: StreamKey, life: str, base: int, version: int) -> Operation[Any]:
+    """One message as it was appended, whatever became of it since. `NotFound` if that life of the conversation is over."""
+    page = yield from ops.read(key, after=max(version - base, 1) - 1, limit=1, plain=True)
+    head = yield from ops.head(key)  # after the message: it cannot be one of a later life
+    if head is None:
+        yield from check_open(key)
+    if head is None or life_of(head.incarnation) != life:
+        raise NotFound(f"the message is not there any more: {key} was deleted since")
+    check_expiry(key, head.fields, head.now)
+    if not page or page[0].version != version - base or page[0].envelope.type != APPENDED:
+        raise CorruptRecord(str(key), what="a step names a message of it that does not exist")
+    return message_entry(key, page[0], version, (yield from data_of(key, page[0]))).message
 
 
 def read_again(key: StreamKey, life: str, at: int, ranges: Sequence[Range]) -> Operation[list[Any]]:

@@ -235,6 +235,15 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     text: msgspec.Raw = msgspec.Raw(b"")
 
 
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the result of a step is: in that life of a conversation, the message at a version of it. `base` as in its fold."""
+
+    conversation: str
+    life: str
+    version: int
+    base: int = 0
+
+
 class StepEvent(Event, frozen=True, omit_defaults=True):
     """What happened to a step. One shape for all: an end that comes before its start was written tells the start too."""
 
@@ -259,6 +268,7 @@ class StepEvent(Event, frozen=True, omit_defaults=True):
     cursor: msgspec.Raw = msgspec.Raw(b"null")
     usage: Usage | None = None
     saw: tuple[Seen, ...] = ()
+    reply: Reply | None = None
     blob: Blob | None = None
     result: msgspec.Raw = msgspec.Raw(b"")
 

@@ -47,6 +47,8 @@ class Step:
     result: msgspec.Raw | None = None
     blob: Blob | None = None
     blob_owner: StreamKey | None = None
+    reply: ev.Reply | None = None
+    """Where its result is, if that is a message. Kept when it is run again, until there is another."""
     error: str | None = None
     causes: Sequence[str] = ()
     doubt = False
@@ -338,7 +340,7 @@ class State:
         self.crashes = self.failures = 0
         step.state, step.ended_at, step.how, step.error, step.doubt = "completed", at, event.how, None, False
         step.result, step.blob, step.blob_owner = event.result, event.blob, key if event.blob else None
-        step.cursor = None
+        step.cursor, step.reply = None, event.reply
 
     def _step_failed(self, _key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
         if event.again and self._is_late(event):

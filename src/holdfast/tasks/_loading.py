@@ -10,13 +10,14 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import get_blob, life_of
-from .._codec import Undecodable, decode
+from .._codec import Undecodable, decode, encode
 from .._events import Envelope, Stored
 from .._events import Event as PublicEvent
 from .._leases import is_dead
 from .._operations import Operation
 from ..backends import Fields, Head, StreamKey
-from ..errors import CorruptRecord
+from ..conversations._sources import message_at
+from ..errors import CorruptRecord, Expired, NotFound
 from . import _events as ev
 from ._fold import Attachment, State, Step
 from ._view import (
@@ -80,9 +81,17 @@ def opened(key: StreamKey, stored: Stored) -> Operation[tuple[str, ev.Event]]:
 
 def result_bytes(state: State, step: Step) -> Operation[bytes]:
     """The encoded result of a completed step."""
+    if step.reply is not None:
+        return encode((yield from said(state.key, step.reply)))
     if step.blob is not None:
         return (yield from get_blob(step.blob_owner or state.key, step.blob))
     return bytes(step.result or b"null")
+
+
+def said(key: StreamKey, reply: ev.Reply) -> Operation[Any]:
+    """The message that is the result of a step; `NotFound` or `Expired` if its conversation is no more."""
+    chat = key._replace(kind="conversation", id=reply.conversation)
+    return (yield from message_at(chat, reply.life, reply.base, reply.version))
 
 
 def results_of(state: State, only: Container[str] | None = None) -> Operation[dict[str, Any]]:
@@ -102,12 +111,19 @@ def history(key: StreamKey) -> Operation[list[PublicEvent]]:
         for stored in page:
             envelope = cast("Envelope", stored.envelope)
             data = bytes(envelope.data) if envelope.blob is None else (yield from get_blob(key, envelope.blob))
+            told = _decoded(key, stored.version, data)
+            if envelope.type == ev.STEP_COMPLETED and type(told) is dict and told.get("reply"):
+                event = cast("ev.StepEvent", ev.opened(key, stored.version, envelope.type, data))
+                try:
+                    told["result"] = yield from said(key, cast("ev.Reply", event.reply))
+                except (NotFound, Expired):
+                    pass  # it tells where the message was
             events.append(
                 PublicEvent(
                     stored.version,
                     envelope.id,
                     envelope.type,
-                    _decoded(key, stored.version, data),
+                    told,
                     envelope.at,
                     envelope.by,
                     envelope.correlation,
@@ -143,7 +159,11 @@ def view_of(
     for step in list(state.steps.values()):
         result = None
         if step.state == "completed":
-            result = _decoded(state.key, step.version, (yield from result_bytes(state, step)))
+            try:
+                result = _decoded(state.key, step.version, (yield from result_bytes(state, step)))
+            except (NotFound, Expired):
+                if step.reply is None:
+                    raise
         steps.append(_info(state, step, run, result))
     changed = [Drift(*map(str, entry)) for entry in state.drift if len(entry) == 4] if drift is None else drift  # type: ignore[arg-type]  # a word that is none of ours is shown as it is
     return TaskView(
@@ -212,6 +232,7 @@ def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
         code=step.code,
         version=step.version,
         usage=step.usage,
+        reply=None if step.reply is None else (step.reply.conversation, step.reply.version),
         saw=[Saw(part.conversation, part.versions or [(1, part.at)]) for part in step.saw if not part.digest],
     )
 

@@ -185,13 +185,21 @@ def run_step(
                 return (yield from _recorded(call, call.record))
             if session.opened_ended:
                 session.check()
-            return (yield from Running(call, task, branch).script())
+            return (yield from _as_run(call, task, branch).script())
         except _Overtaken:
             call.give_back()
             continue
         except BaseException:
             call.give_back()
             raise
+
+
+def _as_run(call: StepCall, task: Task | AsyncTask, branch: Branch) -> Running:
+    if call.declared.to is None:
+        return Running(call, task, branch)
+    from ._replying import Replying  # not with the package: most programs begin without a model
+
+    return Replying(call, task, branch)
 
 
 def _is_to_run(call: StepCall, record: Record) -> bool:
@@ -231,7 +239,7 @@ def _recorded(call: StepCall, record: Record) -> Script[Any]:
     if call.same and record.model and call.model and record.model != call.model:  # the default has changed
         call.drifted("model", record.model, call.model)
     raw = bytes(record.result or b"null")
-    if record.blob is not None:
+    if record.blob is not None or record.reply is not None:
         raw = yield Do(lambda: result_bytes(call.session.state, record))
     try:
         return decode_as(raw, call.returns)
@@ -297,6 +305,8 @@ class Running:
                     found = yield from self._again(error)
                     if found is not None:
                         return found[0]
+            if call.declared.to is not None:
+                yield from self.say()
             yield Run(self._completing(raw, "ran"))
             return result
         finally:
@@ -336,6 +346,10 @@ class Running:
         if self.run.meter is not None and self.call.declared.is_model:
             self.run.meter.returned(last)
         return raw, chunks
+
+    def say(self) -> Script[None]:
+        """Append the result to the conversation that it is for."""
+        raise NotImplementedError
 
     def _was_settled(self) -> None:
         """Somebody said that it was done while its check was asked: then it is not run."""

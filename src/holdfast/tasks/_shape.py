@@ -336,6 +336,12 @@ class Shape:
             )
         return run_step(session, self, branch, declared, scope, item, args, kwargs)  # type: ignore[arg-type]  # a Task or an AsyncTask
 
+    def _replying(self, chat: object, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Script[Any]:
+        from ._replying import reply_step
+
+        declared = reply_step(self, chat, fn)
+        return self._calling(declared, current_frame(), declared.name, (declared.to, *args), kwargs)
+
     # -- waiting, children -------------------------------------------------------------------------
 
     def _asking(

@@ -8,7 +8,19 @@ import inspect
 import types
 from collections import abc
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import msgspec
 
@@ -18,6 +30,9 @@ from ..errors import NoTask
 from ._fingerprint import code_digest
 from ._frames import current_frame, refuse_if_left
 from ._usage import checked_price
+
+if TYPE_CHECKING:
+    from ..conversations._shape import Shape as Conversation
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +72,8 @@ class Step(Generic[P, R]):
         self.eager = bool(options.mode) or options.kind == "child"
         """Whether its start is durable before it runs."""
         self.key: str | None = None
+        self.to: Conversation | None = None
+        """The conversation in which its result is a message: of a `task.reply`."""
         self.owner: tuple[object, ...] = ()
         self.streams = streams(fn)
         """Whether it gives its result in chunks."""

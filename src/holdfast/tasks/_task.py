@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from .. import _operations as ops
 from .._events import Event
@@ -76,6 +76,22 @@ class Task(Shape):
         script = self._stepping(name, declared, args, kwargs)
         result: Any = stream(self._log, script) if declared.streams else drive(self._log, script)
         return cast("R", result)
+
+    def reply(
+        self,
+        chat: Conversation | AsyncConversation | str,
+        fn: Callable[Concatenate[Any, P], Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> dict[str, Any]:
+        """Ask a model for the next message of a conversation (or of its id): `fn(chat, …)` returns it, as a model step.
+
+        It is appended to the conversation, once, and is the result of the step: stored there alone. What is returned is the
+        message as stored. If it was appended and the process killed before the step's end, the model is not asked again.
+        If the conversation was deleted since, `NotFound`.
+        """
+        return cast("dict[str, Any]", drive(self._log, self._replying(chat, fn, args, kwargs)))
 
     def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
         """The plan: a list of names, or of dicts with a `name`, or a function that makes it. It is made once, ever."""
@@ -299,6 +315,17 @@ class AsyncTask(Shape):
 
     async def _stepped(self, name: PlanItem, declared: Step[Any, Any], args: Any, kwargs: Any) -> Any:
         return await drive_async(self._log, self._stepping(name, declared, args, kwargs))
+
+    async def reply(
+        self,
+        chat: Conversation | AsyncConversation | str,
+        fn: Callable[Concatenate[Any, P], Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> dict[str, Any]:
+        """`Task.reply`, awaited; the function may be async. If given an id, a plain function gets a plain conversation."""
+        return cast("dict[str, Any]", await drive_async(self._log, self._replying(chat, fn, args, kwargs)))
 
     async def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
         """`Task.make_plan`, awaited."""

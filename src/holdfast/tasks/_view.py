@@ -78,6 +78,8 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     usage: Usage | None = None
     """What its model calls have used, in all attempts."""
+    reply: tuple[str, int] | None = None
+    """Of a `task.reply`: the conversation whose message the result is, and its version there. If that is gone, `result` is None."""
     saw: list[Saw] = []
     """Which messages its model saw, as far as they are a conversation's."""
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from .._appender import NOWHERE
 from .._codec import Undecodable
 from .._events import open_plain
 from .._open import open as open_store
@@ -65,7 +66,7 @@ class Deaths:
         self._names: dict[bytes, str] = {}
 
     def __call__(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-        names = list(map(self._name, batch))
+        names = [self._name(append) for append in batch if append.expected_hash != NOWHERE]  # that only asks
         self._at("before", names)
         answers: Sequence[Appended | Conflict] = self._append(batch)
         self._at("after", names)

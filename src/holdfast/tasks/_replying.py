@@ -1,0 +1,143 @@
+"""Replies: a model is asked for the next message of a conversation, which is stored there, once, and nowhere else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .. import _operations as ops
+from .._blobs import life_of
+from .._codec import there_and_back
+from .._events import Stamp
+from .._ids import stream_key
+from .._operations import Operation
+from .._streams import new_stamp
+from ..backends import Appended, StreamKey
+from ..conversations._messages import as_message
+from ..conversations._reading import learn
+from ..conversations._shape import Shape as Conversation
+from ..conversations._writing import New, append_messages
+from ..errors import Conflict, IdReused
+from . import _events as ev
+from ._conversation import AsyncTaskConversation, TaskConversation
+from ._driving import Do, Run, Script
+from ._loading import said
+from ._running import Running, StepCall
+from ._steps import Options, Step, streams
+
+if TYPE_CHECKING:
+    from ._shape import Shape
+
+
+def reply_step(task: Shape, chat: object, fn: Callable[..., Any]) -> Step[Any, Any]:
+    """A function that returns the next message of a conversation, as a model step."""
+    if not callable(fn):
+        raise TypeError(f"a reply needs a function: task.reply(chat, fn, *args), not {type(fn).__name__}")
+    if streams(fn):
+        raise TypeError(
+            "a reply is one message, and a generator gives many chunks: return the message, or use task.step"
+        )
+    if isinstance(fn, Step):
+        declared = copy.copy(fn)
+        declared.options = msgspec.structs.replace(fn.options, kind="model", returns=Any)
+        declared.is_model, declared._returns = True, Any
+    else:
+        declared = Step(fn, Options(kind="model", returns=Any))
+    if declared.mode:
+        raise TypeError(
+            f"{declared.name!r} has once or check, and a reply has neither: its message tells whether it was done"
+        )
+    declared.to = _conversation(task, chat, declared)
+    return declared
+
+
+def _conversation(task: Shape, chat: object, declared: Step[Any, Any]) -> Conversation:
+    session = task._held()
+    if isinstance(chat, str):
+        kind = AsyncTaskConversation if declared.is_async else TaskConversation
+        return kind(task._log, stream_key(session.key.tenant, "conversation", chat), session)
+    if not isinstance(chat, Conversation):
+        raise TypeError(f"a reply is to a conversation, or to the id of one, not to {type(chat).__name__}")
+    elsewhere = chat._log is not session.log and session.replaying is None  # a replay has a log of its own
+    if elsewhere or chat._key.tenant != session.key.tenant:
+        raise ValueError(f"conversation {chat.id!r} is of another store or tenant than {session.key}")
+    return chat
+
+
+class Replying(Running):
+    """A reply while it is made. `reply` and `message`: where it is and what it says, as soon as it is stored."""
+
+    __slots__ = ("chat", "id", "message", "new", "reply")
+
+    def script(self) -> Script[Any]:
+        call = self.call
+        assert call.declared.to is not None
+        self.chat, self.id = call.declared.to, _append_id(call)
+        self.reply: ev.Reply | None = None
+        found = yield Do(lambda: _find(self.chat._key, self.id))
+        if found is not None:
+            self.reply, self.message = found
+        call.ask_first = found is not None
+        yield from super().script()
+        return self.message
+
+    def _ask(self) -> Script[list[Any] | None]:
+        """The message is there, from a run that was cut off before it could say so."""
+        yield Run(self._completing(b"", "checked"))
+        return [self.message]
+
+    def stored(self, value: object, declared: Any) -> tuple[bytes, Any]:
+        raw, self.message = there_and_back(as_message(value), Any)
+        self.new: New = self.chat._new(self.message, {"task": self.session.key.id, "step": self.call.path})
+        return raw, self.message
+
+    def say(self) -> Script[None]:
+        session, stamp, holder = self.session, new_stamp(), self.chat._holder()
+        if session.is_stale():
+            yield Do(session.catch_up)
+        session.check()
+        self.reply, other = yield Do(lambda: _append(self.chat._key, self.new, self.id, stamp, holder))
+        self.message = self.message if other is None else other
+
+    def _completing(self, raw: bytes, how: str) -> Operation[Appended]:
+        run = self.run
+        run.forget()
+        return self.session.put([(ev.STEP_COMPLETED, run.end(run.event(how=how, reply=self.reply)))], new_stamp())
+
+
+def _append_id(call: StepCall) -> str:
+    """The id under which the message is appended, in whatever run."""
+    session = call.session
+    key = session.idempotency_key((*session.identity(call.scope), *call.identity()))
+    before = None if call.record is None else call.record.reply
+    if before is None:
+        return f"reply/{key}"
+    return f"reply/{key}/{before.life}/{before.version}"  # it is to be made anew (drift="rerun"), after that one
+
+
+def _find(key: StreamKey, id: str) -> Operation[tuple[ev.Reply, Any] | None]:
+    """The message that was appended under an id, and where it is."""
+    known = yield from learn(key)
+    found = None if known is None else (yield from ops.find(key, id))
+    if known is None or found is None:
+        return None
+    base = known.fold.base
+    reply = ev.Reply(key.id, life_of(known.incarnation), found.last + base, base)
+    return reply, (yield from said(key, reply))
+
+
+def _append(key: StreamKey, new: New, id: str, stamp: Stamp, holder: str | None) -> Operation[tuple[ev.Reply, Any]]:
+    """Append a message. Where it is; and what it says, if another was there already, which counts."""
+    try:
+        answer, known = yield from append_messages(key, [new], stamp, known=None, id=id, holder=holder)
+    except IdReused:
+        known = None
+    if known is not None:
+        return ev.Reply(key.id, life_of(known.incarnation), answer.last, known.fold.base), None
+    found = yield from _find(key, id)
+    if found is None:  # deleted since
+        raise Conflict(str(key), expected=1, actual=0)
+    return found
