@@ -375,6 +375,27 @@ def test_a_parent_hears_of_a_child_that_fails_for_good_by_itself(ways: Ways, how
     assert view(ways).result == "no"
 
 
+def test_a_parent_that_was_told_of_an_earlier_failure_waits_for_what_its_child_waits_for_now(ways: Ways) -> None:
+    runs: list[int] = []
+
+    async def kid(task: Any) -> Any:
+        await task.ask("first", "Which?")
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError("no")
+        return await task.ask("second", "Which?")
+
+    agent(ways, "kid", kid, attempts=1)
+    agent(ways, "parent", having("k"))
+    with pytest.raises(Suspended):
+        run(ways, "parent", "t")
+    ways.store.answer("k", "first", 1)
+    assert ran(ways.store.recover(limit=5)) == [("k", "failed"), ("t", "suspended")]
+    assert view(ways).due_at is None
+    ways.store.answer("k", "second", 2)
+    assert ran(ways.store.recover()) == [("k", "finished"), ("t", "finished")]
+
+
 # -- waiting -----------------------------------------------------------------------------------------
 
 
@@ -645,6 +666,15 @@ def test_cancelling_reaches_children_and_theirs_but_not_what_has_ended(ways: Way
         ways.store.answer("leaf", "q", 1)
     assert ways.store.recover() == []
     assert [info.due_at for info in ways.store.tasks()] == [None] * 4
+
+
+def test_cancelling_reaches_a_child_that_had_failed(ways: Ways) -> None:
+    kid, _ = failing(1)
+    agent(ways, "kid", kid)
+    with pytest.raises(ChildFailed):
+        ways.resume(having("k"))
+    ways.store.task("t").cancel()
+    assert statuses(ways, "t", "k") == ["cancelled", "cancelled"]
 
 
 def test_cancelling_a_child_leaves_its_parent(ways: Ways) -> None:

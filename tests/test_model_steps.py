@@ -671,42 +671,32 @@ def test_a_step_recorded_with_a_plain_list_is_found_with_a_list_from_a_conversat
 # -- the price of it --------------------------------------------------------------------------------
 
 
-def test_a_hundred_calls_store_little_more_than_what_is_new_and_every_prompt_comes_back(
-    store: holdfast.Store,
-) -> None:
+SYSTEM = "You are a patient clerk. " * 40
+
+
+def texts() -> Iterator[str]:
+    """Texts of about 1 KB."""
     words = random.Random(7)
     chance = [f"{words.randrange(1 << 30):x}" for _ in range(2000)]
+    while True:
+        yield " ".join(words.choices(chance, k=118))
 
-    def text() -> str:
-        return " ".join(words.choices(chance, k=118))  # about 1 KB
 
-    new = 0
-    prompts: list[list[Any]] = []
-    system = "You are a patient clerk. " * 40
+def size(*messages: Any) -> int:
+    return sum(len(json.dumps(message)) for message in messages)
 
-    @holdfast.step(kind="model", price=(1, 4))
-    def ask(chat: holdfast.Conversation, model: str = "gpt-5-mini") -> dict[str, Any]:
-        messages = chat.window(10**9, system=system)
-        prompts.append(list(messages))
-        return {**said(text()), "usage": {"prompt_tokens": 250 * len(messages), "completion_tokens": 250}}
 
-    with store.task("t", goal="Serve the customer", budget=Budget(calls=100)) as task:
-        chat = task.conversation()
-        for _ in range(100):
-            question = user(text())
-            chat.append(question)
-            answer = ask(chat)
-            reply = {key: answer[key] for key in ("role", "content")}
-            chat.append(reply)
-            new += len(json.dumps(question)) + len(json.dumps(reply)) + len(json.dumps(answer))
-        task.finish()
-    stored = sum(
+def stored(store: holdfast.Store) -> int:
+    """How many bytes all records of tasks and conversations take."""
+    return sum(
         len(record.body)
         for kind in ("task", "conversation", "blob")
         for head in store._log.backend.heads(tenant=store.tenant, kind=kind)
         for record in store._log.backend.read(head.stream)
     )
-    assert stored <= 1.5 * new, stored / new
+
+
+def check_prompts(store: holdfast.Store, prompts: list[list[Any]]) -> None:
     found = store.get_task("t")
     assert found is not None
     paths = [step.path for step in found.steps]
@@ -714,3 +704,50 @@ def test_a_hundred_calls_store_little_more_than_what_is_new_and_every_prompt_com
     assert len(prompts[-1]) == 200
     for path, sent in zip(paths, prompts, strict=True):
         assert store.prompt("t", path) == sent
+
+
+def test_a_hundred_calls_store_little_more_than_what_is_new_and_every_prompt_comes_back(
+    store: holdfast.Store,
+) -> None:
+    text, prompts = texts(), list[list[Any]]()
+
+    @holdfast.step(price=(1, 4))
+    def ask(chat: holdfast.Conversation, model: str = "gpt-5-mini") -> dict[str, Any]:
+        messages = chat.window(10**9, system=SYSTEM)
+        prompts.append(list(messages))
+        tell(input_tokens=250 * len(messages), output_tokens=250)
+        return said(next(text))
+
+    with store.task("t", goal="Serve the customer", budget=Budget(calls=100)) as task:
+        chat = task.conversation()
+        for _ in range(100):
+            chat.append(user(next(text)))
+            task.reply(chat, ask)
+        task.finish()
+    new = size(*chat.messages())  # each message once
+    assert len(chat) == 200
+    assert stored(store) <= 1.5 * new, stored(store) / new
+    check_prompts(store, prompts)
+
+
+def test_an_answer_that_is_a_result_and_is_appended_is_stored_twice_and_no_more(store: holdfast.Store) -> None:
+    text, prompts, new = texts(), list[list[Any]](), 0
+
+    @holdfast.step(kind="model", price=(1, 4))
+    def ask(chat: holdfast.Conversation, model: str = "gpt-5-mini") -> dict[str, Any]:
+        messages = chat.window(10**9, system=SYSTEM)
+        prompts.append(list(messages))
+        return {**said(next(text)), "usage": {"prompt_tokens": 250 * len(messages), "completion_tokens": 250}}
+
+    with store.task("t", goal="Serve the customer", budget=Budget(calls=100)) as task:
+        chat = task.conversation()
+        for _ in range(100):
+            question = user(next(text))
+            chat.append(question)
+            answer = ask(chat)
+            reply = {key: answer[key] for key in ("role", "content")}
+            chat.append(reply)
+            new += size(question, reply, answer)
+        task.finish()
+    assert stored(store) <= 1.5 * new, stored(store) / new
+    check_prompts(store, prompts)

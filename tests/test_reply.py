@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import signal
 import subprocess
@@ -11,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.chat import ChatCompletionMessage
 
 import holdfast
 from both_ways import Ways, view
-from holdfast import Budget, BudgetExceeded, Saw, StepFailed, Store, Usage
+from holdfast import Budget, BudgetExceeded, Expired, NotFound, Saw, StepFailed, Store, Usage
 from holdfast._log import Log
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
@@ -269,12 +271,12 @@ def test_replies_inside_steps_are_steps_inside_steps(ways: Ways, model: Model) -
         return str((await task.reply(chat, ask))["content"])
 
     async def work(task: Any) -> Any:
-        return [await task.step("turn", awaited if ways.asynchronous else plain, task, chat) for chat in ("c", "d")]
+        return [await task.step("turn", awaited if ways.asynchronous else plain, task, "c") for _ in range(2)]
 
     for _ in range(2):
         assert ways.resume(work) == ["answer 1", "answer 2"]
     assert [step.path for step in view(ways).steps] == ["turn", "turn/ask", "turn#2", "turn#2/ask"]
-    assert (messages(ways), messages(ways, "d")) == ([said("answer 1")], [said("answer 2")])
+    assert messages(ways) == [said("answer 1"), said("answer 2")]
 
 
 @ON_MEMORY
@@ -338,20 +340,28 @@ def test_an_async_function_needs_an_async_task(url: str) -> None:
 
 
 @ON_MEMORY
-def test_in_a_turn_it_is_part_of_the_turn(ways: Ways) -> None:
-    """A turn that was lost ends the run before anything is appended, and is no failure of the step."""
+def test_in_a_turn_a_reply_is_part_of_it(ways: Ways) -> None:
     chat = ways.store.conversation("c")
-
-    def ask(given: Any) -> dict[str, Any]:
-        chat.expire(3600)  # something that the holder of the turn may do
-        return said("a")
 
     async def work(task: Any) -> Any:
         with chat.turn() as mine:
-            return await task.reply(mine, ask)
+            return await task.reply(mine, lambda given: said("a"))
 
     assert ways.resume(work) == said("a")
     assert messages(ways) == [said("a")]
+
+
+@ON_MEMORY
+def test_a_turn_that_is_over_takes_no_reply_and_the_step_has_not_failed(ways: Ways) -> None:
+    async def work(task: Any) -> Any:
+        with ways.store.conversation("c").turn() as mine:
+            pass
+        return await task.reply(mine, lambda given: said("a"))
+
+    with pytest.raises(holdfast.LeaseLost, match="conversation"):
+        ways.resume(work)
+    assert messages(ways) == []
+    assert [step.status for step in view(ways).steps] == ["interrupted"]
 
 
 # -- cut off ----------------------------------------------------------------------------------------
@@ -372,15 +382,55 @@ def test_cut_off_after_the_message_the_model_is_not_asked_again(ways: Ways, mode
 @ON_MEMORY
 def test_a_message_that_is_there_needs_no_budget(ways: Ways, model: Model) -> None:
     ask = plainly(model.ask)
+
+    async def work(task: Any) -> Any:
+        await task.step("spend", holdfast.step(lambda: 1, kind="model"))
+        return await task.reply("c", ask)
+
+    async def more(task: Any) -> None:
+        await work(task)
+        await task.reply("d", ask)
+
     with crash(during="ask"):
-        ways.resume(chatting(ways, ask), budget=Budget(calls=1))
+        ways.resume(work, budget=Budget(calls=2))
+    assert ways.resume(work, budget=Budget(calls=1)) == said("answer 1")
     with pytest.raises(BudgetExceeded):
-        ways.resume(chatting(ways, ask))
-        ways.resume(chatting(ways, ask, turns=3))
-    assert view(ways).steps[0].status == "completed"
+        ways.resume(more)
+    assert model.asked == 1
 
 
-class Cutting(MemoryBackend):
+@ON_MEMORY
+def test_a_task_that_was_cancelled_meanwhile_says_nothing_more(ways: Ways) -> None:
+    def plain(chat: Any) -> dict[str, Any]:
+        ask_to_end: Any = holdfast.current_task()
+        ask_to_end.cancel()
+        return said("too late")
+
+    async def awaited(chat: Any) -> dict[str, Any]:
+        ask_to_end: Any = holdfast.current_task()
+        await ask_to_end.cancel()
+        return said("too late")
+
+    with pytest.raises(holdfast.TaskEnded):
+        ways.resume(lambda task: task.reply("c", awaited if ways.asynchronous else plain))
+    assert messages(ways) == []
+
+
+def test_who_was_away_for_longer_than_the_lease_looks_before_it_says_anything(durable_url: str) -> None:
+    with holdfast.open(durable_url) as store, holdfast.open(durable_url) as other:
+
+        def ask(chat: Any) -> dict[str, Any]:
+            with other.task("t", steal=True):
+                pass
+            task._held().renewed_at -= 1000  # as if it had been suspended for long
+            return said("too late")
+
+        with pytest.raises(holdfast.LeaseLost), store.task("t") as task:
+            task.reply("c", ask)
+        assert store.conversation("c").messages() == []
+
+
+class Counting(MemoryBackend):
     """Counts the records that are read: what a look costs."""
 
     read_records = 0
@@ -394,7 +444,7 @@ class Cutting(MemoryBackend):
 def test_what_a_reply_reads_does_not_grow_with_the_conversation() -> None:
     costs = []
     for length in (10, 2000):
-        backend = Cutting()
+        backend = Counting()
         with Store(Log(backend), "default") as store:
             store.conversation("c").append(*(user(f"q{n}") for n in range(length)))
             with store.task("t") as task:
@@ -450,6 +500,7 @@ def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it
 
     with Store(Log(backend, settle_seconds=0.05), "default") as store:
 
+        @holdfast.step(key=lambda chat: "k")
         def ask(chat: Any) -> dict[str, Any]:
             asked.append(1)
             if len(asked) == 1:
@@ -465,7 +516,7 @@ def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it
             backend._wanted.clear()
             given = task.reply("c", ask)
             backend.deliver()
-            assert task.results() == {"ask": given}
+            assert task.results() == {"ask[k]": given}
         assert store.conversation("c").messages() == [given]
         with store.task("t") as task:
             assert task.reply("c", ask) == given
@@ -546,3 +597,173 @@ def test_killed_around_the_message_there_is_one(
         found = store.get_task("t")
         assert found is not None
         assert (found.status, found.result, found.steps[0].how) == ("finished", said("answer"), how)
+
+
+# -- reading it again -------------------------------------------------------------------------------
+
+
+def test_rewinds_summaries_and_repairs_do_not_change_a_result(ways: Ways, model: Model) -> None:
+    ask = plainly(model.ask)
+    first = ways.resume(chatting(ways, ask, turns=3))
+    chat = ways.store.conversation("c")
+    chat.summarize(lambda messages: "they talked", keep_last=2)
+    chat.append({"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f"}}]})
+    chat.append(user("never mind"))
+    chat.repair()
+    chat.rewind(to=1)
+    chat.pop()
+    assert chat.messages() == []
+    assert ways.resume(chatting(ways, ask, turns=3)) == first
+    assert [step.result for step in view(ways).steps] == first
+    assert model.asked == 3
+
+
+def test_a_reply_to_a_fork_of_a_conversation_is_found_there(ways: Ways, model: Model) -> None:
+    parent = ways.store.conversation("parent")
+    parent.append(user("a"), said("b"), user("c"))
+    parent.fork("c", at=2)
+    ask = plainly(model.ask)
+    with crash(during="ask"):
+        ways.resume(lambda task: task.reply("c", ask))
+    for _ in range(2):
+        assert ways.resume(lambda task: task.reply("c", ask)) == said("answer 1")
+    [entry] = ways.store.conversation("c").entries(last=1)
+    assert view(ways).steps[0].reply == ("c", entry.version) == ("c", 4)
+    assert ways.resume(lambda task: task.reply("c", ask), id="other") == said("answer 2")
+    assert view(ways, "other").steps[0].result == said("answer 2")
+    assert messages(ways) == [user("a"), said("b"), said("answer 1"), said("answer 2")]
+
+
+@ON_MEMORY
+def test_a_fork_of_a_task_has_its_replies(ways: Ways, model: Model) -> None:
+    ask = plainly(model.ask)
+    first = ways.resume(chatting(ways, ask))
+    ways.store.task("t").fork("fork")
+    assert ways.resume(chatting(ways, ask), id="fork") == first
+    assert [step.result for step in view(ways, "fork").steps] == first
+    assert model.asked == 2
+
+
+def test_results_history_and_briefings_tell_the_message(ways: Ways) -> None:
+    async def work(task: Any) -> Any:
+        await task.reply("c", ask)
+        told = (await task.view()).steps[0].result, (await task.at(task.version)).steps[0].result
+        return await task.results(), await task.history(), str(await task.resume_context()), told
+
+    def ask(chat: Any) -> dict[str, Any]:
+        return said("the harbour is closed")
+
+    results, history, briefing, told = ways.resume(work)
+    [completed] = [event.data for event in history if event.type == "step.completed"]
+    assert results == {"ask": said("the harbour is closed")}
+    assert completed["result"] == said("the harbour is closed")
+    assert (completed["reply"]["conversation"], completed["reply"]["version"]) == ("c", 1)
+    assert "the harbour is closed" in briefing
+    assert told == (said("the harbour is closed"), said("the harbour is closed"))
+
+
+@ON_MEMORY
+def test_a_replay_gives_the_messages_and_asks_nobody(ways: Ways, model: Model) -> None:
+    ask = plainly(model.ask)
+
+    def plain(task: Any) -> list[Any]:
+        chat = ways.store.conversation("c")
+        own = task.conversation("c")
+        own.append(user("q"))
+        return [task.reply(chat, ask), task.reply(own, ask), task.reply("c", ask)]
+
+    async def awaited(task: Any) -> list[Any]:
+        own = task.conversation("c")
+        await own.append(user("q"))
+        return [
+            await task.reply(ways.store.conversation("c"), ask),
+            await task.reply(own, ask),
+            await task.reply("c", ask),
+        ]
+
+    async def departed(task: Any) -> Any:
+        await task.reply("d", ask)
+
+    agent = holdfast.agent("chatter")(awaited if ways.asynchronous else plain)
+    expected = [said("answer 1"), said("answer 2"), said("answer 3")]
+    store: Any = ways.store.aio
+
+    async def both() -> Any:
+        await store.run(agent, "t")
+        found = await store.replay(agent, "t")
+        return found, await store.replay(holdfast.agent("other")(departed), "t")
+
+    found, other = asyncio.run(both())
+    assert (found.ended, found.divergence, found.result) == ("finished", None, expected)
+    assert other.divergence.what == "arguments"
+    assert model.asked == 3
+    assert messages(ways) == [user("q"), *expected]
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "begun anew"])
+def test_a_deleted_conversation_is_said_to_be_deleted_where_the_message_is_needed(
+    ways: Ways, model: Model, anew: bool
+) -> None:
+    ask = plainly(model.ask)
+
+    async def work(task: Any) -> Any:
+        return await task.reply("c", ask), await task.step("count", len, "abc")
+
+    ways.resume(work)
+    ways.store.conversation("c").delete()
+    if anew:
+        ways.store.conversation("c").append(said("something else"))
+    with pytest.raises(NotFound, match="deleted since"):
+        ways.resume(work)
+    with pytest.raises(NotFound, match="deleted since"):
+        ways.resume(lambda task: task.results())
+    found = view(ways)
+    assert [(step.path, step.status, step.result) for step in found.steps] == [
+        ("ask", "completed", None),
+        ("count", "completed", 3),
+    ]
+    assert found.steps[0].reply == ("c", 1)
+    assert "count" in str(found.resume_context())
+    completed = [event.data for event in ways.store.task("t").history() if event.type == "step.completed"]
+    assert ["result" in data for data in completed] == [False, True]
+    assert ways.resume(lambda task: task.step("count", len, "abc")) == 3, "what does not need it, goes on"
+    assert model.asked == 1
+
+
+@ON_MEMORY
+def test_an_expired_conversation_is_said_to_be_expired(ways: Ways, model: Model) -> None:
+    ask = plainly(model.ask)
+    ways.resume(lambda task: task.reply("c", ask))
+    ways.store.conversation("c").expire(0)
+    for _ in range(2):
+        with pytest.raises(Expired):
+            ways.resume(lambda task: task.reply("c", ask))
+        with pytest.raises(Expired):  # one that is new, too, and before the model is asked
+            ways.resume(lambda task: task.reply("c", ask), id="other")
+        assert view(ways).steps[0].result is None
+        ways.store.sweep()
+    assert model.asked == 1
+
+
+def test_deleted_by_another_program_it_is_deleted(durable_url: str, model: Model) -> None:
+    ask = plainly(model.ask)
+    with holdfast.open(durable_url) as store, holdfast.open(durable_url) as other:
+        with store.task("t") as task:
+            task.reply("c", ask)
+        other.conversation("c").delete()
+        with pytest.raises(NotFound, match="deleted since"), store.task("t") as task:
+            task.reply("c", ask)
+
+
+@ON_MEMORY
+@pytest.mark.parametrize("wrong", [{"version": 9}, {"version": 0}, {"version": -3}, {"base": 5}, {"version": 2}])
+def test_a_pointer_that_points_nowhere_is_a_corrupt_record(url: str, wrong: dict[str, int]) -> None:
+    with holdfast.open(url) as store:
+        with store.task("t") as task:
+            task.reply("c", lambda chat: said("a"))
+            store.conversation("c").draft("a piece", of="x")
+            step = task._held().state.steps["<lambda>"]
+            assert step.reply is not None
+            step.reply = msgspec.structs.replace(step.reply, **wrong)
+            with pytest.raises(holdfast.CorruptRecord, match="does not exist"):
+                task.results()

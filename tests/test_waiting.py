@@ -37,7 +37,9 @@ from holdfast import (
 )
 from holdfast.backends import Append, Appended, Conflict
 from holdfast.backends.memory import MemoryBackend
+from holdfast.tasks import _events as ev
 from holdfast.tasks._driving import _perform
+from holdfast.tasks._waiting import Waits
 from holdfast.testing import fake_clock
 
 ON_MEMORY = pytest.mark.parametrize("url", ["memory://"], ids=["memory"])
@@ -707,6 +709,19 @@ def test_two_waits_that_take_a_signal_at_the_same_time_do_not_both_get_it() -> N
         with pytest.raises(Suspended), store.task("t") as task:
             assert task.wait_for("s") == "only"
             task.wait_for("s")
+
+
+def test_a_signal_that_is_recorded_as_taken_twice_was_taken_by_the_first() -> None:
+    waits = Waits()
+    for wait in ("a", "b"):
+        waits.asked(1, 0.0, ev.Asked(wait, "signal", "s"))
+    waits.signalled(ev.Signalled("s", msgspec.Raw(b"7")))
+    for wait in ("b", "a"):
+        waits.answered(0.0, ev.Answered(wait, "signalled", signal=1))
+    assert [(waits.all[wait].how, bytes(waits.all[wait].value)) for wait in ("a", "b")] == [
+        (None, b"null"),
+        ("signalled", b"7"),
+    ]
 
 
 # -- times -------------------------------------------------------------------------------------------

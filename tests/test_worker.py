@@ -15,7 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import AsyncTask, Store, Task, TaskView, testing
-from holdfast._worker import FULL_LOOK, PAGE, PATIENCE, SKEW, _Look
+from holdfast._looking import FULL_LOOK, PAGE, SKEW
+from holdfast._worker import PATIENCE
 from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks._agents import registered
 from holdfast.tasks._session import Session
@@ -798,7 +799,7 @@ def test_what_is_due_and_not_ours_is_not_read_with_each_look(
             with watched_store.task(f"ended {number}", agent="simple", ttl=1) as task:
                 task.finish(None)
     clock.advance(SKEW + 2)
-    look = _Look(holdfast.Worker(watched_store))
+    look = holdfast.Worker(watched_store)._look
     first = looked(watched, lambda: look.candidates(4))
     assert (first["listed"], first["read"]) == (many, 0)
     for _ in range(5):
@@ -828,22 +829,20 @@ def test_what_others_leave_due_does_not_starve_ours(watched_store: Store, clock:
 
 
 def test_what_becomes_due_behind_the_place_where_a_look_begins_is_found(
-    watched_store: Store, clock: testing.FakeClock
+    watched: Watched, watched_store: Store, clock: testing.FakeClock
 ) -> None:
     simple()
     long_ago = clock.now()
     watched_store.submit("simple", "late", at=long_ago + 1)
     watched_store.submit("simple", "very late", at=long_ago)
     watched_store.submit("of others", "theirs", at=long_ago + 2)
-    hidden = {"late", "very late"}
-    worker = holdfast.Worker(watched_store)
-    due, look = worker.due, _Look(worker)
-    worker.due = lambda *args: [head for head in due(*args) if head.stream.id not in hidden]  # type: ignore[method-assign]
+    watched.hidden = {"late", "very late"}
+    look = holdfast.Worker(watched_store)._look
     clock.advance(SKEW + 0.5)
     assert look.candidates(4) == []
-    hidden.remove("late")  # its append took so long
+    watched.hidden.remove("late")  # its append took so long
     assert [head.stream.id for head in look.candidates(4)] == ["late"]
-    hidden.remove("very late")
+    watched.hidden.remove("very late")
     clock.advance(FULL_LOOK)
     assert {head.stream.id for head in look.candidates(4)} == {"late", "very late"}
 
@@ -862,7 +861,7 @@ def test_ten_thousand_suspended_tasks_cost_a_worker_nothing(watched: Watched, wa
         watched_store.submit("simple", "other")
         worker.reports.wait_for("other", "finished")
     assert {ran.id for ran in worker.reports.all} == {"other"}
-    look = _Look(worker.worker)
+    look = holdfast.Worker(watched_store)._look
     cost = looked(watched, lambda: look.candidates(4))
     assert cost == {"due": 1, "heads": 1, "listed": 0}, (
         "a look asks what is due and what has died, and neither lists any of them"

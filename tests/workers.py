@@ -93,6 +93,8 @@ class Watched:
         self.away = False
         self.damaged = ""
         """The id of a task that cannot be read."""
+        self.hidden: set[str] = set()
+        """The ids of tasks whose appends are not visible yet."""
         self.strange = ""
         """The id of a task whose label is none."""
 
@@ -143,6 +145,7 @@ class Watched:
             raise Unavailable("the engine is away")
 
     def _given(self, heads: Sequence[Head]) -> Sequence[Head]:
+        heads = [head for head in heads if head.stream.id not in self.hidden]
         self.counts["listed"] += len(heads)
         return [self._strange(head) if head.stream.id == self.strange else head for head in heads]
 

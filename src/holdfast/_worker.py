@@ -11,41 +11,32 @@ import functools
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from . import _clock
-from . import _operations as ops
 from ._arguments import seconds
-from ._leases import is_dead
-from .backends import Cursor, Head, StreamKey
-from .errors import Closed, DataProblem, Held, HoldfastError, LeaseLost, Suspended, TaskEnded
+from ._looking import FULL_LOOK, Look
+from ._loops import Loop
+from .backends import Head, StreamKey
+from .errors import Closed, Held, HoldfastError, LeaseLost, Suspended, TaskEnded
 from .tasks import AsyncTask, Task
 from .tasks._agents import Agent, registered
 from .tasks._claiming import TASK_TTL, as_wanted
-from .tasks._driving import drive
 from .tasks._events import KIND
-from .tasks._family import report as report_to_parent
-from .tasks._loading import info_of, is_expired, is_held, words_for
+from .tasks._loading import info_of, words_for
 from .tasks._performing import perform, perform_async
 from .tasks._shape import CRASHES, Shape
-from .tasks._view import ENDED, Status, TaskInfo
+from .tasks._view import Status, TaskInfo
 
 if TYPE_CHECKING:
     from ._store import Store
 
 POLL: Final = 0.5
 GRACE: Final = 30.0
-PAGE: Final = 100
-FULL_LOOK: Final = 60.0
-"""So often everything that is due is looked at, not only what has become due lately."""
-SKEW: Final = 5.0
-"""Clocks of other machines may be so much behind ours."""
-DEAD_LOOK: Final = 2.0
-"""So often it is looked whether holders on this machine have died."""
 PATIENCE: Final = 60.0
 """So long a task that may kill the process waits for a time when nothing else runs."""
 
@@ -115,8 +106,8 @@ class Worker:
         # Not an Event: a signal handler may call `stop` while this very thread is inside one of its methods.
         self._changed: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
-        self._loop = _Loop()
-        self._look = _Look(self)
+        self._loop = Loop()
+        self._look = Look(self._log, self._tenant, self.is_free)
 
     @property
     def agents(self) -> list[str]:
@@ -309,130 +300,6 @@ class Worker:
                 self._report(ran)
             except Exception as error:  # a worker does not end because nobody can be told
                 logger.warning("a report could not be made (%s)", type(error).__name__)
-
-    def due(self, before: float, after: Cursor | None) -> list[Head]:
-        return list(ops.run(self._log, ops.due(self._tenant, KIND, before=before, after=after, limit=PAGE)))
-
-    def abandoned(self) -> Iterator[Head]:
-        """Tasks whose holder was a process of this machine, and is dead: they need not wait for the end of the lease."""
-        after = ""
-        while page := ops.run(self._log, ops.heads(self._tenant, KIND, status="running", after=after)):
-            for head in page:
-                if head.fields.owner is not None and is_dead(head.fields.owner):
-                    yield head
-            after = page[-1].stream.id
-
-    def tell_parent(self, head: Head) -> None:
-        drive(self._log, report_to_parent(head.stream))
-
-
-class _Look:
-    """Looking for due tasks, without looking at the same ones again and again.
-
-    What is due and not for this worker (agents that it does not have, finished tasks that have expired) stays due. So a look begins
-    where the last one found the first task that it could run; and from time to time at the beginning.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self._after: Cursor | None = None
-        self._full_at = self._dead_at = 0.0
-        self.told: set[StreamKey] = set()
-        """Children that had ended, and of which their parents were told."""
-
-    def candidates(self, free: int) -> list[Head]:
-        """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
-        if free < 1:
-            return []
-        now, clock = _clock.time(), _clock.monotonic()
-        if clock >= self._full_at:
-            self._after, self._full_at = None, clock + FULL_LOOK
-        found: list[Head] = []
-        if clock >= self._dead_at:
-            found += [head for head in self._worker.abandoned() if self._is_ours(head) and self._is_free(head)]
-            if not found:  # else there may be more than can be begun now
-                self._dead_at = clock + DEAD_LOOK
-        after, all_others = self._after, True
-        while len(found) < free * 4 and (page := self._worker.due(now, after)):
-            for head in page:
-                after = (head.fields.due or 0.0, head.stream.id)
-                if self._is_ours(head):
-                    all_others = False
-                    if self._is_free(head):
-                        found.append(head)
-                elif all_others:
-                    self._after = min(after, (head.now - SKEW, ""))
-        random.shuffle(found)
-        return found
-
-    def _is_ours(self, head: Head) -> bool:
-        if is_expired(head):
-            return False
-        if head.fields.status in ENDED:
-            if head.fields.due_at is not None:
-                self._worker.tell_parent(head)
-                self.told.add(head.stream)
-            return False
-        try:
-            return info_of(head).agent in registered
-        except DataProblem as error:  # whoever can write to the store can write anything; the others go on
-            logger.warning("%s cannot be run: it cannot be read (%s)", head.stream, type(error).__name__)
-            return False
-
-    def _is_free(self, head: Head) -> bool:
-        return not is_held(head) and self._worker.is_free(head)
-
-
-class _Loop:
-    """An event loop in a thread of its own, from the first time it is needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: Any = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, coroutine: Any) -> Any:
-        """What a coroutine gives, run in the loop."""
-        import asyncio
-
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_go_on, args=(self._loop,), name="holdfast-agents", daemon=True)
-                self._thread.start()
-        ended = threading.Event()
-
-        async def watched() -> Any:
-            try:
-                return await coroutine
-            finally:
-                ended.set()
-
-        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
-        try:
-            return future.result()
-        finally:
-            if future.cancel():  # this thread was interrupted: the agent leaves its task in order
-                ended.wait()
-
-    def stop(self) -> None:
-        """End the loop. Nothing runs in it any more."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-
-def _go_on(loop: Any) -> None:
-    """Run an event loop until it is stopped. `SystemExit` in one agent is not the end of the others."""
-    while True:
-        try:
-            loop.run_forever()
-            return
-        except (SystemExit, KeyboardInterrupt):
-            continue  # whoever waits for that agent hears of it
 
 
 def _guarded(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[Any, Any]:

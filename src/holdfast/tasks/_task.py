@@ -156,7 +156,8 @@ class Task(Shape):
 
         `store.answer(task_id, name, …)` answers. The answer is for this `question` and `payload` (plain JSON values, or a type
         that can be stored): asked again with others, it is another question, and the earlier one cannot be
-        answered any more. `returns` is the type of the answer. After `timeout` seconds without one: `TimeoutError`.
+        answered any more. `returns` is the type of the answer. After `timeout` seconds without one: `TimeoutError`;
+        asked again then, it is asked anew.
         """
         return drive(self._log, self._asking(name, question, payload, returns, timeout))
 
