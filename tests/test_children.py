@@ -165,12 +165,14 @@ def test_the_same_child_twice_is_one_child(ways: Ways) -> None:
     assert calls == ["a", "b"]
 
 
-def test_a_function_need_not_be_registered(ways: Ways) -> None:
+def test_a_function_that_no_worker_could_find_is_refused(ways: Ways) -> None:
     async def kid(task: Any) -> Any:
         return task.id
 
     fn = as_agent(ways, kid)
-    assert ways.resume(having("a", agent=fn)) == ["a"]  # type: ignore[arg-type]  # it takes both
+    with pytest.raises(TypeError, match="holdfast.agent"):
+        ways.resume(having("a", agent=fn))  # type: ignore[arg-type]  # it takes both
+    assert ways.store.get_task("a") is None
 
 
 def test_an_agent_that_is_not_known_is_said_before_anything_is_written(ways: Ways) -> None:

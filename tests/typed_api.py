@@ -186,6 +186,27 @@ def model_steps(store: Store) -> None:
         assert_type(view.steps[0].saw, list[holdfast.Saw])
 
 
+def next_message(chat: Conversation, temperature: float = 0.0) -> dict[str, Any]:
+    return {"role": "assistant", "content": f"{len(chat)} {temperature}"}
+
+
+async def next_message_later(chat: AsyncConversation) -> dict[str, Any]:
+    return {"role": "assistant", "content": f"{await chat.count()}"}
+
+
+def replies(store: Store) -> None:
+    with store.task("claims-42") as task:
+        assert_type(task.reply(task.conversation(), next_message, 0.5), dict[str, Any])
+        assert_type(task.reply("chat-7", holdfast.step(next_message, attempts=3)), dict[str, Any])
+        task.reply("chat-7", next_message, "warm")  # type: ignore[arg-type]
+
+
+async def async_replies(store: AsyncStore) -> None:
+    async with store.task("claims-42") as task:
+        assert_type(await task.reply(task.conversation(), next_message_later), dict[str, Any])
+        assert_type(await task.reply("chat-7", next_message, temperature=0.5), dict[str, Any])
+
+
 async def async_model_steps(store: AsyncStore) -> None:
     async with store.task("claims-42") as task:
         assert_type([chunk async for chunk in answer_later("why?")], list[str])

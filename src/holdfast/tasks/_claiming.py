@@ -19,7 +19,7 @@ from .._operations import Operation
 from .._remembered import Messages
 from .._streams import append_events, new_stamp
 from ..backends import Fields, Head, StreamKey
-from ..errors import Conflict, Expired, Held, ReplayMismatch
+from ..errors import Conflict, Expired, Held, ReplayMismatch, TaskEnded
 from . import _events as ev
 from ._answering import queue
 from ._driving import Do, Script, Sleep
@@ -27,6 +27,7 @@ from ._fold import State
 from ._lifecycle import delete
 from ._loading import is_expired, is_held, label_of, load
 from ._usage import Budget
+from ._view import ENDED
 
 TASK_TTL: Final = timedelta(days=7)
 NATIVE: Final = (type(None), bool, int, float, str, list, dict, Messages)
@@ -161,6 +162,10 @@ def _admit(
     if head is not None and not is_expired(head):
         return head
     closed = None
+    if wanted.parent is not None:
+        above = yield from ops.head(key._replace(id=wanted.parent.id))
+        if above is None or above.fields.status in ENDED:  # cancelled while it was about to have a child
+            raise TaskEnded(str(key._replace(id=wanted.parent.id)), status=(above and above.fields.status) or "deleted")
     if head is not None:
         if not wanted.restart:
             raise Expired(str(key), at=head.fields.expires_at or 0.0)

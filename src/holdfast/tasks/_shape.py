@@ -34,7 +34,7 @@ from ..errors import (
 from . import _asking, _lifecycle, _loading, _signals
 from . import _events as ev
 from . import _family as family
-from ._agents import find
+from ._agents import find, registered
 from ._answering import child_ended
 from ._claiming import TASK_TTL, Claim, Wanted, as_wanted, declared_type, encode_text, enter
 from ._driving import Call, Do, Quiet, Script
@@ -164,7 +164,8 @@ class Shape:
                 type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
             )
             return ev.FAILED, failed, lambda: session.fields("failed", due_at=again)
-        if isinstance(error, Suspended) or session.branch.suspended is not None:  # also if it was swallowed
+        # Also if it was swallowed; but that another task waits, which was opened inside this one, says nothing of this one.
+        if session.branch.suspended is not None or (isinstance(error, Suspended) and error.task == str(self._key)):
             if session.stopping:
                 return (
                     ev.LEFT,
@@ -360,6 +361,10 @@ class Shape:
     ) -> Script[Any]:
         """The result of a child."""
         agent = find(given)
+        if registered.get(agent.name) is not agent:
+            raise TypeError(
+                f"a child may have to wait, and whoever goes on with it has to find its agent: @holdfast.agent({agent.name!r})"
+            )
         key = self._child(id)
         wanted = as_wanted(goal, input, agent.name, agent.lease, 0.0, False, TASK_TTL, False)
         returns = agent.returns if returns is UNRESOLVED else returns

@@ -1,0 +1,77 @@
+"""Traps that tasks which wait have fallen into: each was once a task that never went on, or an answer that hit something else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import Store, Suspended, Task, TaskEnded, testing
+from holdfast import _operations as ops
+from holdfast._blobs import life_of
+from holdfast.backends import StreamKey
+from holdfast.tasks import _events as ev
+from holdfast.tasks._claiming import as_wanted
+
+
+@pytest.fixture
+def store() -> Store:
+    return holdfast.open("memory://")
+
+
+def test_two_questions_of_one_name_cannot_be_open_at_once(store: Store) -> None:
+    def confirm(task: Task, sum: int) -> Any:
+        return task.ask("payout", "Pay?", sum, returns=bool)
+
+    with pytest.raises(holdfast.StepFailed, match="a name of its own"), store.task("t") as task:
+        task.map("confirm", lambda sum: confirm(task, sum), [1, 2], concurrency=1)
+
+
+def test_that_another_task_waits_does_not_suspend_the_one_around_it(store: Store) -> None:
+    with pytest.raises(Suspended), store.task("outer"), store.task("inner") as inner:
+        inner.ask("go", "Go?")
+    views = [store.get_task(name) for name in ("outer", "inner")]
+    assert [view.status for view in views if view] == ["open", "suspended"]
+
+
+def test_an_answer_wakes_a_task_whose_cleanup_failed_while_it_waited(store: Store) -> None:
+    @holdfast.agent("clumsy")
+    def clumsy(task: Task) -> Any:
+        try:
+            return task.ask("go", "Go?", returns=bool)
+        except Suspended:
+            raise ValueError("the cleanup failed") from None
+
+    with pytest.raises(ValueError, match="cleanup"):
+        store.run("clumsy", "t")
+    assert store.recover() == []
+    store.answer("t", "go", True)
+    assert [ran.status for ran in store.recover()] == ["finished"]
+
+
+def test_a_parent_that_was_cancelled_has_no_new_children(store: Store) -> None:
+    key = StreamKey("default", "task", "k")
+    with store.task("p"):
+        pass
+    parent = ops.run(store._log, ops.head(StreamKey("default", "task", "p")))
+    assert parent is not None
+    store.task("p").cancel()
+    # As if that came between the record that there will be a child, and the child.
+    wanted = as_wanted(None, None, "kid", 30.0, 0.0, False, None, False)
+    wanted = msgspec.structs.replace(wanted, parent=ev.Parent("p", life_of(parent.incarnation)))
+    with pytest.raises(TaskEnded), Task(store._log, key, wanted, None, False):
+        pass
+    assert store.get_task("k") is None
+
+
+def test_a_time_that_had_passed_has_passed_for_later_runs_too(store: Store) -> None:
+    with testing.fake_clock() as clock:
+        with store.task("t") as task:
+            task.sleep_until(clock.now() - 1)
+            task.step("after", len, "x")
+        with store.task("t") as task:
+            task.sleep_until(datetime.now(timezone.utc) + timedelta(days=9))
+            assert task.step("after", len, "x") == 1
