@@ -170,7 +170,7 @@ def test_a_function_that_no_worker_could_find_is_refused(ways: Ways) -> None:
         return task.id
 
     fn = as_agent(ways, kid)
-    with pytest.raises(TypeError, match="holdfast.agent"):
+    with pytest.raises(TypeError, match=r"@holdfast\.agent"):
         ways.resume(having("a", agent=fn))  # type: ignore[arg-type]  # it takes both
     assert ways.store.get_task("a") is None
 
@@ -691,7 +691,7 @@ class Refusing(MemoryBackend):
 
     stream = ""
 
-    def append(self, appends: Sequence[Append]) -> list[Appended | Conflict]:
+    def append(self, appends: Sequence[Append]) -> Sequence[Appended | Conflict]:
         if any(append.stream.id == self.stream for append in appends):
             raise Unavailable("not now")
         return super().append(appends)

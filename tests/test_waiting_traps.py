@@ -23,11 +23,11 @@ def store() -> Store:
 
 
 def test_two_questions_of_one_name_cannot_be_open_at_once(store: Store) -> None:
-    def confirm(task: Task, sum: int) -> Any:
-        return task.ask("payout", "Pay?", sum, returns=bool)
+    def confirm(task: Task, amount: int) -> Any:
+        return task.ask("payout", "Pay?", amount, returns=bool)
 
     with pytest.raises(holdfast.StepFailed, match="a name of its own"), store.task("t") as task:
-        task.map("confirm", lambda sum: confirm(task, sum), [1, 2], concurrency=1)
+        task.map("confirm", lambda amount: confirm(task, amount), [1, 2], concurrency=1)
 
 
 def test_that_another_task_waits_does_not_suspend_the_one_around_it(store: Store) -> None:
