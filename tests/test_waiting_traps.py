@@ -75,3 +75,44 @@ def test_a_time_that_had_passed_has_passed_for_later_runs_too(store: Store) -> N
         with store.task("t") as task:
             task.sleep_until(datetime.now(timezone.utc) + timedelta(days=9))
             assert task.step("after", len, "x") == 1
+
+
+def test_a_signal_of_another_type_is_refused_or_set_aside_and_the_next_one_counts(store: Store) -> None:
+    @holdfast.agent("payments")
+    def payments(task: Task) -> Any:
+        return task.wait_for("paid", returns=dict[str, int])
+
+    store.submit("payments", "t")
+    store.signal("t", "paid", {"cents": "a lot"})  # nobody waits for it yet: nobody can tell
+    assert [ran.status for ran in store.recover()] == ["suspended"]
+    with pytest.raises(TypeError, match="'paid'"):
+        store.signal("t", "paid", {"cents": "more"})
+    store.signal("t", "paid", {"cents": 5})
+    assert [ran.status for ran in store.recover()] == ["finished"]
+    assert store.run("payments", "t") == {"cents": 5}
+
+
+def test_a_child_may_use_no_more_than_what_is_left_to_its_parent(store: Store) -> None:
+    @holdfast.step(kind="model")
+    def call(number: int) -> dict[str, Any]:
+        return {"usage": {"input_tokens": 10, "output_tokens": 0}}
+
+    @holdfast.agent("greedy")
+    def greedy(task: Task) -> None:
+        for number in range(9):
+            call(number)
+
+    @holdfast.agent("parent")
+    def parent(task: Task) -> None:
+        call(0)
+        task.child("greedy", "k")
+
+    store.submit("parent", "p", budget=holdfast.Budget(calls=4))
+    [ran] = store.recover()
+    assert (ran.status, ran.error) == ("failed", "BudgetExceeded")
+    views = [store.get_task(name) for name in ("p", "k")]
+    assert [view.usage.calls for view in views if view] == [1, 3]
+    assert [view.due_at for view in views if view] == [None, None]  # no worker can do anything about it
+    store.submit("parent", "p", budget=holdfast.Budget(calls=99))
+    assert [ran.status for ran in store.recover()] == ["finished"]
+    assert [view.usage.calls for view in map(store.get_task, ("p", "k")) if view] == [10, 9]

@@ -9,8 +9,9 @@ import contextlib
 import copy
 import functools
 import pathlib
+import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from msgspec import inspect
@@ -59,6 +60,10 @@ class Misfit(ValueError):
     """Stored data does not fit a class that msgspec leaves to us. The text never holds data."""
 
 
+building: Final = threading.RLock()
+"""Held while a decoder is made. msgspec shows a struct to other threads before it is complete, and whoever decodes with it then, crashes."""
+
+
 def coder(declared: Any) -> Coder:
     """How to read `declared`; TypeError if values of it cannot be stored."""
     try:
@@ -71,8 +76,9 @@ def coder(declared: Any) -> Coder:
 def _build(declared: Any) -> Coder:
     problem: str | None = None
     try:
-        info = inspect.type_info(declared)
-        decoder = msgspec.json.Decoder(declared, dec_hook=_read)
+        with building:
+            info = inspect.type_info(declared)
+            decoder = msgspec.json.Decoder(declared, dec_hook=_read)
     except Exception as error:  # TypeError, NameError of a forward reference, whatever evaluating annotations raises
         problem = f"{error}"
     if problem is not None:

@@ -63,6 +63,8 @@ def agent(name: str, *, input: Any = Any, attempts: int = ATTEMPTS, lease: float
     `input`: the type of `task.input`, if it is not plain JSON values. `attempts`: how many runs in a row may fail, without getting any further, before a worker leaves the task to people.
     `lease`: after how many seconds without a sign of life another worker may take the task over.
     """
+    if callable(name):
+        raise TypeError("an agent has a name, by which others find it: write @holdfast.agent('name')")
     if type(attempts) is not int or attempts < 1:
         raise ValueError("attempts is a whole number, 1 or more")
     if seconds(lease, "lease") < 0.1:

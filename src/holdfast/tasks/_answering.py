@@ -45,6 +45,9 @@ def answer(key: StreamKey, name: str, value: bytes, by: str | None, ask: str | N
 def signal(key: StreamKey, name: str, payload: bytes, id: str | None, stamp: Stamp) -> Operation[bool]:
     """Tell a task that something happened; False if this `id` was told before."""
     head, state = yield from _living(key)
+    problems = [misfit(decode(payload), wait.event.schema) for wait in state.waits.open_signals(name)]
+    if problems and None not in problems:
+        raise TypeError(f"signal {name!r} to {key}: {problems[0]}")
     told = yield from _tell(state, head, ev.SIGNALLED, ev.Signalled(name, msgspec.Raw(payload)), stamp, id=id)
     return not told
 

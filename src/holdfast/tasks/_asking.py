@@ -131,13 +131,18 @@ def wait_for(session: Session, name: str, returns: Any, timeout: float | timedel
             return _outcome(session, name, known, returns)
         session.check()
         if known is None:
-            yield from _begin(session, ev.Asked(wait, SIGNAL, name, until=until), None)
+            yield from _begin(session, ev.Asked(wait, SIGNAL, name, until=until, schema=schema_of(returns)), None)
             known = session.state.waits.all[wait]
         while known.how is None:
             with session.taking_signal(name) as signal:
                 if signal is None:
                     break
-                yield from _end(session, ev.Answered(wait, "signalled", signal=signal))
+                fits = _fits(session.state.waits.signals[name][signal], returns)
+                if not fits:
+                    logger.warning(
+                        "a signal %r of %s is of another type than waited for; it is set aside", name, session.key
+                    )
+                yield from _end(session, ev.Answered(wait, "signalled" if fits else "unfit", signal=signal))
             known = session.state.waits.all[wait]
         return (yield from _expire_or_suspend(session, place, wait, known, returns))
     except (TimeoutError, SchemaMismatch):
@@ -225,6 +230,14 @@ def _expire_or_suspend(session: Session, place: _Place, wait: str, known: Wait, 
         yield from _end(session, ev.Answered(wait, "timeout"))
         known = session.state.waits.all[wait]
     return _outcome(session, known.event.name, known, returns)
+
+
+def _fits(raw: msgspec.Raw, returns: Any) -> bool:
+    try:
+        decode_as(bytes(raw), returns)
+    except Undecodable:
+        return False
+    return True
 
 
 def _outcome(session: Session, name: str, known: Wait, returns: Any) -> Any:

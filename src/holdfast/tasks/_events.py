@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .._codec_types import building
 from .._events import Blob, NewEvent
 from ..backends import StreamKey
 from ..errors import CorruptRecord, UnsupportedVersion
@@ -319,7 +320,8 @@ def opened(key: StreamKey, version: int, name: str, data: bytes) -> Event:
             raise UnsupportedVersion(
                 f"{key} holds an event that this Holdfast does not know (version {version}); use a newer one"
             )
-        decoder = _decoders[name] = msgspec.json.Decoder(_TYPES[name])
+        with building:
+            decoder = _decoders[name] = msgspec.json.Decoder(_TYPES[name])
     try:
         event: Event = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -294,6 +294,9 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
     crashes: int = 0
 
 
+_read_label = msgspec.json.Decoder(Label).decode
+
+
 def label_of(state: State, doubt: bool, crashes: int | None = None) -> bytes:
     goal = None if state.goal is None else state.goal[:200]
     return msgspec.json.encode(Label(goal, state.agent, doubt, state.crashes if crashes is None else crashes))
@@ -312,7 +315,7 @@ def listed(tenant: str, status: str | None, after: str) -> Operation[tuple[list[
 
 def info_of(head: Head) -> TaskInfo:
     try:
-        label = msgspec.json.decode(head.fields.label or b"{}", type=Label)
+        label = _read_label(head.fields.label or b"{}")
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise CorruptRecord(str(head.stream), what="its label is not one of a task") from None
     fields = head.fields

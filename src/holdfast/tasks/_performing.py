@@ -93,7 +93,9 @@ def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, r
 
     session = parent._held()
     key = parent._key._replace(id=id)
-    wanted = msgspec.structs.replace(wanted, parent=ev.Parent(parent.id, session.life))
+    state = session.state
+    budget = None if state.budget is None else state.budget.left(state.usage)
+    wanted = msgspec.structs.replace(wanted, parent=ev.Parent(parent.id, session.life), budget=budget)
 
     def run(goal: str | None, input: object) -> Any:
         task = Task(parent._log, key, wanted, input, False)

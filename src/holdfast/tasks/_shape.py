@@ -21,9 +21,11 @@ from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import Fields, StreamKey
 from ..errors import (
+    BudgetExceeded,
     Expired,
     HoldfastError,
     LeaseLost,
+    NeedsHuman,
     NoTask,
     NotFound,
     SchemaMismatch,
@@ -159,7 +161,7 @@ class Shape:
     def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Callable[[], Fields]]:
         drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
         if error is not None and (_is_failure(error) or (self._attempts and isinstance(error, SystemExit))):
-            again = self._retry_at(session)
+            again = None if isinstance(error, NeedsHuman | BudgetExceeded) else self._retry_at(session)
             failed = ev.Failed(
                 type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
             )

@@ -52,6 +52,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.tokens is self.cost is self.calls is None:
             raise ValueError("a budget limits something: Budget(tokens=…), cost=… or calls=…")
 
+    def left(self, used: Usage) -> Budget:
+        """What is left of it; at least the smallest there is, because a budget is looked at before a call."""
+        return Budget(
+            tokens=None if self.tokens is None else max(self.tokens - used.tokens, 1),
+            cost=None if self.cost is None else max(self.cost - used.cost, 1e-9),
+            calls=None if self.calls is None else max(self.calls - used.calls, 1),
+        )
+
     def exceeded(self, task: str, used: Usage) -> BudgetExceeded | None:
         """The error, if a limit is reached."""
         for unit, limit, so_far in (

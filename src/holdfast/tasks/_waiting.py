@@ -47,6 +47,9 @@ class Waits:
         if wait is None or wait.how is not None:
             return
         value = event.value
+        if event.how == "unfit":
+            self.signals.get(wait.event.name, {}).pop(event.signal, None)
+            return
         if event.signal:
             left = self.signals.get(wait.event.name, {})
             if event.signal not in left:
@@ -73,6 +76,11 @@ class Waits:
         """When the first of these times comes."""
         times = [self.all[each].event.until for each in waits if each in self.all]
         return min((time for time in times if time is not None), default=None)
+
+    def open_signals(self, name: str) -> list[Wait]:
+        """Who waits for a signal of a name."""
+        found = [wait for wait in self.all.values() if wait.event.kind == SIGNAL and wait.event.name == name]
+        return [wait for wait in found if wait.how is None]
 
     def open_asks(self) -> list[Wait]:
         """The questions that nobody has answered yet."""
