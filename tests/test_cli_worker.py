@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli._app import app
+from holdfast.tasks._agents import registered
 
 PATIENCE_SECONDS = 30.0
 
@@ -283,9 +284,10 @@ def wait_for(path: Path) -> None:
 
 
 @pytest.fixture
-def asking(url: str) -> str:
+def asking(url: str) -> Iterator[str]:
     """A store with a task that asks and has a parent, which waits."""
 
+    @holdfast.agent("asking child")
     def child(task: holdfast.Task) -> object:
         return task.ask("payout", "May \x1b[31mit\x1b[0m be paid?", {"sum": 41}, returns=bool)
 
@@ -294,7 +296,8 @@ def asking(url: str) -> str:
 
     with holdfast.open(url) as store, pytest.raises(holdfast.Suspended):
         store.run(parent, "p")
-    return url
+    yield url
+    del registered["asking child"]
 
 
 def test_a_task_is_submitted_once_and_then_again(url: str) -> None:
