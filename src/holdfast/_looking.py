@@ -43,7 +43,7 @@ class Look:
         self._after: Cursor | None = None
         self._full_at = self._dead_at = 0.0
         self.told: set[StreamKey] = set()
-        """Children that had ended, and of which their parents were told."""
+        """Children that had ended, and of which their parents were told lately."""
 
     def candidates(self, free: int) -> list[Head]:
         """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
@@ -52,6 +52,7 @@ class Look:
         now, clock = _clock.time(), _clock.monotonic()
         if clock >= self._full_at:
             self._after, self._full_at = None, clock + FULL_LOOK
+            self.told.clear()
         found: list[Head] = []
         if clock >= self._dead_at:
             found += [head for head in self._abandoned() if self._is_ours(head) and self._is_free(head)]

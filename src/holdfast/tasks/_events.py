@@ -141,7 +141,10 @@ class Asked(Event, frozen=True, omit_defaults=True):
 
 
 class Answered(Event, frozen=True, omit_defaults=True):
-    """A wait is over. `how`: "answered", "signalled" (by the `signal`-th of that name), "passed" (the time) or "timeout"."""
+    """A wait is over. `how`: "answered", "signalled" (by the `signal`-th of that name), "passed" (the time) or "timeout".
+
+    Or "unfit": that signal is of another type and was set aside; the wait goes on.
+    """
 
     wait: str
     how: str = "answered"

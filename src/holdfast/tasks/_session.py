@@ -130,15 +130,15 @@ class Session:
         """Whether it must be asked if this is still the holder: the lease was not renewed in time, by our own clock."""
         return self.unsure or (self.run is not None and _clock.monotonic() - self.renewed_at > self.lease)
 
-    def check_here(self) -> None:
-        """`check`, but for a task that had ended: what it did before is there to be read."""
+    def check_here(self, *, ends: bool = False) -> None:
+        """`check`, but for a task that had ended: what it did before is there to be read. `ends`: it is done, and may say so."""
         if not self.opened_ended and (self.over is not None or self._forks != process.forks):
             self.check()
         if self.suspending:
-            self.check_waiting()
+            self.check_waiting(ends)
 
-    def check_waiting(self) -> None:
-        """Raise `Suspended` again where the work waits, and in any case if it is to stop."""
+    def check_waiting(self, ends: bool) -> None:
+        """Raise `Suspended` again where the work waits, and if it is to stop and is not done."""
         if self.replaying is not None:
             self.replaying.check()
             return
@@ -149,7 +149,7 @@ class Session:
         if branch.is_suspended():
             self._cut_off()
             branch.check()
-        if self.stopping:
+        if self.stopping and not ends:
             self.suspend(branch, self.stopping)
 
     def suspend(self, branch: Branch, why: str = "") -> NoReturn:

@@ -484,7 +484,7 @@ class Shape:
             is_value = returned is not UNRESOLVED or not callable(given)
             session.replaying.finish(encode_as(given, declared) if is_value else None)
         elif not session.opened_ended:
-            session.check_here()
+            session.check_here(ends=True)
             value = given if returned is not UNRESOLVED else (yield from self._value(given, args, kwargs))
             raw = encode_as(value, declared)
             state = session.state
