@@ -62,7 +62,7 @@ progress = st.builds(Progress, values, st.none() | st.floats(), st.none() | st.f
 def steps(draw: st.DrawFn, scopes: list[str]) -> StepInfo:
     scope, name = draw(st.sampled_from(scopes)), draw(names)
     status: StepStatus = draw(
-        st.sampled_from(("running", "interrupted", "completed", "completed", "failed", "retrying"))
+        st.sampled_from(("running", "interrupted", "waiting", "completed", "completed", "failed", "retrying"))
     )
     mode: Literal["", "once", "check"] = draw(st.sampled_from(("", "", "once", "check")))
     return StepInfo(

@@ -216,6 +216,10 @@ def test_what_is_no_file_of_bytes_is_refused(ways: Ways, tmp_path: Path) -> None
         for source, error in refused:
             with pytest.raises(error):
                 await task.attach("a", source)
+        for text in ("hello text", "a letter. " * 1000):
+            with pytest.raises(OSError, match="text is a path; for content pass bytes") as caught:
+                await task.attach("a", text)
+            assert (text in str(caught.value)) == (len(text) < 100)
         for name in ("", "\0", "x" * 600, 7):
             with pytest.raises(InvalidId):
                 await task.attach(name, b"x")

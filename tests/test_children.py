@@ -419,6 +419,32 @@ def test_while_a_child_waits_its_parent_waits_and_a_worker_goes_on_with_both(way
     assert ways.store.recover() == []
 
 
+def test_a_child_that_waits_is_shown_as_such_until_its_parent_runs_again_or_ends(ways: Ways) -> None:
+    agent(ways, "kid", answered)
+    agent(ways, "parent", having("k"))
+    with pytest.raises(Suspended):
+        run(ways, "parent", "t")
+    assert view(ways).children == {"k": "waiting"}
+    ways.store.task("t").fork("f")
+    assert view(ways, "f").children == {"k": "interrupted"}  # it is the other's
+    ways.store.answer("k", "q", "yes")
+    assert ran(ways.store.recover(limit=1)) == [("k", "finished")]
+    assert view(ways).status == "open"
+    assert view(ways).children == {"k": "waiting"}
+    with pytest.raises(KeyboardInterrupt), ways.store.task("t"):
+        raise KeyboardInterrupt
+    assert view(ways).children == {"k": "interrupted"}
+
+
+def test_a_child_that_waited_does_so_no_more_when_its_parent_is_cancelled(ways: Ways) -> None:
+    agent(ways, "kid", answered)
+    with pytest.raises(Suspended):
+        ways.resume(having("k"))
+    assert view(ways).children == {"k": "waiting"}
+    ways.store.task("t").cancel()
+    assert view(ways).children == {"k": "interrupted"}
+
+
 def test_a_grandchild_that_waits_is_waited_for_by_all_above_it(ways: Ways) -> None:
     async def middle(task: Any) -> Any:
         return [task.id, await task.child("kid", "leaf")]

@@ -39,11 +39,11 @@ def url(tmp_path: Path) -> str:
     return path
 
 
-def test_tasks_are_listed_with_status_doubt_and_goal(url: str) -> None:
+def test_tasks_are_listed_with_status_doubt_agent_and_goal(url: str) -> None:
     assert call("tasks", url).output.splitlines() == [
-        "open        a-report  Write the report",
-        "open      ? b-mission  Fly \\u001b[31mhigh",
-        "finished    c-done",
+        "open        writer        a-report  Write the report",
+        "open      ? -             b-mission  Fly \\u001b[31mhigh",
+        "finished    -             c-done",
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_task_whose_process_was_killed_is_marked_and_says_so(url: str) -> None
         "    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program, url], check=False)
-    assert call("tasks", url, "--status", "running").output == "running   ! d-killed\n"
+    assert call("tasks", url, "--status", "running").output == "running   ! -             d-killed\n"
     assert "(gone: whoever enters it next takes it over)" in call("task", url, "d-killed").output
 
 
@@ -73,7 +73,7 @@ def test_a_status_that_there_is_not_is_refused_with_those_there_are(url: str) ->
 
 def test_a_task_is_shown_with_what_a_resume_would_do(url: str) -> None:
     shown = call("task", url, "a-report").output
-    assert "goal: Write the report" in shown
+    assert "goal: Write the report\nagent: writer\n" in shown
     assert "collect" in shown
     assert "write" in shown
 
@@ -81,6 +81,34 @@ def test_a_task_is_shown_with_what_a_resume_would_do(url: str) -> None:
 def test_a_task_is_shown_as_json_with_status_and_doubt(url: str) -> None:
     facts = json.loads(call("task", url, "b-mission", "--json").output)
     assert (facts["task_id"], facts["status"], facts["in_doubt"]) == ("b-mission", "open", ["launch"])
+
+
+def test_a_task_is_shown_as_json_with_all_that_came_of_it(url: str) -> None:
+    @holdfast.step(kind="model")
+    def ask() -> dict[str, object]:
+        return {"usage": {"input_tokens": 30, "output_tokens": 5}}
+
+    with holdfast.open(url) as store:
+        with store.task("d-model", budget=holdfast.Budget(tokens=9000, calls=2)) as task:
+            ask()
+            task.finish("said")
+        with pytest.raises(ValueError), store.task("e-failed"):
+            raise ValueError("no money")
+    facts = json.loads(call("task", url, "d-model", "--json").output)
+    assert (facts["status"], facts["result"], facts["error"]) == ("finished", "said", None)
+    assert facts["steps"] == [{"path": "ask", "status": "completed", "kind": "model"}]
+    assert facts["usage"] == {"calls": 1, "input_tokens": 30, "output_tokens": 5, "cost": 0.0}
+    assert facts["budget"] == {"tokens": 9000, "cost": None, "calls": 2}
+    assert "\nused: 1 calls, 35 tokens\nbudget: 2 calls, 9,000 tokens\n" in call("task", url, "d-model").output
+    failed = json.loads(call("task", url, "e-failed", "--json").output)
+    assert (failed["error"], failed["budget"]) == ({"type": "ValueError", "message": "no money"}, None)
+    assert "used" not in call("task", url, "e-failed").output
+
+
+def test_a_doubt_is_shown_with_the_command_that_settles_it(url: str) -> None:
+    shown = call("task", url, "b-mission").output
+    assert "holdfast resolve URL TASK STEP --result JSON, or --retry if it was not done." in shown
+    assert "store.resolve" not in shown
 
 
 def test_the_history_of_a_task_is_printed_one_event_per_line(url: str) -> None:

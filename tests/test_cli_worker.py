@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -265,9 +266,30 @@ def test_a_program_that_cannot_be_used_is_a_clear_error(
 def test_a_store_that_cannot_be_opened_is_a_clear_error(
     program: Path, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
-    missing = tmp_path / "typo.db"
-    assert start(program, missing).rest() == (1, "", f"holdfast: there is no store at {missing}; check the path\n")
-    assert not missing.exists()
+    code, out, err = start(program, tmp_path / "no folder" / "agents.db").rest()
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+
+
+def test_whoever_gives_or_takes_work_may_make_the_store_and_says_so(
+    program: Path, tmp_path: Path, start: Callable[..., Process]
+) -> None:
+    worker = start(program, "agents.db", cwd=tmp_path)
+    assert worker.hear("made") == "made agents.db\n"
+    worker.hear("working for")
+    assert worker.end()[0] == 0
+    for url in (str(tmp_path / "other.db"), f"file://{tmp_path}/others"):
+        path = url.removeprefix("file://")
+        refused = call("retry", url, "c")
+        assert (refused.exit_code, refused.stderr) == (1, f"holdfast: there is no store at {path}; check the path\n")
+        assert call("submit", url, "claims", "c").output == f"made {path}\nsubmitted c\n"
+        assert call("submit", url, "claims", "c").output == "submitted c again\n"
+    assert "lives inside its process" in call("submit", "memory://", "claims", "c").stderr
+
+
+def test_a_program_without_agents_makes_no_store(tmp_path: Path, start: Callable[..., Process]) -> None:
+    (tmp_path / "empty_app.py").write_text("import holdfast\n")
+    assert start("empty_app.py", "agents.db", cwd=tmp_path).rest()[0] == 1
+    assert not (tmp_path / "agents.db").exists()
 
 
 def wait_for(path: Path) -> None:
@@ -342,15 +364,20 @@ def test_an_answer_shows_what_was_asked_and_is_recorded_with_who_gave_it(asking:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["answer", "URL", "c", "payout", '"yes"'], 1, "has to be boolean"),
+        (["answer", "URL", "c", "payout", '"yes"'], 1, 'to be boolean; what fits, as JSON Schema: {"type":"boolean"}'),
         (["answer", "URL", "c", "payout", "yes"], 2, "not JSON"),
         (["answer", "URL", "c", "other", "true"], 1, "open questions: 'payout'"),
-        (["answer", "URL", "nowhere", "payout", "true"], 1, "there is no task 'nowhere'"),
+        (["answer", "URL", "nowhere", "payout", "true"], 1, "there is no task 'nowhere'; check the id: store.tasks()"),
         (["answer", "URL", "true"], 2, "name all of it"),
         (["signal", "URL", "nowhere", "paid"], 1, "there is no task 'nowhere'"),
         (["signal", "URL", "c", "paid", "--payload", "x"], 2, "not JSON"),
         (["submit", "claims", "x"], 2, "name a store"),
         (["submit", "URL", "claims", "x", "--input", "x"], 2, "not JSON"),
+        (["submit", "URL", "claims", "x", "--budget", "token=9"], 2, "a budget is tokens=…, cost=… or calls=…"),
+        (["submit", "URL", "claims", "x", "--budget", "calls=9", "--budget", "calls=8"], 2, "each once"),
+        (["submit", "URL", "claims", "x", "--budget", "calls=many"], 2, "calls is a number"),
+        (["submit", "URL", "claims", "x", "--budget", "tokens=0"], 2, "tokens is a whole number, 1 or more"),
+        (["retry", "URL", "c", "--budget", "cost"], 2, "cost is a number"),
         (["retry", "URL", "nowhere"], 1, "has no task 'nowhere'"),
         (["retry", "URL", "done"], 1, "there is nothing to try again"),
         (["retry", "URL", "plain"], 1, "is no agent's task"),
@@ -388,17 +415,56 @@ def test_what_was_given_up_is_tried_again(url: str) -> None:
             assert "is being run by process" in call("retry", url, "f").stderr
 
 
+def test_a_budget_is_given_with_a_task_and_another_when_it_is_tried_again(url: str) -> None:
+    def budget() -> holdfast.Budget | None:
+        view = store.get_task("c")
+        assert view is not None
+        return view.budget
+
+    with holdfast.open(url) as store:
+        call("submit", url, "claims", "c", "--budget", "tokens=100,cost=2.5", "--budget", "calls=4")
+        assert budget() == holdfast.Budget(tokens=100, cost=2.5, calls=4)
+        call("retry", url, "c")
+        assert budget() == holdfast.Budget(tokens=100, cost=2.5, calls=4)
+        assert call("retry", url, "c", "--budget", "calls=9").exit_code == 0
+        assert budget() == holdfast.Budget(calls=9)
+        with store.task("c"):
+            refused = call("submit", url, "claims", "c", "--budget", "calls=10")
+            assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (1, True)
+        kill = "import os, sys, holdfast\nwith holdfast.open(sys.argv[1]).task('c'): os.kill(os.getpid(), 9)"
+        subprocess.run([sys.executable, "-c", kill, url], check=False)
+        refused = call("retry", url, "c", "--budget", "calls=10")
+        assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (1, True)
+        assert budget() == holdfast.Budget(calls=9)
+
+
 def test_a_task_is_shown_with_what_it_waits_for_and_its_family(asking: str) -> None:
     parent, child = call("task", asking, "p").output, call("task", asking, "c").output
-    assert "child: c (interrupted)\nwaits for child 'c'\n" in parent
+    assert "child: c (waiting)\nwaits for child 'c'\n" in parent
+    assert "  waiting                  1  asking child[c]\n" in parent
+    assert "run again" not in parent
     assert "child of p\nwaits for the answer to 'payout'\n" in child
     assert 'asks payout: May \\u001b[31mit\\u001b[0m be paid? {"sum":41} (open)\n' in child
     call("answer", asking, "c", "payout", "false", "--by", "bob")
     child = call("task", asking, "c").output
     assert "(false, by bob)\n" in child
-    assert "for a worker\n" in child
+    assert re.search(r"^due since \S+ \S+ UTC, for a worker that has agent 'asking child'$", child, re.MULTILINE)
     facts = json.loads(call("task", asking, "c", "--json").output)
     assert (facts["parent"], facts["waits_for"], facts["asks"][0]["by"]) == ("p", [], "bob")
+
+
+def test_a_task_that_is_due_later_says_when_and_ids_are_shown_as_they_are_written(url: str) -> None:
+    @holdfast.agent("sleeping child")
+    def child(task: holdfast.Task) -> None:
+        task.sleep(3600)
+
+    with holdfast.open(url) as store, pytest.raises(holdfast.Suspended):
+        store.run(lambda task: task.child(child, "p/letter"), "p")
+    del registered["sleeping child"]
+    assert "  sleeping child[p/letter]\n" in call("task", url, "p").output
+    assert " UTC, for a worker that has agent 'sleeping child'\n" in call("task", url, "p/letter").output
+    assert "due at " in call("task", url, "p/letter").output
+    assert json.loads(call("task", url, "p", "--json").output)["children"] == {"p/letter": "waiting"}
 
 
 def test_the_store_may_be_named_by_the_environment(asking: str, monkeypatch: pytest.MonkeyPatch) -> None:

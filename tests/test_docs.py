@@ -16,6 +16,7 @@ from typer.main import get_command
 import holdfast
 from frameworks.model_server import ModelServer
 from holdfast.cli._app import app
+from holdfast.tasks import _events
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -127,6 +128,13 @@ def test_every_error_is_documented_with_its_facts() -> None:
         assert re.search(rf"^\| `{error.__name__}` \|", page, re.MULTILINE), error.__name__
     for found in re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE):
         assert found in vars(holdfast.errors), found
+
+
+def test_every_event_of_a_task_is_documented() -> None:
+    page = (ROOT / "docs/reference/tasks.md").read_text()
+    section = page.partition("## Events")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    assert sorted(", ".join(cells).replace("`", "").split(", ")) == sorted(_events._TYPES)
 
 
 def test_the_fifteen_promises_are_listed_and_each_that_holds_names_a_test() -> None:

@@ -146,6 +146,12 @@ def test_the_public_names_are_exactly_these() -> None:
     assert all(hasattr(holdfast, name) for name in PUBLIC)
 
 
+def test_dir_lists_what_is_public_and_nothing_of_others() -> None:
+    listed = set(dir(holdfast))
+    assert set(PUBLIC) <= listed
+    assert not {"Any", "TYPE_CHECKING", "typing"} & listed
+
+
 def test_every_error_is_public() -> None:
     errors = {name for name, value in vars(holdfast.errors).items() if isinstance(value, type)}
     assert errors <= set(PUBLIC)

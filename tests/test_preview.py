@@ -13,7 +13,7 @@ from holdfast.tasks._view import ENDED, Drift, Failure, StepInfo, TaskView
 from task_views import T, done, step, view_of, views
 
 unhurried = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-FATES = ("skipped", "rerun", "checked", "in_doubt", "replayed", "pending")
+FATES = ("skipped", "rerun", "waiting", "checked", "in_doubt", "replayed", "pending")
 
 
 def test_each_step_is_told_with_what_a_resume_would_do() -> None:
@@ -44,6 +44,7 @@ def test_each_step_is_told_with_what_a_resume_would_do() -> None:
         "pending": ["report"],
         "unasked": ["old"],
         "drift": [{"step": "search", "what": "arguments", "recorded": "aa", "now": "bb"}],
+        "waiting": [],
         "waits_for": [],
         "ok": False,
     }
@@ -65,6 +66,20 @@ def test_a_running_step_is_told_as_if_its_process_died_now() -> None:
     running = [step(path, "running", mode=mode) for path, mode in (("a", ""), ("b", "check"), ("c", "once"))]
     found = preview(view_of(*running, status="running"), {})
     assert (found.rerun, found.checked, found.in_doubt) == (["a"], ["b"], ["c"])
+
+
+def test_a_child_that_waits_is_not_run_again_and_shown_as_people_write_it() -> None:
+    view = view_of(
+        step("letters[claim-2%2Fletter]", "waiting", kind="child", key="claim-2/letter"),
+        done("read[50%25]"),
+        step("pay[a%2Fb]", "interrupted", mode="once", in_doubt=True),
+        status="suspended",
+    )
+    found = preview(view, {})
+    assert (found.waiting, found.rerun, list(view.children)) == (["letters[claim-2%2Fletter]"], [], ["claim-2/letter"])
+    assert "  waiting                  1  letters[claim-2/letter]\n" in str(found)
+    assert "  read[50%]\n" in str(found)
+    assert "  pay[a%2Fb]\n" in str(found)  # to be given to `resolve`
 
 
 def test_what_failed_inside_a_finished_step_is_not_tried_again() -> None:

@@ -867,6 +867,8 @@ def test_waits_that_are_not_recorded_depart(ways: Ways) -> None:
         assert replay(ways, program(1, 1)).ok
         assert departure(replay(ways, program(2, 1))) == ("new wait", "hook")
         assert departure(replay(ways, program(1, 2)))[0] == "new wait"
+        assert "    asked:    a sleep\n" in str(replay(ways, program(1, 2)))
+        assert "    recorded: a sleep\n" in str(replay(ways, program(1, 0)))
         assert departure(replay(ways, program(0, 1)))[0] == "unasked"
         assert departure(replay(ways, program(1, 0)))[0] == "unasked"
 

@@ -82,8 +82,10 @@ def test_what_the_agent_waits_for_is_given_and_time_is_skipped() -> None:
         points=["after task.asked payout", "before task.finished"],
     )
     assert report.ok, report
-    with pytest.raises(testing.MatrixError, match="waits for 'payout'; give it"):
+    with pytest.raises(testing.MatrixError, match=r"waits for 'payout'; give it: answers={.* --answer payout="):
         testing.crash_matrix(agents.waits)
+    with pytest.raises(testing.MatrixError, match=r"TimeoutError.*in vain for 'payout'; give it: answers="):
+        testing.crash_matrix(agents.waits_a_while)
 
 
 def test_an_agent_gets_its_input_as_it_declares_it() -> None:
@@ -179,3 +181,7 @@ def test_the_command_prints_the_report_and_its_exit_code_is_the_verdict() -> Non
     failed = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:waits", "--answer", "payout=true"])
     assert failed.exit_code == 1
     assert "waits for 'confirmed'" in failed.stderr
+    typo = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:clams"])
+    assert typo.exit_code == 1
+    assert "there is no agent 'clams' here" in typo.stderr
+    assert "Traceback" not in typo.stderr

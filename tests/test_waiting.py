@@ -28,7 +28,6 @@ from holdfast import (
     InvalidId,
     NotFound,
     NotSerializable,
-    SchemaMismatch,
     StepFailed,
     StepInDoubt,
     Store,

@@ -149,6 +149,11 @@ def waits(task: Task) -> dict[str, Any]:
     return {"paid": paid, "confirmed": confirmed}
 
 
+def waits_a_while(task: Task) -> object:
+    """Waits for a person, until tomorrow."""
+    return task.ask("payout", "Pay it?", returns=bool, timeout=24 * 3600)
+
+
 @dataclass
 class Claim:
     order: int

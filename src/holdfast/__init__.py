@@ -5,7 +5,7 @@ chat = store.conversation("support-42")
 chat.append({"role": "user", "content": "Hello"})
 """
 
-from typing import TYPE_CHECKING, Any
+import typing as _typing
 
 from . import errors
 from ._context import correlate
@@ -98,7 +98,7 @@ from .tasks import (
     step,
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from ._worker import Ran, Worker
     from .tasks._replay import Divergence, Replay, replay
 
@@ -207,7 +207,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """What few programs need is imported when it is asked for."""
     if name in ("Ran", "Worker"):
         from . import _worker
@@ -218,3 +218,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(_replay, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -129,6 +129,7 @@ class Store:
 
         `agent` is a function that takes the task, or the name of one that is registered (`@holdfast.agent`). The result is of the
         type that the function is annotated to return. `Suspended` if it has to wait: run it again later, or let a worker.
+        `budget`: how much its model calls and those of its children may use; stored, and what is given last counts.
         """
         found = find_agent(agent)
         wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
@@ -159,6 +160,7 @@ class Store:
         """Let a worker run an agent's task, now or `at` a time; True if the task is new.
 
         On a task that is there and has not ended, it lets a worker try again, also after it was given up as failed or stuck.
+        `budget`: how much its model calls and those of its children may use. After `BudgetExceeded`, a larger one lets it go on.
         """
         wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
         make = submitting(stream_key(self._tenant, "task", id), wanted, at)

@@ -294,7 +294,8 @@ class BudgetExceeded(HoldfastError):
             counted = f"a cost of {needed:g}" if unit == "cost" else f"{needed} {unit}"
             text = (
                 f"{task} has used {counted}, its budget is {budget:g}; "
-                f"to go on, open it with a larger one: store.task(id, budget=holdfast.Budget({unit}=…))"
+                f"to go on, give it (or the task whose child it is) a larger one: budget=holdfast.Budget({unit}=…) "
+                f"for store.task, store.run or store.submit, or holdfast retry … --budget {unit}=…"
             )
         super().__init__(text)
         self.needed, self.budget, self.unit, self.task = needed, budget, unit, task

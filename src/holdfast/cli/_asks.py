@@ -7,39 +7,60 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Ask
+from holdfast import Ask, Budget, TaskView
 from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
-from ._tasks import TaskId, ask_facts
+from ._tasks import ENDED, TaskId, ask_facts
 from ._text import LINE_LENGTH, printable, to_json
 
-ENDED = ("finished", "cancelled")
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="LIMIT",
+        help="What its model calls may use: tokens=100000, cost=2.5, calls=40. Several with commas, or one by one.",
+        show_default=False,
+    ),
+]
 
 
 def submit(
     names: Annotated[
         list[str], typer.Argument(metavar="[URL] AGENT TASK", help="The agent's name, and the task's id.")
     ],
-    input: Annotated[str | None, typer.Option(help="What the task begins with, as JSON.", show_default=False)] = None,
-    goal: Annotated[str | None, typer.Option(help="What the task is to reach.", show_default=False)] = None,
+    input: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the task begins with.", show_default=False)
+    ] = None,
+    goal: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the task is to reach.", show_default=False)
+    ] = None,
+    limits: Limits = None,
     tenant: Tenant = "default",
 ) -> None:
     """Let a worker run a task of an agent. A task that is there and has not ended is tried again."""
     url, agent, task_id = _given(names, 2, "holdfast submit agents.db claims claim-42 --input '{\"sum\": 41}'")
     value = None if input is None else _json(input, "input", "--input '\"text\"'")
-    with opened(url, tenant) as store:
-        is_new = store.submit(agent, task_id, goal=goal, input=value)
+    budget = _budget(limits)
+    with opened(url, tenant, create=True) as store:
+        is_new = store.submit(agent, task_id, goal=goal, input=value, budget=budget)
         view = None if is_new else store.get_task(task_id)
     if view is not None and view.status in ENDED:
         typer.echo(f"{printable(task_id)} is {view.status} already")
-    else:
-        typer.echo(f"submitted {printable(task_id)}{'' if is_new else ' again'}")
+        return
+    _check_budget(view, budget)
+    typer.echo(f"submitted {printable(task_id)}{'' if is_new else ' again'}")
 
 
-def retry(url: Url = None, task_id: TaskId = None, tenant: Tenant = "default") -> None:
+def retry(
+    url: Url = None,
+    task_id: TaskId = None,
+    limits: Limits = None,
+    tenant: Tenant = "default",
+) -> None:
     """Let a worker try a task again that it has given up: one that is failed or stuck."""
     url, name = named(url, task_id, "name the task: holdfast retry agents.db claim-42")
+    budget = _budget(limits)
     with opened(url, tenant) as store:
         view = store.get_task(name)
         if view is None:
@@ -50,7 +71,8 @@ def retry(url: Url = None, task_id: TaskId = None, tenant: Tenant = "default") -
             raise failed(f"{name!r} is {view.status}; there is nothing to try again")
         if view.owner is not None and not view.abandoned:
             raise failed(f"{name!r} is being run by {who(view.owner)}")
-        store.submit(view.agent, name)
+        store.submit(view.agent, name, budget=budget)
+        _check_budget(store.get_task(name), budget)
     typer.echo(f"submitted {printable(name)} again")
 
 
@@ -115,6 +137,35 @@ def _given(names: list[str], count: int, usage: str) -> tuple[Any, ...]:
     if len(names) not in (count, count + 1):
         raise typer.BadParameter(f"name all of it: {usage}")
     return tuple([None, *names][-count - 1 :])
+
+
+def _budget(limits: list[str] | None) -> Budget | None:
+    """What the options say, together."""
+    if not limits:
+        return None
+    found: dict[str, Any] = {}
+    for limit in ",".join(limits).split(","):
+        name, _, number = limit.partition("=")
+        if name not in ("tokens", "cost", "calls") or name in found:
+            raise typer.BadParameter(
+                "a budget is tokens=…, cost=… or calls=…, each once: --budget tokens=100000,cost=2.5"
+            )
+        try:
+            found[name] = float(number) if name == "cost" else int(number)
+        except ValueError:
+            raise typer.BadParameter(f"{name} is a number: --budget {name}=40") from None
+    try:
+        return Budget(**found)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _check_budget(view: TaskView | None, budget: Budget | None) -> None:
+    """Say so if it was not taken: whoever runs a task goes by the budget that it was begun with."""
+    if view is not None and budget is not None and view.budget != budget:
+        raise failed(
+            f"the budget of {view.id!r} stays as it was, because somebody runs it, or was killed doing so; try again when it is open or failed"
+        )
 
 
 def _json(text: str, what: str, quoted: str) -> Any:

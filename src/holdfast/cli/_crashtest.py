@@ -45,10 +45,16 @@ def crashtest(
             timeout=timeout,
         )
     except (MatrixError, HoldfastError, ValueError) as error:
-        raise failed(str(error)) from None
+        raise failed(_end_of(str(error))) from None
     for line in str(report).splitlines():
         typer.echo(printable(line))
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _end_of(text: str) -> str:
+    """Of a message with a traceback: what it begins with, and what went wrong."""
+    first, *others = text.splitlines()
+    return f"{first} {others[-1]}" if "Traceback" in text else text
 
 
 def _named(given: list[str] | None) -> dict[str, Any]:

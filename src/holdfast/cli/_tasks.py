@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from holdfast import ArtifactInfo, Ask, TaskInfo, TaskView
@@ -13,6 +15,7 @@ from holdfast.errors import who
 from ._stores import Json, Tenant, Url, failed, named, opened
 from ._text import event_json, event_line, printable, size, to_json
 
+ENDED = ("finished", "cancelled")
 TaskId = Annotated[str | None, typer.Argument(metavar="TASK", help="The task's id.", show_default=False)]
 
 
@@ -22,7 +25,7 @@ def tasks(
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """List the tasks, one per line: status, id and goal. `?`: a step is in doubt; `!`: its process was killed."""
+    """List the tasks, one per line: status, agent, id and goal. `?`: a step is in doubt; `!`: its process was killed."""
     with opened(url, tenant) as store:
         for info in store.tasks(status=status):
             typer.echo(to_json(_facts(info)) if as_json else _line(info))
@@ -143,49 +146,73 @@ def _facts(info: TaskInfo) -> dict[str, object]:
 
 def _line(info: TaskInfo) -> str:
     mark = "?" if info.in_doubt else "!" if info.abandoned else " "
-    goal = printable(info.goal or "")
-    return f"{info.status:<10}{mark} {printable(info.id)}  {goal if len(goal) <= 80 else goal[:79] + '…'}".rstrip()
+    agent, goal = printable(info.agent or "-"), printable(info.goal or "")
+    told = f"{info.status:<10}{mark} {agent:<12}  {printable(info.id)}  {goal if len(goal) <= 80 else goal[:79] + '…'}"
+    return told.rstrip()
 
 
 def _summary(view: TaskView) -> str:
-    lines = [f"goal: {view.goal or '(none)'}", f"run {view.runs}, last event {view.updated_at:%Y-%m-%d %H:%M:%S} UTC"]
+    lines = [f"goal: {view.goal or '(none)'}"]
+    if view.agent is not None:
+        lines.append(f"agent: {view.agent}")
+    lines.append(f"run {view.runs}, last event {view.updated_at:%Y-%m-%d %H:%M:%S} UTC")
     if view.owner is not None:
         gone = " (gone: whoever enters it next takes it over)" if view.abandoned else ""
         lines.append(f"held by {who(view.owner)}{gone}, lease until {view.lease_until:%H:%M:%S} UTC")
     if view.parent is not None:
         lines.append(f"child of {view.parent}")
-    lines += [f"child: {child} ({status})" for child, status in _children(view).items()]
+    lines += [f"child: {child} ({status})" for child, status in view.children.items()]
     if view.waits_for:
         lines.append(f"waits for {', '.join(view.waits_for)}")
-    if view.due_at is not None:
-        lines.append(f"due {view.due_at:%Y-%m-%d %H:%M:%S} UTC, for a worker")
+    if view.due_at is not None and view.status not in ENDED:
+        lines.append(_due(view, view.due_at))
     for ask in view.asks:
         said = f"{to_json(ask.answer)}, by {ask.by or 'somebody'}" if ask.status == "answered" else ask.status
         lines.append(f"asks {ask.name}: {_cut(ask.question)} {_cut(to_json(ask.payload))} ({_cut(said)})")
+    if view.usage.calls:
+        lines.append(f"used: {_amounts(view.usage.tokens, view.usage.cost, view.usage.calls)}")
+    if view.budget is not None:
+        lines.append(f"budget: {_amounts(view.budget.tokens, view.budget.cost, view.budget.calls)}")
     if view.error is not None:
         lines.append(f"error: {view.error.type}: {view.error.message}")
     if view.status == "finished":
         lines.append(f"result: {_cut(to_json(view.result))}")
     lines += [f"artifact: {file.name} ({size(file.size)}, {file.at:%Y-%m-%d %H:%M:%S} UTC)" for file in view.artifacts]
-    return "\n".join([*lines, str(view.preview())])
+    told = str(view.preview()).replace(
+        "store.resolve(task, step, result=…), or retry=True", "holdfast resolve URL TASK STEP --result JSON, or --retry"
+    )
+    return "\n".join([*lines, told])
 
 
-def _children(view: TaskView) -> dict[str, str]:
-    """The children of a task, as it sees them."""
-    return {step.key: step.status for step in view.steps if step.kind == "child" and step.key is not None}
+def _due(view: TaskView, at: datetime) -> str:
+    since = "since" if at <= datetime.now(timezone.utc) else "at"
+    whom = "" if view.agent is None else f", for a worker that has agent {view.agent!r}"
+    return f"due {since} {at:%Y-%m-%d %H:%M:%S} UTC{whom}"
+
+
+def _amounts(tokens: int | None, cost: float | None, calls: int | None) -> str:
+    """What was used, or may be."""
+    parts = ((calls, "calls"), (tokens, "tokens"))
+    told = [f"{count:,} {unit}" for count, unit in parts if count]
+    return ", ".join([*told, *([f"a cost of {cost:g}"] if cost else [])])
 
 
 def _more(view: TaskView) -> dict[str, object]:
     """What a checkpoint does not tell."""
     return {
         "status": view.status,
+        "result": view.result,
+        "error": None if view.error is None else msgspec.structs.asdict(view.error),
+        "steps": [{"path": step.path, "status": step.status, "kind": step.kind} for step in view.steps],
         "in_doubt": view.in_doubt,
+        "usage": msgspec.structs.asdict(view.usage),
+        "budget": None if view.budget is None else msgspec.structs.asdict(view.budget),
         "artifacts": list(map(_file, view.artifacts)),
         "waits_for": view.waits_for,
         "due_at": None if view.due_at is None else view.due_at.isoformat(),
         "asks": list(map(ask_facts, view.asks)),
         "parent": view.parent,
-        "children": _children(view),
+        "children": view.children,
         "crashes": view.crashes,
     }
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast import Ran, Worker
+from holdfast.tasks._agents import registered
 
 from ._stores import Tenant, Url, failed, opened
 from ._text import printable
@@ -40,12 +41,12 @@ def worker(
     grace: Annotated[float, typer.Option(min=0, help="When stopped, wait so many seconds for running steps.")] = 30.0,
     tenant: Tenant = "default",
 ) -> None:
-    """Run the due tasks of the agents in a program, until SIGTERM or Ctrl-C. Start as many as you like, anywhere."""
+    """Run the due tasks of the agents in a program, until SIGTERM or Ctrl-C. Start as many as you like on this machine."""
     _load(app)
-    with opened(url, tenant) as store, _Show(concurrency) as show:
+    if not registered:
+        raise failed(f"{app} has no agents; write @holdfast.agent('claims') above def claims(task)")
+    with opened(url, tenant, create=True) as store, _Show(concurrency) as show:
         work = Worker(store, concurrency=concurrency, poll=poll, grace=grace, report=show.report)
-        if not work.agents:
-            raise failed(f"{app} has no agents; write @holdfast.agent('claims') above def claims(task)")
         _stop_on_signals(work)
         show.say(f"working for {', '.join(work.agents)}")
         left = work.run()

@@ -18,7 +18,7 @@ from . import _events as ev
 from ._fold import State
 from ._lifecycle import existing
 from ._loading import label_of, load
-from ._schema import misfit
+from ._schema import misfit, said
 from ._usage import Budget
 
 
@@ -37,7 +37,7 @@ def answer(key: StreamKey, name: str, value: bytes, by: str | None, ask: str | N
     if wait.how is not None:
         raise AlreadyAnswered(str(key), ask=name, by=wait.by)
     if (problem := misfit(decode(value), wait.event.schema)) is not None:
-        raise TypeError(f"{name!r} of {key}: {problem}")
+        raise TypeError(f"{name!r} of {key}: {problem}; {said(wait.event.schema)}")
     answered = ev.Answered(wait.event.wait, "answered", by, value=msgspec.Raw(value))
     yield from _tell(state, head, ev.ANSWERED, answered, stamp)
 
@@ -45,9 +45,10 @@ def answer(key: StreamKey, name: str, value: bytes, by: str | None, ask: str | N
 def signal(key: StreamKey, name: str, payload: bytes, id: str | None, stamp: Stamp) -> Operation[bool]:
     """Tell a task that something happened; False if this `id` was told before."""
     head, state = yield from _living(key)
-    problems = [misfit(decode(payload), wait.event.schema) for wait in state.waits.open_signals(name)]
+    schemas = [wait.event.schema for wait in state.waits.open_signals(name)]
+    problems = [misfit(decode(payload), schema) for schema in schemas]
     if problems and None not in problems:
-        raise TypeError(f"signal {name!r} to {key}: {problems[0]}")
+        raise TypeError(f"signal {name!r} to {key}: {problems[0]}; {said(schemas[0])}")
     told = yield from _tell(state, head, ev.SIGNALLED, ev.Signalled(name, msgspec.Raw(payload)), stamp, id=id)
     return not told
 

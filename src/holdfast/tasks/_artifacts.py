@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -190,7 +191,7 @@ class _Content:
         if isinstance(source, bytes):
             return io.BytesIO(source)
         if isinstance(source, str | os.PathLike):
-            file: IO[bytes] = self._opened.enter_context(open(source, "rb", buffering=0))  # noqa: SIM115  by close()
+            file: IO[bytes] = self._opened.enter_context(_open(source))
         elif hasattr(source, "read"):
             file = source
         else:
@@ -232,6 +233,17 @@ class _Content:
     def take_last(self, blob: Blob) -> bool:
         """Whether what was taken since the beginning is all that there is, and what `blob` says."""
         return not self.take() and self._digest.hexdigest() == blob.digest
+
+
+def _open(path: str | os.PathLike[str]) -> IO[bytes]:
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        if isinstance(path, str) and error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            error.strerror = f"{error.strerror} (text is a path; for content pass bytes)"
+            if error.errno == errno.ENAMETOOLONG:
+                error.filename = None  # it may be content
+        raise
 
 
 def _chunk(file: IO[bytes]) -> bytes:
@@ -334,7 +346,7 @@ def find_artifact(key: StreamKey, name: str) -> Operation[Attachment]:
     checked_id(name, "an artifact's name")
     head = yield from ops.head(key)
     if head is None or is_expired(head):
-        raise NotFound(f"there is no {key}, or it has expired")
+        raise NotFound(f"there is no {key}, or it has expired; check the id")
     state = yield from load(key)
     if name not in state.attached:
         raise NotFound(f"{key} has no artifact of that name; get_task() lists those it has")

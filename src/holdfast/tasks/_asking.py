@@ -171,7 +171,7 @@ def sleep(session: Session, until: float | datetime | None, length: float | time
             at = session.now() + (length or 0.0) if at is None else at
             asked = ev.Asked(wait, TIMER, until=at)
             if at > session.now():
-                session.check("new wait", "a time")
+                session.check("new wait", "a sleep")
                 yield from _begin(session, asked, None)
                 known = session.state.waits.all[wait]
             elif not session.opened_ended:

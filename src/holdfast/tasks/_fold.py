@@ -163,6 +163,7 @@ class State:
         self.created_at = at
         self.status, self.holder, self.result, self.error = "open", None, b"null", None
         self.parent, self.crashes, self.failures = None, 0, 0
+        self.suspended_on = ev.Suspended()
 
     def _claimed(self, _key: StreamKey, _version: int, _at: float, event: ev.Claimed) -> None:
         # The program did not go on after these failures, as far as anybody knows: they may be what ended it.
@@ -174,6 +175,7 @@ class State:
             counts = self.counts_as_crash(event)
             self.crashes, self._spared = self.crashes + counts, 0 if counts else self._spared + 1
         self.waits.children.clear()
+        self.suspended_on = ev.Suspended()
         self.runs += 1
         self.status, self.holder = "running", event.holder
         self.error, self.unasked, self.drift = None, [], []

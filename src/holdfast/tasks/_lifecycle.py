@@ -17,7 +17,7 @@ from ..backends import Fields, Head, StreamKey
 from ..errors import AlreadyExists, Expired, HasForks, Held, NotFound, TaskEnded
 from . import _events as ev
 from ._fold import State, Step
-from ._loading import branched_from, is_expired, is_held, label_of, load
+from ._loading import branched_from, is_expired, is_held, label_of, load, missing
 from ._view import ENDED
 
 
@@ -26,7 +26,7 @@ def existing(key: StreamKey) -> Operation[Head]:
     head = yield from ops.head(key)
     if head is None:
         yield from check_open(key)
-        raise NotFound(f"there is no {key}")
+        raise missing(key)
     if is_expired(head):
         raise Expired(str(key), at=head.fields.expires_at or 0.0)
     return head

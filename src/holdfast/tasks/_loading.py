@@ -19,7 +19,7 @@ from ..backends import Fields, Head, StreamKey
 from ..conversations._sources import message_at
 from ..errors import CorruptRecord, Expired, NotFound
 from . import _events as ev
-from ._fold import Attachment, State, Step
+from ._fold import CHILD, Attachment, State, Step
 from ._view import (
     ArtifactInfo,
     Ask,
@@ -142,6 +142,10 @@ def is_held(head: Head) -> bool:
     return owner is not None and (head.fields.due_at or 0) > head.now and not is_dead(owner)
 
 
+def missing(key: StreamKey) -> NotFound:
+    return NotFound(f"there is no {key}; check the id: store.tasks(), or holdfast tasks, lists those that there are")
+
+
 def get_view(key: StreamKey, upto: int | None = None) -> Operation[TaskView | None]:
     """A task as it is in the store, or was at a version; None if there is none or it has expired."""
     head = yield from ops.head(key)
@@ -189,6 +193,7 @@ def view_of(
         unasked=list(state.unasked) if unasked is None else unasked,
         drift=changed,
         usage=state.usage,
+        budget=state.budget,
         asks=[_ask(state, wait) for wait in map(state.waits.all.__getitem__, state.waits.current.values())],
         waits_for=words_for(state) if state.status == "suspended" else [],
         parent=state.parent.id if state.parent else None,
@@ -206,7 +211,8 @@ def artifact_info(attachment: Attachment) -> ArtifactInfo:
 def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
     status = cast("StepStatus", step.state)
     if step.state == "started":
-        status = "running" if step.run == run else "interrupted"
+        waits = step.kind == CHILD and step.place.key in state.suspended_on.children and not state.ended
+        status = "running" if step.run == run else "waiting" if waits else "interrupted"
     progress = None
     if step.cursor is not None and step.state != "completed":
         cursor = _decoded(state.key, step.version, bytes(step.cursor))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -17,12 +18,15 @@ _LONGEST_NAME: Final = 60
 _ROWS: Final = (
     ("skipped", "finished, kept"),
     ("rerun", "run again"),
+    ("waiting", "waiting"),
     ("checked", "its check decides"),
     ("in_doubt", "in doubt"),
     ("replayed", "fail as before"),
     ("pending", "not begun"),
     ("unasked", "no longer asked for"),
 )
+_SETTLED: Final = ("checked", "in_doubt", "replayed")
+"""Whoever settles one of these has to name it, so they are shown by their paths; others as people write them."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded, but the newest run did not ask for them: renamed, or no longer in the program."""
     drift: list[Drift]
     """Recorded steps with other arguments, other code or another model than now."""
+    waiting: list[str] = []
+    """Children that had to wait: they go on by themselves."""
     waits_for: list[str] = []
     """What the task waits for: until it is there, a resume gets no further."""
 
@@ -61,8 +67,11 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         return {**found, "ok": self.ok}
 
     def __str__(self) -> str:
-        rows = [(label, getattr(self, field)) for field, label in _ROWS]
-        rows.append(("changed", [f"{change.step} ({change.what})" for change in self.drift]))
+        rows = [
+            (label, [path if field in _SETTLED else unquote(path) for path in getattr(self, field)])
+            for field, label in _ROWS
+        ]
+        rows.append(("changed", [f"{unquote(change.step)} ({change.what})" for change in self.drift]))
         width = max(len(label) for label, _ in rows)
         table = [f"  {label:<{width}}  {len(paths):>5,}  {_listed(paths)}" for label, paths in rows if paths]
         title = f"task {_shown(self.task)}, {self.status}"
@@ -90,7 +99,7 @@ def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
     """
     by_path = {step.path: step for step in view.steps}
     fates: dict[str, list[str]] = {
-        fate: [] for fate in ("skipped", "rerun", "checked", "in_doubt", "replayed", "pending")
+        fate: [] for fate in ("skipped", "rerun", "waiting", "checked", "in_doubt", "replayed", "pending")
     }
     for step in view.steps:
         fate = _fate(step)
@@ -98,7 +107,7 @@ def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
             fates[fate].append(step.path)
     fates["pending"] = [path for path in view.plan_paths if path not in by_path]
     if view.status in ENDED:
-        for fate in ("rerun", "checked", "in_doubt", "pending"):
+        for fate in ("rerun", "waiting", "checked", "in_doubt", "pending"):
             fates[fate] = []
     return Preview(
         task=view.id,
@@ -116,6 +125,8 @@ def _fate(step: StepInfo) -> str:
         return "skipped"
     if step.in_doubt or (step.status == "running" and step.mode):
         return "checked" if step.mode == "check" else "in_doubt"
+    if step.status == "waiting":
+        return "waiting"
     return "replayed" if step.status == "failed" and step.replays else "rerun"
 
 

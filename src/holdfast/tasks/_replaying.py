@@ -285,7 +285,7 @@ class Replaying:
             return None
         for name, wait in recording.waits.all.items():
             if wait.how is not None and name not in self._waited and _is_outside(name, wait):
-                return f"signal {wait.event.name!r}" if wait.event.name else "a time"
+                return f"signal {wait.event.name!r}" if wait.event.name else "a sleep"
         if recording.runs == 1:  # else one that was cut off may have noted what later ones had no reason to
             for note, (kind, version) in recording.notes.items():
                 if note not in self._noted:

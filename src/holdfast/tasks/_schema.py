@@ -14,6 +14,7 @@ import msgspec
 from .._codec import decode, encode
 
 MAX_DEPTH: Final = 50
+LONGEST: Final = 300
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "null": (type(None),),
     "boolean": (bool,),
@@ -37,6 +38,12 @@ def schema_of(declared: Any) -> Any:
         return decode(encode(found))
     except Exception:  # a type of somebody else's, which only its own decoder knows
         return None
+
+
+def said(schema: Any) -> str:
+    """What an answer has to look like, for an error message."""
+    text = encode(schema).decode()
+    return f"what fits, as JSON Schema: {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def misfit(value: Any, schema: Any) -> str | None:

@@ -26,7 +26,7 @@ WAIT, ASK = 12, 11
 """How much of the room each sort of thing gets, in proportion to the others. No two that are often there are equal: as
 the room grows, one thing after the other comes in."""
 
-Mark = Literal["done", "to do", "running", "interrupted", "retry", "failed", "in doubt"]
+Mark = Literal["done", "to do", "running", "interrupted", "waiting", "retry", "failed", "in doubt"]
 
 
 class Planned(msgspec.Struct, frozen=True):

@@ -571,7 +571,7 @@ class Shape:
         if session is None or not session.is_here():
             view = yield from _loading.get_view(self._key)
             if view is None:
-                raise NotFound(f"there is no {self._key}")
+                raise _loading.missing(self._key)
             return view
         fields = Fields(owner=session.holder) if session.run is not None and session.over is None else Fields()
         unasked = None if session.opened_ended else session.matching.unasked()

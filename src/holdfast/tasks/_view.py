@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from .._leases import is_dead
-from ._usage import Usage
+from ._usage import Budget, Usage
 
 if TYPE_CHECKING:
     from ..conversations._tokens import Counter
@@ -25,8 +25,11 @@ STATUSES: tuple[Status, ...] = ("running", "open", "suspended", "failed", "stuck
 ENDED: frozenset[str] = frozenset({"cancelled", "finished"})
 """In these a task does no more work."""
 
-StepStatus = Literal["running", "interrupted", "completed", "failed", "retrying"]
-"""running: by the present holder. interrupted: started, never ended, and nobody is at it. retrying: the next run does it again."""
+StepStatus = Literal["running", "interrupted", "waiting", "completed", "failed", "retrying"]
+"""running: by the present holder. interrupted: started, never ended, and nobody is at it. retrying: the next run does it again.
+
+waiting: a child that had to wait, and so the task does; it goes on by itself.
+"""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -189,6 +192,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs in a row were killed without getting any further."""
     usage: Usage = Usage()
     """What the model calls of all steps have used."""
+    budget: Budget | None = None
+    """How much they may use, if that is limited."""
     artifacts: list[ArtifactInfo] = []
     """The files that are attached; `store.artifact` reads one."""
 
@@ -196,6 +201,11 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     def in_doubt(self) -> list[str]:
         """The paths of the steps of which nobody knows whether they were done."""
         return [step.path for step in self.steps if step.in_doubt]
+
+    @property
+    def children(self) -> dict[str, StepStatus]:
+        """The ids of its children, and how each stands as a step of this task."""
+        return {step.key: step.status for step in self.steps if step.kind == "child" and step.key is not None}
 
     @property
     def abandoned(self) -> bool:

@@ -64,6 +64,7 @@ class Run:
         self.notes = Notes(self.path)
         self.now = 0.0
         self.doubts: list[Place] = []
+        self.unanswered: list[str] = []
 
     def to_its_end(self, kill: str | None = None, expected: Evidence | None = None) -> Evidence:
         """Live, die at `kill`, and live again until the task has ended; what is waited for is given on the way."""
@@ -80,9 +81,8 @@ class Run:
                     elif how == "finished":
                         return self._evidence(store)
                     else:
-                        return self._evidence(
-                            store, f"the run {'after the crash ' if expected else ''}ended with {text}"
-                        )
+                        when = "after the crash " if expected else ""
+                        return self._evidence(store, f"the run {when}ended with {text}{self._hint()}")
                     self._note_completed(store)
             raise MatrixError(
                 f"the agent did not get to its end in {LIVES} runs; does it wait for something again and again?"
@@ -161,15 +161,19 @@ class Run:
                 elif event.kind == SIGNAL and event.name in self.matrix.signals:
                     store.signal(info.id, event.name, self.matrix.signals[event.name])
                     given = True
-                elif event.until is not None:
-                    times.append(event.until)
                 else:
-                    option = "answers" if event.kind == ASK else "signals"
-                    missing.append(f"{event.name!r}; give it: crash_matrix(…, {option}={{{event.name!r}: …}})")
+                    if event.kind in (ASK, SIGNAL):
+                        missing.append(_how_to_give(event.kind, event.name))
+                    if event.until is not None:
+                        times.append(event.until)
         if not given and times:
             self.now = max(self.now, min(times) + 0.001)
+            self.unanswered += missing
         elif not given and missing:
             raise MatrixError(f"the agent waits for {missing[0]}")
+
+    def _hint(self) -> str:
+        return f"; it had waited in vain for {self.unanswered[0]}" if self.unanswered else ""
 
     def _settle(self, store: Store, expected: Evidence) -> bool:
         """What a person does who looks: if its function was run, it was done; if not, it is to be done now. Whether there was doubt."""
@@ -192,6 +196,11 @@ class Run:
         notes = list(read_notes(self.path))
         status, result = ("", None) if own is None else (own.status, own.result)
         return Evidence(status, result, notes, results, self.doubts, problem)
+
+
+def _how_to_give(kind: str, name: str) -> str:
+    option = "answer" if kind == ASK else "signal"
+    return f"{name!r}; give it: {option}s={{{name!r}: …}}, from a shell --{option} {name}=…"
 
 
 def crash_matrix(
