@@ -591,11 +591,11 @@ def test_an_interrupt_at_an_awkward_place_leaves_nobody_waiting(where: str, monk
         store.stream(name).append(("n", 0))
     original, hits = getattr(Committer, where), []
 
-    def interrupted(self: Committer, argument: Any) -> None:
+    def interrupted(self: Committer, *arguments: Any) -> None:
         if not hits and threading.current_thread().name == "leader":
             hits.append(True)
             raise KeyboardInterrupt
-        original(self, argument)
+        original(self, *arguments)
 
     monkeypatch.setattr(Committer, where, interrupted)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,7 +14,9 @@ import holdfast
 from holdfast import Store, Suspended, Task, TaskEnded, testing
 from holdfast import _operations as ops
 from holdfast._blobs import life_of
-from holdfast.backends import StreamKey
+from holdfast.backends import Append, Appended, Conflict, StreamKey
+from holdfast.backends.memory import MemoryBackend
+from holdfast.tasks import _claiming
 from holdfast.tasks import _events as ev
 from holdfast.tasks._claiming import as_wanted
 
@@ -111,8 +115,137 @@ def test_a_child_may_use_no_more_than_what_is_left_to_its_parent(store: Store) -
     [ran] = store.recover()
     assert (ran.status, ran.error) == ("failed", "BudgetExceeded")
     views = [store.get_task(name) for name in ("p", "k")]
-    assert [view.usage.calls for view in views if view] == [1, 3]
+    assert [view.usage.calls for view in views if view] == [4, 3]
     assert [view.due_at for view in views if view] == [None, None]  # no worker can do anything about it
     store.submit("parent", "p", budget=holdfast.Budget(calls=99))
     assert [ran.status for ran in store.recover()] == ["finished"]
     assert [view.usage.calls for view in map(store.get_task, ("p", "k")) if view] == [10, 9]
+
+
+@pytest.mark.parametrize("came", ["signal", "time", "child"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_task_that_somebody_has_had_a_look_at_goes_on_all_the_same(store: Store, came: str, when: str) -> None:
+    @holdfast.agent("kid")
+    def kid(task: Task) -> Any:
+        return task.wait_for("go")
+
+    @holdfast.agent("waiter")
+    def waiter(task: Task) -> Any:
+        if came == "signal":
+            return task.wait_for("go")
+        return task.sleep(60) if came == "time" else task.child("kid", "k")
+
+    with testing.fake_clock() as clock:
+
+        def come() -> None:
+            if came == "time":
+                clock.advance(61)
+            else:
+                store.signal("k" if came == "child" else "t", "go")
+            if came == "child":
+                assert [ran.status for ran in store.recover(limit=1)] == ["finished"]
+
+        store.submit("waiter", "t")
+        store.recover()
+        if when == "before":
+            come()
+        with store.task("t"):
+            pass
+        if when == "after":
+            come()
+        assert [(ran.id, ran.status) for ran in store.recover()] == [("t", "finished")]
+
+
+def test_a_task_whose_claim_was_cut_off_is_still_to_be_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    @holdfast.agent("simple")
+    def simple(task: Task) -> str:
+        return "done"
+
+    taken = _claiming._take
+
+    def cut_off(*arguments: Any) -> Any:
+        yield from taken(*arguments)
+        raise KeyboardInterrupt
+
+    store.submit("simple", "t")
+    with monkeypatch.context() as patched:
+        patched.setattr(_claiming, "_take", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            store.run("simple", "t")
+    assert [ran.status for ran in store.recover()] == ["finished"]
+
+
+def test_whatever_ends_the_runs_of_a_task_it_is_not_tried_for_ever(store: Store) -> None:
+    class Panic(BaseException):
+        pass
+
+    @holdfast.agent("panics", attempts=3)
+    def panics(task: Task) -> None:
+        raise Panic
+
+    store.submit("panics", "t")
+    with testing.fake_clock() as clock:
+        statuses = []
+        for _ in range(9):
+            statuses += [ran.status for ran in ran_by_worker(store)]
+            clock.advance(120)
+    assert statuses == ["failed"] * 3
+
+
+def ran_by_worker(store: Store) -> list[holdfast.Ran]:
+    """What a worker ran, that ended when nothing was left to do."""
+    reports: list[holdfast.Ran] = []
+    worker = holdfast.Worker(store, poll=0.01, report=lambda ran: (reports.append(ran), worker.stop()))
+    if any(info.due_at for info in store.tasks()):
+        threading.Timer(5, worker.stop).start()
+        worker.run()
+    return [ran for ran in reports if ran.status != "running"]
+
+
+def test_a_child_that_was_deleted_does_not_keep_its_parent(store: Store) -> None:
+    @holdfast.agent("kid")
+    def kid(task: Task) -> Any:
+        return task.wait_for("go")
+
+    @holdfast.agent("parent")
+    def parent(task: Task) -> Any:
+        return task.child("kid", "k")
+
+    store.submit("parent", "p")
+    store.recover()
+    assert store.task("k").delete()
+    assert [(ran.id, ran.status) for ran in store.recover()] == [("p", "suspended")]  # with the child begun anew
+    store.signal("k", "go", 1)
+    assert [ran.id for ran in store.recover()] == ["k", "p"]
+
+
+def test_a_child_that_is_made_while_its_parent_is_cancelled_is_cancelled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cancelling(MemoryBackend):
+        """Cancels the parent at the moment at which the child is stored."""
+
+        def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+            answers = super().append(batch)
+            if any(append.stream.id == "k" and append.expected == 0 for append in batch):
+                with holdfast.open(Shared(self)) as other:
+                    other.task("p").cancel()
+            return answers
+
+    class Shared:
+        def __init__(self, backend: Any) -> None:
+            self._backend = backend
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._backend, name)
+
+        def close(self) -> None:
+            """It is another's."""
+
+    @holdfast.agent("kid")
+    def kid(task: Task) -> Any:
+        raise AssertionError("it must not be run")
+
+    with holdfast.open(Cancelling()) as store:
+        with pytest.raises(TaskEnded), store.task("p") as task:
+            task.child("kid", "k")
+        views = [store.get_task(name) for name in ("p", "k")]
+        assert [view.status for view in views if view] == ["cancelled", "cancelled"]

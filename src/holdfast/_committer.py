@@ -164,18 +164,18 @@ class Committer:
         while self._turns.get():
             turn = Waiting()
             turn._leads = True
-            self._lead(turn)
+            self._lead(turn, BaseException)  # nobody else is here to hear of it
 
     # -- leading ---------------------------------------------------------------------------------
 
-    def _lead(self, own: Waiting) -> None:
-        """Commit batch after batch until our own append is done, then let somebody else lead."""
+    def _lead(self, own: Waiting, caught: type[BaseException] = Exception) -> None:
+        """Commit batch after batch until our own append is done, then let somebody else lead. `caught`: what a commit may raise."""
         self._leader = threading.get_ident()
         while True:
             with self._lock:
                 # They stay in the queue until they are resolved: whatever interrupts us, the next leader finds them.
                 batch = self._pending[:BATCH_MEMBERS]
-            self._commit_batch(_open(batch))
+            self._commit_batch(_open(batch), caught)
             again = _open(batch)
             _resolve([waiting for waiting in batch if waiting.settled] if again else batch)
             with self._lock:
@@ -184,11 +184,11 @@ class Committer:
                     self._hand_over(own)
                     return
 
-    def _commit_batch(self, batch: Sequence[Waiting]) -> None:
+    def _commit_batch(self, batch: Sequence[Waiting], caught: type[BaseException]) -> None:
         try:
             if batch:
                 self._commit(batch)
-        except Exception as error:  # a bug of ours: tried again it would fail again, for ever
+        except caught as error:  # a bug of ours: tried again it would fail again, for ever
             logger.exception("the committer failed")
             for waiting in batch:
                 if not waiting.settled:

@@ -72,12 +72,12 @@ class Look:
         return found
 
     def _is_ours(self, head: Head) -> bool:
-        if is_expired(head):
-            return False
         if head.fields.status in ENDED:
             if head.fields.due_at is not None:
                 drive(self._log, report_to_parent(head.stream))
                 self.told.add(head.stream)
+            return False
+        if is_expired(head):
             return False
         try:
             return info_of(head).agent in registered

@@ -22,7 +22,7 @@ from ._arguments import seconds
 from ._looking import FULL_LOOK, Look
 from ._loops import Loop
 from .backends import Head, StreamKey
-from .errors import Closed, Held, HoldfastError, LeaseLost, Suspended, TaskEnded
+from .errors import Closed, Held, HoldfastError, LeaseLost, Retryable, Suspended, TaskEnded
 from .tasks import AsyncTask, Task
 from .tasks._agents import Agent, registered
 from .tasks._claiming import TASK_TTL, as_wanted
@@ -276,7 +276,8 @@ class Worker:
 
     def _ended(self, run: _Run, error: BaseException | None, took: float) -> Ran:
         session = run.task._session if run.task is not None else None
-        if session is None:  # it cannot even be opened: not again at once
+        broken = session is None and not isinstance(error, Retryable)  # it cannot even be opened
+        if broken or (session is not None and session.opened_ended):  # or it has ended, and its head does not say so
             self._avoided[run.info.id] = _clock.monotonic() + FULL_LOOK
         status: Status = session.state.status if session is not None else run.info.status
         if isinstance(error, LeaseLost):

@@ -66,25 +66,13 @@ def ask(
     number = session.counted(place.scope, about)
     wait = f"{about}#{number}" if number else about
     asked = ev.Asked(wait, ASK, name, question, until, schema_of(returns), msgspec.Raw(raw))
-    _refuse_beside(session, name, wait)
+    session.ask_alone(name, wait)
     try:
         known = yield from _asked(session, asked, returns)
         return (yield from _expire_or_suspend(session, place, wait, known, returns))
     except TimeoutError:
         session.count(place.scope, about)
         raise
-
-
-def _refuse_beside(session: Session, name: str, wait: str) -> None:
-    """Two questions of one name cannot be open at once: whoever answers means one, and might hit the other."""
-    waits = session.state.waits
-    for other in list(session.waiting):
-        event = waits.all[other].event
-        if event.kind == ASK and event.name == name and other != wait and not waits.is_over(other):
-            raise RuntimeError(
-                f"{session.key} asks {name!r} about something else already, in another item of a map, say; "
-                "give each question a name of its own"
-            )
 
 
 def _asked(session: Session, asked: ev.Asked, returns: Any) -> Script[Wait]:

@@ -24,7 +24,7 @@ from . import _events as ev
 from ._answering import queue
 from ._driving import Do, Script, Sleep
 from ._fold import State
-from ._lifecycle import delete
+from ._lifecycle import cancel, delete
 from ._loading import is_expired, is_held, label_of, load
 from ._usage import Budget
 from ._view import ENDED
@@ -105,6 +105,10 @@ class Claim(msgspec.Struct, frozen=True):
     state: State
     incarnation: bytes
     now: float
+    before: Fields = Fields()
+    """How it stood before."""
+    waited: ev.Suspended = ev.Suspended()
+    """What it waited for."""
 
 
 def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
@@ -138,9 +142,10 @@ def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operatio
         return Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
     state = yield from load(key)
     _compare(state, wanted)
+    waited = state.suspended_on
     if not state.ended:
         yield from _take(state, head, wanted, holder, stamp)
-    return Claim(state, head.incarnation, head.now)
+    return Claim(state, head.incarnation, head.now, head.fields, waited)
 
 
 def submit(key: StreamKey, wanted: Wanted, at: float | None, stamp: Stamp) -> Operation[bool]:
@@ -163,9 +168,7 @@ def _admit(
         return head
     closed = None
     if wanted.parent is not None:
-        above = yield from ops.head(key._replace(id=wanted.parent.id))
-        if above is None or above.fields.status in ENDED:  # cancelled while it was about to have a child
-            raise TaskEnded(str(key._replace(id=wanted.parent.id)), status=(above and above.fields.status) or "deleted")
+        yield from _check_parent(key, wanted.parent)
     if head is not None:
         if not wanted.restart:
             raise Expired(str(key), at=head.fields.expires_at or 0.0)
@@ -175,12 +178,27 @@ def _admit(
         if closed is not None and not wanted.restart:
             raise Expired(str(key), at=closed, swept=True)
     made = yield from _create(key, wanted, name, second, due_at, stamp)
+    if wanted.parent is not None:
+        try:
+            yield from _check_parent(key, wanted.parent)
+        except TaskEnded:  # whoever cancelled the parent has looked for children, and found none
+            after = msgspec.structs.replace(stamp, id=stamp.id + 2)  # the first two are taken
+            yield from cancel(key, "its parent has ended", after)
+            raise
     if closed is not None:
         try:
             yield from reopen(key, stamp)
         except Conflict:
             pass  # the mark counts for nothing while the task is there
     return made
+
+
+def _check_parent(key: StreamKey, parent: ev.Parent) -> Operation[None]:
+    """`TaskEnded` if the parent of a child has ended: cancelled while it was about to have it, say."""
+    above = key._replace(id=parent.id)
+    head = yield from ops.head(above)
+    if head is None or head.fields.status in ENDED:
+        raise TaskEnded(str(above), status=(head and head.fields.status) or "deleted")
 
 
 def _create(

@@ -18,6 +18,7 @@ from ._driving import Do, Script
 from ._fold import CHILD as CHILD
 from ._fold import State
 from ._lifecycle import cancel as cancel_one
+from ._lifecycle import delete as delete_one
 from ._lifecycle import reported
 from ._loading import load
 
@@ -50,6 +51,17 @@ def cancel(key: StreamKey, reason: str | None) -> Script[None]:
             yield from _cancel_child(key._replace(id=step.place.key), ev.Parent(key.id, life), reason)
     if state.parent is not None:
         yield from report(key)
+
+
+def delete(key: StreamKey, reason: str) -> Script[bool]:
+    """Delete a task; if a parent waits for it, that need not wait any more."""
+    state: State = yield Do(lambda: load(key))
+    parent, stamp = state.parent, new_stamp()
+    deleted: bool = yield Do(lambda: delete_one(key, stamp, reason))
+    if deleted and parent is not None and not state.ended:
+        told = new_stamp()
+        yield Do(lambda: child_ended(key._replace(id=parent.id), parent.life, key.id, "deleted", told))
+    return deleted
 
 
 def _cancel_child(child: StreamKey, parent: ev.Parent, reason: str | None) -> Script[None]:

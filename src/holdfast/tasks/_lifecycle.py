@@ -119,7 +119,8 @@ def give_up(key: StreamKey, holder: str, stamp: Stamp) -> Operation[None]:
     if head is None or head.fields.owner != holder:
         return
     left = ev.new_event(ev.LEFT, ev.Left(why="interrupted"))
-    fields = Fields("open", head.fields.label)
+    state = yield from load(key)
+    fields = Fields("open", head.fields.label, None, None if state.agent is None else head.now)  # a worker may have it
     yield from append_events(
         key, [left], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
     )

@@ -16,11 +16,13 @@ from ._claiming import Wanted
 from ._driving import drive, drive_async
 from ._fingerprint import code_digest
 from ._fold import CHILD
-from ._frames import current_frame
+from ._frames import Frame, current_frame
 from ._steps import Options, Step
+from ._usage import Usage
 from ._view import ENDED
 
 if TYPE_CHECKING:
+    from ._session import Session
     from ._shape import Shape
     from ._task import AsyncTask, Task
 
@@ -115,6 +117,14 @@ def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, r
     return step
 
 
+def _count(session: Session, inside: Frame | None, task: Shape) -> None:
+    """What a child has used counts for its parent too, however it ended; but for what was counted before."""
+    if inside is not None and inside.run is not None and task._session is not None:
+        known = session.state.steps.get(inside.path)
+        counted = known.usage if known is not None and known.usage is not None else Usage()
+        inside.run.count(task._session.state.usage - counted)
+
+
 @contextmanager
 def _seen_by(parent: Shape, task: Shape) -> Iterator[None]:
     """How a child ends, as its parent has to see it: while the child waits, or somebody else runs it, the parent waits too."""
@@ -123,9 +133,10 @@ def _seen_by(parent: Shape, task: Shape) -> Iterator[None]:
     child = str(task._key)
     until: float | None = None
     try:
-        yield
-        if inside is not None and inside.run is not None:
-            inside.run.count(task._held().state.usage)  # what it has used counts for its parent too
+        try:
+            yield
+        finally:
+            _count(session, inside, task)
         return
     except Suspended:
         pass

@@ -89,11 +89,16 @@ class Session:
         self.seen = state.version
         self.unsure = False
         """A write was cut off before its answer came: look at the stream before deciding anything."""
+        self.before, self.waited = Fields(), ev.Suspended()
+        """How the task stood before it was claimed, and what it waited for."""
+        self.untouched = True
+        """Whether this holder has written nothing but that it is alive."""
         self.branch = Branch()
         self.waiting: dict[str, None] = {}
         """What this run waits for: ids of waits."""
         self.children: dict[str, None] = {}
         """Children that this run waits for."""
+        self._asking: dict[str, str] = {}  # the questions of this run, by name
         self._look_at: float | None = None  # when to look after a child that somebody else runs
         self._cut: set[str] = set()  # steps that had to wait in the middle
         self._taking: set[tuple[str, int]] = set()  # signals that a wait of this run is taking
@@ -175,6 +180,17 @@ class Session:
         """Raise `Suspended` again for a step that has swallowed it."""
         if path in self._cut:
             branch.check()
+
+    def ask_alone(self, name: str, wait: str) -> None:
+        """Two questions of one name cannot be open at once: whoever answers means one, and might hit the other."""
+        with self.lock:
+            other = self._asking.setdefault(name, wait)
+            if other != wait and not self.state.waits.is_over(other):
+                raise RuntimeError(
+                    f"{self.key} asks {name!r} about something else already, in another item of a map, say; "
+                    "give each question a name of its own"
+                )
+            self._asking[name] = wait
 
     def wait_for_child(self, child: str, until: float | None) -> None:
         """The run waits for a child; if somebody else runs it, it is looked at again when that one's lease is over."""
@@ -418,6 +434,8 @@ class Session:
                     self._offset = answer.now - _clock.monotonic()
             for version, (name, change) in enumerate(everything, answer.first):
                 self._fold(version, stamp.at, name, change)
+                if self.untouched and name != ev.RENEWED:
+                    self.untouched = False
         return answer
 
     def _fold(self, version: int, at: float, name: str, event: ev.Event) -> None:
@@ -492,7 +510,8 @@ class Session:
         if waits.is_ready(self.waiting, self.children):
             return self.fields("open", due_at=now)
         times = [time for time in (waits.wakes_at(self.waiting), self._look_at) if time is not None]
-        return self.fields("suspended", due_at=min(times, default=None))
+        # Not in the past: workers look for what has become due lately.
+        return self.fields("suspended", due_at=max(min(times), now) if times else None)
 
     def save_progress(self) -> None:
         """Write how far the steps that run have got, now."""

@@ -55,6 +55,9 @@ REPORTED: Final = 100
 """So many unasked steps and drifts are recorded when a run ends."""
 FIRST_PLAN: Final = "plan"
 CRASHES: Final = 5
+OTHERS_SECONDS: Final = 10.0
+"""A run that ended because another task waits is tried again after this time."""
+_NO_FAILURE: Final = (Suspended, LeaseLost, StepInDoubt)
 
 logger = logging.getLogger("holdfast")
 
@@ -104,6 +107,7 @@ class Shape:
         self._session = Session(
             self._log, claim.state, claim.incarnation, holder, self._wanted.lease, claim.now, self._asynchronous
         )
+        self._session.before, self._session.waited = claim.before, claim.waited
         self._resumed = claim.state.runs > 1
 
     def _inside(self) -> None:
@@ -160,7 +164,8 @@ class Shape:
 
     def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Callable[[], Fields]]:
         drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
-        if error is not None and (_is_failure(error) or (self._attempts and isinstance(error, SystemExit))):
+        # In a worker's hands whatever ends a run has to count, or it would be tried again for ever.
+        if error is not None and (_is_failure(error) or (self._attempts and not isinstance(error, _NO_FAILURE))):
             again = None if isinstance(error, NeedsHuman | BudgetExceeded) else self._retry_at(session)
             failed = ev.Failed(
                 type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
@@ -176,12 +181,26 @@ class Shape:
                 )
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
+        if session.untouched and session.before.status == "suspended":  # somebody had a look at it
+            session.waiting.update(dict.fromkeys(session.waited.waits))
+            session.children.update(dict.fromkeys(session.waited.children))
+            return ev.SUSPENDED, session.waited, session.fields_of_waiting
+        # What a worker was to look at stays so; but a step that is in doubt waits for somebody who knows.
+        due = session.before.due_at
+        if session.before.owner is not None:  # whoever held it was killed, and would have gone on
+            due = None if session.state.agent is None else session.now()
+        if isinstance(error, Suspended):  # another task waits, inside this one: to be looked at again
+            due = session.now() + OTHERS_SECONDS if self._attempts else due
+        elif isinstance(error, StepInDoubt):
+            due = None
         if error is None:
-            return ev.LEFT, ev.Left(session.matching.unasked()[:REPORTED], drift), lambda: session.fields("open")
-        # For a worker to take up again; but a step that is in doubt waits for somebody who knows.
-        again = None if isinstance(error, StepInDoubt) else self._retry_at(session)
+            return (
+                ev.LEFT,
+                ev.Left(session.matching.unasked()[:REPORTED], drift),
+                lambda: session.fields("open", due_at=due),
+            )
         left = ev.Left(drift=drift, why=type(error).__name__)
-        return ev.LEFT, left, lambda: session.fields("open", due_at=again)
+        return ev.LEFT, left, lambda: session.fields("open", due_at=due)
 
     def _retry_at(self, session: Session) -> float | None:
         """When a worker is to try again, after this run has failed: None if that was tried often enough, or nobody does."""

@@ -15,6 +15,7 @@ from .._streams import new_stamp
 from ..conversations import AsyncConversation, Conversation
 from ..conversations._tokens import Counter
 from . import _events as ev
+from . import _family as family
 from . import _lifecycle
 from ._artifacts import Artifact, AsyncArtifact, Source, attach, attached_to
 from ._briefing import ResumeContext
@@ -251,8 +252,7 @@ class Task(Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the task and what it holds, and free its id; False if there was none. `HasForks` if others begin with it."""
-        stamp = new_stamp()
-        deleted = self._settle(lambda: _lifecycle.delete(self._key, stamp, reason))
+        deleted = drive(self._log, family.delete(self._key, reason))
         self._deleted()
         return deleted
 
@@ -482,8 +482,7 @@ class AsyncTask(Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Task.delete`, awaited."""
-        stamp = new_stamp()
-        deleted = await self._settle(lambda: _lifecycle.delete(self._key, stamp, reason))
+        deleted = await drive_async(self._log, family.delete(self._key, reason))
         self._deleted()
         return deleted
 

@@ -35,6 +35,15 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
             self.cost + other.cost,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        """What came since; never less than nothing."""
+        return Usage(
+            max(self.calls - other.calls, 0),
+            max(self.input_tokens - other.input_tokens, 0),
+            max(self.output_tokens - other.output_tokens, 0),
+            max(self.cost - other.cost, 0.0),
+        )
+
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much the model calls of a task may use in all. When a limit is reached, the next call is `BudgetExceeded`."""
