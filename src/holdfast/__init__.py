@@ -68,7 +68,6 @@ from .errors import (
 )
 from .tasks import (
     Agent,
-    AgentCheckpoint,
     Artifact,
     ArtifactInfo,
     Ask,
@@ -79,9 +78,7 @@ from .tasks import (
     Failure,
     Note,
     PlanItem,
-    Preview,
     Progress,
-    ResumeContext,
     Saw,
     Step,
     StepInfo,
@@ -100,6 +97,9 @@ from .tasks import (
 
 if _typing.TYPE_CHECKING:
     from ._worker import Ran, Worker
+    from .tasks._briefing import ResumeContext
+    from .tasks._checkpoint import AgentCheckpoint
+    from .tasks._preview import Preview
     from .tasks._replay import Divergence, Replay, replay
 
 __version__ = "0.1.0"
@@ -207,17 +207,25 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "AgentCheckpoint": "tasks._checkpoint",
+    "Divergence": "tasks._replay",
+    "Preview": "tasks._preview",
+    "Ran": "_worker",
+    "Replay": "tasks._replay",
+    "ResumeContext": "tasks._briefing",
+    "Worker": "_worker",
+    "replay": "tasks._replay",
+}
+
+
 def __getattr__(name: str) -> _typing.Any:
     """What few programs need is imported when it is asked for."""
-    if name in ("Ran", "Worker"):
-        from . import _worker
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(_worker, name)
-    if name in ("Divergence", "Replay", "replay"):
-        from .tasks import _replay
-
-        return getattr(_replay, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_LATER[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

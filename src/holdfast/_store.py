@@ -17,10 +17,9 @@ from ._state import AsyncState, State
 from ._streams import AsyncStream, Stream, StreamInfo, list_streams
 from .conversations import AsyncConversation, Conversation
 from .conversations._lifecycle import listed
-from .tasks import AgentCheckpoint, AsyncTask, Budget, Task, TaskInfo, TaskView
+from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView
 from .tasks._agents import find as find_agent
 from .tasks._artifacts import Artifact, AsyncArtifact, find_artifact
-from .tasks._checkpoint import load_checkpoint, save_checkpoint
 from .tasks._claiming import as_wanted
 from .tasks._listing import (
     TASK_TTL,
@@ -37,6 +36,7 @@ from .tasks._performing import perform, perform_async
 
 if TYPE_CHECKING:
     from ._worker import Ran
+    from .tasks._checkpoint import AgentCheckpoint
     from .tasks._replay import Replay
 
 
@@ -214,10 +214,14 @@ class Store:
         It must be the newest: if another was saved since this one was loaded or saved, or this one was made anew for a task
         that has one, `Conflict` and nothing is written. Versions: `store.state(f"checkpoint/{task_id}").history()`.
         """
+        from .tasks._checkpoint import save_checkpoint
+
         return ops.run(self._log, save_checkpoint(self._tenant, checkpoint))
 
     def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """The saved checkpoint, yours to change; if none was saved, the task of this id as one; None if there is neither."""
+        from .tasks._checkpoint import load_checkpoint
+
         return ops.run_until_settled(self._log, lambda: load_checkpoint(self._tenant, task_id))
 
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> Stream:
@@ -423,10 +427,14 @@ class AsyncStore:
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> Coroutine[Any, Any, int]:
         """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
+        from .tasks._checkpoint import save_checkpoint
+
         return ops.run_async(self._log, save_checkpoint(self._tenant, checkpoint))
 
     async def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """`Store.load_checkpoint`, awaited."""
+        from .tasks._checkpoint import load_checkpoint
+
         return await ops.run_until_settled_async(self._log, lambda: load_checkpoint(self._tenant, task_id))
 
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> AsyncStream:

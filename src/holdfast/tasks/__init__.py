@@ -2,11 +2,8 @@
 
 from ._agents import Agent, agent
 from ._artifacts import Artifact, AsyncArtifact
-from ._briefing import ResumeContext
-from ._checkpoint import AgentCheckpoint
 from ._frames import current_step, current_task, idempotency_key
 from ._mapping import bind
-from ._preview import Preview
 from ._progress import StepRun
 from ._steps import Step, step
 from ._task import AsyncTask, Task
@@ -15,7 +12,6 @@ from ._view import ArtifactInfo, Ask, Drift, Failure, Note, PlanItem, Progress, 
 
 __all__ = [
     "Agent",
-    "AgentCheckpoint",
     "Artifact",
     "ArtifactInfo",
     "Ask",
@@ -26,9 +22,7 @@ __all__ = [
     "Failure",
     "Note",
     "PlanItem",
-    "Preview",
     "Progress",
-    "ResumeContext",
     "Saw",
     "Step",
     "StepInfo",

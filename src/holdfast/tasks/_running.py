@@ -73,8 +73,9 @@ class StepCall:
         if KEY_PARAMETER in arguments and declared.takes_key:
             arguments = {name: value for name, value in arguments.items() if name != KEY_PARAMETER}
         self.fingerprint = fingerprint(session.salt, declared.around, arguments)
-        model = arguments.get("model", declared.default_model) if declared.is_model else None
-        self.model = model if isinstance(model, str) else None
+        self.model: str | None = None
+        if declared.is_model and isinstance(model := arguments.get("model", declared.default_model), str):
+            self.model = model
         self.key = declared.key
         if self.key is None and declared.options.key is not None:
             self.key = as_key(declared.options.key(*self.args, **self.kwargs))
@@ -185,7 +186,8 @@ def run_step(
                 return (yield from _recorded(call, call.record))
             if session.opened_ended:
                 session.check()
-            return (yield from _as_run(call, task, branch).script())
+            running = Running if declared.to is None else _replying()
+            return (yield from running(call, task, branch).script())
         except _Overtaken:
             call.give_back()
             continue
@@ -194,12 +196,10 @@ def run_step(
             raise
 
 
-def _as_run(call: StepCall, task: Task | AsyncTask, branch: Branch) -> Running:
-    if call.declared.to is None:
-        return Running(call, task, branch)
+def _replying() -> type[Running]:
     from ._replying import Replying  # not with the package: most programs begin without a model
 
-    return Replying(call, task, branch)
+    return Replying
 
 
 def _is_to_run(call: StepCall, record: Record) -> bool:
@@ -271,9 +271,9 @@ class Running:
                     return found[0]
                 if call.declared.is_model:
                     self._afford()
-            if call.declared.options.kind == "child":
-                self._afford()
             if call.declared.eager:
+                if self.options.kind == "child":
+                    self._afford()
                 started: Change = (ev.STEP_STARTED, run.told())
                 yield Do(lambda: session.put([started], new_stamp(), unless=self._was_settled))
             run.awaited = call.declared.is_async

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from .. import _operations as ops
 from .._events import Event
@@ -18,16 +18,18 @@ from . import _events as ev
 from . import _family as family
 from . import _lifecycle
 from ._artifacts import Artifact, AsyncArtifact, Source, attach, attached_to
-from ._briefing import ResumeContext
-from ._checkpoint import AgentCheckpoint
 from ._conversation import AsyncTaskConversation, TaskConversation
 from ._driving import drive, drive_async, drive_to_its_end, stream, stream_async
 from ._frames import Frame
 from ._mapping import Fan, spread, spread_async
-from ._preview import Preview
 from ._shape import Shape
 from ._steps import UNRESOLVED, Step, as_step
 from ._view import PlanItem, TaskView
+
+if TYPE_CHECKING:
+    from ._briefing import ResumeContext
+    from ._checkpoint import AgentCheckpoint
+    from ._preview import Preview
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,8 +77,8 @@ class Task(Shape):
         """
         declared = fn if type(fn) is Step else as_step(fn)
         script = self._stepping(name, declared, args, kwargs)
-        result: Any = stream(self._log, script) if declared.streams else drive(self._log, script)
-        return cast("R", result)
+        result: R = stream(self._log, script) if declared.streams else drive(self._log, script)  # type: ignore[assignment]
+        return result
 
     def reply(
         self,
@@ -312,10 +314,7 @@ class AsyncTask(Shape):
         declared = fn if type(fn) is Step else as_step(fn)
         if declared.streams:
             return stream_async(self._log, self._stepping(name, declared, args, kwargs))
-        return self._stepped(name, declared, args, kwargs)
-
-    async def _stepped(self, name: PlanItem, declared: Step[Any, Any], args: Any, kwargs: Any) -> Any:
-        return await drive_async(self._log, self._stepping(name, declared, args, kwargs))
+        return drive_async(self._log, self._stepping(name, declared, args, kwargs))
 
     async def reply(
         self,
