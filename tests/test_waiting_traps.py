@@ -193,13 +193,21 @@ def test_whatever_ends_the_runs_of_a_task_it_is_not_tried_for_ever(store: Store)
 
 
 def ran_by_worker(store: Store) -> list[holdfast.Ran]:
-    """What a worker ran, that ended when nothing was left to do."""
+    """What a worker ran that stops after the first, if there is anything to do."""
     reports: list[holdfast.Ran] = []
-    worker = holdfast.Worker(store, poll=0.01, report=lambda ran: (reports.append(ran), worker.stop()))
+
+    def report(ran: holdfast.Ran) -> None:
+        if ran.status != "running":
+            reports.append(ran)
+            worker.stop()
+
+    worker = holdfast.Worker(store, poll=0.01, report=report)
     if any(info.due_at for info in store.tasks()):
-        threading.Timer(5, worker.stop).start()
+        patience = threading.Timer(30, worker.stop)
+        patience.start()
         worker.run()
-    return [ran for ran in reports if ran.status != "running"]
+        patience.cancel()
+    return reports
 
 
 def test_a_child_that_was_deleted_does_not_keep_its_parent(store: Store) -> None:
@@ -249,3 +257,24 @@ def test_a_child_that_is_made_while_its_parent_is_cancelled_is_cancelled_too(mon
             task.child("kid", "k")
         views = [store.get_task(name) for name in ("p", "k")]
         assert [view.status for view in views if view] == ["cancelled", "cancelled"]
+
+
+def test_a_group_of_exceptions_in_which_the_task_waits_is_no_failure(store: Store) -> None:
+    class Group(BaseException):
+        """As a TaskGroup raises it, from Python 3.11 on."""
+
+        def __init__(self, *parts: BaseException) -> None:
+            self.exceptions = parts
+
+    @holdfast.agent("grouped")
+    def grouped(task: Task) -> Any:
+        try:
+            return task.ask("go", "Go?", returns=bool)
+        except Suspended as waiting:
+            raise Group(waiting) from None
+
+    store.submit("grouped", "t")
+    [ran] = ran_by_worker(store)
+    assert ran.status == "suspended"
+    store.answer("t", "go", True)
+    assert [ran.status for ran in store.recover()] == ["finished"]

@@ -57,7 +57,6 @@ FIRST_PLAN: Final = "plan"
 CRASHES: Final = 5
 OTHERS_SECONDS: Final = 10.0
 """A run that ended because another task waits is tried again after this time."""
-_NO_FAILURE: Final = (Suspended, LeaseLost, StepInDoubt)
 
 logger = logging.getLogger("holdfast")
 
@@ -165,7 +164,7 @@ class Shape:
     def _ending(self, session: Session, error: BaseException | None) -> tuple[str, ev.Event, Callable[[], Fields]]:
         drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
         # In a worker's hands whatever ends a run has to count, or it would be tried again for ever.
-        if error is not None and (_is_failure(error) or (self._attempts and not isinstance(error, _NO_FAILURE))):
+        if error is not None and _is_failure(error, BaseException if self._attempts else Exception):
             again = None if isinstance(error, NeedsHuman | BudgetExceeded) else self._retry_at(session)
             failed = ev.Failed(
                 type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
@@ -638,9 +637,9 @@ def _message(error: BaseException) -> str:
     return _text(error) if isinstance(error, Exception) else ""
 
 
-def _is_failure(error: BaseException) -> bool:
-    """Whether an exception that leaves the block is a failure of the task. A group is one if any part of it is."""
+def _is_failure(error: BaseException, kind: type[BaseException] = Exception) -> bool:
+    """Whether an exception of that kind that leaves the block is a failure of the task. A group is one if any part of it is."""
     parts: Sequence[BaseException] | None = getattr(error, "exceptions", None)
     if isinstance(parts, tuple) and parts:
-        return any(map(_is_failure, parts))
-    return isinstance(error, Exception) and not isinstance(error, LeaseLost | StepInDoubt)
+        return any(_is_failure(part, kind) for part in parts)
+    return isinstance(error, kind) and not isinstance(error, LeaseLost | StepInDoubt | Suspended)
