@@ -19,6 +19,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks import _claiming
 from holdfast.tasks import _events as ev
 from holdfast.tasks._claiming import as_wanted
+from holdfast.tasks._driving import drive
 
 
 @pytest.fixture
@@ -278,3 +279,106 @@ def test_a_group_of_exceptions_in_which_the_task_waits_is_no_failure(store: Stor
     assert ran.status == "suspended"
     store.answer("t", "go", True)
     assert [ran.status for ran in store.recover()] == ["finished"]
+
+
+@pytest.mark.parametrize("status", ["failed", "stuck"])
+def test_a_look_at_a_task_that_was_given_up_leaves_it_so(store: Store, status: str) -> None:
+    @holdfast.agent("hopeless", attempts=1)
+    def hopeless(task: Task) -> None:
+        raise ValueError("no")
+
+    store.submit("hopeless", "t")
+    if status == "failed":
+        store.recover()
+    else:
+        with store.task("t") as task:
+            drive(store._log, task._parking())
+    found = store.get_task("t")
+    with store.task("t") as task:
+        assert task.status == "running"
+    again = store.get_task("t")
+    assert found and again and (again.status, again.error, again.due_at) == (status, found.error, None)
+    assert [info.id for info in store.tasks(status=status)] == ["t"]
+
+
+@pytest.mark.parametrize("came", ["signal", "child"])
+@pytest.mark.parametrize("how", [None, ValueError("by hand")])
+def test_a_task_that_somebody_has_noted_something_in_goes_on_all_the_same(
+    store: Store, came: str, how: Exception | None
+) -> None:
+    @holdfast.agent("kid")
+    def kid(task: Task) -> Any:
+        return task.wait_for("go")
+
+    @holdfast.agent("waiter")
+    def waiter(task: Task) -> Any:
+        return task.wait_for("go") if came == "signal" else task.child("kid", "k")
+
+    store.submit("waiter", "t")
+    store.recover()
+    try:
+        with store.task("t") as task:
+            task.decide("wait some more")
+            if how:
+                raise how
+    except ValueError:
+        pass
+    store.signal("k" if came == "child" else "t", "go")
+    assert [(ran.id, ran.status) for ran in store.recover()][-1] == ("t", "finished")
+
+
+def test_a_signal_does_not_begin_what_is_to_begin_later(store: Store) -> None:
+    @holdfast.agent("later")
+    def later(task: Task) -> Any:
+        return task.wait_for("go")
+
+    with testing.fake_clock() as clock:
+        store.submit("later", "t", at=clock.now() + 60)
+        store.signal("t", "go", 1)
+        assert store.recover() == []
+        clock.advance(61)
+        assert [ran.status for ran in store.recover()] == ["finished"]
+
+
+def test_what_a_child_has_used_is_taken_off_its_parents_budget_once(store: Store) -> None:
+    @holdfast.step(kind="model")
+    def call(number: int) -> dict[str, Any]:
+        return {"usage": {"input_tokens": 10}}
+
+    @holdfast.agent("kid")
+    def kid(task: Task) -> None:
+        call(1), call(2)
+        task.wait_for("go")
+        call(3), call(4)
+
+    @holdfast.agent("parent")
+    def parent(task: Task) -> None:
+        task.map(
+            "do", lambda what: task.child("kid", "k") if what == "child" else task.wait_for("other"), ["child", "w"]
+        )
+
+    store.submit("parent", "p", budget=holdfast.Budget(calls=5))
+    assert [ran.status for ran in store.recover()] == ["suspended"]
+    store.signal("p", "other")
+    assert [ran.status for ran in store.recover()] == ["suspended"]
+    store.signal("k", "go")
+    assert [(ran.id, ran.status) for ran in store.recover()] == [("k", "finished"), ("p", "finished")]
+    assert [view.usage.calls for view in map(store.get_task, ("p", "k")) if view] == [4, 4]
+
+
+def test_model_calls_that_were_cut_off_count_for_the_budget(store: Store) -> None:
+    calls: list[int] = []
+
+    @holdfast.step(kind="model")
+    def words() -> Any:
+        calls.append(1)
+        holdfast.current_step().use(input_tokens=10)
+        yield "a"
+        yield "b"
+
+    with pytest.raises(holdfast.BudgetExceeded), store.task("t", budget=holdfast.Budget(calls=3)):
+        for _ in range(9):
+            for _word in words():
+                break
+    view = store.get_task("t")
+    assert view and (len(calls), view.usage.calls) == (3, 3)

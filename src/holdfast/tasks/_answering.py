@@ -99,10 +99,8 @@ def _tell(state: State, head: Head, name: str, event: Any, stamp: Stamp, *, id: 
     fields = head.fields
     if waited and state.status == "open":
         fields = Fields("open", head.fields.label, None, head.now, None)
-    elif (
-        name == ev.ANSWERED and fields.owner is None and fields.status in ("open", "failed") and state.agent is not None
-    ):
-        fields = msgspec.structs.replace(fields, due_at=head.now)  # it came to grief while it waited; now it can go on
+    elif state.agent is not None and fields.status in ("open", "failed") and fields.due_at is None:
+        fields = msgspec.structs.replace(fields, due_at=head.now)  # it was left, or came to grief, while it waited
     answer = yield from append_events(
         state.key,
         [ev.new_event(name, event)],

@@ -197,11 +197,12 @@ class Budgeted(Event, frozen=True, omit_defaults=True):
 
 
 class Left(Event, frozen=True, omit_defaults=True):
-    """The holder gave the task back without ending it."""
+    """The holder gave the task back without ending it. `looked`: and as it was before."""
 
     unasked: list[str] = []
     drift: list[list[str]] = []
     why: str = ""
+    looked: bool = False
 
 
 class Failed(Event, frozen=True, omit_defaults=True):

@@ -134,6 +134,7 @@ class State:
         self.unasked: list[str] = []
         self.drift: list[list[str]] = []
         self._spared = 0
+        self._before: tuple[Status, tuple[str, str] | None] = ("open", None)  # how it stood before the newest run
         self._trailing: list[Step] = []  # steps whose failure is the last that was heard
 
     @property
@@ -176,6 +177,7 @@ class State:
             self.crashes, self._spared = self.crashes + counts, 0 if counts else self._spared + 1
         self.waits.children.clear()
         self.suspended_on = ev.Suspended()
+        self._before = self.status, self.error
         self.runs += 1
         self.status, self.holder = "running", event.holder
         self.error, self.unasked, self.drift = None, [], []
@@ -216,6 +218,8 @@ class State:
 
     def _left(self, _key: StreamKey, _version: int, _at: float, event: ev.Left) -> None:
         self.status, self.holder = "open", None
+        if event.looked:
+            self.status, self.error = self._before
         self.unasked, self.drift = event.unasked, event.drift
         if not event.why:  # not interrupted: it had gone on after whatever failed
             self._trailing.clear()
@@ -370,9 +374,12 @@ class State:
 
     def _step_used(self, _key: StreamKey, _version: int, _at: float, event: ev.StepEvent) -> None:
         """What a step had used that was cut off."""
-        step = self.steps.get(event.step)
-        if step is not None and event.usage is not None:
-            self._used(step, event.usage)
+        if event.usage is not None:
+            step = self.steps.get(event.step)
+            if step is None:  # its start was not told, because it was asked for again meanwhile
+                self.usage += event.usage
+            else:
+                self._used(step, event.usage)
 
 
 def paths_of(plan: list[PlanItem]) -> list[str]:

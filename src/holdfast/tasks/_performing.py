@@ -95,18 +95,24 @@ def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, r
 
     session = parent._held()
     key = parent._key._replace(id=id)
-    state = session.state
-    budget = None if state.budget is None else state.budget.left(state.usage)
-    wanted = msgspec.structs.replace(wanted, parent=ev.Parent(parent.id, session.life), budget=budget)
+    wanted = msgspec.structs.replace(wanted, parent=ev.Parent(parent.id, session.life))
+
+    def affordable() -> Wanted:
+        """Opened with what is left of the parent's budget, but for what this very child has used of it."""
+        state = session.state
+        if state.budget is None:
+            return wanted
+        left = state.budget.left(state.usage - _counted(session, current_frame()))
+        return msgspec.structs.replace(wanted, budget=left)
 
     def run(goal: str | None, input: object) -> Any:
-        task = Task(parent._log, key, wanted, input, False)
+        task = Task(parent._log, key, affordable(), input, False)
         task._inline = True
         with _seen_by(parent, task):
             return perform(task, agent, returns)
 
     async def run_async(goal: str | None, input: object) -> Any:
-        task = AsyncTask(parent._log, key, wanted, input, True)
+        task = AsyncTask(parent._log, key, affordable(), input, True)
         task._inline = True
         with _seen_by(parent, task):
             return await perform_async(task, agent, returns)
@@ -120,9 +126,13 @@ def child_step(parent: Shape, agent: Agent[Any, Any], wanted: Wanted, id: str, r
 def _count(session: Session, inside: Frame | None, task: Shape) -> None:
     """What a child has used counts for its parent too, however it ended; but for what was counted before."""
     if inside is not None and inside.run is not None and task._session is not None:
-        known = session.state.steps.get(inside.path)
-        counted = known.usage if known is not None and known.usage is not None else Usage()
-        inside.run.count(task._session.state.usage - counted)
+        inside.run.count(task._session.state.usage - _counted(session, inside))
+
+
+def _counted(session: Session, inside: Frame | None) -> Usage:
+    """What is counted already of what the child has used whose step this is."""
+    known = None if inside is None else session.state.steps.get(inside.path)
+    return known.usage if known is not None and known.usage is not None else Usage()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -46,6 +47,7 @@ PASSING: Final = (LeaseLost, StepInDoubt, ReplayMismatch, TaskEnded)
 """Raised inside a step, these say something about the task, not about the step."""
 
 MESSAGE_CHARACTERS: Final = 4000
+_numbers = count()
 
 
 class StepCall:
@@ -314,7 +316,7 @@ class Running:
             if (unsaved := run.unsaved(after=0.0)) is not None:  # cut off: written when the block is left
                 session.put_later(run.path + "\0progress", unsaved)
             if run.meter is not None and (used := run.cut_off()) is not None:
-                session.put_later(run.path + "\0used", used)
+                session.put_later(f"{run.path}\0used{next(_numbers)}", used)  # there may be several
 
     def _afford(self) -> None:
         """`BudgetExceeded` if the task's budget is used up."""
@@ -323,7 +325,9 @@ class Running:
 
     def _exceeded(self) -> BudgetExceeded | None:
         state = self.session.state
-        return None if state.budget is None else state.budget.exceeded(str(state.key), state.usage + self.run.used())
+        if state.budget is None:
+            return None
+        return state.budget.exceeded(str(state.key), state.usage + self.session.unwritten_usage() + self.run.used())
 
     def _watch(self) -> Script[None]:
         """An attempt to call a model begins: note what it sees and what it uses."""

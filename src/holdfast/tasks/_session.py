@@ -31,6 +31,7 @@ from ._frames import Branch, current_frame
 from ._loading import label_of, opened
 from ._matching import Matching
 from ._progress import PROGRESS_SECONDS
+from ._usage import Usage
 from ._view import Drift
 
 if TYPE_CHECKING:
@@ -198,6 +199,13 @@ class Session:
             self.children[child] = None
             if until is not None:
                 self._look_at = min(until, self._look_at or until)
+
+    def wait_as_before(self) -> None:
+        """The run waits for what the task waited for before it."""
+        with self.lock:
+            self.waiting.update(dict.fromkeys(self.waited.waits))
+            self.children.update(dict.fromkeys(self.waited.children))
+            self._look_at = self.before.due_at
 
     def stop(self, why: str) -> None:
         """Let the run end at its next step, as if it had to wait."""
@@ -483,6 +491,13 @@ class Session:
         """Write a change, or the start of a step, with the next append, or soon."""
         with self.lock:
             self._later[path] = (change, _clock.monotonic())
+
+    def unwritten_usage(self) -> Usage:
+        """What steps that were cut off have used, and is not written yet."""
+        with self.lock:
+            changes = [change for change, _ in self._later.values() if isinstance(change, tuple)]
+        used = [event.usage for _, event in changes if isinstance(event, ev.StepEvent) and event.usage is not None]
+        return sum(used, Usage())
 
     def _take_waiting(self, changes: Sequence[Change]) -> tuple[Waiting, Waiting]:
         """What has been waiting, but for the starts of steps of which these changes tell all."""

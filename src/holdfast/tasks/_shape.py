@@ -165,7 +165,11 @@ class Shape:
         drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
         # In a worker's hands whatever ends a run has to count, or it would be tried again for ever.
         if error is not None and _is_failure(error, BaseException if self._attempts else Exception):
-            again = None if isinstance(error, NeedsHuman | BudgetExceeded) else self._retry_at(session)
+            again = self._retry_at(session)
+            if again is None and not self._attempts and session.before.owner is None:
+                again = session.before.due_at  # a worker was to look at it, and still is
+            if isinstance(error, NeedsHuman | BudgetExceeded):
+                again = None
             failed = ev.Failed(
                 type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
             )
@@ -180,13 +184,17 @@ class Shape:
                 )
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
-        if session.untouched and session.before.status == "suspended":  # somebody had a look at it
-            session.waiting.update(dict.fromkeys(session.waited.waits))
-            session.children.update(dict.fromkeys(session.waited.children))
-            return ev.SUSPENDED, session.waited, session.fields_of_waiting
+        before = session.before
+        if session.untouched and before.owner is None:  # somebody had a look at it
+            if before.status == "suspended":
+                session.wait_as_before()
+                return ev.SUSPENDED, session.waited, session.fields_of_waiting
+            if before.status in ("failed", "stuck") and session.state.agent is not None and not session.matching.asked:
+                status, due = before.status, before.due_at
+                return ev.LEFT, ev.Left(looked=True), lambda: session.fields(status, due_at=due)
         # What a worker was to look at stays so; but a step that is in doubt waits for somebody who knows.
-        due = session.before.due_at
-        if session.before.owner is not None:  # whoever held it was killed, and would have gone on
+        due = before.due_at
+        if before.owner is not None:  # whoever held it was killed, and would have gone on
             due = None if session.state.agent is None else session.now()
         if isinstance(error, Suspended):  # another task waits, inside this one: to be looked at again
             due = session.now() + OTHERS_SECONDS if self._attempts else due

@@ -41,8 +41,8 @@ class Crash:
         def begin(session: Session, run: Any, call: Any) -> bool:
             return crash._beginning(session, run, call)
 
-        def beat(session: Session) -> None:
-            crash._renewing(session)
+        def beat(session: Session, *args: Any, **options: Any) -> None:
+            crash._renewing(session, args, options)
 
         for name, method in (("put", put), ("begin", begin), ("beat", beat)):
             setattr(Session, name, method)
@@ -95,12 +95,12 @@ class Crash:
             self._die(session)
         return True
 
-    def _renewing(self, session: Session) -> None:
+    def _renewing(self, session: Session, args: Any, options: Any) -> None:
         if self.happened:
             return
         self._beating.now = True
         try:
-            self._beat(session)
+            self._beat(session, *args, **options)
         finally:
             self._beating.now = False
 
