@@ -352,8 +352,8 @@ class Running:
         return raw, chunks
 
     def say(self) -> Script[None]:
-        """Append the result to the conversation that it is for."""
-        raise NotImplementedError
+        """What comes before the result is recorded: nothing. A reply is appended to its conversation."""
+        yield from ()
 
     def _was_settled(self) -> None:
         """Somebody said that it was done while its check was asked: then it is not run."""
