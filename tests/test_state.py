@@ -954,8 +954,8 @@ def test_what_a_newer_holdfast_stored_is_left_alone(store: holdfast.Store, type:
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_damaged_bytes_are_reported_and_never_loaded(durable_url: str, tmp_path: Path, size: int) -> None:
-    with holdfast.open(durable_url) as store:
+def test_damaged_bytes_are_reported_and_never_loaded(local_url: str, tmp_path: Path, size: int) -> None:
+    with holdfast.open(local_url) as store:
         doc = store.state("doc")
         doc.save({"text": "fine" + "x" * size})
         doc.save({"text": "fine" + "x" * size, "more": "damage me"})
@@ -971,7 +971,7 @@ def test_damaged_bytes_are_reported_and_never_loaded(durable_url: str, tmp_path:
         changed += content.count(b"damage me")
         path.write_bytes(content.replace(b"damage me", b"damaged !"))
     assert changed
-    with holdfast.open(durable_url) as store:
+    with holdfast.open(local_url) as store:
         doc = store.state("doc")
         for call in (doc.load, lambda: doc.at(2), lambda: doc.save({"text": "new"}), doc.history):
             with pytest.raises(holdfast.CorruptRecord):

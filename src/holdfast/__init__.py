@@ -28,6 +28,7 @@ from .conversations import (
     text_counter,
 )
 from .errors import (
+    AccessDenied,
     AlreadyAnswered,
     AlreadyExists,
     BudgetExceeded,
@@ -44,12 +45,15 @@ from .errors import (
     HoldfastError,
     IdReused,
     InvalidId,
+    InvalidURL,
     LeaseLost,
+    MissingExtra,
     NeedsHuman,
     NoTask,
     NotDone,
     NotFound,
     NotSerializable,
+    NotSetUp,
     OutcomeUnknown,
     ReadOnly,
     ReplayMismatch,
@@ -64,6 +68,7 @@ from .errors import (
     TooLarge,
     Unavailable,
     UnsupportedFilesystem,
+    UnsupportedServer,
     UnsupportedVersion,
 )
 from .tasks import (
@@ -96,6 +101,8 @@ from .tasks import (
 )
 
 if _typing.TYPE_CHECKING:
+    from ._backups import backup
+    from ._copying import Copied, CopyProgress, copy
     from ._worker import Ran, Worker
     from .tasks._briefing import ResumeContext
     from .tasks._checkpoint import AgentCheckpoint
@@ -105,6 +112,7 @@ if _typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
     "Agent",
     "AgentCheckpoint",
     "AlreadyAnswered",
@@ -126,6 +134,8 @@ __all__ = [
     "Conflict",
     "Conversation",
     "ConversationInfo",
+    "Copied",
+    "CopyProgress",
     "CorruptFile",
     "CorruptRecord",
     "DataProblem",
@@ -145,13 +155,16 @@ __all__ = [
     "IdReused",
     "Imported",
     "InvalidId",
+    "InvalidURL",
     "Lease",
     "LeaseLost",
+    "MissingExtra",
     "NeedsHuman",
     "NoTask",
     "NotDone",
     "NotFound",
     "NotSerializable",
+    "NotSetUp",
     "Note",
     "OutcomeUnknown",
     "PlanItem",
@@ -189,12 +202,15 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "UnsupportedFilesystem",
+    "UnsupportedServer",
     "UnsupportedVersion",
     "Usage",
     "Worker",
     "agent",
     "aopen",
+    "backup",
     "bind",
+    "copy",
     "correlate",
     "current_step",
     "current_task",
@@ -209,12 +225,16 @@ __all__ = [
 
 _LATER = {
     "AgentCheckpoint": "tasks._checkpoint",
+    "Copied": "_copying",
+    "CopyProgress": "_copying",
     "Divergence": "tasks._replay",
     "Preview": "tasks._preview",
     "Ran": "_worker",
     "Replay": "tasks._replay",
     "ResumeContext": "tasks._briefing",
     "Worker": "_worker",
+    "backup": "_backups",
+    "copy": "_copying",
     "replay": "tasks._replay",
 }
 

@@ -9,15 +9,36 @@ from time import monotonic, sleep, time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
     import threading
 
-__all__ = ["monotonic", "sleep", "sleep_async", "time", "wait"]
+__all__ = ["monotonic", "of_engine", "rest", "rest_async", "sleep", "sleep_async", "time", "wait"]
+
+
+def of_engine(now: float) -> float:
+    """The time, where a server says it: its clock is the one that all its clients share."""
+    return now
 
 
 async def sleep_async(seconds: float) -> None:
     import asyncio
 
     await asyncio.sleep(seconds)
+
+
+def rest(event: threading.Event, seconds: float) -> None:
+    """Sleep, but not beyond the event."""
+    event.wait(seconds)
+
+
+async def rest_async(event: asyncio.Event, seconds: float) -> None:
+    """Sleep, but not beyond the event."""
+    import asyncio
+
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except (TimeoutError, asyncio.TimeoutError):
+        pass
 
 
 def wait(condition: threading.Condition, seconds: float) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from . import _clock
 from . import _operations as ops
+from ._ids import SYSTEM_TENANT
 from ._leases import is_dead
 from ._log import Log
 from .backends import Cursor, Head, StreamKey
@@ -41,7 +42,7 @@ class Look:
     def __init__(self, log: Log, tenant: str, is_free: Callable[[Head], bool]) -> None:
         self._log, self._tenant, self._may_begin = log, tenant, is_free
         self._after: Cursor | None = None
-        self._full_at = self._dead_at = 0.0
+        self._full_at = self._dead_at = self._ahead = 0.0
         self.told: set[StreamKey] = set()
         """Children that had ended, and of which their parents were told lately."""
 
@@ -49,10 +50,12 @@ class Look:
         """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
         if free < 1:
             return []
-        now, clock = _clock.time(), _clock.monotonic()
+        clock = _clock.monotonic()
         if clock >= self._full_at:
             self._after, self._full_at = None, clock + FULL_LOOK
+            self._ahead = self._clock_of_engine()
             self.told.clear()
+        now = _clock.time() + self._ahead
         found: list[Head] = []
         if clock >= self._dead_at:
             found += [head for head in self._abandoned() if self._is_ours(head) and self._is_free(head)]
@@ -87,6 +90,11 @@ class Look:
 
     def _is_free(self, head: Head) -> bool:
         return not is_held(head) and self._may_begin(head)
+
+    def _clock_of_engine(self) -> float:
+        """How far the engine's clock, by which leases end, is ahead of ours."""
+        head = ops.run(self._log, ops.head(StreamKey(SYSTEM_TENANT, "tenant", self._tenant)))
+        return 0.0 if head is None else head.now - _clock.time()
 
     def _due(self, before: float, after: Cursor | None) -> list[Head]:
         return list(ops.run(self._log, ops.due(self._tenant, KIND, before=before, after=after, limit=PAGE)))

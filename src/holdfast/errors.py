@@ -10,14 +10,18 @@
     │   ├── SourceChanged      a file changed while it was read; nothing was attached
     │   └── OutcomeUnknown     the answer was lost; retry with the same id to settle it
     ├── NeedsHuman         a person has to decide or change something
+    │   ├── AccessDenied       a wrong password, or a right that is missing
     │   ├── AlreadyAnswered    somebody has answered before
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
+    │   ├── MissingExtra       a package that this engine needs is not installed
+    │   ├── NotSetUp           the database or its tables are not there, and cannot be made here
     │   ├── ReadOnly           the store cannot be written to
     │   ├── ReplayMismatch     a recorded task or step is asked for with something else
     │   ├── StepInDoubt        nobody knows whether a step was done
     │   ├── TaskEnded          the task has ended; it takes no new steps
     │   ├── UnsupportedFilesystem  a network file system, where locks cannot be trusted
+    │   ├── UnsupportedServer  a server that cannot promise what was asked for
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
     ├── DataProblem        this piece of data cannot be stored or cannot be trusted
     │   ├── CorruptFile        a file to import is damaged
@@ -25,6 +29,7 @@
     │   ├── HeadRegressed      the engine lost acknowledged writes
     │   ├── IdReused           the same append id with other content
     │   ├── InvalidId          an id that no backend could keep apart from others
+    │   ├── InvalidURL         a URL that names no store
     │   ├── SchemaMismatch     stored data does not fit the type that the program declares
     │   ├── TooLarge           beyond a limit on size or depth
     │   └── NotSerializable    a value that would not come back as it went in
@@ -124,6 +129,10 @@ class SourceChanged(Retryable):
         self.task, self.name = task, name
 
 
+class AccessDenied(NeedsHuman):
+    """The server does not let us in, or not do what we have to: a wrong password, or a right that is missing."""
+
+
 class AlreadyAnswered(NeedsHuman):
     """The question was answered before, and the first answer counts. Nothing was written."""
 
@@ -155,6 +164,18 @@ class HasForks(NeedsHuman):
         some = ", ".join(repr(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
         super().__init__(f"{stream} has living forks ({some}), which begin with its messages; delete those first")
         self.stream, self.forks = stream, forks
+
+
+class MissingExtra(NeedsHuman, ImportError):
+    """A package that this engine needs is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs packages that are not installed: pip install 'holdfast[{extra}]'")
+        self.extra = extra
+
+
+class NotSetUp(NeedsHuman):
+    """The database, its tables or the bucket are not there, and they cannot be made from here."""
 
 
 class ReadOnly(NeedsHuman):
@@ -202,6 +223,10 @@ class UnsupportedFilesystem(NeedsHuman):
         self.path, self.filesystem = path, filesystem
 
 
+class UnsupportedServer(NeedsHuman):
+    """The server, as it is configured, cannot promise what was asked of it."""
+
+
 class UnsupportedVersion(NeedsHuman):
     """The data was written by a newer Holdfast, or is not a Holdfast store at all."""
 
@@ -247,6 +272,10 @@ class IdReused(DataProblem):
 
 class InvalidId(DataProblem, ValueError):
     """The id cannot be stored on every backend: it is empty, too long, or not valid text."""
+
+
+class InvalidURL(DataProblem, ValueError):
+    """The URL names no store: an unknown scheme, a missing part, or an option that does not exist."""
 
 
 class SchemaMismatch(DataProblem):

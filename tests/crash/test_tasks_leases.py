@@ -162,9 +162,9 @@ def last_place(durable_url: str) -> str:
 
 
 def test_a_holder_stopped_inside_an_append_stores_nothing_of_it(
-    durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
-    holder = start("appending", durable_url, f"{first_place(durable_url)}: step.completed second")
+    holder = start("appending", local_url, f"{first_place(local_url)}: step.completed second")
     assert holder.hear() == "paused"
     holder.stop()
     history = take_over(durable_store)
@@ -177,12 +177,12 @@ def test_a_holder_stopped_inside_an_append_stores_nothing_of_it(
 
 
 def test_a_holder_stopped_with_the_lock_of_the_engine_writes_before_the_next_or_not_at_all(
-    durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
-    holder = start("appending_on", durable_url, f"{last_place(durable_url)}: step.completed second")
+    holder = start("appending_on", local_url, f"{last_place(local_url)}: step.completed second")
     assert holder.hear() == "paused"
     holder.stop()
-    successor = start("racing", durable_url, 1)
+    successor = start("racing", local_url, 1)
     assert successor.hear() == "ready"
     successor.tell()  # nobody can claim anything while the lock is held
     holder.go_on()
@@ -196,9 +196,9 @@ def test_a_holder_stopped_with_the_lock_of_the_engine_writes_before_the_next_or_
 
 
 def test_a_holder_stopped_while_its_lease_is_renewed_is_refused(
-    durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
-    holder = start("beating", durable_url, f"{first_place(durable_url)}: task.renewed")
+    holder = start("beating", local_url, f"{first_place(local_url)}: task.renewed")
     assert holder.hear() == "paused"
     holder.stop()
     history = take_over(durable_store)
@@ -211,9 +211,9 @@ def test_a_holder_stopped_while_its_lease_is_renewed_is_refused(
 
 
 def test_a_holder_stopped_with_several_threads_writing_stores_nothing_more(
-    durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
-    holder = start("threads", durable_url, f"{first_place(durable_url)}: step.completed c 10")
+    holder = start("threads", local_url, f"{first_place(local_url)}: step.completed c 10")
     said = list(iter(holder.hear, "paused"))
     holder.stop()
     history = take_over(durable_store)

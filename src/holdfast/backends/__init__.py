@@ -5,6 +5,7 @@ from ._seam import (
     Appended,
     Backend,
     Conflict,
+    Costly,
     Cursor,
     Description,
     Durability,
@@ -12,6 +13,7 @@ from ._seam import (
     Head,
     Record,
     StreamKey,
+    Watching,
 )
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Appended",
     "Backend",
     "Conflict",
+    "Costly",
     "Cursor",
     "Description",
     "Durability",
@@ -26,4 +29,5 @@ __all__ = [
     "Head",
     "Record",
     "StreamKey",
+    "Watching",
 ]

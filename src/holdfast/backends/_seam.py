@@ -10,7 +10,7 @@ To write a backend, implement `Backend` from the docstrings here and run
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -185,4 +185,25 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release everything. Closing twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class Costly(Protocol):
+    """What a backend may have beside the eight methods: a wish not to be asked too often, because each answer is paid for."""
+
+    look_seconds: float
+    """Whoever waits for something to change looks no more often than this."""
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """What a backend may have beside the eight methods: a way to hear of appends without asking again and again."""
+
+    def watch(self, stream: StreamKey, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed`, in any thread, when somebody may have appended to the stream, until the returned function is called.
+
+        A hint: a call may come late, for nothing, or not at all (the connection was lost), so whoever waits looks now and
+        then all the same. Does not wait for the engine. Nothing of it is left in a forked child.
+        """
         ...

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from .. import _clock
 from .. import _operations as ops
 from .._arguments import whole_number
+from .._bell import Bell
 from .._leases import is_dead
 from .._operations import Operation
 from ..backends import Appended
@@ -180,14 +181,19 @@ class Conversation(Shape):
         Give the version of the last entry you have seen as `after` to go on later. With `timeout`, it ends when nothing
         came for so many seconds. Shows what is appended, also if it is rewound later.
         """
-        cursor = self._cursor(after, timeout)
-        while True:
-            page: list[Entry] = self._settle(cursor.page)
-            yield from page
-            if not page:
-                if cursor.over:
+        cursor, bell = self._cursor(after, timeout), Bell(self._log.backend, self._key)
+        try:
+            while True:
+                page: list[Entry] = self._settle(cursor.page)
+                yield from page
+                if page:
+                    bell.found()
+                elif cursor.over:
                     return
-                _clock.sleep(cursor.pause)
+                else:
+                    bell.wait()
+        finally:
+            bell.close()
 
     def draft(self, text: str, *, of: str) -> None:
         """Keep a piece of an answer that is still being streamed; `of` names the answer. It is not a message (yet)."""
@@ -358,16 +364,20 @@ class AsyncConversation(Shape):
 
     async def follow(self, *, after: int = 0, timeout: float | None = None) -> AsyncIterator[Entry]:
         """`Conversation.follow` as an async iterator."""
-
-        cursor = self._cursor(after, timeout)
-        while True:
-            page = await self._settle(cursor.page)
-            for entry in page:
-                yield entry
-            if not page:
-                if cursor.over:
+        cursor, bell = self._cursor(after, timeout), Bell(self._log.backend, self._key)
+        try:
+            while True:
+                page = await self._settle(cursor.page)
+                for entry in page:
+                    yield entry
+                if page:
+                    bell.found()
+                elif cursor.over:
                     return
-                await _clock.sleep_async(cursor.pause)
+                else:
+                    await bell.wait_async()
+        finally:
+            bell.close()
 
     async def draft(self, text: str, *, of: str) -> None:
         """`Conversation.draft`, awaited."""

@@ -1,8 +1,6 @@
-"""Following a conversation: where a follower is, and when it looks again."""
+"""Following a conversation: where a follower is, and what came since."""
 
 from __future__ import annotations
-
-from typing import Final
 
 from .. import _clock
 from .. import _operations as ops
@@ -13,15 +11,12 @@ from ..errors import NotFound
 from . import _reading
 from ._entries import Entry
 
-FIRST_LOOK: Final = 0.01
-LONGEST_LOOK: Final = 0.25
-
 
 class Cursor:
-    """Where a follower is, and when it looks again."""
+    """Where a follower is, and since when nothing came."""
 
     def __init__(self, key: StreamKey, after: int, timeout: float | None) -> None:
-        self.pause, self._quiet_since = FIRST_LOOK, _clock.monotonic()
+        self._quiet_since = _clock.monotonic()
         self._key, self._after, self._timeout = key, after, timeout
         self._life: tuple[bytes, int] | None = None
 
@@ -50,7 +45,5 @@ class Cursor:
                 if self._after == before:
                     break
         if found:
-            self.pause, self._quiet_since = FIRST_LOOK, _clock.monotonic()
-        else:
-            self.pause = min(self.pause * 2, LONGEST_LOOK)
+            self._quiet_since = _clock.monotonic()
         return found

