@@ -98,8 +98,7 @@ class Pool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            # The server never speaks first, but to say goodbye.
-            hung_up = connection.closed or select.select([connection.fileno()], [], [], 0)[0]
+            hung_up = connection.closed or _has_spoken(connection.fileno())
             if not hung_up and self._planned_anew(connection):
                 return connection
             connection.close()
@@ -121,6 +120,13 @@ class Pool:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+
+def _has_spoken(socket: int) -> bool:
+    """Whether the server has sent something by itself: it never does, but to say goodbye."""
+    waiting = select.poll()  # not select(), which knows no sockets beyond the 1,024th
+    waiting.register(socket, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def parameters(url: str, *, timeout: float) -> dict[str, Any]:
@@ -172,7 +178,7 @@ def translated(error: psycopg.Error, *, writing: bool = False, connecting: bool 
     if connecting:
         # libpq gives no SQLSTATE for a failed connection: the server's own words are all there is.
         return _not_connected(str(error), state)
-    if state is None or (state[:2] in ("08", "57") and state != "57014"):
+    if state is None or state == "40003" or (state[:2] in ("08", "57") and state != "57014"):
         if writing:
             return OutcomeUnknown("the connection to PostgreSQL was lost before it answered")
         return Unavailable(f"the connection to PostgreSQL was lost ({type(error).__name__})")

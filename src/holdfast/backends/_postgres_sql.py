@@ -70,6 +70,13 @@ SETUP_LOCK: Final = 0x686F6C6466617374
 """The advisory lock under which tables are made: "holdfast" as a number."""
 
 
+# By the catalog's tables: to_regclass() would answer from what the session knew before it waited for the lock.
+MADE: Final = (
+    "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = %(schema)s AND c.relname = 'holdfast'), EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s)"
+)
+
+
 def tables(schema: str, partitions: int = 0) -> str:
     """The statements that make all tables. With `partitions`, the three large ones are split by hash into so many."""
     streams_partitioned = partitioned = pieces = ""

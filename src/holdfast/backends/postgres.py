@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from .. import _clock
-from ..errors import Closed, InvalidURL, NotSetUp, UnsupportedServer, UnsupportedVersion
+from ..errors import Closed, InvalidURL, NotSetUp, OutcomeUnknown, UnsupportedServer, UnsupportedVersion
 from . import _postgres_sql as sql
 from ._fork import register
 from ._postgres_connections import Connection, Pool, may_be_tried_again, parameters, psycopg, translated
@@ -93,10 +93,15 @@ class PostgresBackend:
                 cursors.append(connection.cursor(binary=True))
                 cursors[-1].execute(*self._statement(append))
         rows = [cursor.fetchone() for cursor in cursors]
-        return [
-            _stored(append, row) if row else self._look(connection, append)
-            for append, row in zip(batch, rows, strict=True)
-        ]
+        try:
+            return [
+                _stored(append, row) if row else self._look(connection, append)
+                for append, row in zip(batch, rows, strict=True)
+            ]
+        except psycopg.Error as error:
+            if any(rows):
+                raise OutcomeUnknown("PostgreSQL stored a part of a batch and did not say why not all of it") from error
+            raise
 
     def _statement(self, append: Append) -> tuple[str, list[Any]]:
         """The statement that stores an append if the stream is where it was expected, and its values."""
@@ -268,10 +273,10 @@ class PostgresBackend:
         try:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (sql.SETUP_LOCK,), prepare=False)
-                here = "SELECT to_regclass(%s) IS NOT NULL, to_regnamespace(%s) IS NOT NULL"
-                made, schema = connection.execute(
-                    here, (f"{self._schema}.holdfast", self._schema), prepare=False
-                ).fetchone() or (False, False)
+                made, schema = connection.execute(sql.MADE, {"schema": self._schema}, prepare=False).fetchone() or (
+                    0,
+                    0,
+                )
                 if not schema:
                     connection.execute(f"CREATE SCHEMA {self._schema}", prepare=False)
                 if not made:

@@ -41,7 +41,7 @@ def worker(
     grace: Annotated[float, typer.Option(min=0, help="When stopped, wait so many seconds for running steps.")] = 30.0,
     tenant: Tenant = "default",
 ) -> None:
-    """Run the due tasks of the agents in a program, until SIGTERM or Ctrl-C. Start as many as you like on this machine."""
+    """Run the due tasks of the agents in a program, until SIGTERM or Ctrl-C. Start as many as you like."""
     _load(app)
     if not registered:
         raise failed(f"{app} has no agents; write @holdfast.agent('claims') above def claims(task)")
