@@ -15,21 +15,25 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from conftest import url_of
 from crash.checker import judge, stream_names
 from crash.notes import Plan, plan
 from holdfast import AsyncStore, Conflict, Event, HoldfastError, OutcomeUnknown, StorageFull, Store, Unavailable, _chain
 from holdfast._events import NewEvent, seal
 from holdfast._log import Log
+from holdfast._open import _backend
 from holdfast._streams import new_stamp
 from holdfast.backends import Append, Appended, Backend, StreamKey
 from holdfast.backends import Conflict as SeamConflict
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
+from servers import SERVERS
 
 SEEDS = int(os.environ.get("HOLDFAST_LOG_SEEDS", "2000"))
 FIRST_SEED = int(os.environ.get("HOLDFAST_LOG_FIRST_SEED", "0"))
@@ -53,11 +57,11 @@ KINDS = {*RATES, "late_stored"}
 
 
 class Run:
-    """One run: its store, what was noted, and what is in doubt. `log` and `memory` are replaced by those who test this test."""
+    """One run: its store, what was noted, and what is in doubt. `log` and `engine` are replaced by those who test this test."""
 
-    def __init__(self, seed: int, log: type[Log] = Log, memory: type[MemoryBackend] = MemoryBackend) -> None:
+    def __init__(self, seed: int, log: type[Log] = Log, engine: Callable[[], Backend] = MemoryBackend) -> None:
         self.seed, self.chance = seed, random.Random(seed)
-        self.engine = memory()
+        self.engine = engine()
         self.faulty = FaultyBackend(self.engine, seed=seed, **RATES, foreign_append=self.foreign_append)  # type: ignore[arg-type]
         self.log_type = log
         # No patience: many unknown outcomes. Some patience: the log settles most of them itself.
@@ -226,10 +230,10 @@ class Run:
 
 
 def violations_of(
-    seed: int, log: type[Log] = Log, memory: type[MemoryBackend] = MemoryBackend
+    seed: int, log: type[Log] = Log, engine: Callable[[], Backend] = MemoryBackend
 ) -> tuple[Run, Sequence[str]]:
     """A whole run with this seed, and what is wrong with it."""
-    run = Run(seed, log, memory)
+    run = Run(seed, log, engine)
     try:
         run.work()
         run.settle()
@@ -249,6 +253,18 @@ def test_every_append_ends_truthfully_whatever_the_engine_does(chunk: int) -> No
         assert not found, (seed, found)
         injected.update(run.faulty.injected)
         outcomes.update(run.outcomes)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "files", *SERVERS])
+def test_every_append_ends_truthfully_on_every_engine(engine: str, tmp_path: Path) -> None:
+    kinds: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // (400 if engine in ("dynamodb", "s3") else 100)):
+        place = tmp_path / f"{seed}"
+        place.mkdir()
+        run, found = violations_of(seed, engine=lambda place=place: _backend(url_of(engine, place), "disk"))  # type: ignore[misc]
+        assert not found, (seed, found)
+        kinds.update(run.faulty.injected)
+    assert len(kinds) > 4
 
 
 class LateTogether(MemoryBackend):

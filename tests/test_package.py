@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 import venv
@@ -159,6 +161,25 @@ def test_dir_lists_what_is_public_and_nothing_of_others() -> None:
     listed = set(dir(holdfast))
     assert set(PUBLIC) <= listed
     assert not {"Any", "TYPE_CHECKING", "typing"} & listed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        holdfast.Conflict("stream 's'", expected=1, actual=2),
+        holdfast.CorruptRecord("stream 's'", version=3, what="damaged"),
+        holdfast.HeadRegressed("stream 's'", acknowledged=3, actual=2),
+        holdfast.Held("task 't'", owner="somebody", until=1.5),
+        holdfast.MissingExtra("postgresql://", "postgres"),
+        holdfast.OutcomeUnknown("lost", stream="stream 's'", id="req-1"),
+        holdfast.StepFailed("task 't'", step="pay", type="ValueError", message="no"),
+        holdfast.Unavailable("down"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_can_be_copied_and_sent_to_another_process(error: holdfast.HoldfastError) -> None:
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_every_error_is_public() -> None:

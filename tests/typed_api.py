@@ -259,6 +259,16 @@ def errors_carry_facts(stream: Stream) -> None:
             assert_type(refused.path, str)
 
 
+def a_store_is_copied_and_backed_up(store: Store, path: Path) -> None:
+    def show(progress: holdfast.CopyProgress) -> None:
+        assert_type((progress.streams, progress.of), tuple[int, int | None])
+
+    copied = holdfast.copy(store, "postgresql://host/agents", progress=show, delete=True)
+    assert_type(copied, holdfast.Copied)
+    assert_type((copied.records, copied.extra_names), tuple[int, list[str]])
+    assert_type(holdfast.backup(path, "backup.db"), int)
+
+
 def shipped_backends_are_backends(path: Path) -> list[Backend]:
     return [MemoryBackend(), SQLiteBackend(path), FaultyBackend(MemoryBackend(), seed=7, lost_answer=0.1)]
 

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from . import _operations as ops
+from ._kinds import COUNTED
 from ._operations import Operation
 from .backends import Description
 
-KINDS: Final = ("audit", "blob", "conversation", "key", "memory", "state", "stream", "subject", "task")
 COUNT_LIMIT: Final = 10_000
 
 
@@ -44,7 +44,7 @@ class Health(msgspec.Struct, frozen=True):
 def examine(description: Description, tenant: str) -> Operation[Health]:
     """Count this tenant's streams and find its oldest lease."""
     counts: dict[str, int] = {}
-    for kind in KINDS:
+    for kind in COUNTED:
         count = yield from _count(tenant, kind)
         if count:
             counts[kind] = count

@@ -61,6 +61,17 @@ def who(holder: str) -> str:
 class HoldfastError(Exception):
     """Base of all errors raised by Holdfast."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # So that errors made with keywords can be copied, and sent to another process, too.
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]) -> HoldfastError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
 
 class Retryable(HoldfastError):
     """The same call may succeed later."""

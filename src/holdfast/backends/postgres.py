@@ -70,12 +70,8 @@ class PostgresBackend:
                 return [self._append_one(connection, batch[0])]
             order = sorted(range(len(batch)), key=lambda place: batch[place].stream)
             in_order = [batch[place] for place in order]
-            if len({append.stream for append in batch}) == len(batch):
-                answers = self._append_at_once(connection, in_order)
-            else:
-                # What the second on a stream meets depends on the answer to the first.
-                with connection.transaction():
-                    answers = [self._append_one(connection, append) for append in in_order]
+            each_alone = len({append.stream for append in batch}) == len(batch)
+            answers = (self._append_at_once if each_alone else self._append_in_turn)(connection, in_order)
             placed = dict(zip(order, answers, strict=True))
             return [placed[place] for place in range(len(batch))]
 
@@ -87,11 +83,8 @@ class PostgresBackend:
 
     def _append_at_once(self, connection: Connection, batch: Sequence[Append]) -> list[Appended | Conflict]:
         """All in one transaction, sent in one go."""
-        cursors = []
         with connection.pipeline(), connection.transaction():
-            for append in batch:
-                cursors.append(connection.cursor(binary=True))
-                cursors[-1].execute(*self._statement(append))
+            cursors = self._sent(connection, batch)
         rows = [cursor.fetchone() for cursor in cursors]
         try:
             return [
@@ -102,6 +95,26 @@ class PostgresBackend:
             if any(rows):
                 raise OutcomeUnknown("PostgreSQL stored a part of a batch and did not say why not all of it") from error
             raise
+
+    def _append_in_turn(self, connection: Connection, batch: Sequence[Append]) -> list[Appended | Conflict]:
+        """The same where streams have several: what the second meets depends on the answer to the first."""
+        with connection.transaction() as attempt:
+            with connection.pipeline():
+                cursors = self._sent(connection, batch)
+            rows: list[Any] = [cursor.fetchone() for cursor in cursors]
+            if not all(rows):
+                raise psycopg.Rollback(attempt)
+        if all(rows):
+            return [_stored(append, row) for append, row in zip(batch, rows, strict=True)]
+        with connection.transaction():
+            return [self._append_one(connection, append) for append in batch]
+
+    def _sent(self, connection: Connection, batch: Sequence[Append]) -> list[psycopg.Cursor[Any]]:
+        cursors = []
+        for append in batch:
+            cursors.append(connection.cursor(binary=True))
+            cursors[-1].execute(*self._statement(append))
+        return cursors
 
     def _statement(self, append: Append) -> tuple[str, list[Any]]:
         """The statement that stores an append if the stream is where it was expected, and its values."""

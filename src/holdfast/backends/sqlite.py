@@ -22,6 +22,7 @@ from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
 from ._fork import register
 from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
+from ._sqlite_backup import back_up
 from ._sqlite_connection import Checkpointer, close, connect, create_file, no_room, storage_full, translate
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -307,6 +308,11 @@ class SQLiteBackend:
             sizes=sizes,
             warnings=warnings,
         )
+
+    def backup(self, path: str, *, overwrite: bool) -> int:
+        """Write the store, as it is now, to another file; its size in bytes."""
+        self._check_open()
+        return back_up(self._connect, self._path, path, overwrite=overwrite)
 
     def close(self) -> None:
         self._closed = True

@@ -1,0 +1,233 @@
+"""What a copy writes: streams as they are at the source, many to a batch, in whatever state the destination is found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Final, NamedTuple
+
+from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, same, side_by_side, sliced
+from ._ids import id_texts
+from .backends import Append, Appended, Conflict, Head, Record, StreamKey
+from .errors import AlreadyExists, CorruptRecord, DataProblem, HoldfastError, Unavailable
+
+BATCH_APPENDS: Final = 1000
+BATCH_BYTES: Final = 4 * 1024 * 1024
+SLICE: Final = 32
+"""How many streams a thread reads in one go."""
+SLICE_BYTES: Final = 8 * 1024 * 1024
+MOVES: Final = 10
+"""How often a stream may be deleted and begun anew while it is copied."""
+
+_FOREIGN: Final = (
+    "{} is at the destination, and is not a copy of the source's; nothing of it was overwritten. "
+    "Delete it there, or choose another destination"
+)
+_FURTHER: Final = (
+    "{} is further at the destination than at the source: somebody has gone on with the copy; nothing was overwritten"
+)
+_GONE: Final = (
+    "{} was deleted at the destination after it had been copied; the same life of it cannot begin again there"
+)
+
+
+class Tally:
+    """What was done. `there` is how many streams of a tenant and kind the destination must have by now."""
+
+    def __init__(self) -> None:
+        self.count = Counter[str]()
+        self.there = Counter[tuple[str, str]]()
+        self.refused: dict[StreamKey, HoldfastError] = {}
+
+    def refuse(self, stream: StreamKey, error: HoldfastError) -> None:
+        self.refused.setdefault(stream, error)
+
+
+class _Job(NamedTuple):
+    """A stream to copy: its head at the source, what is there at the destination, and its first page if that was read."""
+
+    head: Head
+    there: Head | None
+    page: Sequence[Record] | None = None
+
+
+class Copier:
+    """Copies what the destination has not yet. `tell` is called after each batch."""
+
+    def __init__(
+        self, source: Steady, target: Steady, ended: Ended, tally: Tally, pool: Executor, tell: Callable[[], None]
+    ) -> None:
+        self._source, self._target, self._ended = source, target, ended
+        self._tally, self._pool, self._tell = tally, pool, tell
+        self._batch: list[Append] = []
+        self._size = 0
+
+    def copy(self, tenant: str, kind: str, *, again: bool = False) -> None:
+        """All streams of a kind. `again`: what is there by now was counted before."""
+        self._tally.there[tenant, kind] = 0
+        pairs = side_by_side(self._source.listed(tenant, kind), self._target.listed(tenant, kind))
+        for jobs in ahead(self._pool, self._fetch, sliced(self._wanted(pairs, again), SLICE)):
+            for job in jobs:
+                try:
+                    self._copy_stream(job)
+                except (AlreadyExists, DataProblem) as error:
+                    self._tally.refuse(job.head.stream, error)
+        self._flush()
+
+    def _wanted(self, pairs: Iterable[Pair], again: bool) -> Iterator[tuple[Head, Head | None]]:
+        """What is not there yet, or not whole."""
+        for mine, theirs in pairs:
+            if mine is None:
+                assert theirs is not None
+                self._tally.there[theirs.stream[:2]] += 1
+            elif theirs is None or not same(mine, theirs):
+                yield mine, theirs
+            else:
+                self._tally.there[mine.stream[:2]] += 1
+                self._tally.count["skipped"] += not again
+
+    def _fetch(self, pairs: Sequence[tuple[Head, Head | None]]) -> list[_Job]:
+        """In a thread of the pool: what is there, and the first page of each stream as long as there is room for it."""
+        jobs, room = list[_Job](), SLICE_BYTES
+        for head, listed in pairs:
+            there, page = None, None
+            try:
+                there = self._target.head(head.stream) if listed else None
+                if room > 0 and (there is None or there.incarnation == head.incarnation):
+                    page = self._source.read(head.stream, after=there.version if there else 0)
+                    room -= sum(len(record.body) for record in page)
+            except DataProblem:
+                pass  # whoever takes the job finds the same
+            jobs.append(_Job(head, there, page))
+        return jobs
+
+    def _copy_stream(self, job: _Job) -> None:
+        """Copy a stream, whatever happens to it meanwhile."""
+        stream = job.head.stream
+        for _ in range(MOVES):
+            try:
+                return self._copy_life(job)
+            except Moved as moved:
+                self._flush()
+                self._ended.look_again(stream.tenant)
+                there = self._target.head(stream)
+                if moved.now is None:
+                    if there and self._ended.has(there):
+                        self._target.delete(there)  # the beginning of what is no more
+                    return None
+                job = _Job(moved.now, there)
+        raise Unavailable(f"{stream} is deleted and begun anew all the time; copy it when nobody does that")
+
+    def _copy_life(self, job: _Job) -> None:
+        head, there, page = job
+        if there and head.stream.kind == "tenant":
+            return self._skip(head)  # that it is registered is all it says
+        if there and there.incarnation != head.incarnation:
+            self._make_room(there)
+            there = None
+        if there and there.version >= head.version:
+            return self._settle(head, there)
+        reading = Reading(self._source, head, there.version if there else 0, there.hash if there else b"")
+        try:
+            self._append(head, there, reading.pages(reading.first() if page is None else page, self._pool))
+        except CorruptRecord:
+            if there and not self._source.has(there):
+                raise AlreadyExists(_FOREIGN.format(head.stream)) from None
+            raise
+
+    def _make_room(self, there: Head) -> None:
+        """Delete another life of a stream than the source has, if it is a copy of one that is over there."""
+        over = there.stream.kind == "blob" or self._ended.has(there)  # a blob is named by its content
+        if not over or not self._target.delete(there):
+            raise AlreadyExists(_FOREIGN.format(there.stream))
+
+    def _settle(self, head: Head, there: Head) -> None:
+        """The destination is at the source's version, or further."""
+        now = self._source.head(head.stream)
+        if now is None or not same(now, head):
+            raise Moved(now)  # what was listed was old
+        if not same(now, there):
+            raise AlreadyExists((_FURTHER if there.version > now.version else _FOREIGN).format(head.stream))
+        self._skip(head)
+
+    def _skip(self, head: Head) -> None:
+        self._tally.there[head.stream[:2]] += 1
+        self._tally.count["skipped"] += 1
+
+    def _append(self, head: Head, there: Head | None, pages: Iterable[Sequence[Record]]) -> None:
+        """Append what was read, append by append: the records of one id stay together, whatever the pages are."""
+        previous, group = there.hash if there else b"", list[Record]()
+        for page in pages:
+            for record in page:
+                if group and record.append_id != group[0].append_id:
+                    self._put(head, previous, group)
+                    previous, group = group[-1].hash, []
+                group.append(record)
+        self._put(head, previous, group)
+
+    def _put(self, head: Head, previous: bytes, group: Sequence[Record]) -> None:
+        # The fields come with the last append: until then nobody takes the stream for what it will be.
+        append = Append(
+            head.stream,
+            group[0].version - 1,
+            previous,
+            head.incarnation,
+            group[0].append_id,
+            [(record.hash, record.body) for record in group],
+            _may_be_repeated(head.stream.kind, group),
+            head.fields if group[-1].version == head.version else None,
+        )
+        self._batch.append(append)
+        self._size += sum(len(record.body) for record in group)
+        if len(self._batch) >= BATCH_APPENDS or self._size >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        batch, self._batch, self._size = self._batch, [], 0
+        if not batch:
+            return
+        try:
+            answers = self._target.append(batch)
+        except DataProblem:
+            for append in batch:
+                self._append_alone(append)
+        else:
+            for append, answer in zip(batch, answers, strict=True):
+                self._take(append, answer)
+        self._tell()
+
+    def _append_alone(self, append: Append) -> None:
+        """After a batch was refused: whose fault was it?"""
+        if append.stream not in self._tally.refused:
+            try:
+                self._take(append, self._target.append([append])[0])
+            except DataProblem as error:
+                self._tally.refuse(append.stream, error)
+
+    def _take(self, append: Append, answer: Appended | Conflict) -> None:
+        stream, count = append.stream, self._tally.count
+        if isinstance(answer, Conflict):
+            if stream.kind != "tenant":  # somebody else has registered it meanwhile
+                text = _GONE if answer.head is None else _FOREIGN
+                self._tally.refuse(stream, AlreadyExists(text.format(stream)))
+        elif (answer.first, answer.last) != (append.expected + 1, append.expected + len(append.records)):
+            self._tally.refuse(stream, AlreadyExists(_FOREIGN.format(stream)))
+        else:
+            count["records"] += len(append.records)
+            count["bytes"] += sum(len(body) for _, body in append.records)
+            if append.fields is not None:
+                count["streams"] += 1
+                self._tally.there[stream[:2]] += 1
+
+
+def _may_be_repeated(kind: str, group: Sequence[Record]) -> bool:
+    """Whether the append may have an id of its caller's, which must be found wherever it is; in doubt it may.
+
+    An id that the log made is also that of an event in the append. Blobs are appended under no others.
+    """
+    if kind == "blob":
+        return False
+    [text] = id_texts(int.from_bytes(group[0].append_id, "big"), 1)
+    start = b'{"id":"%b"' % text.encode()
+    return not any(record.body.startswith(start) for record in group)

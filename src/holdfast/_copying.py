@@ -1,0 +1,186 @@
+"""Copying a store: every stream of every tenant, byte for byte, from any engine to any other.
+
+It works at the seam, beside the log: what is read is appended as it is, with its versions, hashes, append ids and the life it
+has, so that at the destination the chain holds and a repeated append is known. How far a copy has got, the destination's
+heads say: killed at any instant, the next one goes on. Nothing is overwritten; what is not a beginning of the
+source's stream is left alone and reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Literal
+
+import msgspec
+
+from ._copy_checking import Checker
+from ._copy_reading import THREADS, Ended, Steady
+from ._copy_writing import Copier, Tally
+from ._ids import SYSTEM_TENANT
+from ._kinds import KINDS
+from ._open import _backend
+from ._places import missing
+from ._store import AsyncStore, Store
+from .backends import Backend
+from .errors import NotFound
+
+Place = str | os.PathLike[str] | Store | AsyncStore | Backend
+
+logger = logging.getLogger("holdfast")
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What a copy did.
+
+    `streams`, `records` and `bytes` were appended at the destination; `skipped` streams were there already. `verified` streams
+    were read back, whole. `extra` streams are at the destination only (`extra_names` has the first of them): deleted at
+    the source since an earlier copy, or never there. With `delete=True`, `deleted` counts those of the former kind that
+    were deleted at the destination too.
+    """
+
+    streams: int = 0
+    records: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    verified: int = 0
+    extra: int = 0
+    deleted: int = 0
+    extra_names: list[str] = []
+
+
+class CopyProgress(msgspec.Struct, frozen=True):
+    """How far a copy has got: so many of the source's streams are copied (or were there), or verified.
+
+    `of` is how many the source has, None as long as they are not counted.
+    """
+
+    phase: Literal["copying", "verifying"]
+    streams: int
+    records: int
+    bytes: int
+    of: int | None
+
+
+def copy(
+    src: Place,
+    dst: Place,
+    *,
+    progress: Callable[[CopyProgress], object] | None = None,
+    verify: bool = True,
+    delete: bool = False,
+) -> Copied:
+    """Copy every stream of a store, of all tenants, to another: byte for byte, whatever the two engines are.
+
+    Both are URLs, paths or open stores; the destination is made if it is not there. Interrupted, run it again: it goes
+    on where it was. A source that is written to meanwhile is copied as far as it was; run it again for the rest. Nothing
+    at the destination is overwritten: `AlreadyExists` names a stream that is not a copy of the source's, after all
+    others were copied. `verify=False` compares heads only, and does not read back what was written. `delete=True`
+    deletes copies of streams that were deleted at the source since. From async code: `await asyncio.to_thread(holdfast.copy, …)`.
+    """
+    with ExitStack() as stack:
+        source = opened(src, stack, create=False)
+        target = opened(dst, stack, create=True)
+        work = _Copy(Steady(source), Steady(target), progress, verify=verify, delete=delete)
+        stack.callback(work.stop)
+        return work.run()
+
+
+def opened(place: Place, stack: ExitStack, *, create: bool) -> Backend:
+    """The backend of a store. One that is opened here is closed with the stack."""
+    if isinstance(place, Store | AsyncStore):
+        return place._log.backend
+    if isinstance(place, str | os.PathLike):
+        place = os.fspath(place)
+        if not create and (path := missing(place)):
+            raise NotFound(f"there is no store at {path}; check the path")
+        backend = _backend(place, "disk")
+        stack.callback(backend.close)
+        return backend
+    return _backend(place, "disk")
+
+
+class _Copy:
+    """A copy on its way."""
+
+    def __init__(
+        self,
+        source: Steady,
+        target: Steady,
+        progress: Callable[[CopyProgress], object] | None,
+        *,
+        verify: bool,
+        delete: bool,
+    ) -> None:
+        self._source, self._target, self._progress = source, target, progress
+        self._of: int | None = None
+        self._pool = ThreadPoolExecutor(THREADS + 1, thread_name_prefix="holdfast-copy")
+        self._tally, ended = Tally(), Ended(source)
+        self._copier = Copier(source, target, ended, self._tally, self._pool, lambda: self._tell("copying"))
+        self._checker = Checker(
+            source,
+            target,
+            ended,
+            self._tally,
+            self._pool,
+            lambda: self._tell("verifying"),
+            verify=verify,
+            delete=delete,
+        )
+
+    def stop(self) -> None:
+        self._source.stopped = self._target.stopped = True
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self) -> Copied:
+        tenants = [SYSTEM_TENANT, *(head.stream.id for head in self._source.listed(SYSTEM_TENANT, "tenant"))]
+        if self._progress:
+            self._pool.submit(self._count, tenants)
+        for tenant in tenants:
+            for kind in KINDS:
+                self._copier.copy(tenant, kind)
+            # Once more: what was copied meanwhile may name blobs that were written meanwhile.
+            self._copier.copy(tenant, "blob", again=True)
+        for tenant in tenants:
+            for kind in KINDS:
+                self._checker.check(tenant, kind)
+        self._report()
+        count = self._tally.count
+        return Copied(
+            count["streams"],
+            count["records"],
+            count["bytes"],
+            count["skipped"],
+            count["verified"],
+            count["extra"],
+            count["deleted"],
+            self._checker.extra_names,
+        )
+
+    def _report(self) -> None:
+        """Raise the first thing that went wrong; the others are logged."""
+        problems = list(self._tally.refused.values())
+        for problem in problems[1:]:
+            logger.error("not copied: %s", problem)
+        if problems:
+            raise problems[0]
+
+    def _tell(self, phase: Literal["copying", "verifying"]) -> None:
+        if self._progress:
+            count = self._tally.count
+            streams = count["checked"] if phase == "verifying" else count["streams"] + count["skipped"]
+            self._progress(CopyProgress(phase, streams, count["records"], count["bytes"], self._of))
+
+    def _count(self, tenants: Sequence[str]) -> None:
+        """In a thread of the pool: how much there is to do."""
+        count = 0
+        for tenant in tenants:
+            for kind in KINDS:
+                for _ in self._source.listed(tenant, kind):
+                    if self._source.stopped:
+                        return
+                    count += 1
+        self._of = count

@@ -1,0 +1,283 @@
+"""Connections to Redis: how one is made, how many there are, and what the driver's errors mean.
+
+redis-py sends again by itself what it has lost the answer of; these connections never do. Whether a call may be
+repeated is known one floor up: reads may, and an append is settled by its id.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from ..errors import (
+    AccessDenied,
+    Closed,
+    CorruptRecord,
+    HoldfastError,
+    InvalidURL,
+    MissingExtra,
+    ReadOnly,
+    StorageFull,
+    Unavailable,
+    UnsupportedServer,
+)
+from ._urls import flag, number, parse, shown
+
+try:
+    from redis.backoff import NoBackoff
+    from redis.connection import Connection, SSLConnection
+    from redis.exceptions import AuthenticationError, BusyLoadingError
+    from redis.exceptions import NoScriptError as NoScriptError
+    from redis.exceptions import RedisError as RedisError
+    from redis.exceptions import ResponseError as ResponseError
+    from redis.retry import Retry
+except ModuleNotFoundError:
+    raise MissingExtra("a redis:// store", "redis") from None
+
+CONNECTIONS: Final = 32
+OPTIONS: Final = ("ca", "connect_timeout_ms", "prefix", "timeout_ms", "wait_aof", "wait_ms", "wait_replicas")
+
+
+class Lost(Exception):
+    """The connection broke after something was sent on it."""
+
+
+class Address(NamedTuple):
+    """What a URL says."""
+
+    location: str
+    tls: bool
+    host: str
+    port: int
+    database: int
+    username: str | None
+    password: str | None
+    ca: str | None
+    prefix: str
+    connect_seconds: float
+    seconds: float
+    wait_replicas: int
+    wait_aof: bool
+    wait_ms: int
+
+    @property
+    def patience(self) -> float:
+        """How long an answer may take, in seconds."""
+        return self.seconds + self.wait_ms / 1000
+
+    def __repr__(self) -> str:
+        return f"Address({self.location!r})"  # without the password
+
+
+def address_of(url: str) -> Address:
+    parts, options = parse(url, example="redis://user:password@host:6379/0?prefix=holdfast", options=OPTIONS)
+    path = parts.path.strip("/")
+    if not parts.hostname or not re.fullmatch(r"\d{0,5}", path):
+        raise InvalidURL("a Redis URL names a host, and a database by its number: redis://host:6379/0")
+    prefix = options.get("prefix", "holdfast")
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", prefix):
+        raise InvalidURL("the option 'prefix' of the URL is up to 64 letters, digits, dots, dashes and underscores")
+    tls = parts.scheme.lower() == "rediss"
+    if "ca" in options and not tls:
+        raise InvalidURL("the option 'ca' is for rediss:// URLs; redis:// is not encrypted")
+    if "ca" in options and not os.path.isfile(options["ca"]):
+        raise InvalidURL("the option 'ca' of the URL names a file of certificates, which is not there")
+    return Address(
+        location=shown(parts) + ("" if prefix == "holdfast" else f"?prefix={prefix}"),
+        tls=tls,
+        host=parts.hostname,
+        port=parts.port or 6379,
+        database=int(path or "0"),
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        ca=options.get("ca"),
+        prefix=prefix,
+        connect_seconds=number(options, "connect_timeout_ms", 5_000, least=1) / 1000,
+        seconds=number(options, "timeout_ms", 30_000, least=1) / 1000,
+        wait_replicas=number(options, "wait_replicas", 0),
+        wait_aof=flag(options, "wait_aof", False),
+        wait_ms=number(options, "wait_ms", 1_000, least=1),
+    )
+
+
+def connect(address: Address) -> Any:
+    """A connection of redis-py, authenticated and with its database selected, within the connect timeout."""
+    settings: dict[str, Any] = {
+        "host": address.host,
+        "port": address.port,
+        "db": address.database,
+        "username": address.username,
+        "password": address.password,
+        "socket_connect_timeout": address.connect_seconds,
+        # Also for the TLS handshake and the first commands: a server that says nothing is one that cannot be reached.
+        "socket_timeout": address.connect_seconds,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }
+    if address.tls:
+        settings.update(ssl_cert_reqs="required", ssl_check_hostname=True, ssl_ca_certs=address.ca)
+    kind: Any = SSLConnection if address.tls else Connection
+    connection = kind(**settings)
+    try:
+        connection.connect()
+    except (RedisError, OSError, UnicodeError) as error:
+        connection.disconnect()
+        raise _translate_connecting(error, address) from None
+    connection._sock.settimeout(address.patience)
+    return connection
+
+
+def ask(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands in one go and read all answers. A refusal is returned in its place, not raised."""
+    answers: list[Any] = []
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))
+        for _ in commands:
+            try:
+                answers.append(connection.read_response(disable_decoding=True))
+            except ResponseError as refusal:
+                answers.append(refusal)
+    except (BusyLoadingError, AuthenticationError) as refusal:
+        # The driver closes the connection and reads no further: of what comes behind, nothing is known.
+        answers.append(refusal)
+        answers += [Lost() for _ in commands[len(answers) :]]
+    except (RedisError, OSError, ValueError):
+        raise Lost from None
+    return answers
+
+
+class Pool:
+    """A bounded number of connections, each used by one thread at a time."""
+
+    def __init__(self, address: Address, connect: Callable[[], Any]) -> None:
+        self._address, self._connect = address, connect
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._idle: list[Any] = []
+        self._permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(CONNECTIONS):
+            self._permits.put(None)
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the store {self._address.location} was closed; open it again")
+
+    @contextmanager
+    def connection(self, *, fresh: bool = False) -> Iterator[Any]:
+        """A connection that is alive as far as one can tell. Whatever goes wrong with it, nobody gets it again."""
+        self.check_open()
+        try:
+            self._permits.get(timeout=self._address.seconds)
+        except queue.Empty:
+            raise Unavailable(f"all {CONNECTIONS} connections to {self._address.location} are in use") from None
+        connection = None
+        try:
+            connection = self._take(fresh)
+            yield connection
+        except BaseException:
+            if connection is not None:
+                connection.disconnect()
+            raise
+        else:
+            if connection._sock is not None:
+                self._idle.append(connection)
+            if self._closed:
+                self.close()
+        finally:
+            self._permits.put(None)
+
+    def _take(self, fresh: bool) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                # Nothing was asked on it: if there is something to read, it is the end of the connection.
+                if not fresh and not connection.can_read(0):
+                    # can_read leaves the socket with the timeout that was meant for connecting.
+                    connection._sock.settimeout(self._address.patience)
+                    return connection
+            except (RedisError, OSError):
+                pass
+            connection.disconnect()
+        connection = self._connect()
+        self._all.add(connection)
+        return connection
+
+    def ask(self, *commands: Sequence[Any]) -> list[Any]:
+        """Ask what may be asked twice. The first refusal is raised."""
+        try:
+            with self.connection() as connection:
+                answers = ask(connection, commands)
+        except Lost:
+            try:
+                with self.connection(fresh=True) as connection:
+                    answers = ask(connection, commands)
+            except Lost:
+                raise Unavailable(f"the connection to {self._address.location} broke") from None
+        for answer in answers:
+            if isinstance(answer, RedisError):
+                raise translate(answer, self._address.location) from None
+        return answers
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().disconnect()
+
+    def forget(self) -> None:
+        """In a forked child: close its copies of the sockets, without a word to the server."""
+        for connection in list(self._all):
+            connection.disconnect()
+        self._all = weakref.WeakSet()
+        self._reset()
+
+
+def translate(error: Exception, location: str) -> HoldfastError:
+    """A refusal as one of our errors. Nothing was written. Only the code is taken from Redis' text: the rest may name keys."""
+    text = f"{getattr(error, 'status_code', None) or ''} {error}"
+    if isinstance(error, AuthenticationError):
+        return AccessDenied(f"{location} wants a user and a password, and not those of the URL")
+    if is_denied(text):
+        command = re.search(r"'([a-z|]+)' command", text)
+        return denied_command(command[1] if command else "a command that Holdfast needs, or touch its keys", location)
+    if "READONLY" in text:
+        return ReadOnly(f"{location} is a replica, which cannot be written to; name the primary")
+    if "OOM" in text:
+        return StorageFull(f"{location} has reached its maxmemory; raise it, or delete something. Nothing was written")
+    if "MISCONF" in text:
+        return StorageFull(f"{location} cannot write to its disk and takes no writes until it can; see its log")
+    if re.search(r"MOVED|\bASK\b|CROSSSLOT", text):
+        return UnsupportedServer(f"{location} is one node of a cluster of several, which Holdfast cannot use")
+    code = re.search(r"\b(LOADING|BUSY|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b", text)
+    if not code and re.search(r"WRONGTYPE|CORRUPT|user_script", text):
+        return CorruptRecord(location, what="a key of it is not as Holdfast wrote it")
+    return Unavailable(f"{location} refuses at the moment ({code[1] if code else type(error).__name__})")
+
+
+def is_denied(text: str) -> bool:
+    """Whether a refusal is for want of a right; inside of scripts, Redis 6.2 and later ones each say it in their own way."""
+    return re.search(r"NOPERM|ACL failure|can't run this command", text) is not None
+
+
+def denied_command(command: str, location: str) -> AccessDenied:
+    return AccessDenied(f"the user of {location} may not run {command}; let an administrator allow it (ACL SETUSER)")
+
+
+def _translate_connecting(error: Exception, address: Address) -> HoldfastError:
+    if isinstance(error, ResponseError | AuthenticationError):
+        if re.search("DB index|cluster mode", str(error)):
+            return InvalidURL(f"{address.location} has no such database; choose a lower number, in a cluster 0")
+        return translate(error, address.location)
+    if isinstance(error, BusyLoadingError):
+        return Unavailable(f"{address.location} is loading its data; try again soon")
+    tls = "; does it speak TLS, with a certificate that is trusted here?" if address.tls else ""
+    return Unavailable(f"cannot connect to {address.location} within {address.connect_seconds:g} s{tls}")

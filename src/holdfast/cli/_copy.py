@@ -1,0 +1,171 @@
+"""`holdfast copy`, `holdfast backup` and `holdfast schema`: to another store, to another file, to another database."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+import holdfast
+from holdfast import HoldfastError
+
+from ._stores import URLS, Json, Url, checked_place, failed, named, store_url
+from ._text import printable, size
+
+if TYPE_CHECKING:
+    from holdfast import Copied, CopyProgress
+
+_SAY_SECONDS = 5.0
+_NOTHING = "nothing is needed: {} stores are made when they are first opened"
+
+
+def copy(
+    src: Annotated[
+        str | None, typer.Argument(metavar="SRC", help=f"The store to copy. {URLS}", show_default=False)
+    ] = None,
+    dst: Annotated[
+        str | None,
+        typer.Argument(metavar="DST", help="The store to copy to; made if it is not there.", show_default=False),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Read back everything that was copied.")] = True,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete copies of what was deleted at the source since.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy a whole store, all tenants, byte for byte, to another one of any kind. Interrupted, run it again: it goes on."""
+    src, dst = named(src, dst, "name the store and where to copy it: holdfast copy agents.db postgresql://host/agents")
+    with _saying(), _shown(as_json) as progress:
+        source = store_url(src)
+        if path := checked_place(source):
+            raise ValueError(f"there is no store at {path}; check the path")
+        checked_place(dst)
+        copied = holdfast.copy(source, dst, progress=progress, verify=verify, delete=delete)
+    typer.echo(printable(msgspec.json.encode(copied).decode()) if as_json else _summary(copied, verify))
+
+
+def backup(
+    url: Url = None,
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="The file to write.", show_default=False)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
+) -> None:
+    """Write a backup of an SQLite store to a file, as it is at one instant, while others go on writing."""
+    url, path = named(url, path, "name the store and the file for its backup: holdfast backup agents.db backup.db")
+    with _saying():
+        source = store_url(url)
+        if missing := checked_place(source):
+            raise ValueError(f"there is no store at {missing}; check the path")
+        count = holdfast.backup(source, path, overwrite=overwrite)
+    typer.echo(f"wrote {printable(os.fspath(path))}, {size(count)}")
+
+
+def schema(url: Url = None) -> None:
+    """Print what somebody has to make by hand, where Holdfast may not: tables and indexes. Does not connect."""
+    with _saying():
+        typer.echo(_schema(store_url(url)).rstrip("\n"))
+
+
+def _schema(url: str) -> str:
+    scheme = url.partition("://")[0].lower() if "://" in url else "sqlite"
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.backends.postgres import schema_sql
+
+        return schema_sql(url)
+    if scheme == "dynamodb":
+        from holdfast.backends.dynamodb import create_table_json, table_of
+
+        return create_table_json(table_of(url))
+    if scheme == "s3":
+        return "nothing is needed but the bucket: the rest is made when the store is first opened"
+    if scheme not in _ENGINES:
+        raise ValueError(f"there is no store of kind {scheme!r}")
+    return _NOTHING.format(_ENGINES[scheme])
+
+
+_ENGINES = {"sqlite": "SQLite", "file": "file", "memory": "memory", "redis": "Redis", "rediss": "Redis"}
+
+
+@contextmanager
+def _saying() -> Iterator[None]:
+    """An error of the library, in here, is one line on stderr and exit code 1."""
+    try:
+        yield
+    except (HoldfastError, ValueError) as error:
+        raise failed(str(error)) from None
+
+
+@contextmanager
+def _shown(quiet: bool) -> Iterator[Callable[[CopyProgress], None] | None]:
+    """What shows how far a copy has got: a bar on a terminal, now and then a line elsewhere."""
+    try:
+        if quiet:
+            yield None
+        elif sys.stdout.isatty():
+            with _bar() as show:
+                yield show
+        else:
+            yield _Lines().show
+    except KeyboardInterrupt:
+        typer.echo("holdfast: stopped; run the same command again, and it goes on from here", err=True)
+        raise typer.Exit(130) from None
+
+
+class _Lines:
+    """A line every few seconds, and one when it begins to verify."""
+
+    def __init__(self) -> None:
+        self._phase, self._began, self._said = "copying", time.perf_counter(), time.perf_counter()
+
+    def show(self, progress: CopyProgress) -> None:
+        now = time.perf_counter()
+        if progress.phase == self._phase and now - self._said < _SAY_SECONDS:
+            return
+        self._phase, self._said = progress.phase, now
+        of = f" of {progress.of}" if progress.of is not None else ""
+        typer.echo(f"{progress.phase}  {progress.streams}{of} streams  {_amount(progress, now - self._began)}")
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[CopyProgress], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[amount]}")
+    began = time.perf_counter()
+    with Progress(*columns, TimeElapsedColumn(), transient=True) as bar:
+        task = bar.add_task("copying", total=None, amount="")
+
+        def show(progress: CopyProgress) -> None:
+            amount = _amount(progress, time.perf_counter() - began)
+            bar.update(task, description=progress.phase, completed=progress.streams, total=progress.of, amount=amount)
+
+        yield show
+
+
+def _amount(progress: CopyProgress, seconds: float) -> str:
+    rate = f", {progress.records / seconds:,.0f} records/s" if progress.phase == "copying" and seconds > 0 else ""
+    return f"{progress.records:,} records, {size(progress.bytes)}{rate}"
+
+
+def _summary(copied: Copied, verify: bool) -> str:
+    lines = [
+        f"copied {_count(copied.streams, 'stream')}, {_count(copied.records, 'record')}, {size(copied.bytes)}; "
+        f"{copied.skipped} were there already; "
+        + (f"{copied.verified} verified" if verify else "their records were not read back")
+    ]
+    if copied.deleted:
+        lines.append(f"deleted {_count(copied.deleted, 'stream')} that had been deleted at the source")
+    if copied.extra:
+        lines.append(f"{_count(copied.extra, 'stream')} at the destination only:")
+        lines += [f"  {printable(name)}" for name in copied.extra_names]
+        lines += ["  …"] * (copied.extra > len(copied.extra_names))
+    return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
