@@ -4,7 +4,8 @@
 # it with the others have theirs in .venvs, made and renewed in the same way.
 #   PYTHON=python3.12   choose the Python for them (3.10 or newer)
 #   UV=                 do without uv even if it is installed
-#   KILLS=1000 TASK_KILLS=500 SEEDS=50000   how long `make soak` runs: kills of writers and of tasks on each engine, seeds of faults
+#   KILLS=1000 TASK_KILLS=500 SEEDS=50000 SERVER_KILLS=300 SERVER_CUTS=2000   how long `make soak` runs: kills of writers
+#                       and of tasks on each engine, seeds of faults, kills of servers and answers of theirs that are cut off
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -20,6 +21,8 @@ CODE := src tests bench examples
 KILLS ?= 1000
 TASK_KILLS ?= 500
 SEEDS ?= 50000
+SERVER_KILLS ?= 300
+SERVER_CUTS ?= 2000
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
@@ -29,7 +32,8 @@ help:
 	@echo "make demo    kill an agent with -9 in the middle of its work, and see it go on (15 seconds)"
 	@echo "make test    run the tests: test-main$(CLASSIC:%=, test-%)"
 	@echo "make check   formatting, lint and types"
-	@echo "make bench   measure, and compare with plain SQLite and files"
+	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
+	@echo "             apart, and longer: .venv/bin/python -m bench.scale, and -m bench.costs"
 	@echo "make soak    the crash tests, for a long time"
 	@echo "make clean   remove everything that was made here, .venv and .venvs too"
 
@@ -59,6 +63,7 @@ bench: $(DEV)
 
 soak: $(DEV)
 	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_TASK_KILLS=$(TASK_KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
+	HOLDFAST_SERVER_KILLS=$(SERVER_KILLS) HOLDFAST_SERVER_CUTS=$(SERVER_CUTS) \
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py
 
 clean:

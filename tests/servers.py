@@ -6,6 +6,7 @@ import atexit
 import functools
 import hashlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -82,9 +83,17 @@ def aws() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on. Not one of those that outgoing connections get, the system's own choice: while a server that was
+    killed is away, somebody's connection could sit on it, even one of a client to itself."""
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for_port(port: int, server: subprocess.Popen[bytes], seconds: float = 30) -> None:

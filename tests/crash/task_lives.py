@@ -12,6 +12,7 @@ import asyncio
 import gc
 import os
 import random
+import secrets
 import shutil
 import signal
 import sys
@@ -32,6 +33,7 @@ from holdfast._events import open_plain
 from holdfast._log import Log
 from holdfast.backends import Append, Appended, Backend, Conflict
 from holdfast.backends.files import Disk, FilesBackend
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StepInDoubt
 
@@ -44,7 +46,10 @@ from .task_judge import Outcome, gathered, judge
 PLACES = {
     "sqlite": ["before begin", "after insert", "before commit", "after commit"],
     "files": ["before the append", "in the middle of the write", "after the append"],
+    "postgres": ["before the append", "after the append"],
 }
+SERVER = "HOLDFAST_TEST_SERVER"
+"""In the environment: the URL of the server, to which options can be added."""
 LIFETIME_SECONDS = 60
 """Longer than any life should take; then the alarm ends it, and the program fails."""
 KILLS_PER_STORE = 5
@@ -182,6 +187,21 @@ class MortalFiles(FilesBackend):
         return answers
 
 
+class MortalPostgres(PostgresBackend):
+    """PostgreSQL whose client may die before and after each append."""
+
+    def __init__(self, url: str, life: Life) -> None:
+        self.life = life
+        super().__init__(url)
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        names = names_of(batch)
+        self.life.at("before the append", names)
+        answers = super().append(batch)
+        self.life.at("after the append", names)
+        return answers
+
+
 class Place:
     """A store, its world, and the lives that work on it."""
 
@@ -189,10 +209,13 @@ class Place:
         self.engine, self.variant, self.folder = engine, variant, folder
         folder.mkdir()
         self.world = World(folder / "world")
+        self.schema = f"t{secrets.token_hex(8)}"
 
     def backend(self, life: Life) -> Backend:
         if self.engine == "sqlite":
             return MortalSQLite(self.folder / "store.db", life)
+        if self.engine == "postgres":
+            return MortalPostgres(f"{os.environ[SERVER]}&schema={self.schema}", life)
         return MortalFiles(self.folder / "store", life)
 
     def notes(self) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from servers import SERVERS, url_on
+
 from .checker import Verdict
 
 CYCLES = int(os.environ.get("HOLDFAST_KILL_CYCLES", "50"))
@@ -31,6 +33,8 @@ TESTS = Path(__file__).parents[1]
 
 
 def url_of(engine: str, folder: Path) -> str:
+    if engine in SERVERS:
+        return url_on(engine, folder)
     return f"sqlite:///{folder / 'store.db'}" if engine == "sqlite" else f"file://{folder / 'store'}"
 
 
@@ -43,8 +47,10 @@ def program(module: str, *args: object) -> list[str]:
 class Crew:
     """A running workload: reads what its processes say, and kills them."""
 
+    module = "workload"
+
     def __init__(self, *args: object) -> None:
-        self.main = subprocess.Popen(program("workload", *args), stdout=subprocess.PIPE)
+        self.main = subprocess.Popen(program(self.module, *args), stdout=subprocess.PIPE)
         assert self.main.stdout is not None
         self.output = self.main.stdout
         os.set_blocking(self.output.fileno(), False)
@@ -102,7 +108,7 @@ def checked(url: str, notes: Path, seen: Path) -> Verdict:
 
 
 @pytest.mark.timeout(120 + CYCLES * 5)
-@pytest.mark.parametrize("engine", ["sqlite", "files"])
+@pytest.mark.parametrize("engine", ["sqlite", "files", "postgres"])
 def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(engine: str, tmp_path: Path) -> None:
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     print(f"HOLDFAST_SEED={seed}")

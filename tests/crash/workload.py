@@ -24,7 +24,7 @@ import holdfast
 from holdfast.backends import Appended
 from holdfast.errors import Conflict, OutcomeUnknown, StorageFull, Unavailable
 
-from .notes import Notes, plan
+from .notes import Notes, Plan, plan
 
 THREADS = 2
 AGENTS = 3
@@ -79,13 +79,18 @@ class Process:
             except OutcomeUnknown:
                 continue  # an attempt without an answer, like one that was killed
             self.acknowledge(key, answer)
-            if step.id is not None and chance.random() < 0.2:
-                again = stream.append(*step.events, id=step.id)
-                if not again.duplicate or (again.first, again.last) != (answer.first, answer.last):
-                    self.notes.wrong(f"{key} was repeated with its id: {answer}, then {again}")
-            if chance.random() < 0.1:
-                for event in stream.last(1):
-                    self.notes.saw(step.stream, event.version, event.id)
+            self.look_back(step, answer, chance)
+
+    def look_back(self, step: Plan, answer: Appended, chance: random.Random) -> None:
+        """Now and then, repeat what was acknowledged, and read."""
+        stream = self.store.stream(step.stream)
+        if step.id is not None and chance.random() < 0.2:
+            again = stream.append(*step.events, id=step.id)
+            if not again.duplicate or (again.first, again.last) != (answer.first, answer.last):
+                self.notes.wrong(f"{step.key} was repeated with its id: {answer}, then {again}")
+        if chance.random() < 0.1:
+            for event in stream.last(1):
+                self.notes.saw(step.stream, event.version, event.id)
 
     async def run_agents(self) -> None:
         await asyncio.gather(*(self.write_async(f"agent {number}") for number in range(AGENTS)))
