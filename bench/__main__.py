@@ -12,7 +12,22 @@ from shutil import rmtree
 
 from rich.console import Console
 
-from . import _report, appends, imports, processes, reads, space, states, syncs, tasks, throughput, turns
+from . import (
+    _report,
+    appends,
+    failover,
+    imports,
+    postgres,
+    processes,
+    reads,
+    scale,
+    space,
+    states,
+    syncs,
+    tasks,
+    throughput,
+    turns,
+)
 from ._measure import Lab, Result, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -28,8 +43,13 @@ PARTS = {
     "turns": turns,
     "states": states,
     "tasks": tasks,
+    "postgres": postgres,
+    "scale": scale,
+    "failover": failover,
 }
-LETTERS = dict(zip("abcdefghij", PARTS, strict=True))
+LONG = {"scale"}
+"""Parts that take so long that they are run only when they are asked for."""
+LETTERS = dict(zip("abcdefghijklm", PARTS, strict=True))
 
 
 def main() -> None:
@@ -41,6 +61,7 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp(prefix="tmp-", dir=RESULTS))
     lab = Lab(random.Random(options.seed), options.quick, directory)
     lab.say = lambda result: say(console, result)
+    lab.remark = lambda text: console.print(f"  {text}", highlight=False)
     facts = machine(directory)
     console.print(f"seed {options.seed}; " + ", ".join(f"{name} {value}" for name, value in facts.items()))
     if facts["filesystem"] == "tmpfs":
@@ -71,8 +92,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the order of the pairs")
+    usual = [name for name in PARTS if name not in LONG]
     known = ", ".join(f"{letter} or {name}" for letter, name in LETTERS.items())
-    parser.add_argument("--only", type=parts, default=list(PARTS), metavar="PART,PART", help=known)
+    parser.add_argument("--only", type=parts, default=usual, metavar="PART,PART", help=known)
     return parser.parse_args()
 
 

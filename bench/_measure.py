@@ -88,6 +88,7 @@ class Lab:
     curves: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
     part: str = ""
     say: Callable[[Result], None] = lambda result: None
+    remark: Callable[[str], None] = lambda text: None
 
     def choose(self, full: int, quick: int) -> int:
         return quick if self.quick else full

@@ -19,7 +19,10 @@ COLOURS = {
     "sqlite": "tab:blue",
     "files": "tab:orange",
     "memory": "tab:purple",
+    "postgres": "tab:green",
 }
+AXES = {"append": "records in the stream", "scale": "streams in the store"}
+"""What lies along a panel that shows times, by the first word of its title."""
 
 
 def line(result: Result) -> tuple[str, str, str, str, str, str, str]:
@@ -70,8 +73,8 @@ def draw(path: Path, lab: Lab) -> None:
         for name, points in lab.curves[panel].items():
             axes.plot(*zip(*points, strict=True), marker="o", label=name, color=COLOURS.get(name))
         axes.set(title=panel, xscale="log", yscale="log")
-        axes.set(xlabel="records in the stream" if panel == "append" else "writers")
-        axes.set(ylabel="µs, p50" if panel == "append" else "appends per second")
+        axes.set(xlabel=AXES.get(panel.partition(":")[0], "writers"))
+        axes.set(ylabel="µs, p50" if panel.partition(":")[0] in AXES else "appends per second")
         axes.grid(alpha=0.3)
         axes.legend()
     if barred:

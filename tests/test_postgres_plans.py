@@ -1,0 +1,134 @@
+"""Statements find what they need by an index, also in a process that saw its tables while they were small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends import Append, Appended, Fields, StreamKey
+from holdfast.backends import _postgres_connections as connections
+from holdfast.backends.postgres import PostgresBackend
+from servers import url_on
+
+STREAMS = 20_000
+BATCH = 1_000
+USES = 20
+"""More often than the five times after which the server decides on a plan that it keeps."""
+
+
+class Streams:
+    """A backend that uses one connection, as its calls come one after the other, and what it has appended."""
+
+    def __init__(self, url: str) -> None:
+        self.backend = PostgresBackend(url)
+        self.newest: list[Append] = []
+
+    def fill(self, count: int) -> None:
+        """Up to so many streams of one record."""
+        while len(self.newest) < count:
+            numbers = range(len(self.newest), min(len(self.newest) + BATCH, count))
+            batch = [
+                Append(
+                    StreamKey("default", "task", f"s{number:06}"),
+                    expected=0,
+                    expected_hash=b"",
+                    incarnation=os.urandom(16),
+                    id=os.urandom(16),
+                    records=[(os.urandom(32), b"x" * 600)],
+                    indexed=True,
+                    fields=Fields(status="open", due_at=float(number)),
+                )
+                for number in numbers
+            ]
+            assert all(isinstance(answer, Appended) for answer in self.backend.append(batch))
+            self.newest += batch
+
+    def use(self) -> None:
+        """Every statement but those that delete, often, each on another stream."""
+        for number in range(0, len(self.newest), len(self.newest) // USES):
+            stream = self.newest[number].stream
+            for indexed in (False, True):
+                self.append(number, indexed=indexed)
+            head = self.backend.head(stream)
+            assert head is not None
+            assert head.version == len(self.backend.read(stream))
+            assert len(self.backend.read(stream, limit=1, reverse=True)) == 1
+            self.backend.heads(tenant="default", kind="task", after=stream.id, limit=10)
+            self.backend.heads(tenant="default", kind="task", status="open", after=stream.id, limit=10)
+            self.backend.due(tenant="default", kind="task", before=number + 0.0, after=(number - 9.0, ""), limit=10)
+
+    def append(self, number: int, *, indexed: bool) -> None:
+        last = self.newest[number]
+        more = Append(
+            last.stream,
+            expected=last.expected + 1,
+            expected_hash=last.records[0][0],
+            incarnation=last.incarnation,
+            id=os.urandom(16),
+            records=[(os.urandom(32), b"y" * 600)],
+            indexed=indexed,
+        )
+        [answer] = self.backend.append([more])
+        assert isinstance(answer, Appended)
+        self.newest[number] = more
+
+    def delete(self) -> None:
+        for number in range(0, len(self.newest), len(self.newest) // USES):
+            stream = self.newest[number].stream
+            for upto in (1, None):
+                head = self.backend.head(stream)
+                assert head is not None
+                assert self.backend.delete(stream, expected=head, upto=upto)
+
+    def whole_reads(self) -> dict[str, int]:
+        """How often each large table was read from end to end so far, by whomever."""
+        with self.backend._pool.connection() as connection:
+            connection.execute("SELECT pg_stat_force_next_flush()", prepare=False)
+            rows = connection.execute(
+                "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE schemaname = %s"
+                " AND relname ~ '^(streams|records|append_ids)'",
+                (self.backend._schema,),
+                prepare=False,
+            ).fetchall()
+        return dict(rows)
+
+    def gather_statistics(self) -> None:
+        """As the server does by itself now and then."""
+        with self.backend._pool.connection() as connection:
+            for table in ("streams", "records", "append_ids"):
+                connection.execute(f"VACUUM ANALYZE {self.backend._schema}.{table}", prepare=False)
+
+
+@pytest.fixture(params=["", "&partitions=4"], ids=["whole", "partitioned"])
+def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Streams]:
+    made = Streams(url_on("postgres", tmp_path) + request.param)
+    yield made
+    made.backend.close()
+
+
+def test_a_process_that_fills_an_empty_store_reads_no_table_from_end_to_end(streams: Streams) -> None:
+    before = streams.whole_reads()
+    streams.fill(STREAMS)
+    streams.use()
+    streams.delete()
+    assert streams.whole_reads() == before
+
+
+def test_plans_made_for_small_tables_are_not_kept_when_they_have_grown(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.fill(USES)
+    streams.gather_statistics()
+    before = streams.whole_reads()
+    streams.use()
+    small = streams.whole_reads()
+    assert sum(small.values()) > sum(before.values())  # it is the right thing to do with a table of one page
+    streams.fill(STREAMS)
+    monkeypatch.setattr(connections, "PLAN_SECONDS", 0.0)
+    grown = streams.whole_reads()
+    streams.use()
+    streams.delete()
+    assert streams.whole_reads() == grown
