@@ -34,7 +34,7 @@ def run(lab: Lab) -> None:
         for _ in range(lab.choose(5, 2)):
             with lab.place() as place:
                 late += taken_over(url_of(engine, place))
-        note = f"median {median(late):.2f} s of {len(late)} tasks; a worker looks about every half second"
+        note = f"median {median(late):.2f} s of {len(late)} tasks"
         lab.report(f"taken over after the end of a lease, {engine}: most", max(late), unit="s", bar=Bar(1.0), note=note)
 
 

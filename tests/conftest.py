@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 import holdfast
+from feature_table import FIXTURES, way_of
 from servers import SERVERS, url_on
 
-URLS = ("memory", "sqlite", "files", "postgres")
+URLS = ("memory", "sqlite", "files", *SERVERS)
 
 
 def url_of(name: str, place: Path) -> str:
@@ -42,3 +46,37 @@ def local_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def store(url: str) -> Iterator[holdfast.Store]:
     with holdfast.open(url) as store:
         yield store
+
+
+# -- simulated servers -----------------------------------------------------------------------------------------------------
+
+SIMULATED = ("dynamodb", "s3")
+SHARE = 1 if os.environ.get("HOLDFAST_SIMULATED") == "all" else 12
+
+
+def pytest_report_header() -> str | None:
+    if SHARE == 1:
+        return None
+    return f"on simulated servers ({', '.join(SIMULATED)}): 1 of {SHARE} tests of each feature; HOLDFAST_SIMULATED=all runs all"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Run a share of each file's tests on simulated servers, which are slow: always the same ones, plain and async.
+
+    What sits above the seam does not know the engine, and the contract of the seam is tested in full on all of them.
+    """
+    groups: dict[tuple[str, str, str], list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        engine = next((params[name] for name in FIXTURES if params.get(name) in SIMULATED), None)
+        if engine is not None:
+            groups[item.path.name, engine, way_of(item)].append(item)
+    left_out = {item for group in groups.values() for item in _chosen(group)[-(-len(group) // SHARE) :]}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _chosen(group: list[pytest.Function]) -> list[pytest.Function]:
+    """In an order that is the same in every run and on every machine, and another one for each engine."""
+    return sorted(group, key=lambda item: (crc32(item.nodeid.encode()), item.nodeid))

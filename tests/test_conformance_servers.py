@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.backends import Backend
+from holdfast.backends.dynamodb import DynamoDBBackend
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.redis import RedisBackend
+from holdfast.backends.s3 import S3Backend
 from holdfast.conformance import DurableBackendConformance
 from servers import url_on
 
@@ -16,6 +18,27 @@ class TestPostgres(DurableBackendConformance):
         return PostgresBackend(url_on("postgres", place))
 
 
+class TestPartitionedPostgres(DurableBackendConformance):
+    model_examples = 30
+
+    def open_backend(self, place: Path) -> Backend:
+        return PostgresBackend(url_on("postgres", place) + "&partitions=4")
+
+
 class TestRedis(DurableBackendConformance):
     def open_backend(self, place: Path) -> Backend:
         return RedisBackend(url_on("redis", place))
+
+
+class TestS3(DurableBackendConformance):
+    model_examples, model_steps = 6, 12
+
+    def open_backend(self, place: Path) -> Backend:
+        return S3Backend(url_on("s3", place))
+
+
+class TestDynamoDB(DurableBackendConformance):
+    model_examples, model_steps = 4, 12
+
+    def open_backend(self, place: Path) -> Backend:
+        return DynamoDBBackend(url_on("dynamodb", place))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from servers import SERVERS, url_on
 from test_docs import run_page
 

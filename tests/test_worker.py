@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -863,11 +864,34 @@ def test_ten_thousand_suspended_tasks_cost_a_worker_nothing(watched: Watched, wa
     assert {ran.id for ran in worker.reports.all} == {"other"}
     look = holdfast.Worker(watched_store)._look
     cost = looked(watched, lambda: look.candidates(4))
-    assert cost == {"due": 1, "heads": 1, "listed": 0}, (
-        "a look asks what is due and what has died, and neither lists any of them"
+    assert cost == {"head": 1, "due": 1, "heads": 1, "listed": 0}, (
+        "a look asks for the time, what is due and what has died, and neither lists any of them"
     )
     assert threading.active_count() <= threads
     assert watched_store._log.heartbeat._beats == {}
     heads = list(watched_store.tasks(status="suspended"))
     assert len(heads) == MANY
     assert {(info.owner, info.lease_until, info.due_at) for info in heads} == {(None, None, None)}
+
+
+def test_a_look_tells_when_the_next_task_is_due(watched_store: Store, clock: testing.FakeClock) -> None:
+    simple()
+    watched_store.submit("of others", "theirs", at=clock.now() + 0.1)
+    watched_store.submit("simple", "late", at=clock.now() + 3.0)
+    watched_store.submit("simple", "ours", at=clock.now() + 0.4)
+    look = holdfast.Worker(watched_store)._look
+    assert look.candidates(4) == []
+    assert look.next_in == pytest.approx(0.4)
+    clock.advance(0.4)
+    assert [head.stream.id for head in look.candidates(4)] == ["ours"]
+    assert look.next_in is None
+    far = holdfast.Worker(watched_store, poll=5)._look
+    far.candidates(4)
+    assert far.next_in == pytest.approx(2.6)
+
+
+def test_a_worker_that_looks_seldom_is_there_when_a_task_becomes_due(store: Store) -> None:
+    simple()
+    store.submit("simple", "t", at=time.time() + 1)
+    with working(store, poll=PATIENCE_SECONDS * 2) as worker:  # it would come too late otherwise
+        worker.reports.wait_for("t", "finished")

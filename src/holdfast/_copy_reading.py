@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import islice
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from . import _chain, _clock
 from ._blobs import blob_prefix, life_of
@@ -191,7 +191,8 @@ class Ended:
                 deletion = deletion_of(stored)
                 if deletion is not None:
                     stream, life = StreamKey(tenant, deletion.kind, deletion.id), deletion.life
-                    version = stored.envelope.data.get("version", 0)
+                    data: Any = stored.envelope.data
+                    version = data.get("version", 0)
                     self._lives[stream, life] = max(version, self._lives.get((stream, life), 0))
                     self._blobs.add((tenant, blob_prefix(stream, life)))
 

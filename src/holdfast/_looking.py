@@ -26,6 +26,8 @@ FULL_LOOK: Final = 60.0
 """So often everything that is due is looked at, not only what has become due lately."""
 SKEW: Final = 5.0
 """Clocks of other machines may be so much behind ours."""
+CLOSE: Final = 1.0
+"""What becomes due so soon is seen in any case: some engines tell the time no better than that."""
 DEAD_LOOK: Final = 2.0
 """So often it is looked whether holders on this machine have died."""
 
@@ -39,33 +41,44 @@ class Look:
     where the last one found the first task that it could run; and from time to time at the beginning.
     """
 
-    def __init__(self, log: Log, tenant: str, is_free: Callable[[Head], bool]) -> None:
+    def __init__(self, log: Log, tenant: str, is_free: Callable[[Head], bool], horizon: float = 0.0) -> None:
         self._log, self._tenant, self._may_begin = log, tenant, is_free
+        self._horizon = max(horizon, CLOSE)
+        self.next_in: float | None = None
+        """In how many seconds the next task is due that may be run here, if that is before the horizon."""
         self._after: Cursor | None = None
-        self._full_at = self._dead_at = self._ahead = 0.0
+        self._full_at = self._dead_at = 0.0
+        self._ahead: float | None = None
         self.told: set[StreamKey] = set()
         """Children that had ended, and of which their parents were told lately."""
 
     def candidates(self, free: int) -> list[Head]:
         """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
+        self.next_in = None
         if free < 1:
             return []
         clock = _clock.monotonic()
         if clock >= self._full_at:
             self._after, self._full_at = None, clock + FULL_LOOK
-            self._ahead = self._clock_of_engine()
+            self._ahead = None
             self.told.clear()
-        now = _clock.time() + self._ahead
+        if self._ahead is None:
+            self._ahead = self._clock_of_engine()
+        now = _clock.time() + (self._ahead or 0.0)
         found: list[Head] = []
         if clock >= self._dead_at:
             found += [head for head in self._abandoned() if self._is_ours(head) and self._is_free(head)]
             if not found:  # else there may be more than can be begun now
                 self._dead_at = clock + DEAD_LOOK
         after, all_others = self._after, True
-        while len(found) < free * 4 and (page := self._due(now, after)):
+        while len(found) < free * 4 and (page := self._due(now + self._horizon, after)):
+            self._ahead = page[-1].now - _clock.time()
             for head in page:
                 after = (head.fields.due or 0.0, head.stream.id)
-                if self._is_ours(head):
+                if after[0] > head.now:
+                    if self.next_in is None and self._is_ours(head) and self._may_begin(head):
+                        self.next_in = after[0] - head.now
+                elif self._is_ours(head):
                     all_others = False
                     if self._is_free(head):
                         found.append(head)
@@ -91,10 +104,10 @@ class Look:
     def _is_free(self, head: Head) -> bool:
         return not is_held(head) and self._may_begin(head)
 
-    def _clock_of_engine(self) -> float:
-        """How far the engine's clock, by which leases end, is ahead of ours."""
+    def _clock_of_engine(self) -> float | None:
+        """How far the engine's clock, by which leases end, is ahead of ours; None if nothing is stored yet."""
         head = ops.run(self._log, ops.head(StreamKey(SYSTEM_TENANT, "tenant", self._tenant)))
-        return 0.0 if head is None else head.now - _clock.time()
+        return None if head is None else head.now - _clock.time()
 
     def _due(self, before: float, after: Cursor | None) -> list[Head]:
         return list(ops.run(self._log, ops.due(self._tenant, KIND, before=before, after=after, limit=PAGE)))

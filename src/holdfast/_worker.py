@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ._store import Store
 
 POLL: Final = 0.5
+LONGEST_PAUSE: Final = 1.2
+"""Between two looks, in polls."""
 GRACE: Final = 30.0
 PATIENCE: Final = 60.0
 """So long a task that may kill the process waits for a time when nothing else runs."""
@@ -107,7 +109,7 @@ class Worker:
         self._changed: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
         self._loop = Loop()
-        self._look = Look(self._log, self._tenant, self.is_free)
+        self._look = Look(self._log, self._tenant, self.is_free, LONGEST_PAUSE * self._poll)
 
     @property
     def agents(self) -> list[str]:
@@ -130,8 +132,15 @@ class Worker:
                 if not troubled:  # once, not twice a second while the engine is away
                     logger.warning("due tasks could not be looked for (%s); trying on", type(error).__name__)
                 troubled = True
-            self._wait(random.uniform(0.8, 1.2) * self._poll)  # noqa: S311  so that workers do not look in step
+            self._wait(self._pause())
         return self._drain()
+
+    def _pause(self) -> float:
+        """How long until the next look: until a task is due that is known of, if that is sooner than usual. Not in step with others."""
+        usual = random.uniform(0.8, LONGEST_PAUSE) * self._poll  # noqa: S311
+        if self._look.next_in is None:
+            return usual
+        return min(usual, self._look.next_in + random.uniform(0.01, 0.05))  # noqa: S311
 
     def _wait(self, seconds: float) -> None:
         """Until something has changed, at most so long."""

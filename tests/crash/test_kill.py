@@ -114,12 +114,13 @@ def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(engine
     print(f"HOLDFAST_SEED={seed}")
     chance = random.Random(f"{seed} {engine}")
     in_flight = settled = 0
-    for first in range(0, CYCLES, CYCLES_PER_STORE):
+    cycles = CYCLES // 5 if engine in SERVERS else CYCLES  # there more is in flight with each
+    for first in range(0, cycles, CYCLES_PER_STORE):
         folder = tmp_path / str(first)
         folder.mkdir()
         url, notes, doubts = url_of(engine, folder), folder / "notes", folder / "doubts"
         verdict = Verdict()
-        for cycle in range(first, min(first + CYCLES_PER_STORE, CYCLES)):
+        for cycle in range(first, min(first + CYCLES_PER_STORE, cycles)):
             doubts.write_text("\n".join(verdict.doubts))
             crash_once(chance, url, notes, "--seed", seed, "--cycle", cycle, "--doubts", doubts)
             before, verdict = verdict, checked(url, notes, folder / "seen")

@@ -93,6 +93,12 @@ def durable_store(durable_url: str) -> Iterator[holdfast.Store]:
         yield store
 
 
+@pytest.fixture
+def local_store(local_url: str) -> Iterator[holdfast.Store]:
+    with holdfast.open(local_url) as store:
+        yield store
+
+
 def check_holders(history: Sequence[Event]) -> list[int]:
     """See that between two claims only the first one's holder wrote. The processes that claimed, in order."""
     claims: list[int] = []
@@ -151,33 +157,33 @@ def test_a_holder_stopped_beyond_its_lease_writes_nothing_more(
     assert durable_store.conversation("t").messages() == []
 
 
-def first_place(durable_url: str) -> str:
+def first_place(local_url: str) -> str:
     """In an append, before the engine's lock is taken."""
-    return "before the append" if durable_url.startswith("file") else "before begin"
+    return "before the append" if local_url.startswith("file") else "before begin"
 
 
-def last_place(durable_url: str) -> str:
+def last_place(local_url: str) -> str:
     """In an append, with the engine's lock, before anything is stored."""
-    return "in the middle of the write" if durable_url.startswith("file") else "before commit"
+    return "in the middle of the write" if local_url.startswith("file") else "before commit"
 
 
 def test_a_holder_stopped_inside_an_append_stores_nothing_of_it(
-    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, local_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
     holder = start("appending", local_url, f"{first_place(local_url)}: step.completed second")
     assert holder.hear() == "paused"
     holder.stop()
-    history = take_over(durable_store)
+    history = take_over(local_store)
     assert steps_of(history) == ["first", "by the second"]
     holder.go_on()
     holder.tell()
     assert holder.rest() == ["second: LeaseLost", *REFUSED, "left"]
-    assert durable_store.task("t").history() == history
+    assert local_store.task("t").history() == history
     assert check_holders(history) == [holder.pid, os.getpid()]
 
 
 def test_a_holder_stopped_with_the_lock_of_the_engine_writes_before_the_next_or_not_at_all(
-    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, local_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
     holder = start("appending_on", local_url, f"{last_place(local_url)}: step.completed second")
     assert holder.hear() == "paused"
@@ -189,41 +195,41 @@ def test_a_holder_stopped_with_the_lock_of_the_engine_writes_before_the_next_or_
     holder.tell()
     said = holder.rest()
     assert successor.rest() == ["done"]
-    history = durable_store.task("t").history()
+    history = local_store.task("t").history()
     assert check_holders(history) == [holder.pid, successor.pid]
     assert said[0] in ("second: done", "second: LeaseLost") and said[1] in ("leave: done", "leave: LeaseLost")
     assert ("second" in steps_of(history)) == (said[0] == "second: done")
 
 
 def test_a_holder_stopped_while_its_lease_is_renewed_is_refused(
-    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, local_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
     holder = start("beating", local_url, f"{first_place(local_url)}: task.renewed")
     assert holder.hear() == "paused"
     holder.stop()
-    history = take_over(durable_store)
+    history = take_over(local_store)
     holder.go_on()
     holder.tell()
     assert holder.rest() == ["idle step: LeaseLost", *REFUSED, "left"]
-    assert durable_store.task("t").history() == history
+    assert local_store.task("t").history() == history
     assert check_holders(history) == [holder.pid, os.getpid()]
     assert "task.renewed" not in [event.type for event in history]
 
 
 def test_a_holder_stopped_with_several_threads_writing_stores_nothing_more(
-    local_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
+    local_url: str, local_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
     holder = start("threads", local_url, f"{first_place(local_url)}: step.completed c 10")
     said = list(iter(holder.hear, "paused"))
     holder.stop()
-    history = take_over(durable_store)
+    history = take_over(local_store)
     holder.go_on()
     holder.tell()
     said += holder.rest()
     assert said[-len(REFUSED) - 1 :] == [*REFUSED, "left"]
     words = said[: -len(REFUSED) - 1]
     assert sorted(word for word in words if word.endswith("LeaseLost")) == [f"{name}: LeaseLost" for name in "abcd"]
-    assert durable_store.task("t").history() == history
+    assert local_store.task("t").history() == history
     assert check_holders(history) == [holder.pid, os.getpid()]
     acknowledged = {word for word in words if not word.endswith("LeaseLost")}
     assert acknowledged <= set(steps_of(history)), "what was acknowledged is stored"

@@ -1,8 +1,9 @@
 """Agents for the workers that are killed: they ask, wait for times, signals and children, and do things in every mode.
 
 The world that they act on is a file (`World`): each effect is one line with its task, its step and its mode, added at once. `main`
-(arguments: URL NOTES) is `holdfast worker` with these agents; `person` (the same arguments) is whoever answers, signals, and settles
-what is in doubt, until all tasks have ended. Both begin when their standard input is closed.
+(arguments: URL NOTES MACHINE) is `holdfast worker` with these agents; `person` (the same arguments) is whoever answers, signals, and
+settles what is in doubt, until all tasks have ended. Both begin when their standard input is closed. MACHINE is the name of the one
+that it runs on, as far as anybody can tell; "" for the one that it does run on.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import AsyncTask, Store, Task
+from holdfast import AsyncTask, Store, Task, _leases
 from holdfast.cli._app import app
 from holdfast.errors import AlreadyAnswered, Held, NotFound, TaskEnded
 
 from .agent30 import World
 
 WORLD = "HOLDFAST_TEST_WORLD"
+LEASE = 5.0
 LONGEST_STEP = 0.15
 LONGEST_TIMER = 0.5
 
@@ -60,7 +62,7 @@ ordinary_async = holdfast.step(act_async)
 once_async, checked_async = holdfast.step(act_async, once=True), holdfast.step(act_async, check=find)
 
 
-@holdfast.agent("order", lease=5)
+@holdfast.agent("order", lease=LEASE)
 def order(task: Task) -> dict[str, Any]:
     number: int = task.input
     found: dict[str, Any] = {"looked": task.step("look", ordinary, "look")}
@@ -77,7 +79,7 @@ def order(task: Task) -> dict[str, Any]:
     return found
 
 
-@holdfast.agent("part", lease=5)
+@holdfast.agent("part", lease=LEASE)
 def part(task: Task) -> dict[str, Any]:
     number: int = task.input
     found: dict[str, Any] = {"looked": task.step("look", ordinary, "look")}
@@ -89,7 +91,7 @@ def part(task: Task) -> dict[str, Any]:
     return found
 
 
-@holdfast.agent("order-async", lease=5)
+@holdfast.agent("order-async", lease=LEASE)
 async def order_async(task: AsyncTask) -> dict[str, Any]:
     number: int = task.input
     found: dict[str, Any] = {"looked": await task.step("look", ordinary_async, "look")}
@@ -167,18 +169,21 @@ def _serve(store: Store, id: str) -> None:
 
 
 def person() -> None:
-    url, notes = sys.argv[1:]
+    url, notes, machine = sys.argv[1:]
+    pause = 0.5 if machine else 0.1
     sys.stdin.read()
     outside = World(Path(notes))
     with holdfast.open(url, durability="process") as store:
         while attend(store, outside):
-            time.sleep(0.1)
+            time.sleep(pause)
 
 
 def main() -> None:
     """`holdfast worker`, with these agents."""
-    url, notes = sys.argv[1:]
+    url, notes, machine = sys.argv[1:]
+    if machine:
+        _leases._host = lambda: machine  # type: ignore[assignment]
     os.environ[WORLD] = notes
-    sys.argv = ["holdfast", "worker", __name__, url, "--poll", "0.1"]
+    sys.argv = ["holdfast", "worker", __name__, url, *([] if machine else ["--poll", "0.1"])]
     sys.stdin.read()  # until it is let go
     app()

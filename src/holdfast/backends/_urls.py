@@ -21,7 +21,8 @@ def parse(url: str, *, example: str, options: Collection[str] | None) -> ServerU
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        parts.port  # noqa: B018  raises if it is no number
+        if "," not in parts.netloc:  # several hosts, as PostgreSQL takes them
+            parts.port  # noqa: B018  raises if it is no number
     except ValueError:
         # Not the message of urllib: it may quote a part of the URL, and with it a password.
         raise InvalidURL(f"this is not a URL of a store; it looks like {example}") from None

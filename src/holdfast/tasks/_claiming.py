@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ TASK_TTL: Final = timedelta(days=7)
 NATIVE: Final = (type(None), bool, int, float, str, list, dict, Messages)
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
+SKEW: Final = 2.0
+"""If the engine's clock is so far from ours, what was told by ours is told again by the engine's."""
 
 logger = logging.getLogger("holdfast")
 
@@ -134,7 +137,7 @@ def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
 def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim | Held]:
     """Take a task, make it if there is none, or say who has it."""
     claimed = ev.Claimed(holder, wanted.lease)
-    made = yield from _admit(key, wanted, ev.CLAIMED, claimed, stamp.at + wanted.lease, stamp)
+    made = yield from _admit(key, wanted, ev.CLAIMED, claimed, lambda now: now + wanted.lease, stamp)
     if isinstance(made, Claim):
         return made
     head = made
@@ -150,7 +153,7 @@ def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operatio
 
 def submit(key: StreamKey, wanted: Wanted, at: float | None, stamp: Stamp) -> Operation[bool]:
     """Make a task for a worker to run, or let one that is there be run again. Whether it is new."""
-    made = yield from _admit(key, wanted, ev.QUEUED, ev.Queued(at), max(stamp.at, at or 0.0), stamp)
+    made = yield from _admit(key, wanted, ev.QUEUED, ev.Queued(at), lambda now: max(now, at or 0.0), stamp)
     if isinstance(made, Claim):
         return True
     state = yield from load(key)
@@ -160,9 +163,12 @@ def submit(key: StreamKey, wanted: Wanted, at: float | None, stamp: Stamp) -> Op
 
 
 def _admit(
-    key: StreamKey, wanted: Wanted, name: str, second: ev.Event, due_at: float, stamp: Stamp
+    key: StreamKey, wanted: Wanted, name: str, second: ev.Event, due: Callable[[float], float], stamp: Stamp
 ) -> Operation[Claim | Head]:
-    """Make a task if there is none, or begin an expired one anew; else the head of the one that is there."""
+    """Make a task if there is none, or begin an expired one anew; else the head of the one that is there.
+
+    `due` says when it is due, by the time that it is now.
+    """
     head = yield from ops.head(key)
     if head is not None and not is_expired(head):
         return head
@@ -177,12 +183,12 @@ def _admit(
         closed = yield from closed_at(key)
         if closed is not None and not wanted.restart:
             raise Expired(str(key), at=closed, swept=True)
-    made = yield from _create(key, wanted, name, second, due_at, stamp)
+    made = yield from _create(key, wanted, name, second, due, stamp)
     if wanted.parent is not None:
         try:
             yield from _check_parent(key, wanted.parent)
         except TaskEnded:  # whoever cancelled the parent has looked for children, and found none
-            after = msgspec.structs.replace(stamp, id=stamp.id + 2)  # the first two are taken
+            after = msgspec.structs.replace(stamp, id=stamp.id + 3)  # the first three are taken
             yield from cancel(key, "its parent has ended", after)
             raise
     if closed is not None:
@@ -202,7 +208,7 @@ def _check_parent(key: StreamKey, parent: ev.Parent) -> Operation[None]:
 
 
 def _create(
-    key: StreamKey, wanted: Wanted, name: str, second: ev.Event, due_at: float, stamp: Stamp
+    key: StreamKey, wanted: Wanted, name: str, second: ev.Event, due: Callable[[float], float], stamp: Stamp
 ) -> Operation[Claim]:
     created = ev.Created(
         salt=new_secret().hex(),
@@ -217,13 +223,24 @@ def _create(
     state.apply(key, 1, stamp.at, ev.CREATED, created)
     state.apply(key, 2, stamp.at, name, second)
     events = [ev.new_event(ev.CREATED, created), ev.new_event(name, second)]
-    fields = Fields(state.status, label_of(state, doubt=False), state.holder, due_at)
+    fields = Fields(state.status, label_of(state, doubt=False), state.holder, due(stamp.at))
     # Chosen here, because the keys of its steps are made from it.
     incarnation = append_id(stamp.id)
     answer = yield from append_events(
         key, events, stamp, expected=0, fields=fields, incarnation=incarnation, exclusive=True
     )
-    return Claim(state, incarnation, answer.now or stamp.at)
+    now = answer.now or stamp.at
+    if abs(now - stamp.at) > SKEW:  # nobody could say before what the time is there
+        after = msgspec.structs.replace(stamp, id=stamp.id + 2)
+        again: tuple[str, ev.Event] = (name, second)
+        if isinstance(second, ev.Claimed):
+            again = ev.RENEWED, ev.Renewed(second.holder)
+        fields = msgspec.structs.replace(fields, due_at=due(now))
+        yield from append_events(
+            key, [ev.new_event(*again)], after, expected=2, fields=fields, incarnation=incarnation, exclusive=True
+        )
+        state.apply(key, 3, stamp.at, *again)
+    return Claim(state, incarnation, now)
 
 
 def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[None]:

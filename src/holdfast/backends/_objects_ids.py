@@ -1,0 +1,96 @@
+"""Ids that callers chose: found wherever they are in a stream, for the life of the stream.
+
+A pointer is put before the commit that it leads to. It says where the append may be; the commit there says whether it is. Before
+commits are deleted from the front of a stream, their pointers are made certain.
+"""
+
+from __future__ import annotations
+
+from ..errors import CorruptRecord, HoldfastError, Unavailable
+from . import _objects_format as form
+from ._objects_format import Commit, Pointer, ids_place
+from ._objects_streams import TRIES, Streams
+from ._seam import StreamKey
+
+
+class Ids:
+    """The pointers of the streams."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def claim(self, stream: StreamKey, life: bytes, append_id: bytes, first: int) -> bool:
+        """Say that the id may soon be at this version. False, and nothing said, if it is in this life of the stream already.
+
+        Everything before `first` is decided, so candidates there that are not the append never will be.
+        """
+        if self._put(life, Pointer(append_id, (first,)), ""):
+            return True
+        for _ in range(TRIES):
+            pointer, tag = self._get(stream, life, append_id)
+            if pointer is not None:
+                if self.find(stream, life, append_id) is not None:
+                    return False
+                if first in pointer.candidates:
+                    return True
+            later = tuple(other for other in pointer.candidates if other > first) if pointer is not None else ()
+            if self._put(life, Pointer(append_id, (first, *later)), tag):
+                return True
+        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+
+    def find(self, stream: StreamKey, life: bytes, append_id: bytes) -> tuple[int, int] | None:
+        """The versions of the append that was stored under this id in this life."""
+        for _ in range(TRIES):
+            # The root first: what it no longer counts, the pointer knew for certain before that.
+            root, _tag = self._streams.root(stream)
+            pointer, _tag = self._get(stream, life, append_id)
+            if root is None or pointer is None or not self._streams.counts(stream, root, life, root.start):
+                return None
+            if pointer.stored is not None:
+                return pointer.stored
+            for first in pointer.candidates:
+                commit = self._streams.commit(stream, life, first, root) if first >= root.start else None
+                if commit is not None and commit.indexed and commit.append_id == append_id:
+                    return commit.first, commit.last
+            again, _tag = self._streams.root(stream)
+            if again is not None and (again.life, again.start) == (root.life, root.start):
+                return None
+        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+
+    def withdraw(self, stream: StreamKey, life: bytes, append_id: bytes) -> None:
+        """Remove a pointer that came too late: of a life that is over, everything else is gone."""
+        try:
+            root, _tag = self._streams.root(stream)
+            if root is None or not self._streams.counts(stream, root, life, root.start):
+                self._streams.space.remove(ids_place(life), [form.id_name(append_id)])
+        except HoldfastError:
+            pass
+
+    def make_certain(self, stream: StreamKey, life: bytes, commit: Commit) -> None:
+        """Keep where this append was, although its commit will be removed."""
+        for _ in range(TRIES):
+            pointer, tag = self._get(stream, life, commit.append_id)
+            if pointer is not None and pointer.stored is not None:
+                return
+            candidates = pointer.candidates if pointer is not None else ()
+            if self._put(life, Pointer(commit.append_id, candidates, (commit.first, commit.last)), tag):
+                return
+        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+
+    def _get(self, stream: StreamKey, life: bytes, append_id: bytes) -> tuple[Pointer | None, str]:
+        partition, name = ids_place(life), form.id_name(append_id)
+        named = self._streams.space.get(partition, name)
+        if named is None:
+            return None, ""
+        pointer = form.unseal(partition, name, named.data, Pointer, stream)
+        if pointer.id != append_id:
+            raise CorruptRecord(str(stream), what="an id leads to another one")
+        return pointer, named.tag
+
+    def _put(self, life: bytes, pointer: Pointer, tag: str) -> bool:
+        """Put it in the place of the one with the tag, or where there is none yet."""
+        partition, name = ids_place(life), form.id_name(pointer.id)
+        data = form.seal(partition, name, pointer)
+        if tag:
+            return self._streams.replace(partition, name, data, tag)
+        return self._streams.create(partition, name, data)

@@ -1,0 +1,80 @@
+"""When the machine of a worker is gone: its tasks are taken over when their leases have ended, and not much later.
+
+How much later is measured by `python -m bench --only failover`; here it counts that a lease is kept while its holder lives,
+that it is waited for, and that nobody waits for another one. What is compared are times that the records tell.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast import Store, Task
+from holdfast._worker import POLL
+from holdfast.tasks._agents import registered
+from workers import wait_until, working
+
+from .elsewhere import LEASE
+from .test_kill import program
+
+TASKS = 3
+DATE_SECONDS = 1.0
+"""So exactly two clients know the clock of an engine that tells it in whole seconds."""
+
+
+@pytest.fixture(autouse=True)
+def letting_go() -> Iterator[None]:
+    """The same agent as elsewhere; here its step ends."""
+    before = dict(registered)
+
+    @holdfast.agent("holding", lease=LEASE)
+    def holding(task: Task) -> str:
+        task.step("hold", str)
+        return "let go"
+
+    yield
+    registered.clear()
+    registered.update(before)
+
+
+@pytest.fixture
+def elsewhere(durable_url: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(program("elsewhere", durable_url, TASKS), stdout=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def types_of(store: Store, id: str) -> list[str]:
+    return [event.type for event in store.task(id).history()]
+
+
+def test_the_tasks_of_a_machine_that_is_gone_are_taken_over_when_their_leases_end(
+    durable_url: str, elsewhere: subprocess.Popen[bytes]
+) -> None:
+    names = [f"t{number}" for number in range(TASKS)]
+    with holdfast.open(durable_url) as store:
+        for name in names:
+            store.submit("holding", name)
+        assert elsewhere.stdout is not None
+        assert [elsewhere.stdout.readline() for _ in names] == [b"began\n"] * TASKS
+        with working(store, poll=POLL) as worker:
+            wait_until(lambda: all("task.renewed" in types_of(store, name) for name in names))
+            elsewhere.kill()
+            elsewhere.wait()
+            ends = {info.id: info.lease_until for info in store.tasks()}
+            for name in names:
+                worker.reports.wait_for(name, "finished")
+        for name in names:
+            first, second = (event for event in store.task(name).history() if event.type == "task.claimed")
+            assert first.data["holder"].startswith("elsewhere/")
+            assert not second.data["holder"].startswith("elsewhere/")
+            end = ends[name]
+            assert end is not None
+            assert -DATE_SECONDS <= (second.at - end).total_seconds() < LEASE
+            assert [step.status for step in store.task(name).view().steps] == ["completed"]
