@@ -31,14 +31,14 @@ class TestRedis(DurableBackendConformance):
 
 
 class TestS3(DurableBackendConformance):
-    model_examples, model_steps = 6, 12
+    model_examples, model_steps, many_streams, writes_beside_readers = 6, 12, 210, 40
 
     def open_backend(self, place: Path) -> Backend:
         return S3Backend(url_on("s3", place))
 
 
 class TestDynamoDB(DurableBackendConformance):
-    model_examples, model_steps = 4, 12
+    model_examples, model_steps, many_streams, writes_beside_readers = 4, 12, 210, 40
 
     def open_backend(self, place: Path) -> Backend:
         return DynamoDBBackend(url_on("dynamodb", place))

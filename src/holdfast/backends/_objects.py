@@ -31,6 +31,8 @@ Answer = Appended | Conflict | HoldfastError
 class ObjectsBackend:
     """Streams on a `Space`."""
 
+    look_seconds = 2.0
+
     def __init__(self, space: Space, *, width: int = WIDTH) -> None:
         self._space = space
         self._lanes = Lanes(width)

@@ -29,6 +29,8 @@ def together(works: Sequence[Callable[[], T]]) -> list[T]:
 
 
 class RacingTests:
+    writes_beside_readers: int
+
     def test_of_many_writers_with_the_same_expectation_exactly_one_wins(self, backend: Backend) -> None:
         life = Life()
         for _ in range(ROUNDS):
@@ -104,7 +106,7 @@ class RacingTests:
             assert head.hash == records[head.version - 1].hash
             return len(records)
 
-        _beside(look, lambda number: life.write(backend, *[b"%d" % number] * 3))
+        _beside(look, lambda number: life.write(backend, *[b"%d" % number] * 3), self.writes_beside_readers)
 
     def test_the_head_never_runs_ahead_of_what_can_be_read(self, backend: Backend) -> None:
         life = Life()
@@ -118,7 +120,10 @@ class RacingTests:
             assert head.version >= seen
             return head.version
 
-        _beside(look, lambda number: life.write(backend, b"x", b"y", fields=Fields(owner=f"{number}")))
+        def write(number: int) -> None:
+            life.write(backend, b"x", b"y", fields=Fields(owner=f"{number}"))
+
+        _beside(look, write, self.writes_beside_readers)
 
     def test_no_acknowledged_stream_is_missing_from_a_later_listing(self, backend: Backend) -> None:
         acknowledged: list[str] = []
@@ -136,14 +141,14 @@ class RacingTests:
                 assert wanted <= set(ids(listed)), "an acknowledged stream was not listed"
             return len(wanted)
 
-        _beside(look, write, at_most=300)
+        _beside(look, write, min(self.writes_beside_readers, 300))
 
 
 def _append_into(answers: list[Appended | Conflict], backend: Backend, append: Append) -> None:
     answers += backend.append([append])
 
 
-def _beside(look: Callable[[int], int], write: Callable[[int], object], *, at_most: int = 1500) -> None:
+def _beside(look: Callable[[int], int], write: Callable[[int], object], at_most: int) -> None:
     """Two readers look again and again while one writer writes, until both have looked often enough.
 
     `look` gets what it returned the last time, so that it can tell if something vanished.

@@ -37,6 +37,9 @@ class BackendConformance(
 
     model_examples = 60
     model_steps = 30
+    many_streams = 1200
+    writes_beside_readers = 1500
+    """How much is done by the tests that do a lot. For an engine whose every answer takes milliseconds, say less."""
     _durable = False
 
     def open_backend(self, place: Path) -> Backend:
