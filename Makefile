@@ -42,8 +42,9 @@ demo: $(RUNTIME)
 
 test: test-main $(CLASSIC:%=test-%)
 
+# More processes than processors: many tests wait, for a server, a lease or a process that is to die.
 test-main: $(DEV)
-	$(PY) -m pytest -n 2
+	$(PY) -m pytest -n 4
 
 $(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
 	@if [ -e $< ]; then \
@@ -65,6 +66,7 @@ soak: $(DEV)
 	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_TASK_KILLS=$(TASK_KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
 	HOLDFAST_SERVER_KILLS=$(SERVER_KILLS) HOLDFAST_SERVER_CUTS=$(SERVER_CUTS) \
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py
+	HOLDFAST_SIMULATED=all $(PY) -m pytest -n 2 -k "dynamodb or s3" --ignore tests/crash
 
 clean:
 	rm -rf $(VENV) .venvs build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -186,3 +186,12 @@ def test_a_clock_that_is_set_is_followed(clock: testing.FakeClock) -> None:
         backend.ahead = 600.0
         clock.advance(61)  # it asks once a minute
         assert found(worker) == ["t"]
+
+
+def test_the_turn_on_a_new_conversation_ends_by_the_engines_clock(ahead: float) -> None:
+    backend = Skewed(ahead)
+    with holdfast.open(backend) as store, store.conversation("c").turn(lease=60) as chat:
+        head = backend.head(StreamKey("default", "conversation", "c"))
+        assert head is not None and head.fields.due_at is not None
+        assert 30 < head.fields.due_at - head.now < 65
+        chat.append({"role": "user", "content": "hello"})

@@ -23,6 +23,8 @@ from ._writing import new_event, put
 
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
+SKEW: Final = 2.0
+"""If the engine's clock is so far from ours, what was told by ours is told again by the engine's."""
 
 
 class _Entered:
@@ -69,12 +71,15 @@ def begin(key: StreamKey, turn: Turn, stamp: Stamp, gone: str | None) -> Operati
     known = yield from learn(key)
     if known and known.fields.owner not in (None, gone) and (known.fields.due_at or 0) > known.now:
         return Held(str(key), owner=known.fields.owner or "", until=known.fields.due_at or 0)
-    yield from _mark(key, known, _fold.TURN_BEGAN, turn, stamp)
+    after = yield from _mark(key, known, _fold.TURN_BEGAN, turn, stamp)
+    if known is None and after is not None and abs(after.now - stamp.at) > SKEW:
+        # Nobody could say before what the time is there, and leases end by the engine's clock.
+        yield from _mark(key, after, _fold.TURN_RENEWED, turn, msgspec.structs.replace(stamp, id=stamp.id + 1))
     return None
 
 
-def _mark(key: StreamKey, known: Known | None, event: str, turn: Turn, stamp: Stamp) -> Operation[None]:
-    """Write a turn's beginning, renewal or end, with the lease it leaves in the head."""
+def _mark(key: StreamKey, known: Known | None, event: str, turn: Turn, stamp: Stamp) -> Operation[Known | None]:
+    """Write a turn's beginning, renewal or end, with the lease it leaves in the head. What is known after it."""
     ending = event == _fold.TURN_ENDED
     now = known.now if known else stamp.at
     fields = msgspec.structs.replace(
@@ -84,7 +89,8 @@ def _mark(key: StreamKey, known: Known | None, event: str, turn: Turn, stamp: St
     )
     fold = known.fold if known else Fold()
     marked = new_event(event, turn, fold)
-    yield from put(key, known, [marked], stamp, expected=known.record if known else 0, fields=fields)
+    _, after = yield from put(key, known, [marked], stamp, expected=known.record if known else 0, fields=fields)
+    return after
 
 
 def renew(key: StreamKey, turn: Turn, stamp: Stamp) -> Operation[bool]:
