@@ -51,7 +51,7 @@ def store(url: str) -> Iterator[holdfast.Store]:
 # -- simulated servers -----------------------------------------------------------------------------------------------------
 
 SIMULATED = ("dynamodb", "s3")
-SHARE = 1 if os.environ.get("HOLDFAST_SIMULATED") == "all" else 12
+SHARE = 1 if os.environ.get("HOLDFAST_SIMULATED") == "all" else 30
 
 
 def pytest_report_header() -> str | None:

@@ -258,7 +258,7 @@ def test_every_append_ends_truthfully_whatever_the_engine_does(chunk: int) -> No
 @pytest.mark.parametrize("engine", ["sqlite", "files", *SERVERS])
 def test_every_append_ends_truthfully_on_every_engine(engine: str, tmp_path: Path) -> None:
     kinds: Counter[str] = Counter()
-    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // (400 if engine in ("dynamodb", "s3") else 100)):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // (1000 if engine in ("dynamodb", "s3") else 200)):
         place = tmp_path / f"{seed}"
         place.mkdir()
         run, found = violations_of(seed, engine=lambda place=place: _backend(url_of(engine, place), "disk"))  # type: ignore[misc]

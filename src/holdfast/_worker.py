@@ -19,9 +19,9 @@ import msgspec
 
 from . import _clock
 from ._arguments import seconds
-from ._looking import FULL_LOOK, Look
+from ._looking import CLOSE, FULL_LOOK, Look
 from ._loops import Loop
-from .backends import Head, StreamKey
+from .backends import Costly, Head, StreamKey
 from .errors import Closed, Held, HoldfastError, LeaseLost, Retryable, Suspended, TaskEnded
 from .tasks import AsyncTask, Task
 from .tasks._agents import Agent, registered
@@ -157,8 +157,13 @@ class Worker:
         self._changed.put(None)
 
     def run_due(self, limit: int | None) -> list[Ran]:
-        """Run what is due now, one after the other, in this thread."""
+        """Run what is due now, one after the other, in this thread.
+
+        Where the engine tells the time to the second only, what another process has just made due may seem to be due in a
+        moment: it is waited for, once.
+        """
         ran: list[Ran] = []
+        waited = False
         try:
             while limit is None or len(ran) < limit:
                 done, told = None, len(self._look.told)
@@ -168,7 +173,10 @@ class Worker:
                         ran.append(done)
                         break
                 if done is None and len(self._look.told) == told:  # a parent that was told is due by now
-                    break
+                    if self._look.next_in is None or waited or not isinstance(self._log.backend, Costly):
+                        break
+                    waited = True
+                    _clock.sleep(min(self._look.next_in, CLOSE))
         finally:
             self._loop.stop()
         return ran

@@ -54,30 +54,33 @@ def _text(life: Life) -> bytes:
 
 
 class NameTests:
+    odd_names = ODD
+    """All of them, unless an engine is very slow."""
+
     def test_odd_ids_are_streams_of_their_own_to_read_and_head(self, backend: Backend) -> None:
-        assert len(set(ODD)) == len(ODD)
-        lives = [Life(name) for name in ODD]
+        assert len(set(self.odd_names)) == len(self.odd_names)
+        lives = [Life(name) for name in self.odd_names]
         _fill(backend, lives)
         for place, life in enumerate(lives):
             assert bodies(read_all(backend, life.stream)) == [_text(life), b"second"], life.stream
             assert timeless(backend.head(life.stream)) == at(life, _fields(place)), life.stream
 
     def test_odd_ids_are_listed_as_they_are_and_in_order(self, backend: Backend) -> None:
-        _fill(backend, [Life(name) for name in ODD])
-        in_order = sorted(ODD, key=str.encode)
+        _fill(backend, [Life(name) for name in self.odd_names])
+        in_order = sorted(self.odd_names, key=str.encode)
         assert ids(all_heads(backend)) == in_order
         assert ids(all_heads(backend, status="odd", limit=7)) == in_order
-        assert ids(all_due(backend)) == ODD
-        for name in ODD:
+        assert ids(all_due(backend)) == self.odd_names
+        for name in self.odd_names:
             behind = in_order[in_order.index(name) + 1 :]
             assert ids(backend.heads(tenant=TENANT, kind=KIND, after=name, limit=3)) == behind[:3], name
 
     def test_odd_ids_break_ties_of_due_in_order(self, backend: Backend) -> None:
-        backend.append([Life(name).next(fields=Fields(due_at=1.0)) for name in ODD])
-        assert ids(all_due(backend, limit=9)) == sorted(ODD, key=str.encode)
+        backend.append([Life(name).next(fields=Fields(due_at=1.0)) for name in self.odd_names])
+        assert ids(all_due(backend, limit=9)) == sorted(self.odd_names, key=str.encode)
 
     def test_deleting_one_odd_id_leaves_all_others(self, backend: Backend) -> None:
-        lives = [Life(name) for name in ODD]
+        lives = [Life(name) for name in self.odd_names]
         _fill(backend, lives)
         gone, left = lives[::2], lives[1::2]
         for life in gone:
@@ -89,14 +92,14 @@ class NameTests:
         assert ids(all_due(backend)) == [life.stream.id for life in left]
 
     def test_an_odd_id_conflicts_only_with_itself(self, backend: Backend) -> None:
-        lives = [Life(name) for name in ODD]
+        lives = [Life(name) for name in self.odd_names]
         _fill(backend, lives[::2])
-        answers = backend.append([Life(name).next(b"x") for name in ODD])
+        answers = backend.append([Life(name).next(b"x") for name in self.odd_names])
         refused = [not hasattr(answer, "first") for answer in answers]
-        assert refused == [place % 2 == 0 for place in range(len(ODD))]
+        assert refused == [place % 2 == 0 for place in range(len(self.odd_names))]
 
     def test_odd_tenants_are_kept_apart(self, backend: Backend) -> None:
-        tenants = [name for name in ODD if len(name.encode()) <= 100]
+        tenants = [name for name in self.odd_names if len(name.encode()) <= 100]
         lives = [Life(key("s", tenant=tenant)) for tenant in tenants]
         _fill(backend, lives)
         for place, life in enumerate(lives):
