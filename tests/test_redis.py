@@ -202,7 +202,7 @@ def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appe
 
 
 def test_an_append_whose_answer_does_not_come_is_in_doubt_and_stored_once(server: Server) -> None:
-    backend = RedisBackend(server.url("?timeout_ms=200&connect_timeout_ms=200&wait_ms=1"))
+    backend = RedisBackend(server.url("?timeout_ms=1000&connect_timeout_ms=3000&wait_ms=1"))
     life = Life()
     life.write(backend, b"a")
     append = life.follow(life.next(b"b"))
