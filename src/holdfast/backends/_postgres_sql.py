@@ -1,4 +1,4 @@
-"""The SQL of the PostgreSQL backend: the schema as numbered migrations, and statements as named text.
+"""The SQL of the PostgreSQL backend: the tables, with the number of their version, and statements as named text.
 
 The head of a stream is one row. An append is one statement that moves the head, if it still is where it was expected, and
 inserts the records behind it: alone it is its own transaction, so it costs one round trip and one disk sync. No
@@ -60,11 +60,8 @@ CREATE UNLOGGED TABLE {schema}.followers (
     PRIMARY KEY (tenant, kind, id)
 );
 CREATE TABLE {schema}.holdfast (version integer NOT NULL);
-INSERT INTO {schema}.holdfast VALUES (1);
+INSERT INTO {schema}.holdfast VALUES ({version});
 """
-
-MIGRATIONS: Final = (_TABLES,)
-"""What leads from one version of the schema to the next; the first one from nothing."""
 
 SETUP_LOCK: Final = 0x686F6C6466617374
 """The advisory lock under which tables are made: "holdfast" as a number."""
@@ -91,6 +88,7 @@ def tables(schema: str, partitions: int = 0) -> str:
                 )
     return _TABLES.format(
         schema=schema,
+        version=VERSION,
         streams_partitioned=streams_partitioned or filled,
         partitioned=partitioned,
         partitions=pieces,

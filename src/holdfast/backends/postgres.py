@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
@@ -60,7 +59,6 @@ class PostgresBackend:
     def _reset(self) -> None:
         self._pool = Pool(self._parameters, size=self._size, prepare=self._prepare, patience=self._patience)
         self._listener = Listener(self._pool, self._sql, self._schema)
-        self._lock = threading.Lock()
 
     # -- writing ---------------------------------------------------------------------------------
 
