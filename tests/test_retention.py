@@ -751,8 +751,16 @@ class Countdown:
             self.do()
 
 
-def cut_off() -> None:
-    raise CutOff
+class DeadFrom:
+    """Lets nothing through from the n-th pass on: an append whose caller was cut off is sent again by a thread of the store."""
+
+    def __init__(self, passes: int) -> None:
+        self.left = passes
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise CutOff
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -765,7 +773,7 @@ def test_a_sweep_that_was_cut_off_anywhere_is_finished_by_the_next(when: str) ->
             prepare(store)
         store = holdfast.open(cast(Backend, backend.inner))
         prepared = holdfast.open(cast(Backend, backend.inner))
-        setattr(backend, when, Countdown(passes, cut_off))
+        setattr(backend, when, DeadFrom(passes))
         died = False
         try:
             holdfast.open(cast(Backend, backend)).sweep(grace=0)
