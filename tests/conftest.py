@@ -48,9 +48,17 @@ def store(url: str) -> Iterator[holdfast.Store]:
         yield store
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that do not wait for an engine that cannot be reached."""
+    monkeypatch.setattr("holdfast.tasks._session.PATIENCE", 0.0)
+
+
 # -- simulated servers -----------------------------------------------------------------------------------------------------
 
 SIMULATED = ("dynamodb", "s3")
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""All tests that were found, before some are left out."""
 SHARE = 1 if os.environ.get("HOLDFAST_SIMULATED") == "all" else 30
 
 
@@ -65,6 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
     What sits above the seam does not know the engine, and the contract of the seam is tested in full on all of them.
     """
+    config.stash[COLLECTED] = list(items)
     groups: dict[tuple[str, str, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
@@ -78,5 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
 
 def _chosen(group: list[pytest.Function]) -> list[pytest.Function]:
-    """In an order that is the same in every run and on every machine, and another one for each engine."""
-    return sorted(group, key=lambda item: (crc32(item.nodeid.encode()), item.nodeid))
+    """In an order that is the same in every run and on every machine, and another one for each engine; long ones last."""
+    return sorted(
+        group, key=lambda item: (any(item.iter_markers("many_writes")), crc32(item.nodeid.encode()), item.nodeid)
+    )

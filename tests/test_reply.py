@@ -492,6 +492,7 @@ def test_who_comes_second_takes_the_message_of_who_came_first(url: str) -> None:
             assert task.reply("c", named) == given
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("times", [1, 1000], ids=["once", "on and on"])
 @pytest.mark.parametrize("fault", ["lost_answer", "lost_request", "late", "driver_error_stored", "unavailable"])
 def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it(fault: Any, times: int) -> None:

@@ -1008,6 +1008,7 @@ def test_a_stop_iteration_is_a_failure_like_any_other(ways: Ways) -> None:
     assert ways.resume(work) == 1
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_start_that_could_not_be_written_is_written_later(asynchronous: bool) -> None:
     backend = FaultyBackend(MemoryBackend(), seed=1)
@@ -1027,6 +1028,7 @@ def test_a_start_that_could_not_be_written_is_written_later(asynchronous: bool) 
         assert [step.status for step in view(ways).steps if step.path == "outer"] == ["interrupted"]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_storage_that_fails_is_not_the_steps_failure(asynchronous: bool) -> None:
     backend = FaultyBackend(MemoryBackend(), seed=1)
@@ -1331,6 +1333,7 @@ def test_a_rerun_of_a_once_step_that_is_cut_off_is_in_doubt(ways: Ways) -> None:
     assert view(ways).in_doubt == ["pay[k]"]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("mode", ["once", "check"])
 def test_a_step_whose_outcome_could_not_be_stored_is_in_doubt_in_the_same_run_too(
@@ -1704,6 +1707,7 @@ def test_an_idempotency_key_is_the_same_across_retries_and_resumes(ways: Ways, n
     assert int(keys[0], 16)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_steps_that_come_in_another_order_on_resume_have_the_same_idempotency_keys(asynchronous: bool) -> None:
     backend = FaultyBackend(MemoryBackend(), seed=1)

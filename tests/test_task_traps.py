@@ -816,6 +816,7 @@ def test_an_item_in_doubt_is_still_in_doubt_in_the_new_plan(store: Store) -> Non
     assert paid == ["B"]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("what", ["replan", "decide", "append"])
 def test_what_failed_and_was_repeated_is_there_once_after_a_resume(what: str) -> None:
     backend, calls = FaultyBackend(MemoryBackend(), seed=1), []
@@ -936,6 +937,7 @@ def test_progress_of_a_step_with_new_arguments_begins_it_anew(store: Store, befo
         assert work(2) == 2
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_step_whose_end_could_not_be_stored_has_begun_all_the_same() -> None:
     backend = FaultyBackend(MemoryBackend(), seed=1)
 

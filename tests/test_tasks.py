@@ -519,6 +519,7 @@ def test_a_group_of_failures_is_a_failure_and_a_group_of_doubts_is_none(ways: Wa
         assert view(ways).status == status
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", [None, ValueError("the user's"), KeyboardInterrupt()])
 def test_a_storage_that_fails_when_the_block_is_left(

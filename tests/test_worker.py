@@ -194,6 +194,25 @@ def test_failures_count_only_while_a_task_gets_no_further(store: Store, clock: t
     assert statuses == ["failed"] * 5 + ["finished"]
 
 
+def test_a_step_in_doubt_is_left_to_people_however_it_got_there(store: Store, clock: testing.FakeClock) -> None:
+    @holdfast.step(once=True)
+    def pay() -> None:
+        sys.exit(3)
+
+    @holdfast.agent("leaving", attempts=5)
+    def leaving(task: Task) -> None:
+        pay()
+
+    store.submit("leaving", "t")
+    with pytest.raises(SystemExit):
+        store.recover()
+    clock.advance(100)
+    assert [ran.error for ran in store.recover(limit=3)] == ["StepInDoubt"]
+    clock.advance(100)
+    assert store.recover() == []
+    assert seen(store).in_doubt == ["pay"]
+
+
 def test_an_agent_that_ends_the_program_ends_its_run(store: Store) -> None:
     @holdfast.agent("leaving")
     def leaving(task: Task) -> None:

@@ -18,9 +18,10 @@ from ._events import Blob, Stamp
 from ._ids import append_id
 from ._operations import Append, Operation, append, delete, head, heads, read_records
 from .backends import StreamKey
-from .errors import Conflict, CorruptRecord, OutcomeUnknown, Unavailable
+from .errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, Unavailable
 
 CHUNK_BYTES: Final = 1024 * 1024
+FILE: Final = "file"
 _RAW: Final = b"\0"
 """First byte of a chunk's record, so that it can never be taken for an envelope."""
 
@@ -84,9 +85,11 @@ def get_blob(owner: StreamKey, blob: Blob) -> Operation[bytes]:
     return value
 
 
-def _damage(owner: StreamKey, blob: Blob, what: str) -> Operation[CorruptRecord | Unavailable]:
+def _damage(owner: StreamKey, blob: Blob, what: str) -> Operation[CorruptRecord | NotFound | Unavailable]:
     """Why a blob is not what it should be."""
     if (yield from _is_gone(owner, blob.life)):
+        if what == FILE:
+            return NotFound(f"{owner} was deleted, and its files with it")
         return Unavailable(f"{owner} was deleted while it was read; read it again")
     return CorruptRecord(str(owner), what=f"its {what} {blob.digest[:12]}… is missing or altered")
 
@@ -181,13 +184,13 @@ class FileReading:
             chunks = [record.body[1:] for record in records]
             sizes = [min(CHUNK_BYTES, blob.size - at * CHUNK_BYTES) for at in range(place, place + len(chunks))]
             if not chunks or list(map(len, chunks)) != sizes:
-                raise (yield from _damage(self._owner, blob, "file"))
+                raise (yield from _damage(self._owner, blob, FILE))
         if place <= self._hashed:
             for chunk in chunks[self._hashed - place :]:
                 self._digest.update(chunk)
                 self._hashed += 1
         if self._hashed == count and self._digest.hexdigest() != blob.digest:
-            raise (yield from _damage(self._owner, blob, "file"))
+            raise (yield from _damage(self._owner, blob, FILE))
         return chunks
 
 

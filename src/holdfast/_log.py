@@ -123,6 +123,8 @@ class Log:
             _refuse_writes(request)
         if isinstance(request, ops.Append):
             return await self._append_async(request)
+        if isinstance(request, ops.Pause):
+            return await _clock.sleep_async(request.seconds)
         return await self.in_thread(self.handle, request)
 
     def in_line(self) -> threading.Lock:
@@ -148,6 +150,9 @@ class Log:
             if self._readers is None:
                 self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="holdfast-read")
         return await asyncio.get_running_loop().run_in_executor(self._readers, function, *args)
+
+    def _wait(self, request: ops.Pause) -> None:
+        self._pause(request.seconds)
 
     def _head(self, request: ops.GetHead) -> Head | None:
         return self.backend.head(request.stream)
@@ -373,4 +378,5 @@ _HANDLERS: dict[type, Callable[[Log, Any], Any]] = {
     ops.ListHeads: Log._heads,
     ops.ListDue: Log._due,
     ops.Delete: Log._delete,
+    ops.Pause: Log._wait,
 }

@@ -94,7 +94,13 @@ class Delete(msgspec.Struct, frozen=True):
     expected: Head
 
 
-Request = Read | ReadRecords | GetHead | Find | ListHeads | ListDue | Append | Delete
+class Pause(msgspec.Struct, frozen=True):
+    """Time to pass, before something is tried again."""
+
+    seconds: float
+
+
+Request = Read | ReadRecords | GetHead | Find | ListHeads | ListDue | Append | Delete | Pause
 Operation = Generator[Request, Any, T]
 
 
@@ -136,6 +142,10 @@ def append(request: Append) -> Operation[Appended]:
 
 def delete(stream: StreamKey, *, expected: Head) -> Operation[bool]:
     return cast("bool", (yield Delete(stream, expected)))
+
+
+def pause(seconds: float) -> Operation[None]:
+    yield Pause(seconds)
 
 
 class Handler(Protocol):

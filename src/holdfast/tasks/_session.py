@@ -24,7 +24,7 @@ from .._log import Log
 from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import Appended, Fields, StreamKey
-from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, Suspended, TaskEnded
+from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, Suspended, TaskEnded, Unavailable
 from . import _events as ev
 from ._fold import State
 from ._frames import Branch, current_frame
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 LAZY_SECONDS: Final = 1.0
 """The start of an ordinary step is written with the next append, or after this time."""
+
+PATIENCE: Final = 30.0
+"""How long a task waits for an engine that cannot be reached, before its caller hears of it (seconds)."""
+FIRST_PAUSE: Final = 0.05
 
 TRIES: Final = 1000
 
@@ -111,6 +115,7 @@ class Session:
         self._forks = process.forks
         self._early: set[int] = set()  # versions after `seen` that are folded already
         self._later: Waiting = {}
+        self._in_vain = False  # the engine was waited for, and did not come back
         self._offset = now - _clock.monotonic()
         self.renewed_at = _clock.monotonic()
 
@@ -388,8 +393,30 @@ class Session:
     ) -> Operation[Appended]:
         """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart.
 
-        `unless` is called when everything that others have appended is known, and may raise.
+        `unless` is called when everything that others have appended is known, and may raise. What a task has to tell was paid
+        for: an engine that cannot be reached is waited for. If the lease ends meanwhile and somebody takes over, that is noticed.
         """
+        paused, pause = 0.0, FIRST_PAUSE
+        while True:
+            try:
+                return (yield from self._put(changes, stamp, fields, large, unless))
+            except Unavailable:
+                if self._in_vain or paused >= PATIENCE:
+                    self._in_vain = True  # what comes next, that the run has failed for example, is tried once
+                    raise
+            if not paused:
+                logger.warning("the engine cannot be reached; %s goes on when it can", self.key)
+            yield from ops.pause(pause)
+            paused, pause = paused + pause, min(pause * 2, 1.0)
+
+    def _put(
+        self,
+        changes: Sequence[Change],
+        stamp: Stamp,
+        fields: Callable[[], Fields] | None = None,
+        large: bytes | None = None,
+        unless: Callable[[], None] | None = None,
+    ) -> Operation[Appended]:
         if large is not None:
             blob = yield from put_blob(self.key, self.life, large, stamp)
             name, last = changes[-1]
@@ -435,6 +462,7 @@ class Session:
                 if not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown):
                     self.unsure = True
             raise
+        self._in_vain = False
         with self.lock:
             if renewal is not None:
                 self.renewed_at = began
@@ -546,7 +574,7 @@ class Session:
         if now - self.renewed_at >= self._third and not lazy and not changes:
             changes.append((ev.RENEWED, ev.Renewed(self.holder)))
         if lazy or changes:
-            ops.run(self.log, self.put(changes, new_stamp()))
+            ops.run(self.log, self._put(changes, new_stamp()))  # once: the next beat is soon
             for run, change in saved:
                 run.was_saved(change)
 

@@ -28,10 +28,13 @@ from ..errors import (
     NeedsHuman,
     NoTask,
     NotFound,
+    OutcomeUnknown,
     SchemaMismatch,
     StepInDoubt,
+    StorageFull,
     Suspended,
     TaskEnded,
+    Unavailable,
 )
 from . import _asking, _lifecycle, _loading, _signals
 from . import _events as ev
@@ -56,7 +59,10 @@ REPORTED: Final = 100
 FIRST_PLAN: Final = "plan"
 CRASHES: Final = 5
 OTHERS_SECONDS: Final = 10.0
-"""A run that ended because another task waits is tried again after this time."""
+"""A run that ended because another task waits, or because the engine was away, is tried again after this time."""
+
+_AWAY: Final = Unavailable | OutcomeUnknown | StorageFull
+"""What says something about the engine, and nothing about the agent."""
 
 logger = logging.getLogger("holdfast")
 
@@ -185,7 +191,7 @@ class Shape:
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
         before = session.before
-        if session.untouched and before.owner is None:  # somebody had a look at it
+        if session.untouched and before.owner is None and not isinstance(error, StepInDoubt):  # somebody had a look at it
             if before.status == "suspended":
                 session.wait_as_before()
                 return ev.SUSPENDED, session.waited, session.fields_of_waiting
@@ -196,7 +202,7 @@ class Shape:
         due = before.due_at
         if before.owner is not None:  # whoever held it was killed, and would have gone on
             due = None if session.state.agent is None else session.now()
-        if isinstance(error, Suspended):  # another task waits, inside this one: to be looked at again
+        if isinstance(error, Suspended | _AWAY):  # another task waits, inside this one; or the engine was away: look again
             due = session.now() + OTHERS_SECONDS if self._attempts else due
         elif isinstance(error, StepInDoubt):
             due = None
@@ -650,4 +656,4 @@ def _is_failure(error: BaseException, kind: type[BaseException] = Exception) -> 
     parts: Sequence[BaseException] | None = getattr(error, "exceptions", None)
     if isinstance(parts, tuple) and parts:
         return any(_is_failure(part, kind) for part in parts)
-    return isinstance(error, kind) and not isinstance(error, LeaseLost | StepInDoubt | Suspended)
+    return isinstance(error, kind) and not isinstance(error, LeaseLost | StepInDoubt | Suspended | _AWAY)
