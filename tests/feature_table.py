@@ -75,10 +75,14 @@ class Pair(NamedTuple):
     way: str
 
 
+def files_of_features() -> list[Path]:
+    return [path for path in sorted(TESTS.rglob("test_*.py")) if path.parent.name != "frameworks"]
+
+
 def collected() -> tuple[Counter[Pair], list[str]]:
     """How many tests each pair has, and files that have tests on engines and are about nothing that is known."""
     report = TESTS / f".features-{os.getpid()}.json"
-    files = [str(path) for path in sorted(TESTS.rglob("test_*.py")) if path.parent.name != "frameworks"]
+    files = [str(path) for path in files_of_features()]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-p", "feature_table"]
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, REPORT: str(report), "PYTHONPATH": path}
@@ -96,17 +100,23 @@ def pytest_collection_finish(session: Any) -> None:
     """Called by pytest, in the process that only collects."""
     if REPORT not in os.environ:
         return
+    pairs, unknown = counted(session.items)
+    report = {"pairs": [[*pair, count] for pair, count in pairs.items()], "unknown": unknown}
+    Path(os.environ[REPORT]).write_text(json.dumps(report))
+
+
+def counted(items: Iterable[Any]) -> tuple[Counter[Pair], list[str]]:
+    """What `collected` gives, of tests that are collected already."""
     pairs: Counter[Pair] = Counter()
     unknown: set[str] = set()
-    for item in session.items:
+    for item in items:
         file = item.path.name
         for engine in engines_of(item):
             if file in FEATURES:
                 pairs[Pair(FEATURES[file], engine, way_of(item))] += 1
             elif hasattr(item, "callspec") and engine in map(item.callspec.params.get, FIXTURES):
                 unknown.add(file)
-    report = {"pairs": [[*pair, count] for pair, count in pairs.items()], "unknown": sorted(unknown)}
-    Path(os.environ[REPORT]).write_text(json.dumps(report))
+    return pairs, sorted(unknown)
 
 
 def engines_of(item: Any) -> set[str]:

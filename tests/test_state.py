@@ -512,6 +512,7 @@ def test_lost_answers_and_late_writes_leave_every_acknowledged_version_right() -
 # -- what is stored --------------------------------------------------------------------------------
 
 
+@pytest.mark.many_writes
 @pytest.mark.parametrize(("count", "size"), [(2_000, 300), (600, 1_500), (200, 20_000)])
 def test_a_document_that_grows_by_one_message_is_stored_in_less_than_three_times_its_size(
     url: str, count: int, size: int
@@ -632,6 +633,7 @@ def test_large_values_and_large_changes_are_kept_beside_and_come_back(store: hol
     assert store.health().streams == {"state": 1, "blob": 3}
 
 
+@pytest.mark.many_writes
 def test_more_deltas_than_a_page_holds_are_read_to_the_end(store: holdfast.Store) -> None:
     doc, value = store.state("doc"), {"parts": list[str]()}
     for number in range(180):

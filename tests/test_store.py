@@ -131,6 +131,7 @@ def test_numbers_that_make_no_sense_are_refused(store: holdfast.Store) -> None:
             call()
 
 
+@pytest.mark.many_writes
 def test_streams_are_listed_in_order_and_to_the_end(store: holdfast.Store) -> None:
     names = [f"s{number:04}" for number in range(600)]
 
