@@ -104,6 +104,8 @@ if _typing.TYPE_CHECKING:
     from ._backups import backup
     from ._copying import Copied, CopyProgress, copy
     from ._worker import Ran, Worker
+    from .memory._memory import AsyncMemory, Memory
+    from .memory._model import Hit, MemoryStats, Remembered
     from .tasks._briefing import ResumeContext
     from .tasks._checkpoint import AgentCheckpoint
     from .tasks._preview import Preview
@@ -123,6 +125,7 @@ __all__ = [
     "Ask",
     "AsyncArtifact",
     "AsyncConversation",
+    "AsyncMemory",
     "AsyncState",
     "AsyncStore",
     "AsyncStream",
@@ -151,6 +154,7 @@ __all__ = [
     "HeadRegressed",
     "Health",
     "Held",
+    "Hit",
     "HoldfastError",
     "IdReused",
     "Imported",
@@ -158,6 +162,8 @@ __all__ = [
     "InvalidURL",
     "Lease",
     "LeaseLost",
+    "Memory",
+    "MemoryStats",
     "MissingExtra",
     "NeedsHuman",
     "NoTask",
@@ -173,6 +179,7 @@ __all__ = [
     "Progress",
     "Ran",
     "ReadOnly",
+    "Remembered",
     "Replay",
     "ReplayMismatch",
     "ResumeContext",
@@ -225,11 +232,16 @@ __all__ = [
 
 _LATER = {
     "AgentCheckpoint": "tasks._checkpoint",
+    "AsyncMemory": "memory._memory",
     "Copied": "_copying",
     "CopyProgress": "_copying",
     "Divergence": "tasks._replay",
+    "Hit": "memory._model",
+    "Memory": "memory._memory",
+    "MemoryStats": "memory._model",
     "Preview": "tasks._preview",
     "Ran": "_worker",
+    "Remembered": "memory._model",
     "Replay": "tasks._replay",
     "ResumeContext": "tasks._briefing",
     "Worker": "_worker",

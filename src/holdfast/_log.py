@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from . import _chain, _clock, _context, _telemetry
@@ -74,6 +74,7 @@ class Log:
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
         self.heartbeat = Heartbeat()
+        self._attached: dict[str, Any] = {}
         self._line = threading.Lock()
         self._lines: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -86,7 +87,16 @@ class Log:
         readers, self._readers = self._readers, None
         if readers is not None:
             readers.shutdown()
+        for attached in self._attached.values():
+            attached.close()
         self.backend.close()
+
+    def attached(self, name: str, make: Callable[[], T]) -> T:
+        """What belongs to this log and is closed with it; made when it is first asked for."""
+        with self._lock:
+            if name not in self._attached:
+                self._attached[name] = make()
+            return cast("T", self._attached[name])
 
     async def close_async(self) -> None:
         import asyncio

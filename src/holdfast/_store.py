@@ -36,6 +36,9 @@ from .tasks._performing import perform, perform_async
 
 if TYPE_CHECKING:
     from ._worker import Ran
+    from .memory import Weights
+    from .memory._embedding import Embed
+    from .memory._memory import AsyncMemory, Memory
     from .tasks._checkpoint import AgentCheckpoint
     from .tasks._replay import Replay
 
@@ -243,6 +246,23 @@ class Store:
         """Your state documents, ordered by id, page by page."""
         after = ""
         while page := ops.run(self._log, list_streams(self._tenant, "state", after)):
+            yield from page
+            after = page[-1].id
+
+    def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> Memory:
+        """The long-term memory of an agent, a user or a team. No I/O until it is used. `weights`: what counts in recalling.
+
+        `embed` makes it find by meaning too: a function from a list of texts to as many vectors (`holdfast.memory.embedders`). Give it
+        a `name` that changes with the model. It is called when something is recalled, never to remember.
+        """
+        from .memory._memory import Memory
+
+        return Memory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
+
+    def memories(self) -> Iterator[StreamInfo]:
+        """The namespaces of memory, ordered by name, page by page."""
+        after = ""
+        while page := ops.run(self._log, list_streams(self._tenant, "memory", after)):
             yield from page
             after = page[-1].id
 
@@ -457,6 +477,20 @@ class AsyncStore:
         """`Store.states` as an async iterator."""
         after = ""
         while page := await ops.run_async(self._log, list_streams(self._tenant, "state", after)):
+            for info in page:
+                yield info
+            after = page[-1].id
+
+    def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> AsyncMemory:
+        """`Store.memory`, with awaited methods. `embed` may be a coroutine function."""
+        from .memory._memory import AsyncMemory
+
+        return AsyncMemory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
+
+    async def memories(self) -> AsyncIterator[StreamInfo]:
+        """`Store.memories` as an async iterator."""
+        after = ""
+        while page := await ops.run_async(self._log, list_streams(self._tenant, "memory", after)):
             for info in page:
                 yield info
             after = page[-1].id

@@ -1,0 +1,5 @@
+"""Long-term memory: `store.memory(namespace)`. Here is what tunes it; the rest is in `holdfast` itself."""
+
+from ._weights import Weights
+
+__all__ = ["Weights"]

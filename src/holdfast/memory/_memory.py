@@ -1,0 +1,493 @@
+"""Long-term memory: what one task learned, the next one knows. A namespace of it, and its async twin."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from .. import _clock
+from .. import _operations as ops
+from .._arguments import seconds, whole_number
+from .._events import NewEvent
+from .._ids import checked_id, id_texts
+from .._log import Log
+from .._operations import Operation
+from .._streams import append_events, delete_stream, new_stamp
+from ..backends import Appended, StreamKey
+from ..errors import NotFound
+from ._arguments import checked_text, moment, said_in, said_of, source_name, tags_of
+from ._fold import Happened
+from ._index import Index, VectorIndex
+from ._model import (
+    FORGOTTEN,
+    JUDGED,
+    REMEMBERED,
+    SUPERSEDED,
+    Doc,
+    Forgotten,
+    Hit,
+    Judged,
+    MemoryStats,
+    Remembered,
+    Said,
+    Superseded,
+    Where,
+    shown,
+    time_of,
+)
+from ._places import follower_of, vectors_of
+from ._recalling import recall
+from ._weights import Weights
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from ._embedding import Embed, Embedding
+    from ._vectors import Meaning
+
+T = TypeVar("T")
+Make = Callable[[], Operation[Appended]]
+
+PAGE = 500
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Shape:
+    """What a namespace and its async twin share. What blocks is here; the twin calls it in a thread."""
+
+    _awaited = False
+
+    def __init__(self, log: Log, key: StreamKey, weights: Weights | None, embed: Embed | None = None) -> None:
+        if weights is not None and not isinstance(weights, Weights):
+            raise TypeError("weights is a holdfast.memory.Weights")
+        self._log, self._key, self._weights = log, key, weights or Weights()
+        self._embedding: Embedding | None = None
+        if embed is not None:
+            from ._embedding import Embedding  # needs numpy
+
+            self._embedding = Embedding(embed, awaited=self._awaited)
+
+    @property
+    def namespace(self) -> str:
+        return self._key.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key.id!r}>"
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _saying(self, said: Sequence[Said | Superseded]) -> tuple[Make, list[Happened]]:
+        """What appends these, and the events that they become."""
+        events = [_event(REMEMBERED if isinstance(one, Said) else SUPERSEDED, one) for one in said]
+        stamp = new_stamp()
+        new = [Happened(0, name, stamp.at, one) for name, one in zip(id_texts(stamp.id, len(said)), said, strict=True)]
+        return lambda: append_events(self._key, events, stamp), new
+
+    def _noting(self, type: str, event: msgspec.Struct) -> Make:
+        new, stamp = _event(type, event), new_stamp()
+        return lambda: append_events(self._key, [new], stamp)
+
+    # -- reading; all of this blocks -------------------------------------------------------------
+
+    def _current(self) -> Index:
+        """The index, with everything in it that was appended before."""
+        return follower_of(self._log, self._key).current()
+
+    def _names(self, appended: Appended, new: Sequence[Happened]) -> list[str]:
+        """The ids of the memories that these have become: what was known already keeps its own."""
+        events = [one._replace(version=appended.first + place) for place, one in enumerate(new)]
+        return follower_of(self._log, self._key).names(appended, events)
+
+    def _doc(self, id: str) -> Doc | None:
+        known = self._current().known(self._key, [checked_id(id, "id")], [])
+        return next((doc for doc in known.docs if Where(now=_clock.time()).has(doc)), None)
+
+    def _one(self, id: str) -> Doc:
+        doc = self._doc(id)
+        if doc is None:
+            raise NotFound(f"{self._key} has no memory of this id; it may have been superseded or forgotten")
+        return doc
+
+    def _get(self, id: str) -> Remembered | None:
+        doc = self._doc(id)
+        return None if doc is None else shown(doc)
+
+    def _recalled(
+        self,
+        query: str,
+        where: Where,
+        k: int,
+        min_score: float,
+        max_tokens: int | None,
+        vector: Sequence[float] | None = None,
+        loop: AbstractEventLoop | None = None,
+    ) -> list[Hit]:
+        index, weights = self._current(), self._weights
+        meaning = self._meaning(index, query, vector, loop)
+        return recall(
+            index, self._key, query, where, weights, k=k, min_score=min_score, max_tokens=max_tokens, meaning=meaning
+        )
+
+    def _meaning(
+        self, index: Index, query: str, vector: Sequence[float] | None, loop: AbstractEventLoop | None
+    ) -> Meaning | None:
+        """The question as a vector, if there is an embedder. `loop`: where it runs, if it is awaited."""
+        if self._embedding is None or not self._weights.meaning or not isinstance(index, VectorIndex):
+            return None
+        from ._embedding import given
+        from ._filling import Asking
+
+        asking = Asking(index, self._key, self._embedding, loop)
+        return vectors_of(self._log).ask(asking, query, None if vector is None else given(vector))
+
+    def _page(self, after: int, where: Where) -> Sequence[Doc]:
+        return self._current().page(self._key, after, PAGE, where)
+
+    def _ids_where(self, where: Where) -> list[str]:
+        found: list[str] = []
+        after = 0
+        while page := self._page(after, where):
+            found += [doc.id for doc in page]
+            after = page[-1].number
+        return found
+
+    def _stats(self) -> MemoryStats:
+        index = self._current()
+        position = index.position(self._key)
+        counts = index.counts(self._key, _clock.time())
+        oldest, newest = (None if at is None else time_of(at) for at in (counts.oldest, counts.newest))
+        vectors = self._vector_count(index)
+        return MemoryStats(
+            counts.memories, counts.sources, oldest, newest, vectors, position.version if position else 0
+        )
+
+    def _vector_count(self, index: Index) -> int:
+        """Of the model that is given, otherwise of the newest."""
+        models = index.models(self._key)[1] if isinstance(index, VectorIndex) else {}
+        if (embedding := self._embedding) is not None:
+            models = {model: count for model, count in models.items() if embedding.made(model)}
+        return list(models.values())[-1] if models else 0
+
+    # -- arguments -------------------------------------------------------------------------------
+
+    def _asked(
+        self,
+        query: str,
+        k: int,
+        where: dict[str, Any],
+        min_score: float,
+        max_tokens: int | None,
+        vector: Sequence[float] | None,
+    ) -> tuple[str, Where, int, float, int | None, Sequence[float] | None]:
+        checked_text(query, "query")
+        if max_tokens is not None:
+            whole_number(max_tokens, "max_tokens")
+        if vector is not None and self._embedding is None:
+            raise ValueError("vector= needs the embedder that made it: store.memory(…, embed=…)")
+        return query, _where(**where), whole_number(k, "k"), float(min_score), max_tokens, vector
+
+    def _replacing(self, old: Doc, text: str, changed: dict[str, Any]) -> Said:
+        """What takes the place of a memory: its tags, source and so on stay unless others are given."""
+        kept: dict[str, Any] = {
+            "tags": old.tags,
+            "importance": old.importance,
+            "source": old.source,
+            "author": old.author,
+            "subject": old.subject,
+            "meta": old.meta,
+        }
+        return said_of(text, _clock.time(), **{**kept, **changed})
+
+
+def _where(
+    tags: Iterable[str] = (),
+    source: object = None,
+    author: str | None = None,
+    subject: str | None = None,
+    since: float | datetime | None = None,
+    until: float | datetime | None = None,
+) -> Where:
+    return Where(
+        now=_clock.time(),
+        tags=tags_of(tags),
+        source=source_name(source),
+        author=None if author is None else checked_id(author, "author"),
+        subject=None if subject is None else checked_id(subject, "subject"),
+        since=None if since is None else moment(since, "since"),
+        until=None if until is None else moment(until, "until"),
+    )
+
+
+def _which(
+    tags: Iterable[str], source: object, author: str | None, subject: str | None, older_than: float | timedelta | None
+) -> Where:
+    """Which to forget. Not all: that takes `delete`."""
+    until = None if older_than is None else _clock.time() - seconds(older_than, "older_than")
+    where = _where(tags, source, author, subject, None, until)
+    if where == Where(now=where.now):
+        raise ValueError("say which to forget: source=, tags=, author=, subject= or older_than=; delete() forgets all")
+    return where
+
+
+def _event(type: str, event: msgspec.Struct) -> NewEvent:
+    return NewEvent(type, _encode(event))
+
+
+class Memory(_Shape):
+    """Long-term memory of an agent, a user or a team: a namespace. No I/O until it is used."""
+
+    def remember(
+        self,
+        text: str,
+        *,
+        tags: Iterable[str] = (),
+        importance: float = 0.5,
+        source: object = None,
+        author: str = "model",
+        at: float | datetime | None = None,
+        subject: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> str:
+        """Remember a text, durably; the id of the memory. What is known already is reinforced, and keeps its id.
+
+        `source` is where it comes from (a name, a task or a conversation), `at` when it was said if that is not now. What was said
+        just before and after it in the same source helps to find it.
+        """
+        said = said_of(
+            text,
+            _clock.time(),
+            tags=tags,
+            importance=importance,
+            source=source,
+            author=author,
+            at=at,
+            subject=subject,
+            meta=meta,
+            ttl=ttl,
+        )
+        return self._said([said])[0]
+
+    def remember_many(self, memories: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Remember several, all or none: dicts with what `remember` takes. Their ids, in order."""
+        now = _clock.time()
+        said = [said_in(one, now) for one in memories]
+        return self._said(said) if said else []
+
+    def recall(
+        self,
+        query: str,
+        k: int = 5,
+        *,
+        tags: Iterable[str] = (),
+        source: object = None,
+        author: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        min_score: float = 0.0,
+        max_tokens: int | None = None,
+        vector: Sequence[float] | None = None,
+    ) -> list[Hit]:
+        """The `k` memories that answer a question best. Any text is a question; nothing in it is an operator.
+
+        Only those that have all of these `tags`, are from this `source` and `author`, and were said between `since` and `until`.
+        `vector`: what the embedder makes of the question, if you have it already.
+        """
+        where = {"tags": tags, "source": source, "author": author, "since": since, "until": until}
+        return self._recalled(*self._asked(query, k, where, min_score, max_tokens, vector))
+
+    def feedback(self, id: str, *, useful: bool) -> None:
+        """Say whether a memory was of use: it is then recalled a little earlier, or later. Fades in a few weeks."""
+        self._append(self._noting(JUDGED, Judged(self._one(id).id, bool(useful))))
+
+    def supersede(
+        self,
+        id: str,
+        text: str,
+        **changed: Any,
+    ) -> str:
+        """Put another text in the place of a memory; the id of the new one. The old one stays in the log and is no longer recalled.
+
+        Tags, source and so on stay as they are, unless given anew as in `remember`.
+        """
+        old = self._one(id)
+        return self._said([Superseded(old.id, self._replacing(old, text, changed))])[0]
+
+    def forget(self, id: str) -> bool:
+        """Recall it no more; False if there was none. Its text stays in the log until the namespace is deleted."""
+        doc = self._doc(id)
+        if doc is None:
+            return False
+        self._append(self._noting(FORGOTTEN, Forgotten([doc.id])))
+        return True
+
+    def forget_where(
+        self,
+        *,
+        tags: Iterable[str] = (),
+        source: object = None,
+        author: str | None = None,
+        subject: str | None = None,
+        older_than: float | timedelta | None = None,
+    ) -> int:
+        """Forget all that have these tags, this source, author and subject, and are older than this; how many."""
+        ids = self._ids_where(_which(tags, source, author, subject, older_than))
+        if ids:
+            self._append(self._noting(FORGOTTEN, Forgotten(ids)))
+        return len(ids)
+
+    def get(self, id: str) -> Remembered | None:
+        """A memory by its id; None if there is none, or no longer."""
+        return self._get(id)
+
+    def all(
+        self, *, tags: Iterable[str] = (), source: object = None, author: str | None = None
+    ) -> Iterator[Remembered]:
+        """The memories, in the order in which they were first remembered, page by page."""
+        where, after = _where(tags, source, author), 0
+        while page := self._page(after, where):
+            yield from map(shown, page)
+            after = page[-1].number
+
+    def stats(self) -> MemoryStats:
+        """How many memories there are, from how many sources, and of what time."""
+        return self._stats()
+
+    def delete(self, *, reason: str = "deleted by the program") -> bool:
+        """Delete the namespace: everything that was ever remembered in it. False if there was nothing."""
+        return ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+
+    def _said(self, said: Sequence[Said | Superseded]) -> list[str]:
+        make, new = self._saying(said)
+        return self._names(self._append(make), new)
+
+    def _append(self, make: Make) -> Appended:
+        return ops.run_until_settled(self._log, make)
+
+
+class AsyncMemory(_Shape):
+    """A `Memory` whose methods are awaited."""
+
+    _awaited = True
+
+    async def remember(
+        self,
+        text: str,
+        *,
+        tags: Iterable[str] = (),
+        importance: float = 0.5,
+        source: object = None,
+        author: str = "model",
+        at: float | datetime | None = None,
+        subject: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> str:
+        """`Memory.remember`, awaited."""
+        said = said_of(
+            text,
+            _clock.time(),
+            tags=tags,
+            importance=importance,
+            source=source,
+            author=author,
+            at=at,
+            subject=subject,
+            meta=meta,
+            ttl=ttl,
+        )
+        return (await self._said([said]))[0]
+
+    async def remember_many(self, memories: Iterable[Mapping[str, Any]]) -> list[str]:
+        """`Memory.remember_many`, awaited."""
+        now = _clock.time()
+        said = [said_in(one, now) for one in memories]
+        return await self._said(said) if said else []
+
+    async def recall(
+        self,
+        query: str,
+        k: int = 5,
+        *,
+        tags: Iterable[str] = (),
+        source: object = None,
+        author: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
+        min_score: float = 0.0,
+        max_tokens: int | None = None,
+        vector: Sequence[float] | None = None,
+    ) -> list[Hit]:
+        """`Memory.recall`, awaited. The embedder may be a coroutine function."""
+        import asyncio
+
+        where = {"tags": tags, "source": source, "author": author, "since": since, "until": until}
+        asked = self._asked(query, k, where, min_score, max_tokens, vector)
+        return await self._log.in_thread(self._recalled, *asked, asyncio.get_running_loop())
+
+    async def feedback(self, id: str, *, useful: bool) -> None:
+        """`Memory.feedback`, awaited."""
+        doc = await self._log.in_thread(self._one, id)
+        await self._append(self._noting(JUDGED, Judged(doc.id, bool(useful))))
+
+    async def supersede(self, id: str, text: str, **changed: Any) -> str:
+        """`Memory.supersede`, awaited."""
+        old = await self._log.in_thread(self._one, id)
+        return (await self._said([Superseded(old.id, self._replacing(old, text, changed))]))[0]
+
+    async def forget(self, id: str) -> bool:
+        """`Memory.forget`, awaited."""
+        doc = await self._log.in_thread(self._doc, id)
+        if doc is None:
+            return False
+        await self._append(self._noting(FORGOTTEN, Forgotten([doc.id])))
+        return True
+
+    async def forget_where(
+        self,
+        *,
+        tags: Iterable[str] = (),
+        source: object = None,
+        author: str | None = None,
+        subject: str | None = None,
+        older_than: float | timedelta | None = None,
+    ) -> int:
+        """`Memory.forget_where`, awaited."""
+        where = _which(tags, source, author, subject, older_than)
+        ids = await self._log.in_thread(self._ids_where, where)
+        if ids:
+            await self._append(self._noting(FORGOTTEN, Forgotten(ids)))
+        return len(ids)
+
+    async def get(self, id: str) -> Remembered | None:
+        """`Memory.get`, awaited."""
+        return await self._log.in_thread(self._get, id)
+
+    async def all(
+        self, *, tags: Iterable[str] = (), source: object = None, author: str | None = None
+    ) -> AsyncIterator[Remembered]:
+        """`Memory.all` as an async iterator."""
+        where, after = _where(tags, source, author), 0
+        while page := await self._log.in_thread(self._page, after, where):
+            for doc in page:
+                yield shown(doc)
+            after = page[-1].number
+
+    async def stats(self) -> MemoryStats:
+        """`Memory.stats`, awaited."""
+        return await self._log.in_thread(self._stats)
+
+    async def delete(self, *, reason: str = "deleted by the program") -> bool:
+        """`Memory.delete`, awaited."""
+        return await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+
+    async def _said(self, said: Sequence[Said | Superseded]) -> list[str]:
+        make, new = self._saying(said)
+        return await self._log.in_thread(self._names, await self._append(make), new)
+
+    async def _append(self, make: Make) -> Appended:
+        return await ops.run_until_settled_async(self._log, make)

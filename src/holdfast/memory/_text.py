@@ -1,0 +1,183 @@
+"""Text to the terms by which memories are indexed and asked for.
+
+The same function reads memories and questions, so both sides agree on every rule: "Where did she buy the bikes?" and
+"She bought a bike" share "bui" and "bike". Terms are whole strings for an index that splits at spaces: letters and
+digits in lower case, and within identifiers the characters of `JOINERS`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from ._characters import KOREAN, UNSPACED, plain, word_class
+from ._dates import dated_words, day_and_weekday, rewrite_dates
+from ._stemming import stem
+from ._words import GENERAL, NEGATED, NUMBERS, SPELLED_LIKE_STOP_WORDS, STOP, UNITS
+
+LONGEST: Final = 64
+JOINERS: Final = "-_.@:&+#"
+GENERAL_WEIGHT: Final = 0.4
+
+_CACHED: Final = 1 << 15
+_CACHED_LENGTH: Final = 32
+
+_JOIN: Final = r"(?:[-_.@'&]|(?<=[0-9]):(?=[0-9]))"
+_ASCII: Final = re.compile(rf"[A-Za-z0-9]+(?:{_JOIN}[A-Za-z0-9]+)*(?:\+\+|#)?")
+_THOUSANDS: Final = re.compile("(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_NUMBER: Final = re.compile("[0-9]+(?:[.:][0-9]+)*")
+_ORDINAL: Final = re.compile("([0-9]+)(?:st|nd|rd|th)")
+_MEASURED: Final = re.compile("([0-9][0-9.:]*)([a-z]+)")
+_NAME_AND_NUMBER: Final = re.compile("([a-z]+)([0-9]+)")
+_VERSION: Final = re.compile(r"v([0-9]+(?:\.[0-9]+)*)")
+_CONTRACTED: Final = re.compile("(.+?)(n't|'s|'re|'ve|'ll|'d|'m)")
+# Between a lower and an upper letter, and before the last capital of a row: camel|Case, HTTP|Server, but LLMs.
+_HUMPS: Final = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+_SPLIT: Final = re.compile(r"[-_.@:&+#]+")
+_KANA_AROUND: Final = re.compile("(?<![\u3400-\u9fff])[\u3400-\u9fff](?![\u3400-\u9fff])")
+_RUNS: Final = re.compile(f"([{UNSPACED}]+)|([{KOREAN}]+)|([^{UNSPACED}{KOREAN}]+)")
+_SCRIPTS: Final = re.compile(f"[{UNSPACED}{KOREAN}]")
+
+
+def terms(text: str) -> list[str]:
+    """The index terms of a text, in order and with repeats. Never raises, whatever the text is."""
+    found: list[str] = []
+    for chunk in rewrite_dates(text).split():
+        found.extend(_remembered(chunk) if len(chunk) <= _CACHED_LENGTH else _read(chunk))
+    return found
+
+
+def query_terms(text: str) -> dict[str, float]:
+    """The terms of a question with their weights: 1, or less for words that many questions have. Empty: nothing to ask for."""
+    return {term: GENERAL_WEIGHT if term in _GENERAL_TERMS else 1.0 for term in terms(text)}
+
+
+def date_terms(at: float) -> list[str]:
+    """The terms by which a question may name the day (UTC) of a Unix time. Empty if it is no day of any calendar."""
+    day = day_and_weekday(at)
+    return [] if day is None else [*terms(day[0]), *terms(day[1])]
+
+
+@lru_cache(_CACHED)
+def _remembered(chunk: str) -> tuple[str, ...]:
+    return tuple(_read(chunk))
+
+
+def _read(chunk: str) -> list[str]:
+    """The terms of text without spaces."""
+    if chunk.startswith("--") and (date := _date(chunk)):
+        return date
+    chunk = plain(chunk)
+    if "," in chunk:
+        chunk = _THOUSANDS.sub("", chunk)
+    pattern = _ASCII if chunk.isascii() else _any_script()
+    found: list[str] = []
+    for token in pattern.findall(chunk):
+        found.extend(_token(token) if token.isascii() or not _SCRIPTS.search(token) else _by_script(token))
+    return [term[:LONGEST] for term in found]
+
+
+@lru_cache(1)
+def _any_script() -> re.Pattern[str]:
+    word = rf"[^\W_][{word_class()}]*"
+    return re.compile(rf"{word}(?:{_JOIN}{word})*(?:\+\+|#)?")
+
+
+def _by_script(token: str) -> list[str]:
+    """Pairs of characters where words are not told apart by spaces; words and pairs for Korean, which glues particles on."""
+    found: list[str] = []
+    for unspaced, korean, other in _RUNS.findall(token):
+        if unspaced:
+            found.extend(_pairs(unspaced) or [unspaced])
+            if len(unspaced) > 1:  # one Chinese character between kana is a word of Japanese
+                found.extend(_KANA_AROUND.findall(unspaced))
+        elif korean:
+            found.append(korean)
+            found.extend(_pairs(korean) if len(korean) > 2 else ())
+        else:
+            found.extend(term for word in _any_script().findall(other) for term in _token(word))
+    return found
+
+
+def _pairs(run: str) -> list[str]:
+    return [run[at : at + 2] for at in range(len(run) - 1)]
+
+
+def _token(token: str) -> list[str]:
+    """The terms of a word, number or identifier."""
+    if "'" in token:
+        return _with_apostrophe(token)
+    if token.isalpha():
+        if token in SPELLED_LIKE_STOP_WORDS:
+            return [token.lower()]
+        return _word(token.casefold()) if token[1:].islower() or token.isupper() else _camel(token[:LONGEST])
+    lower = token.casefold()
+    if _NUMBER.fullmatch(lower):
+        return [lower]
+    return _date(lower) or _measured(lower) or (_identifier if _SPLIT.search(lower) else _letters_and_digits)(token)
+
+
+def _word(word: str) -> list[str]:
+    if word in STOP:
+        return []
+    if word in NEGATED:
+        return ["not"]
+    return [NUMBERS.get(word) or (stem(word) if word.isascii() else word)]
+
+
+def _camel(token: str) -> list[str]:
+    parts = _HUMPS.split(token)
+    found = _word(token.casefold())
+    return found + [term for part in parts for term in _word(part.casefold())] if len(parts) > 1 else found
+
+
+def _with_apostrophe(token: str) -> list[str]:
+    """ "Anna's" is Anna, "don't" is not, "O'Brien" is also found as "OBrien" and "Brien"."""
+    match = _CONTRACTED.fullmatch(token) or _CONTRACTED.fullmatch(token.lower())
+    if match:
+        base = match[1]
+        if match[2] == "n't":
+            return [*(() if base.lower() in ("ca", "wo", "sha", "ai") else _token(base)), "not"]
+        return _token(base)
+    parts = [part for part in token.split("'") if part]
+    if len(parts) < 2:
+        return _token(parts[0])
+    whole = _word("".join(parts).casefold())
+    return whole + [term for part in parts if len(part) > 2 for term in _token(part)]
+
+
+def _date(word: str) -> list[str]:
+    return [term for part in dated_words(word) or () for term in (_word(part) if part.isalpha() else (part,))]
+
+
+def _measured(lower: str) -> list[str]:
+    """ "7th" is 7; "5pm" and "3.5km" are found by their parts too."""
+    if ordinal := _ORDINAL.fullmatch(lower):
+        return [ordinal[1]]
+    if (measured := _MEASURED.fullmatch(lower)) and measured[2] in UNITS:
+        return [lower, measured[1], *([] if measured[2] in STOP else [measured[2]])]
+    return []
+
+
+def _identifier(token: str) -> list[str]:
+    """The whole and its parts: "form-12B" is form-12b, form and 12b."""
+    lower = token.casefold()
+    parts = [part for part in _SPLIT.split(token) if part]
+    letters = all(part.isalpha() for part in parts)
+    if letters and all(len(part) == 1 for part in parts) and set(lower) & {"."}:
+        return _word("".join(parts).casefold())  # U.S.A., e.g., p.m.
+    hyphened = letters and set(_SPLIT.findall(lower)) == {"-"}
+    whole = _word("".join(parts).casefold()) if hyphened else [lower]  # "e-mail" is "email"
+    version = _VERSION.fullmatch(lower)
+    return whole + ([version[1]] if version else [term for part in parts for term in _token(part)])
+
+
+def _letters_and_digits(token: str) -> list[str]:
+    """ "12B" stays whole; "GPT4" is found by its parts too."""
+    lower = token.casefold()
+    named = _NAME_AND_NUMBER.fullmatch(lower)
+    return [lower, *_word(named[1]), named[2]] if named else [lower]
+
+
+_GENERAL_TERMS: Final = frozenset(term for word in GENERAL for term in _word(word))

@@ -1,0 +1,39 @@
+"""How much each signal counts when memories are recalled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What decides the order of what is recalled. The defaults suit conversations and the findings of tasks alike.
+
+    A memory is worth how well its own words fit the question (0 to about 1), plus what its neighbours and its source lend it; then
+    come gentle factors, none of which makes more of a weak match than of a strong one.
+    """
+
+    saturation: float = 1.2
+    """BM25's k1: how soon more of the same word says no more."""
+    length: float = 0.1
+    """BM25's b: how much a long text has to share its words. Memories are short, so it is low."""
+    context: float = 0.4
+    """What a word is worth that is not in the text, but in its date, source or tags."""
+    neighbour: float = 0.45
+    """What a memory lends to the next one of its source, before and after it: a question and its answer share few words."""
+    reach: int = 2
+    """How far it lends. To the second neighbour it lends `neighbour` of what it lends to the first."""
+    source: float = 0.6
+    """What the best matches of a source lend to all others of it."""
+    meaning: float = 0.5
+    """The share of the embedder's opinion, where there is one."""
+    recency: float = 0.05
+    """By how much a new memory is worth more than a very old one."""
+    recency_days: float = 90.0
+    """After so many days half of that is left."""
+    importance: float = 0.1
+    """By how much a memory of importance 1 is worth more than one of 0.5."""
+    use: float = 0.1
+    """By how much use and feedback can raise a memory, or lower it."""
+    candidates: int = 200
+    """So many matches are looked at closely."""
