@@ -17,6 +17,7 @@ from . import (
     appends,
     failover,
     imports,
+    memory,
     postgres,
     processes,
     reads,
@@ -46,10 +47,11 @@ PARTS = {
     "postgres": postgres,
     "scale": scale,
     "failover": failover,
+    "memory": memory,
 }
 LONG = {"scale"}
 """Parts that take so long that they are run only when they are asked for."""
-LETTERS = dict(zip("abcdefghijklm", PARTS, strict=True))
+LETTERS = dict(zip("abcdefghijklmn", PARTS, strict=True))
 
 
 def main() -> None:

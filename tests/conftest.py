@@ -48,6 +48,12 @@ def store(url: str) -> Iterator[holdfast.Store]:
         yield store
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test writes into the cache of whoever runs it."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that do not wait for an engine that cannot be reached."""

@@ -227,7 +227,11 @@ def tasks(store: Store) -> None:
         task.decide("vendor A", why="cheapest")
         assert_type(task.resume_context(500).messages(), list[dict[str, Any]])
         assert_type(task.preview(), holdfast.Preview)
-        task.finish("done")
+        assert_type(task.remember("Ann signs the orders", tags=["people"], ttl=60), str)
+        assert_type(task.resume_context(memories=0).memories, dict[str, str])
+        task.finish("done", remember=False)
+        task.finish("done", remember=lambda view: [f"{view.goal}: {view.result}", {"text": "and this"}])
+        task.finish("done", remember="all of it")  # type: ignore[arg-type]
     store.resolve("claims-42", "pay", retry=True)
     view = store.get_task("claims-42")
     if view is not None:

@@ -59,8 +59,9 @@ class Log:
         *,
         settle_seconds: float = SETTLE_SECONDS,
         pause: Callable[[float], None] = time.sleep,
+        index_at: str | None = None,
     ) -> None:
-        self.backend = backend
+        self.backend, self.index_at = backend, index_at
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()

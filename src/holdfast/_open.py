@@ -33,7 +33,11 @@ _SERVERS: Final = {
 
 
 def open(  # noqa: A001  holdfast.open is the first thing users type
-    url: str | os.PathLike[str] | Backend, *, tenant: str = "default", durability: Durable = "disk"
+    url: str | os.PathLike[str] | Backend,
+    *,
+    tenant: str = "default",
+    durability: Durable = "disk",
+    index: str | os.PathLike[str] | None = None,
 ) -> Store:
     """Open a store, creating it if it is not there.
 
@@ -43,24 +47,38 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     `dynamodb://table?region=…` or `s3://bucket/prefix?region=…`. `durability="disk"`: an acknowledged append survives
     power loss; `"process"` is faster, survives the death of the process, and may lose the newest appends when the machine
     (or the server's machine) goes down; `"memory"` takes a Redis server that keeps nothing on disk.
+    `index`: where the index of memories is, which is derived and can be deleted. None: in the store's own file or database, in a file
+    of this user's cache for engines that cannot search; else `"memory"`, or the path of an SQLite file of its own.
     A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
     if durability not in ("disk", "process", "memory"):
         raise ValueError("durability is 'disk', 'process' or 'memory'")
-    return Store(Log(_backend(url, durability)), tenant)
+    return Store(Log(_backend(url, durability), index_at=None if index is None else os.fspath(index)), tenant)
 
 
-def aopen(url: str | os.PathLike[str] | Backend, *, tenant: str = "default", durability: Durable = "disk") -> Opening:
+def aopen(
+    url: str | os.PathLike[str] | Backend,
+    *,
+    tenant: str = "default",
+    durability: Durable = "disk",
+    index: str | os.PathLike[str] | None = None,
+) -> Opening:
     """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
-    return Opening(url, tenant, durability)
+    return Opening(url, tenant, durability, index)
 
 
 class Opening:
     """A store about to be opened: await it, or enter it."""
 
-    def __init__(self, url: str | os.PathLike[str] | Backend, tenant: str, durability: Durable) -> None:
-        self._url, self._tenant, self._durability = url, tenant, durability
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | Backend,
+        tenant: str,
+        durability: Durable,
+        index: str | os.PathLike[str] | None,
+    ) -> None:
+        self._url, self._tenant, self._durability, self._index = url, tenant, durability, index
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -69,7 +87,9 @@ class Opening:
     async def _open(self) -> AsyncStore:
         import asyncio
 
-        store = await asyncio.to_thread(open, self._url, tenant=self._tenant, durability=self._durability)
+        store = await asyncio.to_thread(
+            open, self._url, tenant=self._tenant, durability=self._durability, index=self._index
+        )
         return AsyncStore(store._log, store.tenant)
 
     async def __aenter__(self) -> AsyncStore:

@@ -328,7 +328,7 @@ def _guarded(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[An
         begin(task)
         return agent.fn(task)
 
-    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input)
+    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input, agent.remember)
 
 
 def _guarded_async(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[Any, Any]:
@@ -337,7 +337,7 @@ def _guarded_async(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Ag
         begin(task)
         return await agent.fn(task)
 
-    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input)
+    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input, agent.remember)
 
 
 def recover(store: Store, limit: int | None) -> list[Ran]:

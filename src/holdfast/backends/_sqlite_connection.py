@@ -149,8 +149,12 @@ def _refuse_alterations(connection: apsw.Connection, path: str) -> None:
 
 
 def _schema(connection: apsw.Connection) -> frozenset[object]:
+    """What there is, apart from the tables of the index of memories, which is derived: nothing here ever writes to them."""
     return frozenset(
-        connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'")
+        connection.execute(
+            "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_stat%' ESCAPE '\\'"
+            " AND name != 'sqlite_sequence' AND (tbl_name NOT GLOB 'memory_*' OR type = 'view')"
+        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ BATCH: Final = 256
 LOOK_SECONDS: Final = 0.5
 """So often a waiting thread looks whether its event loop still runs."""
 
-Embed = Callable[[list[str]], "Sequence[Any] | Awaitable[Sequence[Any]]"]
+Embed = Callable[[list[str]], "Iterable[Any] | Awaitable[Iterable[Any]]"]
 
 
 class EmbedderFailed(Exception):
@@ -87,10 +87,10 @@ def unit(rows: Floats) -> Floats:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def given(vector: Sequence[float]) -> Floats:
+def given(vector: Iterable[float]) -> Floats:
     """The vector of a question that the caller brought along."""
     try:
-        row = np.asarray(vector, dtype=np.float32)
+        row = np.asarray(vector if hasattr(vector, "__len__") else list(vector), dtype=np.float32)
     except (TypeError, ValueError):
         raise TypeError("vector is a sequence of numbers") from None
     if row.ndim != 1 or not row.size or not np.isfinite(row).all():

@@ -7,12 +7,14 @@ remember the same fact at once leave one memory, without asking each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ._duplicates import Signature, same, signature
+from ._duplicates import Signature, same
+from ._duplicates import signature as read_signature
 from ._model import FORGOTTEN, JUDGED, REMEMBERED, SUPERSEDED, USED, Doc, Forgotten, Judged, Said, Superseded, Used
 from ._text import date_terms, terms
 
@@ -22,6 +24,8 @@ FADING_SECONDS: Final = 30 * DAY
 JUDGED_WORTH: Final = 1.0
 USED_WORTH: Final = 0.2
 MOST_USEFUL: Final = 5.0
+SHORT: Final = 2_000
+"""Characters of a text whose signature is kept for a while."""
 
 _TYPES: Final[dict[str, Any]] = {
     REMEMBERED: Said,
@@ -33,6 +37,14 @@ _TYPES: Final[dict[str, Any]] = {
 
 
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+_short_signature = lru_cache(2048)(read_signature)
+
+
+def signature(text: str) -> Signature:
+    """What a text says. It is asked for several times while events are folded."""
+    return _short_signature(text) if len(text) <= SHORT else read_signature(text)
 
 
 class Happened(NamedTuple):
@@ -179,9 +191,9 @@ def _may_be_one(known: Doc, said: Said, happened: Happened) -> bool:
         return False
     if known.expires_at is not None and known.expires_at <= happened.at:
         return False
-    if not (known.dated and said.at is not None) or known.source == said.source:
+    if not (known.dated and said.dated) or known.source == said.source:
         return True
-    return int(known.at // DAY) == int(said.at // DAY)
+    return int(known.at // DAY) == int((said.at or 0.0) // DAY)
 
 
 def _first_heard(happened: Happened, said: Said, mine: Signature) -> Doc:
@@ -202,7 +214,7 @@ def _first_heard(happened: Happened, said: Said, mine: Signature) -> Doc:
         subject=said.subject,
         meta=said.meta,
         expires_at=said.expires_at,
-        dated=said.at is not None,
+        dated=said.dated,
     )
 
 

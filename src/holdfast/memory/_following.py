@@ -18,7 +18,7 @@ from ._fold import Changes, Fold, Happened, asked_for, event_of
 from ._index import Index
 from ._model import Position
 
-BATCH: Final = 500
+BATCH: Final = 2_000
 AHEAD: Final = 100
 """So many memories may be remembered before they are written into the index."""
 

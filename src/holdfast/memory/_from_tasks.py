@@ -17,7 +17,7 @@ import msgspec
 from .. import _clock
 from .. import _operations as ops
 from .._codec import decode
-from .._events import NewEvent
+from .._events import NewEvent, Stamp
 from .._ids import id_texts, stream_key
 from .._operations import Operation
 from .._streams import append_events, new_stamp
@@ -46,8 +46,6 @@ OUTCOME_CHARACTERS: Final = 2000
 """A longer result is a document: what it is about is in its beginning."""
 QUESTION_CHARACTERS: Final = 4000
 BECAUSE: Final = "\nBecause: "
-SHARE: Final = 0.3
-"""What fits a goal by less than this share of what fits it best, is not worth a place in a briefing."""
 SPARE: Final = 20
 """So many more are recalled than wanted: those of the task itself are left out."""
 
@@ -106,7 +104,7 @@ def notes_of(state: State) -> list[Said]:
     noted = [*((DECISION, note) for note in state.decisions), *((DISCOVERY, note) for note in state.discoveries)]
     noted.sort(key=lambda each: each[1].version)
     return [
-        Said(_noted(note), (tag,), NOTED_IMPORTANCE, _source(state.key), at=note.at)
+        Said(_noted(note), (tag,), NOTED_IMPORTANCE, _source(state.key), at=note.at, fact=True)
         for tag, note in noted
         if note.text.strip()
     ]
@@ -168,24 +166,24 @@ def _leave(session: Session, left: Sequence[Said], name: str) -> Script[None]:
     space = _space(session.state)
     earlier: dict[str, str] = {}  # what such runs have left: text and id
     for number in count():
-        gone = [id for text, id in earlier.items() if text not in {one.text for one in left}]
+        append_id = f"task/{session.life}/{name}" + (f"/{number}" if number else "")
+        gone = [said for text, said in earlier.items() if text not in {one.text for one in left}]
         if gone:
-            gone = yield Call(_own, (_memory(session), gone, _source(session.key)), {})
+            gone = yield Call(_own, (_memory(session), gone), {})
         events = [NewEvent(FORGOTTEN, _encode(Forgotten(gone)))] if gone else []
         events += [NewEvent(REMEMBERED, _encode(one)) for one in left if one.text not in earlier]
-        if not events:
+        new = number == 0 and session.state.runs == 1  # nobody can have left anything
+        if not events and (new or (yield Do(partial(ops.find, space, append_id))) is None):
             return
-        id = f"task/{session.life}/{name}" + (f"/{number}" if number else "")
         try:
-            yield from _append(session, space, events, id)
-            return
+            if events and not (yield from _append(session, space, events, append_id, new_stamp())).duplicate:
+                return
         except IdReused:
             logger.info("%s came to another end before, which was not recorded", session.key)
-            yield Do(partial(_add_what_is_said, space, id, earlier))
+        yield Do(partial(_add_what_is_said, space, append_id, earlier))
 
 
-def _append(session: Session, space: StreamKey, events: Sequence[NewEvent], id: str) -> Script[Appended]:
-    stamp = new_stamp()
+def _append(session: Session, space: StreamKey, events: Sequence[NewEvent], id: str, stamp: Stamp) -> Script[Appended]:
     answer: Appended = yield Do(lambda: session.patiently(lambda: append_events(space, events, stamp, id=id)))
     return answer
 
@@ -206,10 +204,10 @@ def _add_what_is_said(space: StreamKey, id: str, earlier: dict[str, str]) -> Ope
         after = page[-1].version
 
 
-def _own(memory: Memory, ids: Sequence[str], source: str) -> list[str]:
+def _own(memory: Memory, ids: Sequence[str]) -> list[str]:
     """Those that nobody else has said as well."""
     docs = memory._current().known(memory._key, ids, []).docs
-    return [doc.id for doc in docs if doc.id in ids and doc.source == source and doc.heard == 1]
+    return [doc.id for doc in docs if doc.id in ids and doc.heard == 1]
 
 
 # -- on the way ----------------------------------------------------------------------------------------
@@ -228,15 +226,15 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
         yield Do(session.catch_up)
     space, memory = _space(session.state), _memory(session)
     content = msgspec.structs.replace(said, expires_at=None), options.get("ttl")
-    id = f"task/{session.life}/remember/{fingerprint(session.salt, content, {})}"
+    append_id = f"task/{session.life}/remember/{fingerprint(session.salt, content, {})}"
     if session.opened_ended or said.expires_at is not None:  # then it is not to the byte what it was
-        found = yield Do(lambda: ops.find(space, id))
+        found = yield Do(lambda: ops.find(space, append_id))
         if found is not None:
             return str((yield Call(_named, (memory, found), {})))
         if session.replaying is None:
             session.check()
-    stamp, event = new_stamp(), NewEvent(REMEMBERED, _encode(said))
-    appended: Appended = yield Do(lambda: session.patiently(lambda: append_events(space, [event], stamp, id=id)))
+    stamp = new_stamp()
+    appended = yield from _append(session, space, [NewEvent(REMEMBERED, _encode(said))], append_id, stamp)
     if appended.duplicate:
         return str((yield Call(_named, (memory, appended), {})))
     new = [Happened(0, id_texts(stamp.id, 1)[0], stamp.at, said)]
@@ -273,7 +271,7 @@ def relevant_to(task: Shape, view: TaskView, most: int) -> list[Remembered]:
         living = [hit for hit in hits if hit.expires_at is None or hit.expires_at.timestamp() > now]
         others = [hit for hit in living if hit.source != own]
         if len(others) >= most or len(hits) < wanted:
-            return [hit for hit in others[:most] if hit.score >= SHARE * others[0].score]
+            return list(others[:most])
         wanted *= 4
 
 

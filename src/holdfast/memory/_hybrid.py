@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 NEAREST: Final = 100
 """So many memories of the nearest meaning are looked at, besides those that share words with the question."""
+ENOUGH: Final = 25
+"""If fewer of them are asked for, those that are asked for are looked through."""
 
 
 class Sense:
@@ -27,7 +29,9 @@ class Sense:
         self._common, self._top, self._worth = 0.0, 0.0, 0.0
 
     def nearest(self, where: Where, limit: int) -> list[Doc]:
-        return [] if self._meaning is None else self._meaning.nearest(where, max(NEAREST, limit))
+        if self._meaning is None:
+            return []
+        return self._meaning.nearest(where, max(NEAREST, limit), max(ENOUGH, limit))
 
     def settle(self, words: Mapping[int, float]) -> None:
         """Learn from all that may fit, and how well their words do, what the best likeness is and what it is worth."""
@@ -39,13 +43,14 @@ class Sense:
             self._worth = max(max(words.values()), (self._top - self._common) / (1 - min(self._common, 0.99)))
 
     def of(self, words: Mapping[int, float]) -> dict[int, float]:
-        """What is added to how well the words of each fit: that is less than nothing, where a memory means something else."""
+        """What is added to how well the words of each fit; or taken off, where a memory means something else."""
         if self._meaning is None or not self._worth:
             return {}
-        return {
-            number: self._share * (self._scaled(likeness) * self._worth - words[number])
-            for number, likeness in self._meaning.likeness(words).items()
-        }
+        likeness = self._meaning.likeness(words)
+        return {number: self._added(likeness[number], fit) for number, fit in words.items() if number in likeness}
 
-    def _scaled(self, likeness: float) -> float:
-        return max(likeness - self._common, 0.0) / (self._top - self._common)
+    def _added(self, likeness: float, fit: float) -> float:
+        """The more of the question's words a memory has, the less can be taken off: nothing, if it has them all."""
+        meant = self._worth * max(likeness - self._common, 0.0) / (self._top - self._common)
+        added = self._share * (meant - fit)
+        return added if added > 0 else added * max(1 - fit * fit, 0.0)

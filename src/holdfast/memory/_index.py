@@ -16,7 +16,7 @@ class Unusable(Unavailable):
 
     def __init__(self, what: str, error: Exception) -> None:
         super().__init__(f"{what}; it is made from the stream of events, so nothing is lost: open the store again")
-        self.error = error
+        self.what, self.error = what, error
 
 
 class Found(NamedTuple):
@@ -121,6 +121,9 @@ class VectorIndex(Index, Protocol):
 
     def vectors(self, space: StreamKey, model: str, after: int, limit: int) -> VectorPage:
         """Those whose place is beyond `after`. Only an empty page is the end."""
+
+    def vectors_at(self, space: StreamKey, model: str, places: Sequence[int]) -> Sequence[Vector]:
+        """Those that are still at one of these places, in any order. Fast: asked for hundreds of them in each recall."""
 
     def vectors_of(self, space: StreamKey, model: str, numbers: Sequence[int]) -> Mapping[int, bytes]:
         """The vectors of these memories, by number, as far as they have one."""

@@ -123,7 +123,7 @@ class _Shape:
         k: int,
         min_score: float,
         max_tokens: int | None,
-        vector: Sequence[float] | None = None,
+        vector: Iterable[float] | None = None,
         loop: AbstractEventLoop | None = None,
     ) -> list[Hit]:
         index, weights = self._current(), self._weights
@@ -133,7 +133,7 @@ class _Shape:
         )
 
     def _meaning(
-        self, index: Index, query: str, vector: Sequence[float] | None, loop: AbstractEventLoop | None
+        self, index: Index, query: str, vector: Iterable[float] | None, loop: AbstractEventLoop | None
     ) -> Meaning | None:
         """The question as a vector, if there is an embedder. `loop`: where it runs, if it is awaited."""
         if self._embedding is None or not self._weights.meaning or not isinstance(index, VectorIndex):
@@ -154,6 +154,12 @@ class _Shape:
             found += [doc.id for doc in page]
             after = page[-1].number
         return found
+
+    def _rebuilt(self) -> None:
+        index = follower_of(self._log, self._key).index
+        if (position := index.position(self._key)) is not None:
+            index.clear(self._key, position.life)
+        self._current()
 
     def _stats(self) -> MemoryStats:
         index = self._current()
@@ -181,8 +187,8 @@ class _Shape:
         where: dict[str, Any],
         min_score: float,
         max_tokens: int | None,
-        vector: Sequence[float] | None,
-    ) -> tuple[str, Where, int, float, int | None, Sequence[float] | None]:
+        vector: Iterable[float] | None,
+    ) -> tuple[str, Where, int, float, int | None, Iterable[float] | None]:
         checked_text(query, "query")
         if max_tokens is not None:
             whole_number(max_tokens, "max_tokens")
@@ -290,7 +296,7 @@ class Memory(_Shape):
         until: float | datetime | None = None,
         min_score: float = 0.0,
         max_tokens: int | None = None,
-        vector: Sequence[float] | None = None,
+        vector: Iterable[float] | None = None,
     ) -> list[Hit]:
         """The `k` memories that answer a question best. Any text is a question; nothing in it is an operator.
 
@@ -357,6 +363,10 @@ class Memory(_Shape):
         """How many memories there are, from how many sources, and of what time."""
         return self._stats()
 
+    def rebuild(self) -> None:
+        """Make the index of this namespace anew from its log. It keeps up by itself; this is for after it was damaged."""
+        self._rebuilt()
+
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the namespace: everything that was ever remembered in it. False if there was nothing."""
         return ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
@@ -420,7 +430,7 @@ class AsyncMemory(_Shape):
         until: float | datetime | None = None,
         min_score: float = 0.0,
         max_tokens: int | None = None,
-        vector: Sequence[float] | None = None,
+        vector: Iterable[float] | None = None,
     ) -> list[Hit]:
         """`Memory.recall`, awaited. The embedder may be a coroutine function."""
         import asyncio
@@ -480,6 +490,10 @@ class AsyncMemory(_Shape):
     async def stats(self) -> MemoryStats:
         """`Memory.stats`, awaited."""
         return await self._log.in_thread(self._stats)
+
+    async def rebuild(self) -> None:
+        """`Memory.rebuild`, awaited."""
+        await self._log.in_thread(self._rebuilt)
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Memory.delete`, awaited."""

@@ -23,7 +23,10 @@ USED: Final = "memory.used"
 
 
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something to remember. `at` is when it was said or became true, if that is not when it was stored (Unix seconds)."""
+    """Something to remember. `at` is when it was said or became true, if that is not when it was stored (Unix seconds).
+
+    `fact`: it holds whenever it is said, so that the same of another day says nothing new.
+    """
 
     text: str
     tags: tuple[str, ...] = ()
@@ -34,6 +37,12 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     subject: str | None = None
     meta: dict[str, Any] | None = None
     expires_at: float | None = None
+    fact: bool = False
+
+    @property
+    def dated(self) -> bool:
+        """Whether the time it was said is part of what it says."""
+        return self.at is not None and not self.fact
 
 
 class Superseded(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from ._index import Around, Found
 from ._model import Doc
 from ._weights import Weights
 
-LENDERS: Final = 60
+LENDERS: Final = 24
 """So many of the best matches lend to their neighbours."""
 OF_SOURCE: Final = 3
 """A source is worth what its best few are."""
@@ -66,23 +66,35 @@ def rank(
     weights: Weights,
     now: float,
     meanings: Mapping[int, float],
+    count: int,
 ) -> list[Ranked]:
-    """All of these, best first. `fits` is how well each fits by itself, `around` the neighbours of the best.
+    """The `count` best of these, best first. `fits` is how well each fits by itself, `around` the neighbours of the best.
 
     `meanings` is what of a fit is due to its meaning, where an embedder has a say.
     """
     lent = _from_neighbours(fits, around, weights)
     sources = _sources(docs.values(), fits)
-    ranked = []
+    scored = []
     for number, doc in docs.items():
-        fit, neighbours = fits.get(number, 0.0), lent.get(number, 0.0)
         source = weights.source * sources.get(doc.source or "", 0.0)
-        factor, why = _factors(doc, weights, now)
-        score = (fit + neighbours + source) * factor
-        meaning = meanings.get(number, 0.0)
-        signals = {"words": fit - meaning, "meaning": meaning, "neighbours": neighbours, "source": source, **why}
+        own = fits.get(number, 0.0) + lent.get(number, 0.0) + source
+        recency, importance, use = _factors(doc, weights, now)
+        scored.append((own * (1 + recency) * (1 + importance) * (1 + use), doc.heard_at, number))
+    scored.sort(reverse=True)
+    ranked = []
+    for score, _, number in scored[:count]:
+        doc, meaning = docs[number], meanings.get(number, 0.0)
+        recency, importance, use = _factors(doc, weights, now)
+        signals = {
+            "words": fits.get(number, 0.0) - meaning,
+            "meaning": meaning,
+            "neighbours": lent.get(number, 0.0),
+            "source": weights.source * sources.get(doc.source or "", 0.0),
+            "recency": recency,
+            "importance": importance,
+            "use": use,
+        }
         ranked.append(Ranked(doc, score, {name: round(value, 4) for name, value in signals.items() if value}))
-    ranked.sort(key=lambda one: (-one.score, -one.doc.heard_at, -one.doc.number))
     return ranked
 
 
@@ -109,9 +121,10 @@ def _sources(docs: Iterable[Doc], fits: Mapping[int, float]) -> dict[str, float]
     return {source: sum(sorted(found, reverse=True)[:OF_SOURCE]) / OF_SOURCE for source, found in by_source.items()}
 
 
-def _factors(doc: Doc, weights: Weights, now: float) -> tuple[float, dict[str, float]]:
+def _factors(doc: Doc, weights: Weights, now: float) -> tuple[float, float, float]:
     """What is not about the question: how new a memory is, how important, how useful it was."""
     recency = weights.recency * 0.5 ** (max(now - doc.heard_at, 0.0) / DAY / max(weights.recency_days, 1e-9))
     importance = weights.importance * (doc.importance - 0.5) * 2
-    use = weights.use * tanh((faded(doc.useful, now - doc.useful_at) + log(doc.heard)) / 2)
-    return (1 + recency) * (1 + importance) * (1 + use), {"recency": recency, "importance": importance, "use": use}
+    if not doc.useful and doc.heard == 1:
+        return recency, importance, 0.0
+    return recency, importance, weights.use * tanh((faded(doc.useful, now - doc.useful_at) + log(doc.heard)) / 2)

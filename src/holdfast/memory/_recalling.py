@@ -45,8 +45,8 @@ def recall(
                 docs[doc.number] = doc
                 words[doc.number] = question.fit(doc)
     meanings = sense.of(words)
-    ranked = rank(docs, _together(words, meanings), near, weights, where.now, meanings)
-    hits = [hit(one.doc, one.score, one.why) for one in ranked[:k] if one.score > 0 and one.score >= min_score]
+    ranked = rank(docs, _together(words, meanings), near, weights, where.now, meanings, k)
+    hits = [hit(one.doc, one.score, one.why) for one in ranked if one.score > 0 and one.score >= min_score]
     return hits if max_tokens is None else _within(hits, max_tokens)
 
 

@@ -116,7 +116,7 @@ class SQLiteFile:
         if self._path != MEMORY:
             _wal(connection)
         # What a crash takes from an index comes back from the stream.
-        for pragma in ("trusted_schema = OFF", "synchronous = NORMAL", "temp_store = MEMORY", "cache_size = -16000"):
+        for pragma in ("trusted_schema = OFF", "synchronous = NORMAL", "temp_store = MEMORY", "cache_size = -64000"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
 
     def close(self) -> None:
@@ -133,25 +133,24 @@ class SQLiteFile:
 
     def mend(self, problem: Unusable) -> bool:
         """Make the tables anew, empty. False if that is not possible, or not wise."""
-        error = problem.error
-        if isinstance(error, _NOT_HERE):
+        if isinstance(problem.error, _NOT_HERE):
             return False
         with self._lock:
             self._drop_connection()
             try:
-                return self._mend_tables(error) if self._shared else self._mend_file()
+                return self._mend_tables() if self._shared else self._mend_file()
             except (apsw.Error, HoldfastError, OSError):
                 return False
 
-    def _mend_tables(self, error: Exception) -> bool:
-        # A damaged page may lead into pages of the store's own tables: to drop it would free them. Only what SQLite
-        # finds wrong in the index alone is made anew.
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            if getattr(error, "extendedresult", None) != apsw.SQLITE_CORRUPT_VTAB:
-                return False
+    def _mend_tables(self) -> bool:
         connection = apsw.Connection(self._path, flags=_flags(self._path))
         try:
             self._configure(connection)
+            # A damaged page may lead into pages of the store's own tables, and to drop it would free them. So the whole file is
+            # looked at first: only if nothing else is wrong, the tables of the index are dropped.
+            said = [text for (text,) in connection.execute("PRAGMA quick_check")]
+            if any(text != "ok" and not ("fts5" in text.lower() and "memory_terms" in text) for text in said):
+                return False
             connection.execute("BEGIN IMMEDIATE")
             drop_tables(connection)
             connection.execute("COMMIT")
@@ -188,7 +187,9 @@ class SQLiteFile:
 
 def drop_tables(connection: apsw.Connection) -> None:
     """Drop all tables of an index, of whatever format, in the transaction that is open."""
-    made = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'memory_*' ORDER BY sql NOT LIKE '%VIRTUAL%'"
+    made = (
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'memory_*' ORDER BY sql NOT LIKE '%VIRTUAL%'"
+    )
     for (name,) in connection.execute(made).fetchall():
         connection.execute(f'DROP TABLE IF EXISTS "{name}"')
 

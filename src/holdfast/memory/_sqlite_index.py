@@ -52,7 +52,9 @@ CREATE VIRTUAL TABLE IF NOT EXISTS memory_frequency USING fts5vocab(memory_terms
 """
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Doc)
+_decoder = msgspec.json.Decoder(
+    Doc
+)  # of nothing, which damage may put in the place of a body, it says that it is no JSON
 
 
 class SQLiteIndex(SQLiteVectors):
@@ -109,7 +111,7 @@ class SQLiteIndex(SQLiteVectors):
             rowid, length, body = row
             execute("DELETE FROM memory_terms WHERE rowid = ?", (rowid,))
             execute("DELETE FROM memory_docs WHERE doc = ?", (rowid,))
-            old = _decoder.decode(body)
+            old = _decoder.decode(body or b"")
             connection.executemany(
                 "DELETE FROM memory_keys WHERE space = ? AND key = ? AND number = ?",
                 [(space, key, doc.number) for key in old.keys],
@@ -169,7 +171,7 @@ class SQLiteIndex(SQLiteVectors):
             question = " OR ".join(f'"{number}_{term}"' for term in chosen)
             condition, values = condition_of(where)
             found = execute(_MATCHING.format(condition), (question, *values, limit)).fetchall()
-            return Found([_decoder.decode(body) for (body,) in found], total, length / max(total, 1), frequency)
+            return Found([_decoder.decode(body or b"") for (body,) in found], total, length / max(total, 1), frequency)
 
     def around(self, space: StreamKey, docs: Sequence[Doc], reach: int, where: Where) -> list[Around]:
         with self._reading() as execute:
@@ -183,7 +185,7 @@ class SQLiteIndex(SQLiteVectors):
                 sides = []
                 for sql in (_BEFORE, _AFTER):
                     place = (number, doc.source, doc.at, doc.number, *values, reach)
-                    sides.append([_decoder.decode(body) for (body,) in execute(sql.format(condition), place)])
+                    sides.append([_decoder.decode(body or b"") for (body,) in execute(sql.format(condition), place)])
                 found.append(Around(*sides))
             return found
 
@@ -194,7 +196,8 @@ class SQLiteIndex(SQLiteVectors):
                 return []
             condition, values = condition_of(where)
             return [
-                _decoder.decode(body) for (body,) in execute(_PAGE.format(condition), (number, after, *values, limit))
+                _decoder.decode(body or b"")
+                for (body,) in execute(_PAGE.format(condition), (number, after, *values, limit))
             ]
 
     def counts(self, space: StreamKey, now: float) -> Counts:
@@ -212,7 +215,7 @@ class SQLiteIndex(SQLiteVectors):
 
     def _docs(self, execute: Any, space: int, numbers: set[int]) -> list[Doc]:
         rows = execute(_DOCS, (space, _encode(sorted(numbers)).decode())).fetchall() if numbers else []
-        return [_decoder.decode(body) for (body,) in rows]
+        return [_decoder.decode(body or b"") for (body,) in rows]
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:

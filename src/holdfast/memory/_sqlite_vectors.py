@@ -82,6 +82,13 @@ class SQLiteVectors:
             found = execute(_PAGE, (row[0], after, limit)).fetchall()
             return VectorPage(row[1], [Vector(*one) for one in found])
 
+    def vectors_at(self, space: StreamKey, model: str, places: Sequence[int]) -> Sequence[Vector]:
+        with self._reading() as execute:
+            row = execute(_MODEL, (self._number(execute, space), model)).fetchone()
+            if row is None:
+                return []
+            return [Vector(*one) for one in execute(_BY_PLACE, (row[0], _encode(places).decode())).fetchall()]
+
     def vectors_of(self, space: StreamKey, model: str, numbers: Sequence[int]) -> Mapping[int, bytes]:
         with self._reading() as execute:
             row = execute(_MODEL, (self._number(execute, space), model)).fetchone()
@@ -93,7 +100,7 @@ class SQLiteVectors:
         with self._reading() as execute:
             condition, values = condition_of(where)
             found = execute(_NUMBERS.format(condition), (self._number(execute, space), *values)).fetchall()
-            return [number for (number,) in found]
+            return sorted(number for (number,) in found)
 
     def docs(self, space: StreamKey, numbers: Sequence[int], where: Where) -> Sequence[Doc]:
         with self._reading() as execute:
@@ -136,7 +143,10 @@ _PAGE: Final = """
 SELECT place, number, floats FROM memory_vectors WHERE model = ? AND place > ? ORDER BY place LIMIT ?"""
 _BY_NUMBER: Final = """
 SELECT number, floats FROM memory_vectors WHERE model = ? AND number IN (SELECT value FROM json_each(?))"""
-_NUMBERS: Final = "SELECT number FROM memory_docs WHERE space = ? AND {} ORDER BY number"
+_BY_PLACE: Final = """
+SELECT place, number, floats FROM memory_vectors WHERE +model = ? AND place IN (SELECT value FROM json_each(?))"""
+# Sorted afterwards: asked for an order, SQLite goes through all by number, instead of by source.
+_NUMBERS: Final = "SELECT number FROM memory_docs WHERE space = ? AND {}"
 _DOCS: Final = "SELECT body FROM memory_docs WHERE space = ? AND number IN (SELECT value FROM json_each(?)) AND {}"
 _DROP: Final = """
 DELETE FROM memory_vectors WHERE number = ? AND model IN (SELECT model FROM memory_models WHERE space = ?)"""

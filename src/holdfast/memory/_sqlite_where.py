@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from ._model import Where
 
 
@@ -21,6 +23,9 @@ def condition_of(where: Where) -> tuple[str, list[Any]]:
             conditions.append(f"coalesce(body ->> '$.{name}', ?) = ?")
             values += [default, text]
     for tag in where.tags:
+        # First whether it is anywhere in the text: that is ten times faster than to read all of it.
+        conditions.append("instr(body, ?) > 0")
+        values.append(msgspec.json.encode(tag))
         conditions.append("EXISTS (SELECT 1 FROM json_each(body, '$.tags') WHERE json_each.value = ?)")
         values.append(tag)
     return " AND ".join(conditions), values

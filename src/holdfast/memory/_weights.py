@@ -35,5 +35,5 @@ class Weights:
     """By how much a memory of importance 1 is worth more than one of 0.5."""
     use: float = 0.1
     """By how much use and feedback can raise a memory, or lower it."""
-    candidates: int = 200
+    candidates: int = 120
     """So many matches are looked at closely."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .._arguments import seconds
 from .._codec import check_declared
@@ -12,8 +12,14 @@ from .._ids import checked_id
 from ..errors import NotFound
 from ._steps import annotated, is_async
 
+if TYPE_CHECKING:
+    from ._view import TaskView
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Remember = bool | Callable[["TaskView"], Iterable[Any] | Awaitable[Iterable[Any]]]
+"""What a task leaves to its agent's memory: the usual (True), nothing, or what a function says: texts, or dicts as for `remember_many`."""
 
 ATTEMPTS = 5
 LEASE = 30.0
@@ -22,8 +28,17 @@ LEASE = 30.0
 class Agent(Generic[P, R]):
     """A function that does a task, registered under a name. Called, it is that function."""
 
-    def __init__(self, name: str, fn: Callable[P, R], attempts: int, lease: float, input: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[P, R],
+        attempts: int = ATTEMPTS,
+        lease: float = LEASE,
+        input: Any = Any,
+        remember: Remember = True,
+    ) -> None:
         self.name, self.fn, self.attempts, self.lease, self.input = name, fn, attempts, lease, input
+        self.remember = remember
         self.is_async = is_async(fn)
         functools.update_wrapper(self, fn, updated=())
 
@@ -43,13 +58,15 @@ registered: dict[str, Agent[Any, Any]] = {}
 
 
 class _Decorator:
-    def __init__(self, name: str, attempts: int, lease: float, input: Any) -> None:
-        self._name, self._attempts, self._lease, self._input = name, attempts, lease, input
+    def __init__(self, name: str, *options: Any) -> None:
+        self._name, self._options = name, options
 
     def __call__(self, fn: Callable[P, R]) -> Agent[P, R]:
         if not callable(fn):
             raise TypeError("an agent is a function that takes a task: @holdfast.agent('claims')")
-        made = Agent(self._name, fn, self._attempts, self._lease, self._input)
+        made = Agent(self._name, fn, *self._options)
+        if callable(made.remember) and is_async(made.remember) and not made.is_async:
+            raise TypeError("an async function for remember= is awaited; that takes an async agent")
         known = registered.get(made.name)
         if known is not None and _place(known.fn) != _place(fn) and "<locals>" not in _place(fn):
             raise ValueError(f"there is another agent {made.name!r} ({_place(known.fn)}); give each a name of its own")
@@ -57,11 +74,13 @@ class _Decorator:
         return made
 
 
-def agent(name: str, *, input: Any = Any, attempts: int = ATTEMPTS, lease: float = LEASE) -> _Decorator:
+def agent(
+    name: str, *, input: Any = Any, attempts: int = ATTEMPTS, lease: float = LEASE, remember: Remember = True
+) -> _Decorator:
     """Register a function that does a task: `@holdfast.agent("claims")` above `def claims(task): …`. What it returns is the result.
 
     `input`: the type of `task.input`, if it is not plain JSON values. `attempts`: how many runs in a row may fail, without getting any further, before a worker leaves the task to people.
-    `lease`: after how many seconds without a sign of life another worker may take the task over.
+    `lease`: after how many seconds without a sign of life another worker may take the task over. `remember`: as that of `Task.finish`.
     """
     if callable(name):
         raise TypeError("an agent has a name, by which others find it: write @holdfast.agent('name')")
@@ -70,7 +89,8 @@ def agent(name: str, *, input: Any = Any, attempts: int = ATTEMPTS, lease: float
     if seconds(lease, "lease") < 0.1:
         raise ValueError("lease is a number of seconds, at least 0.1")
     check_declared(input)
-    return _Decorator(checked_id(name, "the name of an agent"), attempts, float(lease), input)
+    check_remember(remember)
+    return _Decorator(checked_id(name, "the name of an agent"), attempts, float(lease), input, remember)
 
 
 def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:
@@ -86,7 +106,12 @@ def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:
         return registered[given]
     if not callable(given):
         raise TypeError("an agent is its name, or a function that takes a task")
-    return Agent(getattr(given, "__name__", type(given).__name__), given, ATTEMPTS, LEASE, Any)
+    return Agent(getattr(given, "__name__", type(given).__name__), given)
+
+
+def check_remember(remember: object) -> None:
+    if type(remember) is not bool and not callable(remember):
+        raise TypeError("remember is True, False, or a function from the task's view to what is to be remembered")
 
 
 def _place(fn: Callable[..., Any]) -> str:

@@ -6,7 +6,7 @@ It is made anew each time from what is recorded. Nothing is summarised, so nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,6 +16,9 @@ from ..errors import BudgetExceeded
 from ._selection import Record, Selection
 from ._view import TaskView
 from ._wording import written
+
+if TYPE_CHECKING:
+    from ..memory._model import Remembered
 
 ALWAYS_ENOUGH: Final = 500
 """In this many tokens, by the counters that are used by default, something can be told of any task."""
@@ -55,6 +58,11 @@ class ResumeContext:
         found: dict[str, Any] = msgspec.to_builtins(self._selection)
         return found
 
+    @property
+    def memories(self) -> dict[str, str]:
+        """What it tells from memory: texts (as far as there was room) by the ids of the memories, for `Memory.feedback`."""
+        return {told.id: told.text.text for told in self._selection.memories}
+
     def __str__(self) -> str:
         return self._text
 
@@ -69,11 +77,16 @@ class ResumeContext:
 
 
 def brief(
-    view: TaskView, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
+    view: TaskView,
+    max_tokens: int = 2000,
+    *,
+    notes: Sequence[str] = (),
+    counter: Counter | None = None,
+    memories: Sequence[Remembered] = (),
 ) -> ResumeContext:
     """What a model has to know to go on with a task, in at most `max_tokens`; the same for the same view.
 
-    `notes` are texts from elsewhere, the most important first; they are quoted like everything that is recorded. `counter` is a
+    `notes` are texts from elsewhere, the most important first, and `memories` what was recalled; they are quoted like everything that is recorded. `counter` is a
     function from a message to a number, as for `Conversation.window`. Raises `BudgetExceeded` if not even goal, steps in doubt
     and the place to go on fit; with the default counter 500 tokens are enough for that.
     """
@@ -81,7 +94,7 @@ def brief(
         raise ValueError("max_tokens is a whole number, 1 or more")
     if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
         raise TypeError("notes is a list of texts")
-    record, count = Record(view, list(notes)), counter or default_counter()
+    record, count = Record(view, list(notes), list(memories)), counter or default_counter()
     best = _attempt(record, 0, count)
     if best.tokens > max_tokens:
         raise BudgetExceeded(

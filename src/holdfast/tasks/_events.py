@@ -27,6 +27,7 @@ PLANNED: Final = "task.planned"
 DECIDED: Final = "task.decided"
 DISCOVERED: Final = "task.discovered"
 ATTACHED: Final = "task.attached"
+RECALLED: Final = "task.recalled"
 ASKED: Final = "task.asked"
 ANSWERED: Final = "task.answered"
 SIGNALLED: Final = "task.signalled"
@@ -123,6 +124,13 @@ class Attached(Event, frozen=True, omit_defaults=True):
 
     name: str
     blob: Blob
+
+
+class Recalled(Event, frozen=True, omit_defaults=True):
+    """Memories that the model was told, as far as it was told them: what it repeats of them is nothing new."""
+
+    ids: list[str]
+    texts: list[str]
 
 
 class Asked(Event, frozen=True, omit_defaults=True):
@@ -288,6 +296,7 @@ _TYPES: dict[str, type[Event]] = {
     DECIDED: Noted,
     DISCOVERED: Noted,
     ATTACHED: Attached,
+    RECALLED: Recalled,
     ASKED: Asked,
     ANSWERED: Answered,
     SIGNALLED: Signalled,

@@ -125,6 +125,8 @@ class State:
         self.discoveries: list[Noted] = []
         self.noted: set[str] = set()
         self.attached: dict[str, Attachment] = {}
+        self.recalled: dict[str, None] = {}
+        """Texts of memories that its model was told."""
         self.usage = Usage()
         self.budget: Budget | None = None
         self.texts: dict[str, bytes] = {}
@@ -212,6 +214,9 @@ class State:
         known = self.attached.get(event.name)
         if known is None or known.owner != key or known.version < version:
             self.attached[event.name] = Attachment(version, at, key, event.name, event.blob)
+
+    def _recalled(self, _key: StreamKey, _version: int, _at: float, event: ev.Recalled) -> None:
+        self.recalled.update(dict.fromkeys(event.texts))
 
     def _budgeted(self, _key: StreamKey, _version: int, _at: float, event: ev.Budgeted) -> None:
         self.budget = event.budget
@@ -407,6 +412,7 @@ _APPLY: dict[str, Any] = {
     ev.DECIDED: State._decided,
     ev.DISCOVERED: State._discovered,
     ev.ATTACHED: State._attached,
+    ev.RECALLED: State._recalled,
     ev.ASKED: State._asked,
     ev.ANSWERED: State._answered,
     ev.SIGNALLED: State._signalled,
@@ -431,6 +437,7 @@ _SAYS_NOTHING = {
     ev.RENEWED,
     ev.FORKED,
     ev.BRANCHED,
+    ev.RECALLED,
     ev.LEFT,
     ev.STEP_FAILED,
     ev.STEP_SETTLED,

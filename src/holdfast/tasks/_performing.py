@@ -32,7 +32,7 @@ def perform(task: Task, agent: Agent[Any, Any], returns: Any) -> Any:
     if agent.is_async:
         raise TypeError(f"agent {agent.name!r} is async; use `await store.aio.run(…)`, or an async task")
     declared = _declared(agent)
-    task._input_type = agent.input
+    task._input_type, task._remember = agent.input, agent.remember
     with task:
         if _is_hopeless(task):
             drive(task._log, task._parking())
@@ -46,7 +46,7 @@ def perform(task: Task, agent: Agent[Any, Any], returns: Any) -> Any:
 async def perform_async(task: AsyncTask, agent: Agent[Any, Any], returns: Any) -> Any:
     """`perform`, awaited."""
     declared = _declared(agent)
-    task._input_type = agent.input
+    task._input_type, task._remember = agent.input, agent.remember
     async with task:
         if _is_hopeless(task):
             await drive_async(task._log, task._parking())

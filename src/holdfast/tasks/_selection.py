@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from ._quoting import Extract, extract, one_line, text_of
 from ._view import ENDED, Ask, Note, StepInfo, TaskView
+
+if TYPE_CHECKING:
+    from ..memory._model import Remembered
 
 LEAST: Final = 80
 """Nothing is shown with a smaller share than this many bytes, unless it is shorter or must be shown."""
@@ -22,6 +25,7 @@ SPREAD: Final = 3
 SMALL_NAME, LARGE_NAME, SMALL_GOAL, ALWAYS_NAMED = 24, 200, 48, 3
 
 GOAL, DOUBT, UNFINISHED, PLAN, DECISION, RESULT, DISCOVERY, INPUT, NOTE, INNER = 24, 24, 16, 16, 10, 9, 8, 7, 6, 1
+MEMORY = 5
 WAIT, ASK = 12, 11
 """How much of the room each sort of thing gets, in proportion to the others. No two that are often there are equal: as
 the room grows, one thing after the other comes in."""
@@ -65,6 +69,15 @@ class Noted(msgspec.Struct, frozen=True):
     why: Extract | None
 
 
+class Recalled(msgspec.Struct, frozen=True):
+    """A memory: where it comes from, and the day of it."""
+
+    id: str
+    source: str | None
+    day: str
+    text: Extract
+
+
 class Asked(msgspec.Struct, frozen=True):
     """A question to people, and what came of it. `status` is "open", "answered" or "timeout"."""
 
@@ -106,6 +119,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     message: Extract | None
     in_doubt: list[Unfinished]
     notes: list[Extract]
+    memories: list[Recalled]
     result: Extract | None
     next: Next | None
     left_out: dict[str, int]
@@ -145,8 +159,8 @@ class Room:
 class Record:
     """Everything that could be told of a task, sorted and ranked once; values are made into text when first shown."""
 
-    def __init__(self, view: TaskView, notes: Sequence[str]) -> None:
-        self._view, self._notes = view, notes
+    def __init__(self, view: TaskView, notes: Sequence[str], memories: Sequence[Remembered] = ()) -> None:
+        self._view, self._notes, self._memories = view, notes, memories
         self._texts: dict[tuple[str, int], str] = {}
         steps = view.steps
         self._by_path = {step.path: step for step in steps}
@@ -183,6 +197,7 @@ class Record:
         asks = room.newest("asks", self._asks, ASK)
         waits = room.newest("waits", range(len(view.waits_for)), WAIT)
         notes = room.newest("notes", range(len(self._notes)), NOTE)
+        memories = room.newest("memories", range(len(self._memories)), MEMORY)
         failure = None if room.bare or view.status in ENDED else view.error
         ended = view.status == "finished" and view.result is not None
         return Selection(
@@ -208,6 +223,7 @@ class Record:
             message=room.part(failure.message, UNFINISHED) if failure and failure.message else None,
             in_doubt=[self._unfinished(place, room, DOUBT, doubts[place]) for place in sorted(doubts)],
             notes=_present(room.part(self._notes[place], NOTE, rank) for place, rank in notes.items()),
+            memories=[self._recalled(self._memories[place], room, rank) for place, rank in memories.items()],
             result=room.part(self._text("end", 0, view.result), GOAL, least=SMALL_NAME) if ended else None,
             next=self._next and Next(self._next.number, room.name(self._next.name), self._next.mark),
             left_out=room.left_out,
@@ -245,6 +261,12 @@ class Record:
             payload=None if payload is None else room.part(payload, ASK, rank),
             answer=None if answer is None else room.part(answer, ASK, rank),
         )
+
+    def _recalled(self, memory: Remembered, room: Room, rank: int) -> Recalled:
+        text = room.part(memory.text, MEMORY, rank)
+        assert text is not None  # as below
+        source = None if memory.source is None else room.name(memory.source)
+        return Recalled(memory.id, source, f"{memory.at:%Y-%m-%d}", text)
 
     def _noted(self, what: str, notes: Sequence[Note], room: Room, weight: int) -> list[Noted]:
         chosen = room.newest(what, range(len(notes) - 1, -1, -1), weight)

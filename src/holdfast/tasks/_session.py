@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -50,6 +50,8 @@ PATIENCE: Final = 30.0
 FIRST_PAUSE: Final = 0.05
 
 TRIES: Final = 1000
+
+T = TypeVar("T")
 
 logger = logging.getLogger("holdfast")
 
@@ -105,6 +107,8 @@ class Session:
         """Children that this run waits for."""
         self._asking: dict[str, str] = {}  # the questions of this run, by name
         self._look_at: float | None = None  # when to look after a child that somebody else runs
+        self.recalled: dict[str, None] = {}
+        """Texts of memories that the model was told in this run."""
         self._cut: set[str] = set()  # steps that had to wait in the middle
         self._taking: set[tuple[str, int]] = set()  # signals that a wait of this run is taking
         self.suspending = False
@@ -393,13 +397,17 @@ class Session:
     ) -> Operation[Appended]:
         """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart.
 
-        `unless` is called when everything that others have appended is known, and may raise. What a task has to tell was paid
-        for: an engine that cannot be reached is waited for. If the lease ends meanwhile and somebody takes over, that is noticed.
+        `unless` is called when everything that others have appended is known, and may raise. If the lease ends while the engine
+        is waited for and somebody takes over, that is noticed.
         """
+        return self.patiently(lambda: self._put(changes, stamp, fields, large, unless))
+
+    def patiently(self, make: Callable[[], Operation[T]]) -> Operation[T]:
+        """Do what an operation does. What a task has to tell was paid for: an engine that cannot be reached is waited for."""
         paused, pause = 0.0, FIRST_PAUSE
         while True:
             try:
-                return (yield from self._put(changes, stamp, fields, large, unless))
+                return (yield from make())
             except Unavailable:
                 if self._in_vain or paused >= PATIENCE:
                     self._in_vain = True  # what comes next, that the run has failed for example, is tried once
@@ -470,7 +478,7 @@ class Session:
                     self._offset = answer.now - _clock.monotonic()
             for version, (name, change) in enumerate(everything, answer.first):
                 self._fold(version, stamp.at, name, change)
-                if self.untouched and name != ev.RENEWED:
+                if self.untouched and name not in (ev.RENEWED, ev.RECALLED):
                     self.untouched = False
         return answer
 
@@ -519,6 +527,17 @@ class Session:
         """Write a change, or the start of a step, with the next append, or soon."""
         with self.lock:
             self._later[path] = (change, _clock.monotonic())
+
+    def recall(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        """The model is told these memories. Written with the next append: what it makes of them cannot be stored before."""
+        with self.lock:
+            known = {**self.state.recalled, **self.recalled}
+            new = [place for place, text in enumerate(texts) if text not in known]
+            if not new or self.run is None or self.over is not None or self.replaying is not None:
+                return
+            self.recalled.update(dict.fromkeys(texts))
+            told = ev.Recalled([ids[place] for place in new], [texts[place] for place in new])
+        self.put_later(f"\0recalled{len(self.recalled)}", (ev.RECALLED, told))
 
     def unwritten_usage(self) -> Usage:
         """What steps that were cut off have used, and is not written yet."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ from ..errors import (
 from . import _asking, _lifecycle, _loading, _signals
 from . import _events as ev
 from . import _family as family
-from ._agents import find, registered
+from ._agents import Remember, find, registered
 from ._answering import child_ended
 from ._claiming import TASK_TTL, Claim, Wanted, as_wanted, declared_type, encode_text, enter
 from ._driving import Call, Do, Quiet, Script
@@ -53,6 +53,11 @@ from ._session import Session
 from ._steps import UNRESOLVED, Step, as_step, is_async
 from ._usage import Usage
 from ._view import PlanItem, Status, TaskView
+
+if TYPE_CHECKING:
+    from ..conversations._tokens import Counter
+    from ..memory._model import Remembered
+    from ._briefing import ResumeContext
 
 REPORTED: Final = 100
 """So many unasked steps and drifts are recorded when a run ends."""
@@ -82,6 +87,8 @@ class Shape:
         """How many runs in a row may fail before it is left to people; 0 if no worker runs it."""
         self._crashes = CRASHES
         """After how many deaths of its process in a row it is parked."""
+        self._remember: Remember | None = None
+        """What it leaves to its agent's memory, if the agent that runs says so."""
         self._inline = False
         """It is run by its parent, who will see how it ends."""
 
@@ -155,6 +162,8 @@ class Shape:
             try:
                 if isinstance(event, ev.Failed) and event.retry_at is None:
                     yield from self._telling("failed")
+                    if self._attempts:  # else whoever started it sees why it failed
+                        yield from self._leaving_a_lesson(event.type, event.message)
                 yield Do(lambda: session.put([(name, event)], new_stamp(), fields=fields))
             except HoldfastError as problem:
                 if error is None:
@@ -191,7 +200,9 @@ class Shape:
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
         before = session.before
-        if session.untouched and before.owner is None and not isinstance(error, StepInDoubt):  # somebody had a look at it
+        if (
+            session.untouched and before.owner is None and not isinstance(error, StepInDoubt)
+        ):  # somebody had a look at it
             if before.status == "suspended":
                 session.wait_as_before()
                 return ev.SUSPENDED, session.waited, session.fields_of_waiting
@@ -202,7 +213,9 @@ class Shape:
         due = before.due_at
         if before.owner is not None:  # whoever held it was killed, and would have gone on
             due = None if session.state.agent is None else session.now()
-        if isinstance(error, Suspended | _AWAY):  # another task waits, inside this one; or the engine was away: look again
+        if isinstance(
+            error, Suspended | _AWAY
+        ):  # another task waits, inside this one; or the engine was away: look again
             due = session.now() + OTHERS_SECONDS if self._attempts else due
         elif isinstance(error, StepInDoubt):
             due = None
@@ -503,11 +516,26 @@ class Shape:
                 session.uncount(scope, (name, said), number)
                 raise
 
+    def _remembering(self, text: str, **options: Any) -> Script[str]:
+        from ..memory import _from_tasks
+
+        return _from_tasks.remember(self, text, options)
+
     # -- ending ------------------------------------------------------------------------------------
 
-    def _finishing(self, given: Any, args: Any, kwargs: Mapping[str, Any], returned: Any = UNRESOLVED) -> Script[Any]:
+    def _finishing(
+        self,
+        given: Any,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        returned: Any = UNRESOLVED,
+        remember: Remember | None = None,
+    ) -> Script[Any]:
         """`returned`: the type of `given`, if it is what an agent has returned."""
+        from ..memory import _from_tasks
+
         session = self._held()
+        _from_tasks.check(self, remember)
         if returned is UNRESOLVED:
             declared = as_step(given).returns if callable(given) else declared_type(given)
         else:
@@ -519,6 +547,7 @@ class Shape:
             session.check_here(ends=True)
             value = given if returned is not UNRESOLVED else (yield from self._value(given, args, kwargs))
             raw = encode_as(value, declared)
+            yield from _from_tasks.leave(self, remember, result=raw)
             state = session.state
             drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
             finished = ev.Finished(session.matching.unasked()[:REPORTED], drift, msgspec.Raw(raw))
@@ -554,8 +583,20 @@ class Shape:
             return
         session.check()
         yield from self._telling("failed")
+        yield from self._leaving_a_lesson("", reason)
         yield Do(lambda: session.put([(ev.FAILED, failed)], new_stamp(), fields=lambda: session.fields("failed")))
         self._ended(session, "failed")
+
+    def _leaving_a_lesson(self, type: str, message: str) -> Script[None]:
+        """What went wrong is remembered, if that can be: that it is recorded matters more."""
+        from ..memory import _from_tasks
+
+        try:
+            yield from _from_tasks.leave(self, None, failure=(type, message))
+        except LeaseLost:
+            raise
+        except Exception as problem:
+            logger.warning("why %s failed could not be remembered (%s)", self._key, problem.__class__.__name__)
 
     def _telling(self, status: str) -> Script[None]:
         """Tell a parent that waits for it that nobody will go on with this by himself. Before it is so: afterwards nobody might.
@@ -573,6 +614,7 @@ class Shape:
         session = self._held()
         parked = ev.Parked(session.state.crashes)
         yield from self._telling("stuck")
+        yield from self._leaving_a_lesson("", f"its process died {parked.crashes} times in a row")
         yield Do(lambda: session.put([(ev.PARKED, parked)], new_stamp(), fields=lambda: session.fields("stuck")))
         self._ended(session, "stuck")
 
@@ -609,6 +651,31 @@ class Shape:
         unasked = None if session.opened_ended else session.matching.unasked()
         drift = None if session.opened_ended else list(session.drift)
         return (yield from _loading.view_of(session.state, fields, session.run, unasked, drift))
+
+    def _relevant(self, view: TaskView, most: int) -> list[Remembered]:
+        """What its agent's memory has to say about the goal. Blocks."""
+        if whole_number(most, "memories") == 0:
+            return []
+        from ..memory import _from_tasks
+
+        return _from_tasks.relevant_to(self, view, most)
+
+    def _briefed(
+        self,
+        view: TaskView,
+        memories: Sequence[Remembered],
+        max_tokens: int,
+        notes: Sequence[str],
+        counter: Counter | None,
+    ) -> ResumeContext:
+        """The briefing. What it tells from memory is noted: repeated, it is nothing new."""
+        from ._briefing import brief
+
+        context = brief(view, max_tokens, notes=notes, counter=counter, memories=memories)
+        session = self._session
+        if context.memories and session is not None and session.is_here():
+            session.recall(list(context.memories), list(context.memories.values()))
+        return context
 
     def _at(self, version: int) -> Operation[TaskView]:
         head = yield from ops.head(self._key)

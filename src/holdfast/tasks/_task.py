@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
@@ -17,6 +17,7 @@ from ..conversations._tokens import Counter
 from . import _events as ev
 from . import _family as family
 from . import _lifecycle
+from ._agents import Remember
 from ._artifacts import Artifact, AsyncArtifact, Source, attach, attached_to
 from ._conversation import AsyncTaskConversation, TaskConversation
 from ._driving import drive, drive_async, drive_to_its_end, stream, stream_async
@@ -187,6 +188,27 @@ class Task(Shape):
         """Record a fact that was found out. Run again on resume, it does nothing."""
         drive(self._log, self._noting(ev.DISCOVERED, what, None))
 
+    def remember(
+        self,
+        text: str,
+        *,
+        tags: Iterable[str] = (),
+        importance: float = 0.5,
+        author: str = "model",
+        at: float | datetime | None = None,
+        subject: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> str:
+        """Remember something for later tasks of this agent, as `Memory.remember` does; the id of the memory.
+
+        Its source is this task. Run again on resume, it does nothing.
+        """
+        script = self._remembering(
+            text, tags=tags, importance=importance, author=author, at=at, subject=subject, meta=meta, ttl=ttl
+        )
+        return drive(self._log, script)
+
     def attach(self, name: str, source: Source) -> Artifact:
         """Keep a file with the task: a path, bytes, or an open binary file (from where it stands). It is kept in the store.
 
@@ -200,12 +222,15 @@ class Task(Shape):
         """The files that are attached, by name, as far as this process knows."""
         return {found.name: Artifact(self._log, found) for found in attached_to(self._held())}
 
-    def finish(self, result: Any = None, /, *args: Any, **kwargs: Any) -> Any:
+    def finish(self, result: Any = None, /, *args: Any, remember: Remember | None = None, **kwargs: Any) -> Any:
         """End the task with a result, or with what a function gives; it is stored and returned.
 
         A task that had finished returns its stored result, and calls nothing. Its log expires after its time to live.
+        What it leaves goes to the memory of its agent, `store.memory(agent)`: goal and outcome, each decision and each
+        discovery. `remember`: False for nothing, or a function from the task's view to texts, or dicts as `remember_many`
+        takes them; unless told, as the agent says. Without an agent nothing is remembered.
         """
-        return drive(self._log, self._finishing(result, args, kwargs))
+        return drive(self._log, self._finishing(result, args, kwargs, remember=remember))
 
     def fail(self, reason: str) -> None:
         """Give the task up for now, as failed. It can be opened again and goes on."""
@@ -238,10 +263,14 @@ class Task(Shape):
         return self.view().preview()
 
     def resume_context(
-        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
+        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None, memories: int = 5
     ) -> ResumeContext:
-        """A fresh factual briefing for the model: what was done, decided and found out, and where to go on."""
-        return self.view().resume_context(max_tokens, notes=notes, counter=counter)
+        """A fresh factual briefing for the model: what was done, decided and found out, and where to go on.
+
+        With what earlier tasks of its agent have left that fits the goal: up to so many `memories`.
+        """
+        view = self.view()
+        return self._briefed(view, self._relevant(view, memories), max_tokens, notes, counter)
 
     def checkpoint(self) -> AgentCheckpoint:
         """The task as one plain document."""
@@ -421,6 +450,24 @@ class AsyncTask(Shape):
         """`Task.discover`, awaited."""
         await drive_async(self._log, self._noting(ev.DISCOVERED, what, None))
 
+    async def remember(
+        self,
+        text: str,
+        *,
+        tags: Iterable[str] = (),
+        importance: float = 0.5,
+        author: str = "model",
+        at: float | datetime | None = None,
+        subject: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        ttl: float | timedelta | None = None,
+    ) -> str:
+        """`Task.remember`, awaited."""
+        script = self._remembering(
+            text, tags=tags, importance=importance, author=author, at=at, subject=subject, meta=meta, ttl=ttl
+        )
+        return await drive_async(self._log, script)
+
     async def attach(self, name: str, source: Source) -> AsyncArtifact:
         """`Task.attach`, awaited. The source is read in threads."""
         return AsyncArtifact(self._log, await drive_async(self._log, attach(self._held(), name, source)))
@@ -430,9 +477,9 @@ class AsyncTask(Shape):
         """`Task.artifacts`, with awaited methods."""
         return {found.name: AsyncArtifact(self._log, found) for found in attached_to(self._held())}
 
-    async def finish(self, result: Any = None, /, *args: Any, **kwargs: Any) -> Any:
-        """`Task.finish`, awaited; the function may be async."""
-        return await drive_async(self._log, self._finishing(result, args, kwargs))
+    async def finish(self, result: Any = None, /, *args: Any, remember: Remember | None = None, **kwargs: Any) -> Any:
+        """`Task.finish`, awaited; both functions may be async."""
+        return await drive_async(self._log, self._finishing(result, args, kwargs, remember=remember))
 
     async def fail(self, reason: str) -> None:
         """`Task.fail`, awaited."""
@@ -465,10 +512,12 @@ class AsyncTask(Shape):
         return (await self.view()).preview()
 
     async def resume_context(
-        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
+        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None, memories: int = 5
     ) -> ResumeContext:
         """`Task.resume_context`, awaited."""
-        return (await self.view()).resume_context(max_tokens, notes=notes, counter=counter)
+        view = await self.view()
+        found = await self._log.in_thread(self._relevant, view, memories)
+        return self._briefed(view, found, max_tokens, notes, counter)
 
     async def checkpoint(self) -> AgentCheckpoint:
         """`Task.checkpoint`, awaited."""

@@ -25,6 +25,7 @@ _LEFT_OUT: Final = {
     "unfinished": ("1 unfinished step", "{:,} unfinished steps"),
     "plan": ("1 item of the plan", "{:,} items of the plan"),
     "notes": ("1 note", "{:,} notes"),
+    "memories": ("1 memory", "{:,} memories"),
     "input": ("the input", ""),
 }
 _TYPE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,79}")
@@ -42,6 +43,7 @@ def written(told: Selection) -> str:
         _titled("Discoveries:", _notes(told.discoveries, "discovery")),
         _titled("Questions that were asked (an answer is a fact; do not ask again):", _asks(told, is_open=False)),
         _titled("Notes from elsewhere:", [line for note in told.notes for line in entry("-", note, "note")]),
+        _titled("Remembered from earlier tasks (true when it was noted; look before you rely on it):", _memories(told)),
         _titled("Unfinished steps:", [line for step in told.unfinished for line in _unfinished(step)]),
         _failure(told),
         _titled("Questions that nobody has answered yet:", _asks(told, is_open=True)),
@@ -85,6 +87,14 @@ def _notes(notes: Iterable[Noted], what: str) -> list[str]:
         if note.why:
             told += entry("  because", note.why, f"reason of that {what}")
     return told
+
+
+def _memories(told: Selection) -> list[str]:
+    found = []
+    for memory in told.memories:
+        source = "" if memory.source is None else f", {inline(memory.source)}"
+        found += entry(f"- {memory.day}{source}:", memory.text, "memory")
+    return found
 
 
 def _asks(told: Selection, *, is_open: bool) -> list[str]:

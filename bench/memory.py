@@ -1,0 +1,217 @@
+"""Long-term memory: what it finds of a labelled set, and what asking, remembering and catching up cost.
+
+Quality is recall@10: the share of the memories that answer a question among the ten that are given. Beside ours, what comes
+first to mind: the texts in an FTS5 table (porter, terms OR-ed), and a dense-only store, whose vectors are hashed words
+and letter triples: no model is brought along. The bar is against FTS5. Latencies are of one namespace, asked in turn.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+
+import apsw
+import numpy as np
+
+import holdfast
+
+from . import memory_set
+from ._measure import Bar, Lab, settle
+
+K = 10
+DIMENSIONS = 384
+Answer = Callable[[str, int], Sequence[str]]
+
+
+def run(lab: Lab) -> None:
+    quality(lab)
+    duplicates(lab)
+    for count in (1_000, 10_000) if lab.quick else (1_000, 10_000, 100_000):
+        latency(lab, count)
+
+
+# -- quality ---------------------------------------------------------------------------------------
+
+
+def quality(lab: Lab) -> None:
+    told, asked = memory_set.memories(), memory_set.questions()
+    with lab.place() as place, holdfast.open(place / "agents.db", durability="process") as store:
+        words, hybrid = store.memory("words"), store.memory("hybrid", embed=hashed)
+        names = {}
+        for memory in (words, hybrid):
+            ids = memory.remember_many(
+                [
+                    {"text": one.text, "source": one.source, "at": one.at, "author": one.author, "tags": one.tags}
+                    for one in told
+                ]
+            )
+            names.update(zip(ids, [one.id for one in told], strict=True))
+        arms: dict[str, Answer] = {
+            "FTS5": fts5(told),
+            "dense only": dense_only(told),
+            "ours": lambda text, k: [names[hit.id] for hit in words.recall(text, k)],
+            "ours, with vectors": lambda text, k: [names[hit.id] for hit in hybrid.recall(text, k)],
+        }
+        found = {name: recall_at(K, arm, asked) for name, arm in arms.items()}
+    for name, by_kind in found.items():
+        note = ", ".join(f"{kind} {value:.2f}" for kind, value in by_kind.items() if kind != "all")
+        lab.report(f"recall@{K}, {name}", by_kind["all"], note=note)
+    note = f"{len(told)} memories, {len(asked)} questions; no embedder"
+    lab.report(f"recall@{K}, ours / FTS5", found["ours"]["all"] / found["FTS5"]["all"], bar=Bar(1.15, ">="), note=note)
+
+
+def recall_at(k: int, answer: Answer, asked: Sequence[memory_set.Question]) -> dict[str, float]:
+    shares: dict[str, list[float]] = defaultdict(list)
+    for question in asked:
+        share = len(set(answer(question.text, k)).intersection(question.answers)) / len(question.answers)
+        shares["all"].append(share)
+        shares[question.kind].append(share)
+    return {kind: sum(values) / len(values) for kind, values in shares.items()}
+
+
+def fts5(told: Sequence[memory_set.Memory]) -> Answer:
+    table = apsw.Connection(":memory:")
+    table.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = 'porter unicode61')")
+    table.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", [(at, one.text) for at, one in enumerate(told)])
+
+    def answer(text: str, k: int) -> list[str]:
+        question = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", text))
+        rows = table.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT ?", (question, k))
+        return [told[at].id for (at,) in rows]
+
+    return answer
+
+
+def dense_only(told: Sequence[memory_set.Memory]) -> Answer:
+    vectors = np.array(hashed([one.text for one in told]))
+
+    def answer(text: str, k: int) -> list[str]:
+        likeness = vectors @ np.array(hashed([text])[0])
+        return [told[at].id for at in np.argsort(-likeness)[:k]]
+
+    return answer
+
+
+def hashed(texts: Sequence[str]) -> list[list[float]]:
+    """Vectors of words and of their letters by threes, hashed. Stands for a model, and is a weak one."""
+    vectors = []
+    for text in texts:
+        vector = np.zeros(DIMENSIONS, np.float32)
+        for word in re.findall(r"\w+", text.lower()):
+            padded = f" {word} "
+            for piece in (word, *(padded[at : at + 3] for at in range(len(padded) - 2))):
+                digest = int.from_bytes(blake2b(piece.encode(), digest_size=8).digest(), "big")
+                vector[digest % DIMENSIONS] += 1.0 if digest >> 63 else -1.0
+        vectors.append((vector / max(float(np.linalg.norm(vector)), 1e-9)).tolist())
+    return vectors
+
+
+# -- duplicates ------------------------------------------------------------------------------------
+
+
+def duplicates(lab: Lab) -> None:
+    """Many ways of saying a hundred facts."""
+    count = lab.choose(10_000, 2_000)
+    facts = [f"{name} pays {sum_} euros for {what}" for name, sum_, what in _facts()]
+    shapes = ("{}", "{}.", "FYI: {}", "Note: {}", "{}!", "  {} ", "Please remember: {}", "{} (confirmed)")
+    with lab.place() as place, holdfast.open(place / "agents.db", durability="process") as store:
+        memory = store.memory("facts")
+        said = []
+        for _ in range(count):
+            text = lab.rng.choice(shapes).format(lab.rng.choice(facts))
+            said.append({"text": text.upper() if lab.rng.random() < 0.1 else text})
+        memory.remember_many(said)
+        kept = [one.text.lower() for one in memory.all()]
+    lost = [fact for fact in facts if not any(fact.lower() in text for text in kept)]
+    lab.report(f"memories after {count:,} ways of saying 100 facts", len(kept), bar=Bar(150), note=f"{len(lost)} lost")
+
+
+def _facts() -> list[tuple[str, int, str]]:
+    names = ("Ada", "Bo", "Cem", "Dana", "Eli", "Finn", "Gita", "Hugo", "Ines", "Jon")
+    things = ("rent", "water", "power", "heating", "parking", "internet", "insurance", "cleaning", "repairs", "storage")
+    return [(name, 100 + 7 * place, what) for place, (name, what) in enumerate((n, t) for n in names for t in things)]
+
+
+# -- latency ---------------------------------------------------------------------------------------
+
+
+def latency(lab: Lab, count: int) -> None:
+    texts = made_up(count, lab.rng)
+    questions = [question.text for question in memory_set.questions()]
+    with lab.place() as place:
+        path = place / "agents.db"
+        fill(path, texts)
+        settle()
+        with holdfast.open(path) as store:
+            memory = store.memory("big")
+            memory.recall("warm up")
+            start = perf_counter()
+            memory.rebuild()
+            caught_up = perf_counter() - start
+            words = asked_in_turn(lambda text: memory.recall(text, K), questions)
+            start = perf_counter()
+            for number in range(200):
+                memory.remember(f"What nobody has said before, number {number}")
+            remembering = (perf_counter() - start) / 200 * 1e3
+        big = count == 100_000
+        what = f"with {count:,} memories"
+        lab.report(f"catching up from scratch {what}", caught_up, unit="s", bar=Bar(30.0) if big else None)
+        lab.report(f"remember {what}", remembering, unit="ms")
+        report(lab, f"recall by words {what}", words, (20.0, 60.0) if big else None)
+        with holdfast.open(path) as store:
+            generator = np.random.default_rng(1)
+            hybrid = store.memory("big", embed=lambda some: generator.standard_normal((len(some), DIMENSIONS)))
+            hybrid.recall("warm up")  # vectors are made
+            vectors = [generator.standard_normal(DIMENSIONS).tolist() for _ in questions]
+            pairs = dict(zip(questions, vectors, strict=True))
+            meant = asked_in_turn(lambda text: hybrid.recall(text, K, vector=pairs[text]), questions)
+        report(lab, f"recall by words and vectors {what}", meant, (30.0, None) if big else None)
+
+
+def report(lab: Lab, what: str, milliseconds: list[float], bars: tuple[float, float | None] | None) -> None:
+    ordered = sorted(milliseconds)
+    p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+    lab.report(f"{what}, p50", p50, unit="ms", bar=Bar(bars[0]) if bars else None)
+    lab.report(f"{what}, p99", p99, unit="ms", bar=Bar(bars[1]) if bars and bars[1] else None)
+
+
+def asked_in_turn(ask: Callable[[str], object], questions: Sequence[str]) -> list[float]:
+    found = []
+    for question in questions:
+        start = perf_counter()
+        ask(question)
+        found.append((perf_counter() - start) * 1e3)
+    return found
+
+
+def fill(path: Path, texts: Sequence[str]) -> None:
+    with holdfast.open(path, durability="process") as store:
+        memory = store.memory("big")
+        for start in range(0, len(texts), 5_000):
+            said = [
+                {"text": text, "source": f"s{(start + at) // 30}", "at": 1.7e9 + 60 * (start + at)}
+                for at, text in enumerate(texts[start : start + 5_000])
+            ]
+            memory.remember_many(said)
+
+
+def made_up(count: int, rng: random.Random) -> list[str]:
+    """Texts of the length and with the words of the set, and some words that few have."""
+    words = [word for one in memory_set.memories() for word in one.text.split()]
+    letters, vowels = "bcdfgklmnprst", "aeiou"
+    texts = []
+    for _ in range(count):
+        text: list[str] = []
+        while len(text) < rng.randint(6, 22):
+            at = rng.randrange(len(words) - 3)
+            text += words[at : at + 3]
+            if rng.random() < 0.3:
+                name = "".join(rng.choice(group) for group in (letters, vowels, letters, vowels))
+                text.append(f"{name}{rng.randint(0, 300)}")
+        texts.append(" ".join(text))
+    return texts

@@ -1,0 +1,199 @@
+"""The index in PostgreSQL, beside the store's own tables: all workers share it, and none holds a copy.
+
+The words of a memory are a `tsvector` of our own terms with a GIN index on it; how common each term is, is counted as memories
+come and go. Each method is one statement. The SQL is in `_postgres_index_sql`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from ..backends import StreamKey
+from ..backends._postgres_connections import Connection
+from ..backends._postgres_sql import SETUP_LOCK
+from ..backends.postgres import PostgresBackend
+from ..errors import AccessDenied, NotSetUp, OutcomeUnknown, ReadOnly
+from . import _postgres_index_sql as sql
+from ._fold import Changes
+from ._index import Around, Counts, Found, Known, Unusable
+from ._model import Doc, Position, Where
+from ._postgres_vectors import PostgresVectors
+from ._postgres_where import condition_of
+
+CLEARED: Final = 20_000
+"""So many rows are deleted at a time when a namespace is cleared: no statement takes long."""
+WORDS_BYTES: Final = 900_000
+"""A tsvector holds 1 MiB, and PostgreSQL does not look whether it does. Where a text has more, its last words are not found."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Doc).decode
+
+
+class PostgresIndex(PostgresVectors):
+    """The memories of all namespaces in the schema of a store. Its tables are made when it is first used."""
+
+    def __init__(self, backend: PostgresBackend) -> None:
+        self._backend, self._sql = backend, sql.Statements(backend._schema)
+        self._ready, self._lock = False, threading.Lock()
+
+    # -- following the stream --------------------------------------------------------------------
+
+    def position(self, space: StreamKey) -> Position | None:
+        rows = self._rows(self._sql.position, space)
+        return Position(*rows[0]) if rows else None
+
+    def known(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> Known:
+        rows = self._rows(self._sql.known, space, ids=list(ids), keys=[int(key, 16) for key in keys])
+        aliases = {name: number for number, _, names in rows for name in names or ()}
+        return Known([_decode(body) for _, body, _ in rows], aliases)
+
+    def write(self, space: StreamKey, before: Position | None, after: Position, changes: Changes) -> bool:
+        if before is not None and before.life != after.life:
+            return False
+        values = _values(changes) | {"life": after.life, "version": after.version}
+        if before is not None:
+            values["before"] = before.version
+        return self._written(self._sql.begin if before is None else self._sql.go_on, space, values)
+
+    def clear(self, space: StreamKey, life: bytes) -> None:
+        self._written(self._sql.unname, space, {"life": life})
+        for (number,) in self._rows(self._sql.nameless, space):
+            for statement in self._sql.clear:
+                while self._written(statement, space, {"space": number, "limit": CLEARED}):
+                    pass
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def search(self, space: StreamKey, terms: Mapping[str, float], where: Where, limit: int) -> Found:
+        if not terms:
+            return Found([], 0, 0.0, {})
+        condition, values = condition_of(where)
+        values |= {"terms": list(terms), "weights": list(terms.values()), "work": sql.WORK, "limit": limit}
+        rows = self._rows(self._sql.search.format(condition=condition), space, **values)
+        (head,) = [row for row in rows if row[4] is None] or [(0, 0, None, None)]
+        found = sorted((row for row in rows if row[4] is not None), key=lambda row: (-row[5], -row[0]))
+        frequency = dict(zip(head[2] or (), head[3] or (), strict=True))
+        return Found([_decode(row[4]) for row in found], head[0], head[1] / max(head[0], 1), frequency)
+
+    def around(self, space: StreamKey, docs: Sequence[Doc], reach: int, where: Where) -> list[Around]:
+        condition, values = condition_of(where)
+        values |= {"sources": [doc.source for doc in docs], "ats": [doc.at for doc in docs], "reach": reach}
+        values["numbers"] = [doc.number for doc in docs]
+        sides: list[tuple[list[Doc], list[Doc]]] = [([], []) for _ in docs]
+        for place, later, body in self._rows(self._sql.around.format(condition=condition), space, **values):
+            sides[place - 1][later].append(_decode(body))
+        for before, after in sides:
+            before.sort(key=lambda doc: (-doc.at, -doc.number))
+            after.sort(key=lambda doc: (doc.at, doc.number))
+        return [Around(before, after) for before, after in sides]
+
+    def page(self, space: StreamKey, after: int, limit: int, where: Where) -> Sequence[Doc]:
+        condition, values = condition_of(where)
+        rows = self._rows(self._sql.page.format(condition=condition), space, after=after, limit=limit, **values)
+        return [_decode(body) for (body,) in rows]
+
+    def counts(self, space: StreamKey, now: float) -> Counts:
+        return Counts(*self._rows(self._sql.counts, space, now=now)[0])
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def _rows(self, statement: str, space: StreamKey, **values: Any) -> list[Any]:
+        self._make_ready()
+        return self._backend._rows(statement, cast("Any", {"tenant": space.tenant, "id": space.id, **values}))
+
+    def _written(self, statement: str, space: StreamKey, values: dict[str, Any]) -> bool:
+        """Run a statement that changes something; whether it did. False too if nobody knows: the position tells."""
+        self._make_ready()
+        values = {"tenant": space.tenant, "id": space.id, **values}
+        try:
+            return self._backend._transact(lambda connection: connection.execute(statement, values).rowcount > 0)
+        except OutcomeUnknown:
+            return False
+
+    def mend(self, problem: Unusable) -> bool:
+        """False: what the server refuses once, it refuses again."""
+        return False
+
+    def close(self) -> None:
+        """Nothing: the connections are the backend's."""
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def _make_ready(self) -> None:
+        if self._ready:
+            return
+        with self._lock:
+            try:
+                if self._format() != sql.FORMAT:
+                    self._backend._transact(self._make_tables)
+            except (AccessDenied, NotSetUp, ReadOnly) as error:
+                what = "the tables of the index of memories are not there, and this user may not make them"
+                raise Unusable(what, error) from error
+            self._ready = True
+
+    def _format(self) -> int | None:
+        try:
+            rows = self._backend._rows(self._sql.format, ())
+        except NotSetUp:
+            return None
+        return rows[0][0] if rows else None
+
+    def _make_tables(self, connection: Connection) -> None:
+        """In one transaction, and one process after the other: those who come second find everything there."""
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,), prepare=False)
+            made = connection.execute(sql.MADE, (self._backend._schema,), prepare=False).fetchone()
+            if made and made[0]:
+                row = connection.execute(self._sql.format, prepare=False).fetchone()
+                if row and row[0] == sql.FORMAT:
+                    return
+                connection.execute(self._sql.drop, prepare=False)
+            connection.execute(sql.tables(self._backend._schema), prepare=False)
+
+
+def _values(changes: Changes) -> dict[str, Any]:
+    """What is written, as columns."""
+    put = changes.put
+    gone = {doc.number for doc in changes.gone}
+    names = {doc.id: doc.number for doc in put}
+    for name, number in changes.aliases.items():
+        if number not in gone:
+            names.setdefault(name, number)
+    lengths = [doc.terms.count(" ") + 1 for doc in put]
+    return {
+        "touched": [*gone, *(doc.number for doc in put)],
+        "gone": list(gone),
+        "names": list(names),
+        "named": list(names.values()),
+        "number": [doc.number for doc in put],
+        "at": [doc.at for doc in put],
+        "expires_at": [doc.expires_at for doc in put],
+        "length": lengths,
+        "source": [doc.source for doc in put],
+        "author": [doc.author for doc in put],
+        "subject": [doc.subject for doc in put],
+        "tags": [_encode(doc.tags).decode() for doc in put],
+        "keys": [" ".join(str(int(key, 16)) for key in doc.keys) for doc in put],
+        "words": [_words(doc) for doc in put],
+        "body": [_encode(doc) for doc in put],
+        "memories": len(put),
+        "lengths": sum(lengths),
+    }
+
+
+def _words(doc: Doc) -> str:
+    """The terms of a memory, each once and with a space in front, as many as a tsvector can hold."""
+    terms = dict.fromkeys(f"{doc.terms} {doc.context}".split())
+    if len(doc.terms) + len(doc.context) < WORDS_BYTES // 8:  # of 4 bytes each, with the number of the namespace
+        return "".join(f" {term}" for term in terms)
+    kept, size = [], 0
+    for term in terms:
+        size += len(term.encode()) + 12
+        if size > WORDS_BYTES:
+            break
+        kept.append(f" {term}")
+    return "".join(kept)

@@ -1,0 +1,270 @@
+"""The SQL of the index in PostgreSQL: its tables, and statements as named text.
+
+Each statement is a transaction by itself, and needs nothing of the session, so that poolers may give each one another
+connection. Lexemes carry the number of their namespace ("7_dispute"): a namespace has posting lists of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ._postgres_vectors import TABLES as VECTOR_TABLES
+
+FORMAT: Final = 2
+"""Tables of another format are dropped, and made anew from the streams."""
+WORK: Final = 5_000
+"""About so many matches are weighed for one question; the most common terms are left to the ranking that follows."""
+
+# What is searched stays together on few pages, and so the memories themselves are in a table of their own.
+# New words wait in a list until there are 128 kB of them: that nearly halves the work of writing, and a question reads no more
+# than those few pages on top.
+_TABLES: Final = """\
+CREATE TABLE {schema}.memory_spaces (
+    space integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text COLLATE "C",
+    id text COLLATE "C",
+    life bytea NOT NULL,
+    version bigint NOT NULL,
+    memories bigint NOT NULL DEFAULT 0,
+    terms bigint NOT NULL DEFAULT 0,
+    puts bigint NOT NULL DEFAULT 0,
+    UNIQUE (tenant, id)
+) WITH (fillfactor = 50);
+CREATE TABLE {schema}.memory_docs (
+    space integer NOT NULL,
+    number bigint NOT NULL,
+    at double precision NOT NULL,
+    expires_at double precision,
+    length integer NOT NULL,
+    source text COLLATE "C",
+    author text COLLATE "C" NOT NULL,
+    subject text COLLATE "C",
+    tags jsonb NOT NULL,
+    keys bigint[] NOT NULL,
+    words tsvector NOT NULL,
+    PRIMARY KEY (space, number)
+);
+CREATE TABLE {schema}.memory_bodies (
+    space integer NOT NULL, number bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY (space, number)
+) WITH (fillfactor = 90);
+CREATE INDEX memory_docs_by_source ON {schema}.memory_docs (space, source, at, number) WHERE source IS NOT NULL;
+CREATE INDEX memory_docs_by_word ON {schema}.memory_docs USING gin (words)
+    WITH (fastupdate = on, gin_pending_list_limit = 128);
+CREATE TABLE {schema}.memory_ids (
+    space integer NOT NULL, id text COLLATE "C" NOT NULL, number bigint NOT NULL, PRIMARY KEY (space, id)
+);
+CREATE TABLE {schema}.memory_keys (
+    space integer NOT NULL, key bigint NOT NULL, number bigint NOT NULL, PRIMARY KEY (space, key, number)
+);
+CREATE TABLE {schema}.memory_terms (
+    term text COLLATE "C" PRIMARY KEY, count integer NOT NULL
+) WITH (fillfactor = 80);
+CREATE TABLE {schema}.memory_format (format integer NOT NULL);
+INSERT INTO {schema}.memory_format VALUES ({format});
+"""
+NAMES: Final = ("format", "spaces", "docs", "bodies", "ids", "keys", "terms", "models", "vectors")
+
+MADE: Final = (
+    "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = %s AND c.relname = 'memory_format')"
+)
+
+
+def tables(schema: str) -> str:
+    """The statements that make the tables."""
+    return (VECTOR_TABLES + _TABLES).format(schema=schema, format=FORMAT)
+
+
+_FORMAT: Final = "SELECT format FROM {schema}.memory_format"
+_SPACE: Final = "(SELECT space FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s)"
+
+_POSITION: Final = "SELECT life, version FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s"
+
+_KNOWN: Final = """\
+WITH named AS (
+    SELECT id, number FROM {schema}.memory_ids WHERE space = {space} AND id = ANY(%(ids)s::text[])
+), wanted AS (
+    SELECT number FROM named UNION
+    SELECT number FROM {schema}.memory_keys WHERE space = {space} AND key = ANY(%(keys)s::bigint[])
+)
+SELECT number, body, (SELECT array_agg(named.id) FROM named WHERE named.number = d.number)
+FROM {schema}.memory_bodies d JOIN wanted USING (number) WHERE space = {space}"""
+
+# -- writing ---------------------------------------------------------------------------------------
+
+# Whoever finds the position as it expects it, and locks it, writes. One that waited for another finds it changed, and nothing
+# to do; also if vectors were put meanwhile. All parts of the statement see the tables as they were before it.
+_BEGIN: Final = """\
+place AS (
+    INSERT INTO {schema}.memory_spaces (tenant, id, life, version, memories, terms)
+    VALUES (%(tenant)s, %(id)s, %(life)s, %(version)s, %(memories)s, %(lengths)s) ON CONFLICT (tenant, id) DO NOTHING RETURNING space
+)"""
+_GO_ON: Final = """\
+place AS (
+    SELECT space FROM {schema}.memory_spaces
+    WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(life)s AND version = %(before)s
+        AND puts = (SELECT puts FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s) FOR UPDATE
+)"""
+_WRITE: Final = """\
+WITH {place}, old AS (
+    SELECT number, length, keys, words FROM {schema}.memory_docs d JOIN place USING (space)
+    WHERE number = ANY(%(touched)s::bigint[])
+), given AS MATERIALIZED (
+    SELECT space, number, at, expires_at, length, source, author, subject, tags::jsonb AS tags,
+        string_to_array(keys, ' ')::bigint[] AS keys,
+        array_to_tsvector(string_to_array(ltrim(replace(words, ' ', ' ' || space || '_')), ' ')) AS words, body
+    FROM place, unnest(
+        %(number)s::bigint[], %(at)s::float8[], %(expires_at)s::float8[], %(length)s::integer[],
+        %(source)s::text[], %(author)s::text[], %(subject)s::text[], %(tags)s::text[], %(keys)s::text[], %(words)s::text[],
+        %(body)s::bytea[]
+    ) AS given (number, at, expires_at, length, source, author, subject, tags, keys, words, body)
+), gone AS (
+    DELETE FROM {schema}.memory_docs d USING place WHERE d.space = place.space AND number = ANY(%(gone)s::bigint[])
+), gone_bodies AS (
+    DELETE FROM {schema}.memory_bodies d USING place WHERE d.space = place.space AND number = ANY(%(gone)s::bigint[])
+), gone_vectors AS (
+    DELETE FROM {schema}.memory_vectors v USING place, (
+        SELECT number FROM old LEFT JOIN given USING (number) WHERE given.words IS DISTINCT FROM old.words
+    ) AS o WHERE v.space = place.space AND v.number = o.number RETURNING v.model
+), fewer_vectors AS (
+    UPDATE {schema}.memory_models m SET vectors = vectors - gone.count
+    FROM (SELECT model, count(*) FROM gone_vectors GROUP BY model) AS gone WHERE m.model = gone.model
+), put AS (
+    INSERT INTO {schema}.memory_docs AS d
+    SELECT space, number, at, expires_at, length, source, author, subject, tags, keys, words FROM given
+    ON CONFLICT (space, number) DO UPDATE SET {update} WHERE ({changed}) IS DISTINCT FROM ({changes})
+), put_bodies AS (
+    INSERT INTO {schema}.memory_bodies SELECT space, number, body FROM given
+    ON CONFLICT (space, number) DO UPDATE SET body = EXCLUDED.body
+), put_ids AS (
+    INSERT INTO {schema}.memory_ids
+    SELECT space, name, named FROM place, unnest(%(names)s::text[], %(named)s::bigint[]) AS given (name, named)
+    ON CONFLICT DO NOTHING
+), old_keys AS (
+    SELECT unnest(keys) AS key, number FROM old
+), new_keys AS (
+    SELECT unnest(keys) AS key, number FROM given
+), gone_keys AS (
+    DELETE FROM {schema}.memory_keys k USING place, (SELECT * FROM old_keys EXCEPT SELECT * FROM new_keys) AS o
+    WHERE k.space = place.space AND k.key = o.key AND k.number = o.number
+), put_keys AS (
+    INSERT INTO {schema}.memory_keys SELECT space, key, number FROM place, new_keys ON CONFLICT DO NOTHING
+), changed AS (
+    SELECT term, sum(more)::integer AS more FROM (
+        SELECT unnest(tsvector_to_array(words)) AS term, -1 AS more FROM old
+        UNION ALL SELECT unnest(tsvector_to_array(words)), 1 FROM given
+    ) AS both_sides GROUP BY term HAVING sum(more) <> 0
+), more_often AS (
+    INSERT INTO {schema}.memory_terms AS t SELECT term, more FROM changed WHERE more > 0
+    ON CONFLICT (term) DO UPDATE SET count = t.count + EXCLUDED.count
+), less_often AS (
+    UPDATE {schema}.memory_terms t SET count = t.count + more FROM changed
+    WHERE t.term = changed.term AND more < 0 AND t.count + more > 0
+), no_more AS (
+    DELETE FROM {schema}.memory_terms t USING changed WHERE t.term = changed.term AND more < 0 AND t.count + more <= 0
+){moved}"""
+# What a crash of the server takes from an index comes back from the stream: nobody has to wait for the disk.
+_LAZILY: Final = "set_config('synchronous_commit', 'off', true)"
+# A row that the statement itself has inserted cannot be updated by it, and so the two cases end differently.
+_MOVED: Final = """
+UPDATE {schema}.memory_spaces s SET version = %(version)s,
+    memories = memories + (SELECT count(*) FROM given) - (SELECT count(*) FROM old),
+    terms = terms + (SELECT coalesce(sum(length), 0) FROM given) - (SELECT coalesce(sum(length), 0) FROM old)
+FROM place WHERE s.space = place.space RETURNING {lazily}"""
+_UPDATED: Final = ("at", "expires_at", "length", "source", "author", "subject", "tags", "keys", "words")
+
+# -- asking ----------------------------------------------------------------------------------------
+
+# A lexeme as text of a query, in which nothing is an operator.
+_QUOTED: Final = "('''' || replace(replace(lexeme, chr(92), repeat(chr(92), 2)), '''', '''''') || '''')"
+# The rarer terms first, as long as there is not too much to weigh; `LATERAL` asks the index for one term after the other, so
+# that each match comes with what it is worth. Each term is counted once, the rest is BM25 as in the ranking that follows.
+_SEARCH: Final = """\
+WITH place AS (
+    SELECT space, memories, terms, greatest(terms::float8 / greatest(memories, 1), 1) AS average
+    FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s
+), asked AS (
+    SELECT given.term, given.weight, t.term AS lexeme, t.count
+    FROM unnest(%(terms)s::text[], %(weights)s::float8[]) AS given (term, weight)
+    JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.term
+), chosen AS MATERIALIZED (
+    SELECT {quoted}::tsquery AS query, weight * ln(1 + (memories - count + 0.5::float8) / (count + 0.5::float8)) AS worth
+    FROM place, (
+        SELECT *, sum(count) OVER before AS work, row_number() OVER before AS place FROM asked
+        WINDOW before AS (ORDER BY count, term)
+    ) AS counted WHERE work <= %(work)s OR place = 1
+), found AS (
+    SELECT number, sum(worth) / (1.78::float8 + 0.42::float8 * length / (SELECT average FROM place)) AS score
+    FROM chosen, LATERAL (
+        SELECT number, length FROM {schema}.memory_docs
+        WHERE words @@ query AND space = (SELECT space FROM place) AND {{condition}} OFFSET 0
+    ) AS matching GROUP BY number, length ORDER BY score DESC, number DESC LIMIT %(limit)s
+)
+SELECT memories, terms, (SELECT array_agg(term) FROM asked), (SELECT array_agg(count) FROM asked), NULL::bytea, NULL::float8
+FROM place UNION ALL
+SELECT found.number, NULL, NULL, NULL, body, score FROM found JOIN {schema}.memory_bodies b
+ON b.space = (SELECT space FROM place) AND b.number = found.number"""
+
+_SIDE: Final = """\
+(SELECT {after} AS later, number FROM {schema}.memory_docs WHERE space = {space} AND source = given.source
+AND (at, number) {than} (given.at, given.number) AND {{condition}} ORDER BY at {order}, number {order} LIMIT %(reach)s)"""
+_AROUND: Final = """\
+WITH beside AS (
+    SELECT place, later, near.number FROM unnest(%(sources)s::text[], %(ats)s::float8[], %(numbers)s::bigint[])
+    WITH ORDINALITY AS given (source, at, number, place), LATERAL ({before} UNION ALL {after}) AS near
+)
+SELECT place, later, body FROM beside JOIN {schema}.memory_bodies b ON b.space = {space} AND b.number = beside.number"""
+
+_PAGE: Final = """\
+SELECT body FROM {schema}.memory_docs JOIN {schema}.memory_bodies USING (space, number)
+WHERE space = {space} AND number > %(after)s AND {{condition}} ORDER BY number LIMIT %(limit)s"""
+
+_COUNTS: Final = """\
+SELECT count(*), count(DISTINCT source), min(at), max(at) FROM {schema}.memory_docs
+WHERE space = {space} AND (expires_at IS NULL OR expires_at > %(now)s)"""
+
+# -- clearing --------------------------------------------------------------------------------------
+
+# The namespace loses its name first, at once; then its rows go, some at a time. If we are killed in between, the next who
+# clears finishes it.
+_UNNAME: Final = """\
+UPDATE {schema}.memory_spaces SET tenant = NULL, id = NULL WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(life)s"""
+_NAMELESS: Final = "SELECT space FROM {schema}.memory_spaces WHERE tenant IS NULL AND id IS NULL"
+_SOME: Final = """\
+DELETE FROM {schema}.memory_{table} WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {schema}.memory_{table} WHERE {those} LIMIT %(limit)s)) RETURNING 1"""
+
+
+class Statements:
+    """Every statement, with the name of the schema in it. Those with a `{condition}` are completed by `condition_of`."""
+
+    def __init__(self, schema: str) -> None:
+        def named(text: str, **parts: str) -> str:
+            return text.format(schema=schema, space=_SPACE.format(schema=schema), **parts)
+
+        self.format = named(_FORMAT)
+        self.drop = "".join(f"DROP TABLE IF EXISTS {schema}.memory_{name};" for name in NAMES)
+        self.position = named(_POSITION)
+        self.known = named(_KNOWN)
+        update = {
+            "update": ", ".join(f"{name} = EXCLUDED.{name}" for name in _UPDATED),
+            "changed": ", ".join(f"d.{name}" for name in _UPDATED),
+            "changes": ", ".join(f"EXCLUDED.{name}" for name in _UPDATED),
+        }
+        self.begin = named(_WRITE, place=named(_BEGIN), **update, moved=f"\nSELECT {_LAZILY} FROM place")
+        self.go_on = named(_WRITE, place=named(_GO_ON), **update, moved=named(_MOVED, lazily=_LAZILY))
+        self.search = named(_SEARCH, quoted=_QUOTED)
+        before = named(_SIDE, after="false", than="<", order="DESC")
+        after = named(_SIDE, after="true", than=">", order="ASC")
+        self.around = named(_AROUND, before=before, after=after)
+        self.page = named(_PAGE)
+        self.counts = named(_COUNTS)
+        self.unname = named(_UNNAME)
+        self.nameless = named(_NAMELESS)
+        by_space = "space = %(space)s"
+        # "_" is followed by "`": the terms of namespace 7 are all from "7_" up to "7`".
+        by_term = "term >= %(space)s::text || '_' AND term < %(space)s::text || '`'"
+        self.clear = [
+            named(_SOME, table=table, those=by_term if table == "terms" else by_space)
+            for table in ("docs", "bodies", "ids", "keys", "terms", "vectors", "models", "spaces")
+        ]

@@ -1,0 +1,31 @@
+"""Agents for the tests of what tasks leave to memory: run in processes of their own, and killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast import Task
+
+LIVES = Path("lives")
+
+
+def compare() -> str:
+    return "A: 700, B: 650 without tax"
+
+
+def buyer(task: Task) -> str:
+    """Notes things, remembers one on the way, reads what it knows, and ends."""
+    task.resume_context()
+    task.step("compare", compare)
+    task.discover("prices of vendor B are without tax")
+    task.remember("Ann signs the orders")
+    task.decide("vendor A", why="the only one with an SLA")
+    return "three laptops ordered"
+
+
+def fickle(task: Task) -> str:
+    """Comes to another result in every other life, and so to one that was never recorded if it is killed before its end."""
+    life = int(LIVES.read_text()) + 1 if LIVES.exists() else 1
+    LIVES.write_text(str(life))
+    task.discover("the vendor answers on Mondays")
+    return f"offer number {life % 2}"
