@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from conftest import SHARE, SIMULATED, url_of
 from copies import LARGE, Recorder, Wrapper, bodies, double, dump, key, many, on, populate
-from holdfast import AlreadyExists, Copied, CopyProgress, NotFound
+from holdfast import AlreadyExists, Copied, CopyProgress, NotSetUp
 from holdfast import _copy_writing as writing
 from holdfast._kinds import KINDS
 from holdfast.backends import Append, Appended, Backend, Conflict, Fields, Head, StreamKey, memory
@@ -203,7 +203,7 @@ def test_places_are_urls_paths_stores_async_stores_and_backends(tmp_path: Path) 
 
 @pytest.mark.parametrize("scheme", ["", "sqlite:///", "file://"])
 def test_a_source_that_is_not_there_is_not_made(scheme: str, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no store"):
+    with pytest.raises(NotSetUp, match="no store"):
         holdfast.copy(f"{scheme}{tmp_path}/typo.db", tmp_path / "b.db")
     assert list(tmp_path.iterdir()) == []
 

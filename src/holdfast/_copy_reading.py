@@ -15,6 +15,7 @@ from ._codec import Undecodable
 from ._events import Stored, open_plain
 from ._streams import audit_of, deletion_of
 from .backends import Append, Appended, Backend, Conflict, Damaged, Head, Record, StreamKey
+from .backends._seam import Blocked
 from .errors import CorruptRecord, OutcomeUnknown, Unavailable
 
 TRIES: Final = 8
@@ -43,7 +44,13 @@ class Steady:
         self.stopped = False
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-        return self._steadily(lambda: self._backend.append(batch))
+        def call() -> Sequence[Appended | Conflict]:
+            answers = self._backend.append(batch)
+            if any(isinstance(answer, Blocked) for answer in answers):
+                raise Unavailable("somebody has locked a stream of the target on its server; nothing was written to it")
+            return answers
+
+        return self._steadily(call)
 
     def read(self, stream: StreamKey, after: int = 0, limit: int | None = None) -> Sequence[Record]:
         return self._steadily(lambda: self._backend.read(stream, after=after, limit=limit))

@@ -83,6 +83,8 @@ def shown_url(url: str) -> str:
     except InvalidURL:
         return f"{scheme}://…"
     told = {name: value for name, value in options.items() if name in SHOWN}
+    if told.get("port", "").strip("0123456789,"):
+        del told["port"]  # whatever it is, it is none
     return shown(parts) + (f"?{urlencode(told, safe='/,:')}" if told else "")
 
 
