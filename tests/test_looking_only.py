@@ -47,7 +47,8 @@ def traces(engine: str, url: str) -> object:
         client = boto3.session.Session().client(engine, region_name="eu-central-1", endpoint_url=aws())
         try:
             if engine == "dynamodb":
-                return name in client.list_tables()["TableNames"]
+                pages = client.get_paginator("list_tables").paginate()
+                return any(name in page["TableNames"] for page in pages)
             return client.list_objects_v2(Bucket="holdfast-tests", Prefix=f"{name}/").get("Contents")
         finally:
             client.close()

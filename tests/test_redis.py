@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -572,31 +573,32 @@ def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(server: Serve
 
 def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(server: Server, backend: RedisBackend) -> None:
     life, other, writer = Life("a b:{c}"), Life("other"), RedisBackend(server.url())
-    heard: list[str] = []
-    came = threading.Semaphore(0)
+    heard: Counter[str] = Counter()
 
     def hear(name: str) -> Callable[[], None]:
-        return lambda: (heard.append(name), came.release())[1]
+        return lambda: heard.update([name])
 
     def fail() -> None:
         raise RuntimeError
 
     stops = [backend.watch(life.stream, hear("first")), backend.watch(life.stream, fail)]
     stops.append(backend.watch(life.stream, hear("second")))
-    until(lambda: server("PUBSUB", "NUMSUB", *server("PUBSUB", "CHANNELS"))[1:] == [1])
+    until(lambda: heard["first"] == 1)  # that it is listened to, from now on
+    life.write(writer)
+    until(lambda: heard["first"] == 2 and heard["second"])
+    second = heard["second"]
     other.write(writer)
     life.write(writer)
-    assert came.acquire(timeout=30)
-    assert came.acquire(timeout=30)
-    assert heard == ["first", "second"]
+    until(lambda: heard["second"] > second)
+    assert (heard["first"], heard["second"]) == (3, second + 1)
     stops[0]()
     stops.append(backend.watch(other.stream, hear("other")))
-    until(lambda: len(server("PUBSUB", "CHANNELS")) == 2)
+    until(lambda: heard["other"] == 1)
     other.write(writer)
-    assert came.acquire(timeout=30)
+    until(lambda: heard["other"] == 2)
     life.write(writer)
-    assert came.acquire(timeout=30)
-    assert heard == ["first", "second", "other", "second"]
+    until(lambda: heard["second"] == second + 2)
+    assert heard == {"first": 3, "second": second + 2, "other": 2}
     for stop in stops:
         stop()
         stop()
@@ -609,9 +611,11 @@ def test_watching_goes_on_after_the_server_was_restarted(server: Server, backend
     life = Life()
     came = threading.Event()
     backend.watch(life.stream, came.set)
-    until(lambda: server("PUBSUB", "CHANNELS"))
+    assert came.wait(30)
+    came.clear()
     server.restart()
-    until(lambda: server("PUBSUB", "CHANNELS"))
+    assert came.wait(30), "what was appended meanwhile would not be told"
+    came.clear()
     life.write(backend)
     assert came.wait(30)
     backend.close()
@@ -622,7 +626,8 @@ def test_nothing_of_watching_is_left_in_a_forked_child(server: Server, backend: 
     life = Life()
     came = threading.Event()
     backend.watch(life.stream, came.set)
-    until(lambda: server("PUBSUB", "CHANNELS"))
+    assert came.wait(30)  # it is listened to
+    came.clear()
 
     def child() -> None:
         assert backend._watcher._watching == {}
