@@ -65,7 +65,8 @@ bench: $(DEV)
 soak: $(DEV)
 	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_TASK_KILLS=$(TASK_KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
 	HOLDFAST_SERVER_KILLS=$(SERVER_KILLS) HOLDFAST_SERVER_CUTS=$(SERVER_CUTS) \
-	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py
+	HOLDFAST_OBJECTS_SEEDS=$(SEEDS) \
+	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py tests/test_objects_schedules.py
 	HOLDFAST_SIMULATED=all $(PY) -m pytest -n 2 -k "dynamodb or s3" --ignore tests/crash
 
 clean:

@@ -13,6 +13,18 @@ from holdfast.backends import Append, Appended, Backend, Conflict, Cursor, Descr
 LARGE = "x" * 100_000
 
 
+def on(backend: Backend) -> holdfast.Store:
+    return holdfast.open(backend)
+
+
+def key(name: str, kind: str = "stream") -> StreamKey:
+    return StreamKey("default", kind, name)
+
+
+def bodies(backend: Backend, name: str) -> list[bytes]:
+    return [record.body for record in backend.read(key(name))]
+
+
 @holdfast.step
 def double(number: int) -> int:
     return 2 * number

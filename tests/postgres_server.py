@@ -75,7 +75,7 @@ class PostgresServer:
         while subprocess.run(ready, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start: {self.log()[-2000:]}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # it tells nobody when it is ready
 
     def kill(self) -> None:
         """SIGKILL to the server and all its processes, at one instant: nobody is left to clean up."""
@@ -90,7 +90,7 @@ class PostgresServer:
                 pass  # a connection that ended by itself
         self._process.wait(PATIENCE_SECONDS)
         while any(_lives(child) for child in children):
-            time.sleep(0.002)
+            time.sleep(0.002)  # children of another: their end is told to nobody here
         self._process = None
         self.kills += 1
 

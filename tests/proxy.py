@@ -169,7 +169,7 @@ class Proxy:
         self.target, self.speech = target, speech
         self.did: Counter[str] = Counter()
         self.delay = 0.0
-        """Seconds that everything waits, in both directions."""
+        """Seconds that everything waits, in both directions: the time itself is what a slow network does."""
         self.silent = False
         """Whether new connections are accepted, and then nothing happens."""
         self._changed = threading.Condition()

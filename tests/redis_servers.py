@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -52,10 +53,15 @@ class Server:
         self("PING")
 
     def replicate(self, place: Path) -> Server:
-        """A replica that has everything."""
+        """A replica that has everything, in its append-only file too."""
         replica = Server(place, "--replicaof", "127.0.0.1", str(self.port))
         until(lambda: b"master_link_status:up" in replica.info("replication"))
+        until(lambda: not replica.rewrites())
         return replica
+
+    def rewrites(self) -> bool:
+        """Whether it rewrites its append-only file, or is about to."""
+        return re.search(b"aof_rewrite_(in_progress|scheduled):1", self.info("persistence")) is not None
 
     def info(self, section: str) -> bytes:
         client = redis.Redis(port=self.port, protocol=2)

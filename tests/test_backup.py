@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from copies import dump, many, populate
-from holdfast import AlreadyExists, CorruptRecord, NotFound
+from holdfast import AlreadyExists, CorruptRecord, NotSetUp
 from holdfast.backends import _sqlite_backup
 from holdfast.backends.memory import MemoryBackend
 
@@ -191,7 +191,7 @@ def test_the_file_and_its_name_are_on_the_disk_when_it_returns(
 
 @pytest.mark.parametrize("missing", ["typo.db", "nowhere/typo.db"])
 def test_a_store_that_is_not_there_is_not_made(missing: str, tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotSetUp):
         holdfast.backup(tmp_path / missing, tmp_path / "backup.db")
     assert list(tmp_path.iterdir()) == []
 

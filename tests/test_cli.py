@@ -6,19 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import holdfast
-from holdfast.cli._app import app
+from cli_runs import plain_terminal, run
 from holdfast.cli._text import event_line, size
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_URL", "HOLDFAST_TENANT", "FORCE_COLOR", "PY_COLORS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
+    plain_terminal(monkeypatch)
 
 
 @pytest.fixture
@@ -29,10 +25,6 @@ def url(tmp_path: Path) -> str:
         for number in (1, 2, 3):
             store.stream("orders-7").append(("order.placed", {"number": number}))
     return path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def test_version_is_printed() -> None:
@@ -51,6 +43,22 @@ def test_health_says_where_the_state_is_and_how_durable(url: str) -> None:
 def test_health_as_json_has_the_fields_of_the_library(url: str) -> None:
     report = json.loads(run("health", url, "--json").stdout)
     assert (report["location"], report["durability"], report["streams"]) == (url, "disk", {"stream": 1})
+
+
+def test_health_counts_the_tasks_that_have_not_ended_by_status(url: str) -> None:
+    def failing(task: holdfast.Task) -> None:
+        raise ValueError
+
+    assert json.loads(run("health", url, "--json").stdout)["tasks"] == {}
+    assert "failed" not in run("health", url).stdout
+    with holdfast.open(url) as store:
+        for name in ("a", "b"):
+            with pytest.raises(ValueError):
+                store.run(failing, name)
+        store.submit("claims", "c")
+        store.run(lambda task: None, "d")
+    assert json.loads(run("health", url, "--json").stdout)["tasks"] == {"open": 1, "failed": 2}
+    assert "1 open, 2 failed" in run("health", url).stdout
 
 
 def test_streams_are_listed_with_their_newest_version(url: str) -> None:
@@ -115,7 +123,7 @@ def test_a_long_event_is_cut_for_people_and_whole_as_json(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("command", [["health"], ["read", "STREAM"]])
-@pytest.mark.parametrize("scheme", ["", "sqlite:///", "file://"])
+@pytest.mark.parametrize("scheme", ["", "sqlite:///", "file://", "SQLITE:///", "File://"])
 def test_looking_for_a_store_that_is_not_there_says_so_and_creates_none(
     tmp_path: Path, command: list[str], scheme: str
 ) -> None:
@@ -133,6 +141,7 @@ def test_looking_for_a_store_that_is_not_there_says_so_and_creates_none(
         (["read", "URL", "orders-7", "--tenant", "$system"], "reserved"),
         (["health", "mongodb://host/db"], "a store URL is"),
         (["health", "memory://"], "cannot be seen from here"),
+        (["health", "MEMORY://x"], "cannot be seen from here"),
         (["health", "NOT A STORE"], "not an SQLite database"),
     ],
 )

@@ -5,29 +5,26 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import holdfast
+from cli_runs import plain_terminal, run
 from copies import dump, many
 from holdfast import _copy_reading
 from holdfast.backends import Append, Appended, Conflict
 from holdfast.cli import _copy
-from holdfast.cli._app import app
-from servers import SERVERS, url_on
+from servers import url_on
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_URL", "HOLDFAST_TENANT", "FORCE_COLOR", "PY_COLORS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
+    plain_terminal(monkeypatch)
 
 
 @pytest.fixture
@@ -36,10 +33,6 @@ def source(tmp_path: Path) -> str:
     with holdfast.open(path) as store:
         many(store, 3)
     return path
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 # -- copy --------------------------------------------------------------------------------------------------------------
@@ -60,7 +53,7 @@ def test_copy_as_json_prints_nothing_else(source: str, tmp_path: Path) -> None:
     assert (report["streams"], report["records"], report["verified"], report["extra_names"]) == (4, 19, 4, [])
 
 
-@pytest.mark.parametrize("engine", ["files", *SERVERS])
+@pytest.mark.parametrize("engine", ["files", "postgres", "redis"])
 def test_copy_goes_to_another_engine_and_back(engine: str, source: str, tmp_path: Path) -> None:
     there = f"file://{tmp_path}/files" if engine == "files" else url_on(engine, tmp_path)
     for pair in ((source, there), (there, tmp_path / "back.db")):
@@ -69,13 +62,29 @@ def test_copy_goes_to_another_engine_and_back(engine: str, source: str, tmp_path
     assert dump(source) == dump(tmp_path / "back.db")
 
 
-def test_copy_takes_the_source_from_the_environment(
+def test_copy_takes_neither_place_from_the_environment(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("copy", tmp_path / "b.db").exit_code == 2
     monkeypatch.setenv("HOLDFAST_URL", source)
-    assert run("copy", tmp_path / "b.db").exit_code == 0
-    assert dump(source) == dump(tmp_path / "b.db")
+    for arguments in ([], [tmp_path / "b.db"], [source]):
+        result = run("copy", *arguments)
+        assert result.exit_code == 2 and "name both" in result.output
+    assert not (tmp_path / "b.db").exists()
+
+
+def test_copy_says_first_from_where_to_where(source: str, tmp_path: Path) -> None:
+    server = url_on("postgres", tmp_path).replace("postgres:@", "postgres:s3cret@")
+    for src, dst in ((source, server), (server, tmp_path / "b.db")):
+        result = run("copy", src, dst)
+        first = result.stdout.splitlines()[0]
+        shown = [re.sub(r":s3cret@", "@", str(place)) for place in (src, dst)]
+        assert first == f"from {shown[0]} to {shown[1]}" and "s3cret" not in result.output
+
+
+def test_copy_says_where_it_looked_for_a_source_that_is_not_there(tmp_path: Path) -> None:
+    result = run("copy", url_on("redis", tmp_path), tmp_path / "b.db")
+    assert (result.exit_code, list(tmp_path.iterdir())) == (1, [])
+    assert url_on("redis", tmp_path) in result.stderr
 
 
 def test_copy_names_what_only_the_destination_has_and_deletes_it_only_if_told(source: str, tmp_path: Path) -> None:
@@ -136,6 +145,11 @@ def test_elsewhere_than_on_a_terminal_copy_prints_lines(
     assert [line.split()[0] for line in lines if line.startswith("copying")] == ["copying"] * 2
     assert any(line.startswith("verifying  4") for line in lines)
     assert "19 records" in lines[-2]
+
+
+def test_the_last_line_of_progress_does_not_look_as_if_streams_were_left_out(source: str, tmp_path: Path) -> None:
+    lines = run("copy", source, tmp_path / "b.db").stdout.splitlines()
+    assert lines[1:-1] == ["copied; now comparing with the source"]
 
 
 def test_an_interrupted_copy_says_that_it_can_go_on_and_does(
@@ -210,8 +224,14 @@ def test_backup_of_another_engine_names_copy(source: str, tmp_path: Path) -> Non
 def test_schema_prints_sql_for_postgresql_without_connecting() -> None:
     result = run("schema", "postgresql://me:secret@nowhere.invalid/agents?schema=ours")
     assert result.exit_code == 0, result.output
-    assert "CREATE TABLE ours." in result.stdout
+    assert 'CREATE TABLE "ours".' in result.stdout
+    assert '-- GRANT USAGE ON SCHEMA "ours" TO me;' in result.stdout
     assert "secret" not in result.output
+
+
+def test_schema_of_a_url_that_says_how_durable_is_the_same() -> None:
+    for url in ("postgresql://me@nowhere.invalid/agents", "dynamodb://Agents", "redis://h/0", "sqlite:///agents.db"):
+        assert run("schema", url).stdout == run("schema", f"{url}?durability=process").stdout != ""
 
 
 def test_schema_prints_a_table_for_dynamodb_without_connecting() -> None:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import holdfast
-from holdfast.cli._app import app
+from cli_runs import plain_terminal
+from cli_runs import run as call
 from holdfast.tasks._agents import registered
 
 PATIENCE_SECONDS = 30.0
@@ -55,10 +55,7 @@ def wait_for_file(path):
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_URL", "HOLDFAST_TENANT", "FORCE_COLOR", "PY_COLORS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
+    plain_terminal(monkeypatch)
 
 
 @pytest.fixture
@@ -76,10 +73,6 @@ def program(tmp_path: Path) -> Path:
     (folder / "helpers.py").write_text("def answer():\n    return 42\n")
     (folder / "shop_app.py").write_text(APP)
     return folder / "shop_app.py"
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 class Process:
@@ -281,7 +274,7 @@ def test_whoever_gives_or_takes_work_may_make_the_store_and_says_so(
         path = url.removeprefix("file://")
         refused = call("retry", url, "c")
         assert (refused.exit_code, refused.stderr) == (1, f"holdfast: there is no store at {path}; check the path\n")
-        assert call("submit", url, "claims", "c").output == f"made {path}\nsubmitted c\n"
+        assert call("submit", url, "claims", "c").output == f"made {url}\nsubmitted c\n"
         assert call("submit", url, "claims", "c").output == "submitted c again\n"
     assert "lives inside its process" in call("submit", "memory://", "claims", "c").stderr
 
@@ -413,6 +406,35 @@ def test_what_was_given_up_is_tried_again(url: str) -> None:
         assert (info.status, info.due_at is not None) == ("open", True)
         with store.task("f"):
             assert "is being run by process" in call("retry", url, "f").stderr
+
+
+def test_all_that_were_given_up_are_tried_again_at_once(url: str) -> None:
+    def failing(task: holdfast.Task) -> None:
+        raise ValueError
+
+    with holdfast.open(url) as store:
+        for name in ("f1", "f2", "f3"):
+            with pytest.raises(ValueError):
+                store.run(failing, name)
+        with pytest.raises(ValueError), store.task("plain"):
+            raise ValueError
+        store.run(lambda task: None, "done")
+        result = call("retry", url, "--status", "failed", "--budget", "calls=9")
+        assert result.output.splitlines()[0] == "submitted 3 of status failed again"
+        assert "1 of status failed are no agent's tasks" in result.output
+        assert {info.id: info.status for info in store.tasks()} == {
+            **dict.fromkeys(("f1", "f2", "f3"), "open"),
+            "plain": "failed",
+            "done": "finished",
+        }
+        view = store.get_task("f2")
+        assert view is not None and view.budget == holdfast.Budget(calls=9)
+    assert call("retry", url, "--status", "stuck").output == "submitted 0 of status stuck again\n"
+
+
+@pytest.mark.parametrize("arguments", [["t", "--status", "failed"], ["--status", "running"], ["--status", "finished"]])
+def test_only_what_was_given_up_is_tried_again_by_its_status(url: str, arguments: list[str]) -> None:
+    assert call("retry", url, *arguments).exit_code == 2
 
 
 def test_a_budget_is_given_with_a_task_and_another_when_it_is_tried_again(url: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import random
 import signal
 import subprocess
 import sys
@@ -12,36 +12,28 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 import holdfast
-from conftest import url_of
-from copies import LARGE, Meddler, Recorder, Wrapper, double, dump, many, populate
-from holdfast import AlreadyExists, Copied, CopyProgress, CorruptRecord, NotFound, TooLarge
+from conftest import SHARE, SIMULATED, url_of
+from copies import LARGE, Recorder, Wrapper, bodies, double, dump, key, many, on, populate
+from holdfast import AlreadyExists, Copied, CopyProgress, NotSetUp
 from holdfast import _copy_writing as writing
 from holdfast._kinds import KINDS
-from holdfast.backends import Append, Appended, Backend, Conflict, Fields, Head, Record, StreamKey, memory
+from holdfast.backends import Append, Appended, Backend, Conflict, Fields, Head, StreamKey, memory
+from holdfast.backends._objects import ObjectsBackend
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.testing import fake_clock
 from servers import SERVERS
+from spaces import MemorySpace
 
-ENGINES = ("memory", "sqlite", "files", *SERVERS)
+OBJECTS = "objects"
+"""What stands for simulated servers, which are slow: all of their code but the requests. They have tests of their own below."""
 
-
-def on(backend: Backend) -> holdfast.Store:
-    return holdfast.open(backend)
-
-
-def key(name: str, kind: str = "stream") -> StreamKey:
-    return StreamKey("default", kind, name)
-
-
-def bodies(backend: Backend, name: str) -> list[bytes]:
-    return [record.body for record in backend.read(key(name))]
+ENGINES = ("memory", "sqlite", "files", OBJECTS, *(name for name in SERVERS if SHARE == 1 or name not in SIMULATED))
 
 
 @pytest.fixture
@@ -70,7 +62,8 @@ def test_everything_comes_back_byte_for_byte_from_any_engine(engine: str, tmp_pa
     here, back = tmp_path / "here.db", tmp_path / "back.db"
     with holdfast.open(here) as store:
         populate(store)
-    with holdfast.open(url_of(engine, tmp_path)) as there:
+    place = ObjectsBackend(MemorySpace()) if engine == OBJECTS else url_of(engine, tmp_path)
+    with holdfast.open(place) as there:
         copied = holdfast.copy(here, there)
         assert there.stream("orders-7").append(("order.placed", {"number": 1}), id="req-1").duplicate
         assert there.for_tenant("acme ä").stream("orders-7").version() == 1
@@ -210,7 +203,7 @@ def test_places_are_urls_paths_stores_async_stores_and_backends(tmp_path: Path) 
 
 @pytest.mark.parametrize("scheme", ["", "sqlite:///", "file://"])
 def test_a_source_that_is_not_there_is_not_made(scheme: str, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no store"):
+    with pytest.raises(NotSetUp, match="no store"):
         holdfast.copy(f"{scheme}{tmp_path}/typo.db", tmp_path / "b.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -240,6 +233,61 @@ def test_a_second_copy_brings_what_is_new(source: MemoryBackend, target: MemoryB
     assert third.verified == first.streams + 2
 
 
+class Interrupted(BaseException):
+    """Stands for the end of the process: nothing above the seam handles it."""
+
+
+class Interrupting(Wrapper):
+    """A destination whose process ends at the given append, before it is stored or after."""
+
+    def __init__(self, inner: Backend, appends: int, *, before: bool) -> None:
+        super().__init__(inner)
+        self._left, self._before = appends, before
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        self._left -= 1
+        if self._left == 0 and self._before:
+            raise Interrupted
+        answers = self.inner.append(batch)
+        if self._left == 0:
+            raise Interrupted
+        return answers
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_interrupted_at_any_append_the_next_copy_goes_on(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BATCH_APPENDS", 5)
+    source, expected, done = MemoryBackend(), Recorder(MemoryBackend()), 0
+    populate(on(source))
+    many(on(source), 5)
+    holdfast.copy(source, expected)
+    for appends in itertools.count(1):
+        recorder = Recorder(MemoryBackend())
+        try:
+            holdfast.copy(source, Interrupting(recorder, appends, before=before))
+        except Interrupted:
+            done = appends
+        holdfast.copy(source, recorder)
+        assert recorder.by_stream() == expected.by_stream()
+        if done < appends:
+            break
+    assert done > 10
+
+
+@pytest.mark.parametrize("engine", SERVERS)
+def test_a_copy_to_a_server_goes_on_where_it_was_interrupted(engine: str, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "here.db") as store, holdfast.open(url_of(engine, tmp_path)) as there:
+        many(store, 3)
+        store.conversation("ä/ö").append({"role": "user", "content": LARGE}, id="m-1")
+        for appends, before in ((3, True), (1, False)):
+            with pytest.raises(Interrupted):
+                holdfast.copy(store, Interrupting(there._log.backend, appends, before=before))
+        assert holdfast.copy(store, there).verified == 6
+        assert there.conversation("ä/ö").append({"role": "user", "content": LARGE}, id="m-1").duplicate
+        assert holdfast.copy(there, tmp_path / "back.db", verify=False).streams == 6
+    assert dump(tmp_path / "here.db") == dump(tmp_path / "back.db")
+
+
 KILLED = """
 import os, signal, sys
 import holdfast
@@ -264,26 +312,19 @@ holdfast.copy(source, target)
 """
 
 
-def copying(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", KILLED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "memory"])
-def test_killed_at_any_instant_the_next_copy_goes_on(engine: str, tmp_path: Path) -> None:
-    here, back = tmp_path / "here.db", tmp_path / "back.db"
-    kills = 12 if engine in ("sqlite", "files") else 4
+@pytest.mark.parametrize("engine", ["sqlite", "files"])
+def test_killed_in_the_middle_the_next_copy_goes_on(engine: str, tmp_path: Path) -> None:
+    here, there = tmp_path / "here.db", url_of(engine, tmp_path)
     with holdfast.open(here) as store:
         populate(store)
-        many(store, 3 * kills)
-    there, chance = url_of(engine, tmp_path), random.Random(engine)
-    for _ in range(kills):
-        place = [str(chance.choice([1, 2, 3])), chance.choice(["before", "after"])]
-        assert copying(str(here), there, *place).returncode == -signal.SIGKILL
-    done = copying(str(here), there, "0", "")
-    assert done.returncode == 0, done.stderr
-    holdfast.copy(there, back)
-    assert dump(here) == dump(back)
+        many(store, 9)
+    for place in (("1", "after"), ("2", "before"), ("3", "after")):
+        command = [sys.executable, "-c", KILLED, str(here), there, *place]
+        killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    holdfast.copy(here, there)
+    holdfast.copy(there, tmp_path / "back.db")
+    assert dump(here) == dump(tmp_path / "back.db")
 
 
 def test_two_copies_at_once_make_one(source: MemoryBackend, target: MemoryBackend) -> None:
@@ -414,367 +455,3 @@ def test_what_was_deleted_at_the_destination_is_reported(source: MemoryBackend, 
     assert head is not None and target.delete(head.stream, expected=head)
     with pytest.raises(AlreadyExists, match="'s-0001' was deleted at the destination"):
         holdfast.copy(source, target)
-
-
-# -- what happens at the source meanwhile ------------------------------------------------------------------------------
-
-
-def test_a_stream_begun_anew_at_the_source_replaces_its_former_copy(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    on(source).stream("s").append(("former", LARGE), ("former", 2))
-    holdfast.copy(source, target)
-    on(source).stream("s").delete()
-    on(source).stream("s").append(("new", 1))
-    holdfast.copy(source, target)
-    assert bodies(target, "s") == bodies(source, "s")
-    assert len(bodies(target, "s")) == 1
-
-
-def test_a_lost_answer_to_a_deletion_is_no_reason_to_stop(source: MemoryBackend, target: MemoryBackend) -> None:
-    on(source).stream("s").append(("former", 1))
-    holdfast.copy(source, target)
-    on(source).stream("s").delete()
-    on(source).stream("s").append(("new", 1))
-
-    class Mute(Wrapper):
-        lost = False
-
-        def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
-            done = target.delete(stream, expected=expected, upto=upto)
-            if not self.lost:
-                self.lost = True
-                raise holdfast.OutcomeUnknown("the answer was lost")
-            return done
-
-    mute = Mute(target)
-    with fake_clock():
-        holdfast.copy(source, mute)
-    assert mute.lost and bodies(target, "s") == bodies(source, "s")
-
-
-def test_a_former_copy_that_went_on_is_not_replaced(source: MemoryBackend, target: MemoryBackend) -> None:
-    on(source).stream("s").append(("former", 1))
-    holdfast.copy(source, target)
-    on(source).stream("s").delete()
-    on(source).stream("s").append(("new", 1))
-    on(target).stream("s").append(("valuable", 1))
-    with pytest.raises(AlreadyExists, match="is not a copy"):
-        holdfast.copy(source, target)
-    assert len(bodies(target, "s")) == 2
-
-
-def test_what_was_deleted_at_the_source_is_told_and_deleted_if_wanted(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    on(source).stream("gone").append(("noted", LARGE))
-    on(source).stream("kept").append(("noted", LARGE))
-    holdfast.copy(source, target)
-    on(source).stream("gone").delete()
-    on(target).stream("theirs").append(("noted", LARGE))
-    copied = holdfast.copy(source, target)
-    assert (copied.extra, copied.deleted) == (4, 0)
-    assert "stream 'gone'" in copied.extra_names and "stream 'theirs'" in copied.extra_names
-    assert bodies(target, "gone")
-    copied = holdfast.copy(source, target, delete=True)
-    assert (copied.extra, copied.deleted) == (2, 2)
-    assert not bodies(target, "gone")
-    assert bodies(target, "kept") and bodies(target, "theirs")
-    assert [event.data for event in on(target).stream("kept").read()] == [LARGE]
-    assert [event.data for event in on(target).stream("theirs").read()] == [LARGE]
-    assert len(target.heads(tenant="default", kind="blob")) == 2
-
-
-def test_what_is_begun_while_the_copy_looks_is_not_taken_for_deleted(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    class Early(Wrapper):
-        """Has listed its streams just before one of them was begun."""
-
-        def heads(self, **options: Any) -> Sequence[Head]:  # type: ignore[override]
-            return [head for head in source.heads(**options) if head.stream.id != "s-0001"]
-
-    many(on(source), 3)
-    holdfast.copy(source, target)
-    assert holdfast.copy(Early(source), target, delete=True).extra == 0
-
-
-def test_a_copy_that_went_on_is_not_deleted(source: MemoryBackend, target: MemoryBackend) -> None:
-    on(source).stream("gone").append(("noted", 1))
-    holdfast.copy(source, target)
-    on(source).stream("gone").delete()
-    on(target).stream("gone").append(("valuable", 1))
-    copied = holdfast.copy(source, target, delete=True)
-    assert (copied.extra, copied.deleted) == (1, 0)
-    assert len(bodies(target, "gone")) == 2
-
-
-@pytest.mark.usefixtures("small")
-def test_a_stream_begun_anew_in_the_middle_is_copied_as_it_is_then(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    store = on(source)
-    for number in range(30):
-        store.stream("s").append(("former", number))
-
-    def meddle() -> None:
-        store.stream("s").delete()
-        for number in range(20):
-            store.stream("s").append(("new", number))
-
-    meddler = Meddler(source, "s", 10, meddle)
-    holdfast.copy(meddler, target)
-    assert meddler.meddled
-    assert [event.type for event in on(target).stream("s").read()] == ["new"] * 20
-
-
-def test_what_the_source_tells_of_deletions_is_read_again_after_one(
-    source: MemoryBackend, target: MemoryBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = on(source)
-    for name in ("a", "b"):
-        store.stream(name).append(("former", 1))
-    holdfast.copy(source, target)
-    store.stream("a").delete()
-    store.stream("a").append(("new", 1))
-    store.stream("b").append(("former", "x" * 1000))
-    store.stream("b").append(("former", "y" * 1000))
-    monkeypatch.setattr(memory, "PAGE_BYTES", 700)
-
-    def begin_anew() -> None:
-        assert bodies(target, "a") == bodies(source, "a")
-        store.stream("b").delete()
-        store.stream("b").append(("new", 1))
-
-    monkeypatch.setattr(writing, "BATCH_APPENDS", 1)
-    meddler = Meddler(source, "b", 2, begin_anew)
-    holdfast.copy(meddler, target)
-    assert meddler.meddled
-    assert bodies(target, "b") == bodies(source, "b")
-
-
-@pytest.mark.usefixtures("small")
-def test_of_a_stream_deleted_in_the_middle_nothing_is_left(source: MemoryBackend, target: MemoryBackend) -> None:
-    store, recorder = on(source), Recorder(target)
-    many(store, 3)
-    for number in range(30):
-        store.stream("s").append(("former", number))
-    meddler = Meddler(source, "s", 10, lambda: store.stream("s").delete())
-    copied = holdfast.copy(meddler, recorder)
-    assert meddler.meddled and any(append.stream == key("s") for append in recorder.stored)
-    assert target.head(key("s")) is None
-    assert copied.extra == 0
-
-
-def test_what_went_on_elsewhere_is_not_deleted_with_the_source(source: MemoryBackend, target: MemoryBackend) -> None:
-    store = on(source)
-    store.stream("s").append(("noted", 1))
-    holdfast.copy(source, target)
-    for number in range(2):
-        on(target).stream("s").append(("valuable", number))
-    for number in range(3):
-        store.stream("s").append(("ours", number))
-
-    def begin_anew() -> None:
-        head = source.head(key("s"))
-        assert head is not None and source.delete(head.stream, expected=head)  # nobody told the audit stream
-        store.stream("s").append(("new", 1))
-
-    with pytest.raises(AlreadyExists):
-        holdfast.copy(Meddler(source, "s", 0, begin_anew), target)
-    assert len(bodies(target, "s")) == 3
-
-
-@pytest.mark.usefixtures("small")
-def test_a_stream_that_grows_in_the_middle_is_copied_as_it_was(source: MemoryBackend, target: MemoryBackend) -> None:
-    store = on(source)
-    for number in range(30):
-        store.stream("s").append(("noted", number))
-    meddler = Meddler(source, "s", 10, lambda: store.stream("s").append(("late", 1), ("late", 2)))
-    copied = holdfast.copy(meddler, target)
-    assert meddler.meddled
-    assert bodies(target, "s") == bodies(source, "s")[:30]
-    assert copied.verified == copied.streams
-    assert holdfast.copy(source, target).records == 2
-
-
-def test_a_large_value_stored_in_the_middle_arrives_with_the_event_that_names_it(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    store = on(source)
-    store.stream("a").append(("noted", LARGE))
-    store.stream("b").append(("noted", 1))
-
-    class Late(Wrapper):
-        met = False
-
-        def heads(self, **options: Any) -> Sequence[Head]:  # type: ignore[override]
-            if (options["tenant"], options["kind"]) == ("default", "stream") and not self.met:
-                self.met = True
-                store.stream("b").append(("noted", LARGE + "y"))
-            return source.heads(**options)
-
-    late = Late(source)
-    holdfast.copy(late, target)
-    assert late.met
-    assert [event.data for event in on(target).stream("b").read()] == [1, LARGE + "y"]
-
-
-class Hints(Wrapper):
-    """Lists heads as they were, or as they are going to be."""
-
-    def __init__(self, inner: Backend, kind: str) -> None:
-        super().__init__(inner)
-        self._kind = kind
-
-    def heads(self, **options: Any) -> Sequence[Head]:  # type: ignore[override]
-        return [self._hint(head) for head in self.inner.heads(**options)]
-
-    def _hint(self, head: Head) -> Head:
-        if self._kind == "early":
-            return msgspec.structs.replace(head, version=head.version + 1, hash=b"?" * 32)
-        if self._kind == "other life":
-            return msgspec.structs.replace(head, incarnation=b"?" * 16)
-        [first] = self.inner.read(head.stream, limit=1)
-        return msgspec.structs.replace(head, version=1, hash=first.hash, fields=Fields())
-
-
-@pytest.mark.parametrize("kind", ["early", "other life"])
-def test_listings_are_hints_and_heads_are_exact(kind: str, source: MemoryBackend, target: MemoryBackend) -> None:
-    many(on(source), 3)
-    copied = holdfast.copy(Hints(source, kind), Hints(target, kind))
-    again = holdfast.copy(Hints(source, kind), Hints(target, kind))
-    assert (copied.streams, again.streams, again.verified) == (4, 0, 4)
-    for name in ("s-0000", "s-0001", "s-0002"):
-        assert target.read(key(name)) == source.read(key(name))
-
-
-def test_an_old_listing_of_the_source_is_no_reason_to_stop(source: MemoryBackend, target: MemoryBackend) -> None:
-    many(on(source), 2)
-    holdfast.copy(source, target)
-    on(source).stream("s-0001").append(("noted", "new"))
-    copied = holdfast.copy(Hints(source, "old"), target)
-    assert (copied.records, copied.verified) == (1, 3)
-
-
-def test_an_old_listing_of_the_destination_is_no_reason_to_stop(source: MemoryBackend, target: MemoryBackend) -> None:
-    many(on(source), 3)
-    holdfast.copy(source, target)
-    on(source).stream("s-0001").append(("noted", "new"))
-    copied = holdfast.copy(source, Hints(target, "old"))
-    assert (copied.records, copied.verified) == (1, 4)
-
-
-# -- damage ------------------------------------------------------------------------------------------------------------
-
-
-def damage(backend: MemoryBackend, name: str, version: int) -> None:
-    records = backend._streams[key(name)].records
-    records[version - 1] = msgspec.structs.replace(records[version - 1], body=b"altered")
-
-
-@pytest.mark.usefixtures("small")
-def test_damage_at_the_source_is_named_and_all_else_is_copied(source: MemoryBackend, target: MemoryBackend) -> None:
-    many(on(source), 5)
-    damage(source, "s-0002", 4)
-    with pytest.raises(CorruptRecord, match=r"'s-0002' \(version 4\)"):
-        holdfast.copy(source, target)
-    for name in ("s-0000", "s-0001", "s-0003", "s-0004"):
-        assert bodies(target, name) == bodies(source, name)
-    assert b"altered" not in bodies(target, "s-0002")
-
-
-def test_damage_that_appears_after_a_first_copy_is_not_taken_for_another_stream(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    many(on(source), 1, 2)
-    holdfast.copy(source, target)
-    on(source).stream("s-0000").append(("noted", 1))
-    damage(source, "s-0000", 5)
-    with pytest.raises(CorruptRecord, match=r"\(version 5\)"):
-        holdfast.copy(source, target)
-
-
-def test_damage_at_the_destination_is_found_by_reading_it_back(source: MemoryBackend, target: MemoryBackend) -> None:
-    many(on(source), 3)
-    holdfast.copy(source, target)
-    damage(target, "s-0001", 2)
-    assert holdfast.copy(source, target, verify=False).verified == 0
-    with pytest.raises(CorruptRecord, match=r"'s-0001' \(version 2\) is damaged: at the destination"):
-        holdfast.copy(source, target)
-
-
-def test_a_destination_that_forgets_is_found_out(source: MemoryBackend) -> None:
-    many(on(source), 3)
-
-    class Forgetful(MemoryBackend):
-        def heads(self, **options: Any) -> Sequence[Head]:  # type: ignore[override]
-            self._streams.pop(key("s-0001"), None)
-            return super().heads(**options)
-
-    with pytest.raises(CorruptRecord, match="1 of its streams of kind stream"):
-        holdfast.copy(source, Forgetful(), verify=False)
-
-
-def test_heads_that_are_right_do_not_hide_records_that_are_not(source: MemoryBackend, target: MemoryBackend) -> None:
-    many(on(source), 1)
-    holdfast.copy(source, target)
-    on(source).stream("s-0000").append(("ours", 1))
-    on(target).stream("s-0000").append(("theirs", 1))
-
-    class Deceived(Wrapper):
-        def head(self, stream: StreamKey) -> Head | None:
-            return source.head(stream)
-
-        def heads(self, **options: Any) -> Sequence[Head]:  # type: ignore[override]
-            return source.heads(**options)
-
-    assert holdfast.copy(source, Deceived(target), verify=False).skipped == 2
-    with pytest.raises(CorruptRecord, match=r"'s-0000' \(version 7\) is damaged: at the destination"):
-        holdfast.copy(source, Deceived(target))
-
-
-def test_a_destination_that_stores_other_fields_is_found_out(source: MemoryBackend, target: MemoryBackend) -> None:
-    class Careless(Wrapper):
-        def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-            return target.append([msgspec.structs.replace(one, fields=Fields(status="?")) for one in batch])
-
-    many(on(source), 1)
-    with pytest.raises(CorruptRecord, match="something else than the source"):
-        holdfast.copy(source, Careless(target), verify=False)
-
-
-def test_a_stream_that_cannot_be_stored_does_not_keep_the_others_back(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    many(on(source), 5)
-
-    class Narrow(Wrapper):
-        def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-            if any(one.stream.id == "s-0002" and one.expected == 2 for one in batch):
-                raise TooLarge("a record of stream 's-0002' is too large here")
-            return target.append(batch)
-
-    with pytest.raises(TooLarge, match="s-0002"):
-        holdfast.copy(source, Narrow(target))
-    for name in ("s-0000", "s-0001", "s-0003", "s-0004"):
-        assert bodies(target, name) == bodies(source, name)
-    assert len(bodies(target, "s-0002")) == 2
-
-
-def test_a_source_that_cannot_be_read_in_one_place_is_read_in_all_others(
-    source: MemoryBackend, target: MemoryBackend
-) -> None:
-    many(on(source), 5)
-
-    class Broken(Wrapper):
-        def read(
-            self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
-        ) -> Sequence[Record]:
-            if stream.id == "s-0003":
-                raise CorruptRecord(str(stream), what="a page of the file cannot be read")
-            return super().read(stream, after=after, limit=limit, reverse=reverse)
-
-    with pytest.raises(CorruptRecord, match="s-0003"):
-        holdfast.copy(Broken(source), target)
-    assert [name for name in range(5) if bodies(target, f"s-000{name}")] == [0, 1, 2, 4]

@@ -51,11 +51,11 @@ def test_a_table_is_read_as_it_was_written() -> None:
 
 
 def test_the_options_of_urls_are_those_that_there_are() -> None:
-    from holdfast.backends import _redis_connection, postgres
+    from holdfast.backends import _postgres_setup, _redis_connection
 
     text = DOCUMENT.read_text(encoding="utf-8")
     for title, options in (
-        ("PostgreSQL", postgres.OPTIONS),
+        ("PostgreSQL", _postgres_setup.OPTIONS),
         ("Redis", _redis_connection.OPTIONS),
         ("DynamoDB", ("region", "endpoint")),
         ("S3", ("region", "endpoint")),

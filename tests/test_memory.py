@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast
@@ -411,10 +412,22 @@ def test_a_memory_with_a_time_to_live_goes_by_itself(plain: holdfast.Memory) -> 
 def test_a_namespace_that_is_deleted_begins_anew(memory: Awaited) -> None:
     memory.remember("The old world")
     assert memory.delete() is True
+    assert memory.delete() is False
     assert memory.recall("world") == []
     assert memory.stats().memories == 0
     memory.remember("The new world")
     assert texts(memory.recall("world")) == ["The new world"]
+
+
+def test_nothing_of_a_deleted_namespace_is_left_in_the_file(tmp_path: Path, asynchronous: bool) -> None:
+    with holdfast.open(tmp_path / "agents.db") as store:
+        memory = Awaited(store, asynchronous)
+        memory.remember("The word is xylophone")
+        assert memory.recall("xylophone")
+        memory.delete()
+        connection = apsw.Connection(str(tmp_path / "agents.db"))
+        assert connection.execute("SELECT count(*) FROM memory_docs").fetchall() == [(0,)]
+        connection.close()
 
 
 def test_the_index_can_be_made_anew(memory: Awaited) -> None:

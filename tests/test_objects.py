@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +39,7 @@ from holdfast.conformance._build import (
 from holdfast.conformance._lists import Lists
 from holdfast.errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge, Unavailable, UnsupportedVersion
 from spaces import MemorySpace
+from turns import Turns
 
 LISTED = Fields(status="open", due_at=5.0)
 
@@ -251,54 +251,6 @@ def _only_the_living_is_left(space: MemorySpace, story: Story) -> None:
 
 
 # -- interleavings ---------------------------------------------------------------------------------
-
-
-class Turns:
-    """Threads that take turns at the calls of a space: `choose` says who is next."""
-
-    def __init__(self, space: MemorySpace, choose: Callable[[int], int]) -> None:
-        self._choose = choose
-        self._here = threading.local()
-        self._main = threading.Semaphore(0)
-        self._turns: list[threading.Semaphore] = []
-        self._errors: list[BaseException] = []
-        space.before = self._wait
-
-    def _wait(self, operation: str, partition: str) -> None:
-        number = getattr(self._here, "number", None)
-        if number is not None:
-            self._main.release()
-            assert self._turns[number].acquire(timeout=60)
-
-    def run(self, *works: Callable[[], object]) -> None:
-        living = list(range(len(works)))
-        self._turns = [threading.Semaphore(0) for _ in works]
-        ended: set[int] = set()
-
-        def start(number: int) -> None:
-            self._here.number = number
-            try:
-                self._wait("", "")
-                works[number]()
-            except BaseException as error:
-                self._errors.append(error)
-            finally:
-                ended.add(number)
-                self._main.release()
-
-        threads = [threading.Thread(target=start, args=(number,)) for number in living]
-        for thread in threads:
-            thread.start()
-            assert self._main.acquire(timeout=60)
-        while living:
-            chosen = living[self._choose(len(living))]
-            self._turns[chosen].release()
-            assert self._main.acquire(timeout=60)
-            living = [number for number in living if number not in ended]
-        for thread in threads:
-            thread.join()
-        if self._errors:
-            raise self._errors[0]
 
 
 class Writer:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 import holdfast
 from holdfast.backends import Watching, _postgres_sql
 from holdfast.backends.postgres import PostgresBackend, schema_sql
+from holdfast.cli._app import app
 from servers import postgres, url_on
 
 
@@ -83,12 +85,15 @@ def test_a_role_that_may_not_create_uses_tables_made_by_hand(
 ) -> None:
     with pytest.raises(holdfast.NotSetUp, match="holdfast schema"):
         holdfast.open(as_role(url, clerk))
-    admin.execute(schema_sql(url))
-    with pytest.raises(holdfast.AccessDenied):
-        holdfast.open(as_role(url, clerk))
-    admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
-    admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
-    admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {clerk}")
+    printed = schema_sql(as_role(url, clerk))
+    admin.execute(printed)
+    grants = [line.removeprefix("-- ") for line in printed.splitlines() if line.startswith("-- GRANT")]
+    assert len(grants) == 3
+    lacks = ("USAGE on schema", "SELECT on table", "USAGE on sequence")
+    for grant, right in zip(grants, lacks, strict=True):
+        with pytest.raises(holdfast.AccessDenied, match=f"lacks {right} {schema}"):
+            holdfast.open(as_role(url, clerk))
+        admin.execute(grant)
     with holdfast.open(as_role(url, clerk)) as store:
         store.conversation("c").append({"role": "user", "content": "hello"})
         assert next(store.conversation("c").follow()).version == 1
@@ -106,10 +111,88 @@ def test_a_right_that_is_taken_away_is_told_and_given_back(
         stream = store.stream("s")
         stream.append(("n", 1))
         admin.execute(f"REVOKE INSERT ON {schema}.records FROM {clerk}")
-        with pytest.raises(holdfast.AccessDenied, match="grant"):
+        with pytest.raises(holdfast.AccessDenied, match=f"lacks INSERT on table {schema}.records; have somebody grant"):
             stream.append(("n", 2))
         admin.execute(f"GRANT INSERT ON {schema}.records TO {clerk}")
         assert stream.append(("n", 3)).last == 2
+
+
+def test_what_schema_sql_prints_may_be_applied_twice(url: str, admin: psycopg.Connection[tuple[object, ...]]) -> None:
+    admin.execute(schema_sql(url))
+    with holdfast.open(url, create=False) as store:
+        store.stream("s").append(("n", 1))
+        admin.execute(schema_sql(url))
+        assert store.stream("s").append(("n", 2)).last == 2
+
+
+@pytest.mark.parametrize(
+    ("user", "role"),
+    [
+        ("clerk", "clerk"),
+        ("Clerk", '"Clerk"'),
+        ("a%22b", '"a""b"'),
+        ("x%0ADROP TABLE y", "agents"),
+        ("", "agents"),
+    ],
+)
+def test_the_grants_are_for_the_role_of_the_url_and_stay_comments(user: str, role: str) -> None:
+    printed = schema_sql(f"postgresql://{user}:s3cret@host/db")
+    *_, commit, behind = printed.partition("COMMIT;\n")
+    assert f"TO {role};" in behind and "s3cret" not in printed and commit
+    assert all(line.startswith("-- ") for line in behind.splitlines())
+
+
+def test_a_role_that_may_only_read_looks_at_everything_and_hears_what_it_lacks_when_it_writes(
+    url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    with holdfast.open(url) as store:
+        store.conversation("c").append({"role": "user", "content": "hello"})
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
+    admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
+    with holdfast.open(as_role(url, clerk) + "&pool_size=1", create=False) as store:
+        assert store.health().streams["conversation"] == 1
+        assert [entry.version for entry in store.conversation("c").entries()] == [1]
+        with pytest.raises(holdfast.AccessDenied, match=rf"INSERT on table {schema}\.streams"):
+            store.stream("s").append(("n", 1))
+    assert admin.execute(f"SELECT count(*) FROM {schema}.streams WHERE id = 's'").fetchone() == (0,)
+
+
+def test_health_fails_for_a_role_that_may_write_to_the_tables_and_not_take_numbers(
+    url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    admin.execute(schema_sql(url))
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
+    admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
+    result = CliRunner().invoke(app, ["health", as_role(url, clerk)])
+    assert result.exit_code == 1
+    assert f"lacks USAGE on sequence {schema}.stream_numbers;" in result.stderr
+    admin.execute(f"GRANT UPDATE ON SEQUENCE {schema}.stream_numbers TO {clerk}")  # enough for nextval()
+    with holdfast.open(as_role(url, clerk)) as store:
+        store.stream("s").append(("n", 1))
+
+
+def test_a_role_that_may_append_and_not_delete_works_until_it_deletes(
+    url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    admin.execute(schema_sql(url))
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
+    admin.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
+    admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {clerk}")
+    with holdfast.open(as_role(url, clerk)) as store:
+        store.stream("s").append(("n", 1))
+        with pytest.raises(holdfast.AccessDenied, match=f"DELETE on table {schema}.records"):
+            store.stream("s").delete()
+        assert store.stream("s").version() == 1
+
+
+def test_tables_of_an_older_holdfast_are_refused_with_a_way_out(
+    url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    holdfast.open(url).close()
+    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [_postgres_sql.VERSION - 1])
+    with pytest.raises(holdfast.UnsupportedVersion, match="made by an older Holdfast") as caught:
+        holdfast.open(url)
+    assert "upgrade" not in str(caught.value)
 
 
 def test_tables_of_a_newer_holdfast_are_refused(
@@ -162,7 +245,8 @@ def test_an_ordinary_append_writes_to_no_index_of_heads(
         ("partitions=many", "partitions"),
         ("prepare=perhaps", "prepare"),
         ("timeout=0", "timeout"),
-        ("no_such_option=1", "postgresql://"),
+        ("no_such_option=1", r"'no_such_option' .* has durability, partitions, .* and those of libpq"),
+        ("statement_timeout=3", "'statement_timeout'"),
     ],
 )
 def test_a_url_with_a_wrong_option_is_refused(option: str, says: str) -> None:
@@ -191,7 +275,31 @@ def test_what_is_missing_is_said_with_what_to_install() -> None:
     assert "pip install 'holdfast[postgres]'" in said
 
 
-@pytest.mark.parametrize("options", ["prepare=off", "pool_size=1", "partitions=3"])
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [("127.0.0.1:1", "cannot be reached"), ("no-such-host.invalid:5432", "host name is not known")],
+)
+def test_an_error_of_connecting_names_the_server_and_not_the_password(server: str, says: str) -> None:
+    with pytest.raises(holdfast.Unavailable, match=rf"postgresql://clerk@{server}/db\?schema=x: .*{says}") as caught:
+        holdfast.open(f"postgresql://clerk:s3cret@{server}/db?schema=x&sslmode=disable")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_call_ends_after_the_timeout_of_the_url(
+    url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    with holdfast.open(f"{url}&timeout=1") as store:
+        store.stream("s").append(("n", 1))
+        with admin.transaction():
+            admin.execute(f"LOCK TABLE {schema}.records")
+            with pytest.raises(holdfast.Unavailable, match="no answer within the 'timeout'"):
+                list(store.stream("s").read())
+        assert [event.data for event in store.stream("s").read()] == [1]
+
+
+@pytest.mark.parametrize(
+    "options", ["prepare=off", "pool_size=1", "partitions=3", "application_name=me", "ssl=true&sslmode=prefer"]
+)
 def test_it_works_with_each_option(url: str, options: str) -> None:
     with holdfast.open(f"{url}&{options}") as store:
         for number in range(12):

@@ -12,11 +12,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 import holdfast
+from holdfast.backends._redis_connection import ResponseError, address_of
+from holdfast.backends._redis_keys import Keys
+from holdfast.backends._redis_server import look
 from holdfast.backends.redis import RedisBackend
 from holdfast.conformance._build import KIND, TENANT, Life, all_heads, bodies, ids, must_head, read_all
 from holdfast.conformance._life import exit_code, fork
@@ -30,7 +36,7 @@ from holdfast.errors import (
     UnsupportedServer,
     UnsupportedVersion,
 )
-from redis_servers import Server, until
+from redis_servers import DURABLE, Server, until
 
 SECRET = "s3cr3t-pass"
 # As docs/explanation/redis.md says it.
@@ -56,10 +62,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
         f"redis://u:{SECRET}@host/0?prefix=",
         f"redis://u:{SECRET}@host/0?prefix=a:b",
         f"redis://u:{SECRET}@host/0?prefix={{a}}",
-        f"redis://u:{SECRET}@host/0?durability=disk",
+        f"redis://u:{SECRET}@host/0?durability=some",
         f"redis://u:{SECRET}@host/0?wait_replicas=some",
         f"redis://u:{SECRET}@host/0?wait_aof=maybe",
         f"redis://u:{SECRET}@host/0?timeout_ms=0",
+        f"redis://u:{SECRET}@host/0?timeout_ms=99999999999999999999",
+        f"redis://u:{SECRET}@host/0?connect_timeout_ms=99999999999999999999",
+        f"redis://u:{SECRET}@host/0?wait_ms=99999999999999999999",
+        f"redis://u:{SECRET}@host/0?wait_replicas=99999999999999999999",
+        f"redis://u:12?{SECRET}=x@host/0",  # a password with a '?', which is not written as %3F
+        f"redis://u:12?prefix=a&{SECRET}=x@host/0",
+        f"redis://u:12?{SECRET}=x&{SECRET}=y@host/0",
+        f"redis://host/0?{SECRET}=x",
         f"redis://u:{SECRET}@host/0?ca=/ca.pem",
         f"rediss://u:{SECRET}@host/0?ca=/not/there.pem",
     ],
@@ -225,6 +239,129 @@ def test_a_server_that_syncs_every_second_is_refused_for_disk(server: Server) ->
         backend = RedisBackend(server.url(), durability="process")
         assert backend.describe().durability == "process"
         backend.close()
+
+
+def test_a_server_that_does_not_sync_while_it_rewrites_is_refused_for_disk(server: Server) -> None:
+    server("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+    with pytest.raises(UnsupportedServer, match=r"no-appendfsync-on-rewrite no; .* durability='process'"):
+        RedisBackend(server.url())
+    backend = RedisBackend(server.url(), durability="process")
+    assert backend.describe().durability == "process"
+    assert "no-appendfsync-on-rewrite" in backend.describe().warnings[0]
+    server("CONFIG", "SET", "no-appendfsync-on-rewrite", "no")
+    assert (backend.describe().durability, backend.describe().warnings) == ("disk", [])
+    backend.close()
+
+
+@contextmanager
+def _rewriting(server: Server, *commands: tuple[str, ...]) -> Iterator[None]:
+    """With a rewrite of the append-only file, or a snapshot before it, that takes as long as it is looked at."""
+    server("SET", "something", "x")
+    server("CONFIG", "SET", "rdb-key-save-delay", 600_000_000)
+    for command in commands:
+        server(*command)
+    assert server.rewrites()
+    yield
+    server("CONFIG", "SET", "rdb-key-save-delay", 0)
+    for child in psutil.Process(server.process.pid).children():
+        child.send_signal(signal.SIGUSR1)  # as Redis ends it
+    until(lambda: not server.rewrites())
+
+
+ON, OFF = ("CONFIG", "SET", "appendonly", "yes"), ("CONFIG", "SET", "appendonly", "no")
+
+
+@pytest.mark.parametrize("durability", ["disk", "process"])
+@pytest.mark.parametrize("commands", [(OFF, ON), (ON,), (("BGSAVE",), ON)], ids=["again", "first", "scheduled"])
+def test_a_server_whose_aof_was_just_switched_on_is_unavailable_until_the_file_is_there(
+    commands: tuple[tuple[str, ...], ...], durability: Any, tmp_path: Path
+) -> None:
+    """Before that nothing is in any file that a restart would read, whatever the server says and confirms."""
+    server = Server(tmp_path / "redis", "--appendfsync", "always", durable=False)
+    if OFF in commands:
+        server(*ON)
+        until(lambda: not server.rewrites())
+        RedisBackend(server.url()).close()
+    with _rewriting(server, *commands):
+        with pytest.raises(Unavailable, match="still making its append-only file"):
+            RedisBackend(server.url(), durability=durability)
+        backend = RedisBackend(server.url(), durability="memory")
+        assert backend.describe().durability == "memory"
+        assert "still being made" in backend.describe().warnings[0]
+    until(lambda: backend.describe().durability == "disk")  # Redis begins again by itself
+    backend.close()
+    backend = RedisBackend(server.url(), durability=durability)
+    life = Life()
+    life.write(backend, b"a")
+    server.options = DURABLE  # also after a restart
+    server.restart()
+    assert bodies(read_all(backend, life.stream)) == [b"a"]
+    backend.close()
+    server.kill()
+
+
+@pytest.mark.parametrize(("earlier", "refuses"), [(0, False), (1, False), (1, True)])
+def test_an_ordinary_rewrite_changes_nothing(server: Server, earlier: int, refuses: bool) -> None:
+    """Neither the first of a server that has had its file from the start, nor a later one, even if it takes no writes just now."""
+    RedisBackend(server.url()).close()  # the store is there
+    for _ in range(earlier):
+        server("BGREWRITEAOF")
+        until(lambda: not server.rewrites())
+    with _rewriting(server, ("BGREWRITEAOF",)):
+        server("CONFIG", "SET", "min-replicas-to-write", int(refuses))
+        backend = RedisBackend(server.url())
+        assert (backend.describe().durability, backend.describe().warnings) == ("disk", [])
+        server("CONFIG", "SET", "min-replicas-to-write", 0)
+        Life().write(backend, b"a")
+        assert server("KEYS", "*probe*") == []
+        backend.close()
+
+
+class _Told:
+    """A connection to a server that is not here: what it answers is what its source says that it would."""
+
+    def __init__(self, version: str, sizes: tuple[int, int, int], synced: object) -> None:
+        self._version, self._sizes, self._synced = version, list(sizes), synced
+        self._answers: list[Any] = []
+
+    def pack_commands(self, commands: list[Any]) -> list[Any]:
+        return commands
+
+    def send_packed_command(self, commands: list[Any]) -> None:
+        self._answers += [self._answer(*command) for command in commands]
+
+    def read_response(self, *, disable_decoding: bool) -> Any:
+        return self._answers.pop(0)
+
+    def _answer(self, name: str, *rest: Any) -> Any:
+        if name == "INFO":
+            base, before, after = self._sizes
+            size, self._sizes[1] = before, after
+            return (
+                f"redis_version:{self._version}\r\naof_enabled:1\r\naof_rewrite_in_progress:1\r\n"
+                f"aof_base_size:{base}\r\naof_current_size:{size}\r\n"
+            ).encode()
+        known = {"CONFIG": [b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"], "HMGET": [None, None]}
+        return {**known, "EVAL": [], "WAITAOF": self._synced}[name]
+
+
+@pytest.mark.parametrize(
+    ("version", "sizes", "synced", "durability"),
+    [
+        ("7.0.15", (0, 0, 90), None, "memory"),  # it writes, to a file that is not yet in its place
+        ("7.0.15", (88, 300, 390), None, "disk"),
+        ("7.0.15", (88, 300, 300), None, "memory"),
+        ("7.2.5", (88, 300, 390), [0, 0], "memory"),  # switched off and on again: only WAITAOF knows
+        ("7.2.5", (0, 300, 390), [1, 0], "disk"),
+        ("7.2.5", (0, 0, 90), ResponseError("NOPERM"), "memory"),
+        ("7.2.5", (88, 300, 390), ResponseError("NOPERM"), "disk"),
+    ],
+)
+def test_newer_servers_are_asked_in_their_own_way(
+    version: str, sizes: tuple[int, int, int], synced: object, durability: str
+) -> None:
+    server, _ = look(_Told(version, sizes, synced), address_of("redis://host"), Keys("holdfast", 0))
+    assert server.durability == durability
 
 
 def test_what_the_server_really_has_is_reported(server: Server) -> None:

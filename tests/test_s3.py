@@ -308,6 +308,56 @@ def test_without_credentials_it_is_said_what_to_set(url: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ("credential_process=/nonexistent/program", "cannot be read: FileNotFoundError /nonexistent/program"),
+        ("credential_process=/bin/echo hello", "cannot be read: JSONDecodeError"),
+        ("role_arn=arn:aws:iam::1:role/x\nsource_profile=nobody", "InvalidConfigError"),
+        (
+            "role_arn=arn:aws:iam::1:role/x\nweb_identity_token_file=/nonexistent/token",
+            "cannot be read: FileNotFoundError /nonexistent/token",
+        ),
+    ],
+)
+def test_credentials_that_cannot_be_had_are_said_to_be_the_trouble(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: str, says: str
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(f"[default]\n{profile}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(AccessDenied) as caught:
+        S3Backend(url)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "raised"),
+    [
+        (FileNotFoundError(2, "no such file", "/run/token"), AccessDenied),
+        (PermissionError(13, "not for you", "/run/token"), AccessDenied),
+        (ConnectionResetError(104, "reset"), OutcomeUnknown),
+        (ValueError("no text"), OutcomeUnknown),
+    ],
+)
+def test_credentials_that_cannot_be_renewed_are_not_taken_for_a_lost_answer(
+    space: S3Space, trouble: Exception, raised: type[HoldfastError]
+) -> None:
+    def renew(**request: object) -> None:
+        raise trouble
+
+    events = space._service.client.meta.events
+    events.register("before-sign", renew)
+    with pytest.raises(raised):
+        space.put("p", b"n", b"1")
+    with pytest.raises((AccessDenied, Unavailable)):
+        space.get("p", b"n")
+    events.unregister("before-sign", renew)
+    assert space.get("p", b"n") is None
+
+
+@pytest.mark.parametrize(
     ("status", "code", "error", "says"),
     [
         (403, "AccessDenied", AccessDenied, "GetObject"),

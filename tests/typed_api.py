@@ -45,7 +45,7 @@ class Order:
 
 def a_store_is_opened_by_path_or_url() -> None:
     assert_type(holdfast.open("agents.db"), Store)
-    assert_type(holdfast.open(Path("agents.db"), tenant="acme", durability="process"), Store)
+    assert_type(holdfast.open(Path("agents.db"), tenant="acme", durability="process", create=False), Store)
     with holdfast.open("memory://") as store:
         assert_type(store, Store)
         assert_type(store.for_tenant("globex"), Store)
@@ -94,6 +94,7 @@ async def the_async_store_has_the_same_names() -> None:
         assert_type(await stream.version(), int)
         assert_type(await store.health(), Health)
     assert_type(await holdfast.aopen("agents.db"), AsyncStore)
+    assert_type(await holdfast.aopen("agents.db", durability="process", create=False), AsyncStore)
 
 
 def a_window_is_what_the_openai_sdk_takes(store: Store, client: OpenAI) -> None:

@@ -18,6 +18,7 @@ from . import _operations as ops
 from ._committer import Waiting
 from ._ids import append_id, id_texts, new_secret
 from .backends import Append, Appended, Backend, Conflict, Head, StreamKey
+from .backends._seam import Blocked, Lost
 from .errors import Closed, HeadRegressed, HoldfastError, OutcomeUnknown, ReadOnly, Unavailable
 from .errors import Conflict as ConflictError
 
@@ -27,6 +28,9 @@ NOWHERE: Final = bytes(32)
 
 Answer = Appended | Conflict | Exception
 
+_LOCKED: Final = (
+    "{} is locked by somebody else on the server, for {:.0f} s now; nothing was written; try it again later"
+)
 _UNKNOWN: Final = "{} did not get a certain answer within {:.0f} s (last: {}); repeat the call with id=error.id"
 
 logger = logging.getLogger("holdfast")
@@ -234,7 +238,7 @@ class Appender:
                         return Appended(append.expected + 1, append.expected + len(append.records), now=time.time())
                     return Conflict(self.backend.head(append.stream))
                 answer = self.backend.append([append])[0]
-                if in_doubt and isinstance(answer, Conflict) and _is_behind(append, answer.head):
+                if in_doubt and isinstance(answer, Conflict) and _may_still_arrive(append, answer):
                     return _Behind(answer.head)
                 return answer
             except Exception as error:
@@ -266,9 +270,11 @@ class Appender:
         if isinstance(answer, Exception):
             self._refuse(entry, answer)
             return False
+        if isinstance(answer, Blocked):
+            return self._may_wait(entry)
         # Only what this append was prepared on can have regressed: an earlier member of the batch may have met
         # the same conflict and learned the stream anew.
-        if known is not None and known is entry.basis and _regressed(known, prepared, answer.head):
+        if known is not None and known is entry.basis and _regressed(known, prepared, answer):
             actual = answer.head.version if answer.head else 0
             entry.error = HeadRegressed(str(request.stream), acknowledged=known.acknowledged, actual=actual)
             # For good: a program that simply tries again must not build on a history that was lost.
@@ -281,6 +287,14 @@ class Appender:
         if _fits(request, fresh) and looked and (request.incarnation is None or fresh.version):
             return True
         self._refuse(entry, _conflict(request, fresh))
+        return False
+
+    def _may_wait(self, entry: Entry) -> bool:
+        """Whether an append whose stream is locked is tried again, with whoever else is there by then."""
+        waited = time.perf_counter() - entry.started
+        if waited < self._settle_seconds and not entry._abandoned:
+            return True
+        self._refuse(entry, Unavailable(_LOCKED.format(entry.request.stream, waited)))
         return False
 
     def _remember_doubt(self, entry: Entry, ghosts: list[Append]) -> None:
@@ -319,8 +333,11 @@ def _conflict(request: ops.Append, known: Known) -> ConflictError:
     return ConflictError(str(request.stream), expected=expected or 0, actual=known.version)
 
 
-def _regressed(known: Known, prepared: Append, head: Head | None) -> bool:
-    """Whether the engine no longer has what it had told us: a lower version, or another record at the same one."""
+def _regressed(known: Known, prepared: Append, answer: Conflict) -> bool:
+    """Whether the engine no longer has what it had told us: a lower version, another record at the same one, or nothing at all."""
+    head = answer.head
+    if isinstance(answer, Lost):
+        return prepared.expected > 0 and known.acknowledged > 0
     if head is None or head.incarnation != known.incarnation:
         return False  # deleted, or begun anew
     if head.version == known.acknowledged == prepared.expected:
@@ -328,9 +345,12 @@ def _regressed(known: Known, prepared: Append, head: Head | None) -> bool:
     return head.version < known.acknowledged
 
 
-def _is_behind(append: Append, head: Head | None) -> bool:
-    """Whether a stream has not yet reached the version that an append expects, and may still do so."""
-    return append.expected_hash != NOWHERE and append.expected > (head.version if head else 0)
+def _may_still_arrive(append: Append, answer: Conflict) -> bool:
+    """Whether an append in doubt may yet be stored by what is in flight: the stream has not reached the version that it expects, or
+    is locked, perhaps by that very append."""
+    if isinstance(answer, Blocked):
+        return True
+    return append.expected_hash != NOWHERE and append.expected > (answer.head.version if answer.head else 0)
 
 
 def _in_doubt(error: Exception) -> bool:

@@ -110,6 +110,7 @@ class Committer:
         try:
             await waiting._future
         except asyncio.CancelledError:
+            waiting._abandoned = True
             while not waiting.done:
                 waiting._future = loop.create_future()
                 try:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
-from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, same, side_by_side, sliced
-from ._copy_writing import SLICE, Tally
+from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, is_same_blob, same, side_by_side, sliced
+from ._copy_writing import MOVES, SLICE, Tally
 from .backends import Head, StreamKey
 from .errors import CorruptRecord, DataProblem
 
@@ -45,7 +45,7 @@ class Checker:
                 present += theirs is not None
                 count["checked"] += mine is not None
                 if mine is None and theirs is not None:
-                    self._look_at_extra(theirs)
+                    self._look_at_extra(theirs.stream)
                 elif mine is not None and isinstance(outcome, DataProblem):
                     self._tally.refuse(mine.stream, outcome)
                 else:
@@ -80,16 +80,23 @@ class Checker:
             return self._is_right_now(stream)  # what was listed was early or old
 
     def _is_right_now(self, stream: StreamKey) -> bool:
-        now, there = self._source.head(stream), self._target.head(stream)
-        if now is None or (there and now.incarnation != there.incarnation):
-            return False  # it was deleted since; or it is a tenant, which is registered and no more
-        # The source may have gone on since.
-        if not there or not (self._source.has(there) if now.version > there.version else same(now, there)):
-            raise CorruptRecord(str(stream), what="the destination has something else than the source")
-        try:
-            return self._read_back(there)
-        except Moved:
-            raise CorruptRecord(str(stream), what="it changes at the destination while it is verified") from None
+        for _ in range(MOVES):
+            now, there = self._source.head(stream), self._target.head(stream)
+            if now is None or (there and now.incarnation != there.incarnation and not is_same_blob(now, there)):
+                return False  # it was deleted since; or it is a tenant, which is registered and no more
+            try:
+                if there and self._fits(now, there):
+                    return self._read_back(there)
+            except Moved:
+                continue
+            if _still(now, self._source.head(stream)) and _still(there, self._target.head(stream)):
+                raise CorruptRecord(str(stream), what="the destination has something else than the source")
+        raise CorruptRecord(str(stream), what="it changes at the destination while it is verified")
+
+    def _fits(self, now: Head, there: Head) -> bool:
+        if now.version > there.version:
+            return self._source.has(there)  # the source may have gone on since
+        return same(now, there) or is_same_blob(now, there)
 
     def _read_back(self, there: Head) -> bool:
         if not self._verify:
@@ -103,14 +110,22 @@ class Checker:
             raise CorruptRecord(str(there.stream), version=error.version, what=what) from None
         return True
 
-    def _look_at_extra(self, listed: Head) -> None:
-        """A stream that only the destination has."""
-        there = self._target.head(listed.stream)
-        if there is None or self._source.head(listed.stream) is not None:
-            return  # gone, or new at the source
-        if self._delete and self._ended.has(there) and self._target.delete(there):
-            self._tally.count["deleted"] += 1
+    def _look_at_extra(self, stream: StreamKey) -> None:
+        """A stream that only the destination has, it seems."""
+        try:
+            there = self._target.head(stream)
+            if there is None or stream in self._tally.refused or self._source.head(stream) is not None:
+                return  # gone, or at the source all the same
+            if self._delete and self._ended.has(there) and self._target.delete(there):
+                self._tally.count["deleted"] += 1
+                return
+        except DataProblem as error:  # the source has it, damaged; or what it tells of deletions is
+            self._tally.refuse(stream, error)
             return
         self._tally.count["extra"] += 1
         if len(self.extra_names) < NAMED:
-            self.extra_names.append(str(listed.stream))
+            self.extra_names.append(str(stream))
+
+
+def _still(before: Head | None, now: Head | None) -> bool:
+    return same(before, now) if before and now else before is now

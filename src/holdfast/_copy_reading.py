@@ -7,20 +7,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import islice
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from . import _chain, _clock
 from ._blobs import blob_prefix, life_of
 from ._codec import Undecodable
 from ._events import Stored, open_plain
 from ._streams import audit_of, deletion_of
-from .backends import Append, Appended, Backend, Conflict, Head, Record, StreamKey
+from .backends import Append, Appended, Backend, Conflict, Damaged, Head, Record, StreamKey
+from .backends._seam import Blocked
 from .errors import CorruptRecord, OutcomeUnknown, Unavailable
 
 TRIES: Final = 8
 """How often a call is made that gets no answer, with growing pauses of 0.05 to 3.2 s between."""
 
 THREADS: Final = 4
+
+NEAR: Final = 512
+"""How many records are asked for after a page that cannot be read; then half as many, and so on, up to the damage."""
 
 Pair = tuple[Head | None, Head | None]
 """The same stream at the source and at the destination."""
@@ -40,7 +44,13 @@ class Steady:
         self.stopped = False
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-        return self._steadily(lambda: self._backend.append(batch))
+        def call() -> Sequence[Appended | Conflict]:
+            answers = self._backend.append(batch)
+            if any(isinstance(answer, Blocked) for answer in answers):
+                raise Unavailable("somebody has locked a stream of the target on its server; nothing was written to it")
+            return answers
+
+        return self._steadily(call)
 
     def read(self, stream: StreamKey, after: int = 0, limit: int | None = None) -> Sequence[Record]:
         return self._steadily(lambda: self._backend.read(stream, after=after, limit=limit))
@@ -56,6 +66,11 @@ class Steady:
 
     def _heads(self, tenant: str, kind: str, after: str) -> Sequence[Head]:
         return self._steadily(lambda: self._backend.heads(tenant=tenant, kind=kind, after=after))
+
+    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """What `listed` leaves out because it cannot be read."""
+        backend = self._backend
+        return self._steadily(lambda: backend.damaged(tenant, kind)) if isinstance(backend, Damaged) else ()
 
     def delete(self, head: Head) -> bool:
         """Delete a stream that is as `head` says. True if it is gone."""
@@ -105,6 +120,12 @@ def same_place(one: Head, other: Head) -> bool:
     return (one.incarnation, one.version, one.hash) == (other.incarnation, other.version, other.hash)
 
 
+def is_same_blob(mine: Head, theirs: Head) -> bool:
+    """Whether both have written the same large value, the destination as much of it as the source: its name is its content."""
+    apart = mine.incarnation != theirs.incarnation
+    return apart and mine.stream.kind == "blob" and theirs.version >= mine.version
+
+
 class Moved(Exception):
     """The stream is no longer what its head said."""
 
@@ -115,23 +136,39 @@ class Moved(Exception):
 class Reading:
     """The records of one life of a stream after version `after`, up to where its head stands: page by page, the chain checked.
 
-    `previous` is the hash at `after`. With a pool, the next page is read while the caller works on the last one.
+    `previous` is the hash at `after`. With a pool, the next page is read while the caller works on the last one. What is whole
+    before a damage is given before that is raised; `following` is then the append id of the damaged record, if it is there.
     """
 
     def __init__(self, store: Steady, head: Head, after: int, previous: bytes) -> None:
         self._store, self._head, self._after = store, head, after
         self._previous = previous if after else _chain.GENESIS
         self._seed = _chain.seed(head.stream, head.incarnation)
+        self._limit: int | None = None
+        self.following: bytes | None = None
 
     def first(self) -> Sequence[Record]:
-        return self._store.read(self._head.stream, after=self._after)
+        while True:
+            try:
+                return self._store.read(self._head.stream, after=self._after, limit=self._limit)
+            except CorruptRecord:
+                if self._limit == 1:
+                    raise
+                self._limit = (self._limit or 2 * NEAR) // 2
 
     def pages(self, page: Sequence[Record], pool: Executor | None = None) -> Iterator[Sequence[Record]]:
         """All pages, from the first on."""
         end = self._head.version
         while self._after < end:
             wanted = [record for record in page if record.version <= end]
-            self._check(wanted)
+            bad = self._first_bad(wanted)
+            if bad is not None:
+                place = bad - self._after - 1
+                whole, rest = wanted[:place], wanted[place:]
+                self.following = rest[0].append_id if rest and rest[0].version == bad else None
+                if whole:
+                    yield whole
+                self._doubt(bad)
             self._after, self._previous = wanted[-1].version, wanted[-1].hash
             more = self._after < end
             following = pool.submit(self.first).result if pool and more else self.first
@@ -140,11 +177,9 @@ class Reading:
         if self._previous != self._head.hash:
             self._doubt(end)
 
-    def _check(self, page: Sequence[Record]) -> None:
+    def _first_bad(self, page: Sequence[Record]) -> int | None:
         anchor = Record(self._after, b"", self._previous, b"") if self._after else None
-        bad = _chain.first_bad(self._seed, anchor, page) if page else self._after + 1
-        if bad is not None:
-            self._doubt(bad)
+        return _chain.first_bad(self._seed, anchor, page) if page else self._after + 1
 
     def _doubt(self, version: int) -> NoReturn:
         """The records are not those of the head: it was an early or an old one, or they are damaged."""
@@ -156,29 +191,64 @@ class Reading:
         )
 
 
-class Ended:
-    """Which lives are over at the source: its audit streams tell, and a blob's life is that of its owner."""
+class _Life(NamedTuple):
+    """A life of a stream that was deleted: the hash at each version at which a deletion was told."""
 
-    def __init__(self, source: Steady) -> None:
-        self._source = source
-        self._lives: dict[tuple[StreamKey, str], int] = {}
-        self._blobs: set[tuple[str, str]] = set()
+    owner: StreamKey
+    ends: dict[int, str]
+
+
+class Ended:
+    """Which lives are over at the source, and so what of the destination may go: the source's audit streams tell.
+
+    They tell where a stream stood when it was deleted. A copy that stands there is one. Whether a shorter one is a copy that was
+    left behind, or has records of its own, nobody can say any more: it goes only if `delete` says that the destination is to follow.
+    """
+
+    def __init__(self, source: Steady, target: Steady, *, delete: bool) -> None:
+        self._source, self._target, self._delete = source, target, delete
+        self._lives: dict[tuple[str, str], _Life] = {}
         self._known: set[str] = set()
 
     def has(self, head: Head) -> bool:
         """Whether the source had what is under this head, and deleted it. Ask only if it has no such life now."""
         stream = head.stream
-        if stream.tenant not in self._known:
-            self._read(stream.tenant)
-            self._known.add(stream.tenant)
         if stream.kind == "blob":
-            return (stream.tenant, "-".join(stream.id.split("-", 2)[:2]) + "-") in self._blobs
-        # One that went on elsewhere, after it was copied, is not what was deleted.
-        return head.version <= self._lives.get((stream, life_of(head.incarnation)), 0)
+            return self._has_blob(stream)
+        ends = self._ends(head)
+        if head.version in ends:
+            return ends[head.version] == head.hash.hex()
+        return self._delete and self.perhaps(head)
+
+    def perhaps(self, head: Head) -> bool:
+        """Whether this life is over, and was longer at the source: then there is no proof for it, and none against it."""
+        ends = self._ends(head)
+        return head.version not in ends and head.version < max(ends, default=0)
 
     def look_again(self, tenant: str) -> None:
         """Something has happened since."""
         self._known.discard(tenant)
+
+    def _has_blob(self, blob: StreamKey) -> bool:
+        """A blob goes when the destination has that life of its owner no more. Ask after all owners were looked at."""
+        parts = blob.id.split("-", 2)
+        life = self._told(blob.tenant).get((blob.tenant, "-".join(parts[:2]) + "-"))
+        if life is None:
+            return False
+        owner = self._target.head(life.owner)
+        return owner is None or life_of(owner.incarnation) != parts[1]
+
+    def _ends(self, head: Head) -> dict[int, str]:
+        tenant = head.stream.tenant
+        life = self._told(tenant).get((tenant, blob_prefix(head.stream, life_of(head.incarnation))))
+        return life.ends if life else {}
+
+    def _told(self, tenant: str) -> dict[tuple[str, str], _Life]:
+        """What the audit stream tells, by how the ids of a life's blobs begin."""
+        if tenant not in self._known:
+            self._read(tenant)
+            self._known.add(tenant)
+        return self._lives
 
     def _read(self, tenant: str) -> None:
         page: Sequence[Record] = ()
@@ -190,11 +260,10 @@ class Ended:
                     continue  # it proves nothing
                 deletion = deletion_of(stored)
                 if deletion is not None:
-                    stream, life = StreamKey(tenant, deletion.kind, deletion.id), deletion.life
+                    owner = StreamKey(tenant, deletion.kind, deletion.id)
+                    life = self._lives.setdefault((tenant, blob_prefix(owner, deletion.life)), _Life(owner, {}))
                     data: Any = stored.envelope.data
-                    version = data.get("version", 0)
-                    self._lives[stream, life] = max(version, self._lives.get((stream, life), 0))
-                    self._blobs.add((tenant, blob_prefix(stream, life)))
+                    life.ends[data.get("version", 0)] = data.get("hash", "")
 
 
 def sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:

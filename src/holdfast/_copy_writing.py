@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
-from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, same, side_by_side, sliced
+from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, is_same_blob, same, side_by_side, sliced
 from ._ids import id_texts
 from .backends import Append, Appended, Conflict, Head, Record, StreamKey
 from .errors import AlreadyExists, CorruptRecord, DataProblem, HoldfastError, Unavailable
@@ -23,6 +23,10 @@ MOVES: Final = 10
 _FOREIGN: Final = (
     "{} is at the destination, and is not a copy of the source's; nothing of it was overwritten. "
     "Delete it there, or choose another destination"
+)
+_FORMER: Final = (
+    "{} was begun anew at the source, and a shorter form of its former life is at the destination: a copy that was left behind, "
+    "or one with records of its own. Nothing of it was overwritten; copy with delete=True (--delete) to replace it"
 )
 _FURTHER: Final = (
     "{} is further at the destination than at the source: somebody has gone on with the copy; nothing was overwritten"
@@ -62,20 +66,42 @@ class Copier:
         self._tally, self._pool, self._tell = tally, pool, tell
         self._batch: list[Append] = []
         self._size = 0
+        self._again = False
+        # Life, version and hash that the stream in hand has had at the source, as was seen when it was read, and now has here.
+        self._proved: tuple[bytes, int, bytes] | None = None
 
     def copy(self, tenant: str, kind: str, *, again: bool = False) -> None:
         """All streams of a kind. `again`: what is there by now was counted before."""
         self._tally.there[tenant, kind] = 0
+        self._again = again
         pairs = side_by_side(self._source.listed(tenant, kind), self._target.listed(tenant, kind))
-        for jobs in ahead(self._pool, self._fetch, sliced(self._wanted(pairs, again), SLICE)):
+        for jobs in ahead(self._pool, self._fetch, sliced(self._wanted(pairs), SLICE)):
             for job in jobs:
                 try:
                     self._copy_stream(job)
                 except (AlreadyExists, DataProblem) as error:
                     self._tally.refuse(job.head.stream, error)
+        if not again:
+            self._copy_damaged(tenant, kind)
         self._flush()
 
-    def _wanted(self, pairs: Iterable[Pair], again: bool) -> Iterator[tuple[Head, Head | None]]:
+    def _copy_damaged(self, tenant: str, kind: str) -> None:
+        """What was not listed because it cannot be read: it says itself why, or can be read by now, or is gone."""
+        gone = set[StreamKey]()
+        for stream in self._source.damaged(tenant, kind):
+            try:
+                head = self._source.head(stream)
+                if head is None:
+                    gone.add(stream)
+                else:
+                    self._copy_stream(_Job(head, self._target.head(stream)))
+            except (AlreadyExists, DataProblem) as error:
+                self._tally.refuse(stream, error)
+        # Deleted since; or its head is lost, and then it is still named.
+        for stream in gone.intersection(self._source.damaged(tenant, kind)) if gone else ():
+            self._tally.refuse(stream, CorruptRecord(str(stream), what="there is nothing but its name"))
+
+    def _wanted(self, pairs: Iterable[Pair]) -> Iterator[tuple[Head, Head | None]]:
         """What is not there yet, or not whole."""
         for mine, theirs in pairs:
             if mine is None:
@@ -84,8 +110,7 @@ class Copier:
             elif theirs is None or not same(mine, theirs):
                 yield mine, theirs
             else:
-                self._tally.there[mine.stream[:2]] += 1
-                self._tally.count["skipped"] += not again
+                self._skip(mine)
 
     def _fetch(self, pairs: Sequence[tuple[Head, Head | None]]) -> list[_Job]:
         """In a thread of the pool: what is there, and the first page of each stream as long as there is room for it."""
@@ -104,7 +129,7 @@ class Copier:
 
     def _copy_stream(self, job: _Job) -> None:
         """Copy a stream, whatever happens to it meanwhile."""
-        stream = job.head.stream
+        stream, self._proved = job.head.stream, None
         for _ in range(MOVES):
             try:
                 return self._copy_life(job)
@@ -113,7 +138,7 @@ class Copier:
                 self._ended.look_again(stream.tenant)
                 there = self._target.head(stream)
                 if moved.now is None:
-                    if there and self._ended.has(there):
+                    if there and self._is_over(there):
                         self._target.delete(there)  # the beginning of what is no more
                     return None
                 job = _Job(moved.now, there)
@@ -123,6 +148,8 @@ class Copier:
         head, there, page = job
         if there and head.stream.kind == "tenant":
             return self._skip(head)  # that it is registered is all it says
+        if there and is_same_blob(head, there):
+            return self._skip(head)
         if there and there.incarnation != head.incarnation:
             self._make_room(there)
             there = None
@@ -130,7 +157,7 @@ class Copier:
             return self._settle(head, there)
         reading = Reading(self._source, head, there.version if there else 0, there.hash if there else b"")
         try:
-            self._append(head, there, reading.pages(reading.first() if page is None else page, self._pool))
+            self._append(head, there, reading, reading.first() if page is None else page)
         except CorruptRecord:
             if there and not self._source.has(there):
                 raise AlreadyExists(_FOREIGN.format(head.stream)) from None
@@ -138,9 +165,15 @@ class Copier:
 
     def _make_room(self, there: Head) -> None:
         """Delete another life of a stream than the source has, if it is a copy of one that is over there."""
-        over = there.stream.kind == "blob" or self._ended.has(there)  # a blob is named by its content
+        over = there.stream.kind == "blob" or self._is_over(there)  # of a file, there is less than the source has
         if not over or not self._target.delete(there):
-            raise AlreadyExists(_FOREIGN.format(there.stream))
+            text = _FORMER if not over and self._ended.perhaps(there) else _FOREIGN
+            raise AlreadyExists(text.format(there.stream))
+
+    def _is_over(self, there: Head) -> bool:
+        """Whether the source had what is there, and deleted it."""
+        proved = self._proved == (there.incarnation, there.version, there.hash)
+        return self._ended.has(there) or (proved and self._ended.perhaps(there))
 
     def _settle(self, head: Head, there: Head) -> None:
         """The destination is at the source's version, or further."""
@@ -153,17 +186,25 @@ class Copier:
 
     def _skip(self, head: Head) -> None:
         self._tally.there[head.stream[:2]] += 1
-        self._tally.count["skipped"] += 1
+        self._tally.count["skipped"] += not self._again
 
-    def _append(self, head: Head, there: Head | None, pages: Iterable[Sequence[Record]]) -> None:
-        """Append what was read, append by append: the records of one id stay together, whatever the pages are."""
+    def _append(self, head: Head, there: Head | None, reading: Reading, first: Sequence[Record]) -> None:
+        """Append what is read, append by append: the records of one id stay together, whatever the pages are."""
         previous, group = there.hash if there else b"", list[Record]()
-        for page in pages:
-            for record in page:
-                if group and record.append_id != group[0].append_id:
-                    self._put(head, previous, group)
-                    previous, group = group[-1].hash, []
-                group.append(record)
+        try:
+            for page in reading.pages(first, self._pool):
+                if there and page[0].version == there.version + 1:
+                    self._proved = there.incarnation, there.version, there.hash  # the chain goes on from it
+                for record in page:
+                    if group and record.append_id != group[0].append_id:
+                        self._put(head, previous, group)
+                        previous, group = group[-1].hash, []
+                    group.append(record)
+        except CorruptRecord:
+            # Of an append that was cut off by the damage nothing is taken.
+            if group and reading.following not in (None, group[0].append_id):
+                self._put(head, previous, group)
+            raise
         self._put(head, previous, group)
 
     def _put(self, head: Head, previous: bytes, group: Sequence[Record]) -> None:
@@ -178,6 +219,7 @@ class Copier:
             _may_be_repeated(head.stream.kind, group),
             head.fields if group[-1].version == head.version else None,
         )
+        self._proved = head.incarnation, group[-1].version, group[-1].hash
         self._batch.append(append)
         self._size += sum(len(record.body) for record in group)
         if len(self._batch) >= BATCH_APPENDS or self._size >= BATCH_BYTES:

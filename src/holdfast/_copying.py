@@ -23,10 +23,8 @@ from ._copy_writing import Copier, Tally
 from ._ids import SYSTEM_TENANT
 from ._kinds import KINDS
 from ._open import _backend
-from ._places import missing
 from ._store import AsyncStore, Store
 from .backends import Backend
-from .errors import NotFound
 
 Place = str | os.PathLike[str] | Store | AsyncStore | Backend
 
@@ -75,11 +73,14 @@ def copy(
 ) -> Copied:
     """Copy every stream of a store, of all tenants, to another: byte for byte, whatever the two engines are.
 
-    Both are URLs, paths or open stores; the destination is made if it is not there. Interrupted, run it again: it goes
+    Both are URLs, paths or open stores; the destination is made if it is not there, the source must be. Interrupted, run it again: it goes
     on where it was. A source that is written to meanwhile is copied as far as it was; run it again for the rest. Nothing
     at the destination is overwritten: `AlreadyExists` names a stream that is not a copy of the source's, after all
     others were copied. `verify=False` compares heads only, and does not read back what was written. `delete=True`
-    deletes copies of streams that were deleted at the source since. From async code: `await asyncio.to_thread(holdfast.copy, …)`.
+    deletes copies of streams that were deleted at the source since; the destination is to have no other writers then,
+    because a copy that was left behind cannot be told from one with records of its own.
+
+    From async code: `await asyncio.to_thread(holdfast.copy, …)`.
     """
     with ExitStack() as stack:
         source = opened(src, stack, create=False)
@@ -93,14 +94,10 @@ def opened(place: Place, stack: ExitStack, *, create: bool) -> Backend:
     """The backend of a store. One that is opened here is closed with the stack."""
     if isinstance(place, Store | AsyncStore):
         return place._log.backend
-    if isinstance(place, str | os.PathLike):
-        place = os.fspath(place)
-        if not create and (path := missing(place)):
-            raise NotFound(f"there is no store at {path}; check the path")
-        backend = _backend(place, "disk")
+    backend = _backend(place, create=create)
+    if backend is not place:
         stack.callback(backend.close)
-        return backend
-    return _backend(place, "disk")
+    return backend
 
 
 class _Copy:
@@ -118,7 +115,7 @@ class _Copy:
         self._source, self._target, self._progress = source, target, progress
         self._of: int | None = None
         self._pool = ThreadPoolExecutor(THREADS + 1, thread_name_prefix="holdfast-copy")
-        self._tally, ended = Tally(), Ended(source)
+        self._tally, ended = Tally(), Ended(source, target, delete=delete)
         self._copier = Copier(source, target, ended, self._tally, self._pool, lambda: self._tell("copying"))
         self._checker = Checker(
             source,
@@ -137,6 +134,7 @@ class _Copy:
 
     def run(self) -> Copied:
         tenants = [SYSTEM_TENANT, *(head.stream.id for head in self._source.listed(SYSTEM_TENANT, "tenant"))]
+        tenants += [stream.id for stream in self._source.damaged(SYSTEM_TENANT, "tenant")]
         if self._progress:
             self._pool.submit(self._count, tenants)
         for tenant in tenants:
@@ -145,7 +143,7 @@ class _Copy:
             # Once more: what was copied meanwhile may name blobs that were written meanwhile.
             self._copier.copy(tenant, "blob", again=True)
         for tenant in tenants:
-            for kind in KINDS:
+            for kind in sorted(KINDS, key=lambda kind: kind == "blob"):  # they go with what names them, so after it
                 self._checker.check(tenant, kind)
         self._report()
         count = self._tally.count

@@ -7,13 +7,15 @@ import re
 from collections.abc import Generator
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from ._ids import checked_tenant
 from ._log import Log
+from ._places import is_file_store, is_folder_store
 from ._store import AsyncStore, Store
 from .backends import Backend
-from .errors import InvalidURL
+from .backends._urls import without
+from .errors import InvalidURL, NotSetUp
 
 Durable = Literal["disk", "process", "memory"]
 
@@ -36,7 +38,8 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     url: str | os.PathLike[str] | Backend,
     *,
     tenant: str = "default",
-    durability: Durable = "disk",
+    durability: Durable | None = None,
+    create: bool = True,
     index: str | os.PathLike[str] | None = None,
 ) -> Store:
     """Open a store, creating it if it is not there.
@@ -44,28 +47,31 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     `url` is the path of an SQLite file, or `sqlite:///agents.db` (four slashes for an absolute path), `file:///directory`
     (JSON Lines files one can read with cat and jq), `memory://` (private, gone when closed), `memory://name`
     (shared within the process), `postgresql://user@host/database`, `redis://host` (`rediss://` with TLS),
-    `dynamodb://table?region=…` or `s3://bucket/prefix?region=…`. `durability="disk"`: an acknowledged append survives
-    power loss; `"process"` is faster, survives the death of the process, and may lose the newest appends when the machine
-    (or the server's machine) goes down; `"memory"` takes a Redis server that keeps nothing on disk.
+    `dynamodb://table?region=…` or `s3://bucket/prefix?region=…`. `durability="disk"`, the default: an acknowledged append
+    survives power loss; `"process"` is faster, survives the death of the process, and may lose the newest appends when the
+    machine (or the server's machine) goes down; `"memory"` takes a Redis server that keeps nothing on disk. A URL may say it
+    too: `?durability=process`. With `create=False` nothing is made: `NotSetUp` if there is no store yet.
     `index`: where the index of memories is, which is derived and can be deleted. None: in the store's own file or database, in a file
     of this user's cache for engines that cannot search; else `"memory"`, or the path of an SQLite file of its own.
     A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
-    if durability not in ("disk", "process", "memory"):
+    if durability not in (None, "disk", "process", "memory"):
         raise ValueError("durability is 'disk', 'process' or 'memory'")
-    return Store(Log(_backend(url, durability), index_at=None if index is None else os.fspath(index)), tenant)
+    at = None if index is None else os.fspath(index)
+    return Store(Log(_backend(url, durability, create=create), index_at=at), tenant)
 
 
 def aopen(
     url: str | os.PathLike[str] | Backend,
     *,
     tenant: str = "default",
-    durability: Durable = "disk",
+    durability: Durable | None = None,
+    create: bool = True,
     index: str | os.PathLike[str] | None = None,
 ) -> Opening:
     """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
-    return Opening(url, tenant, durability, index)
+    return Opening(url, tenant, durability, create, index)
 
 
 class Opening:
@@ -75,10 +81,11 @@ class Opening:
         self,
         url: str | os.PathLike[str] | Backend,
         tenant: str,
-        durability: Durable,
+        durability: Durable | None,
+        create: bool,
         index: str | os.PathLike[str] | None,
     ) -> None:
-        self._url, self._tenant, self._durability, self._index = url, tenant, durability, index
+        self._url, self._tenant, self._durability, self._create, self._index = url, tenant, durability, create, index
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -88,7 +95,12 @@ class Opening:
         import asyncio
 
         store = await asyncio.to_thread(
-            open, self._url, tenant=self._tenant, durability=self._durability, index=self._index
+            open,
+            self._url,
+            tenant=self._tenant,
+            durability=self._durability,
+            create=self._create,
+            index=self._index,
         )
         return AsyncStore(store._log, store.tenant)
 
@@ -103,47 +115,79 @@ class Opening:
             await self._store.close()
 
 
-def _backend(url: str | os.PathLike[str] | Backend, durability: Durable) -> Backend:
+def _backend(
+    url: str | os.PathLike[str] | Backend, durability: Durable | None = None, *, create: bool = True
+) -> Backend:
     """The backend a URL names; each engine is imported only when it is used."""
     if isinstance(url, os.PathLike):
-        return _sqlite(os.fspath(url), durability)
+        return _sqlite(os.fspath(url), durability or "disk", create)
     if not isinstance(url, str):
         if isinstance(url, Backend):
             return url
         raise TypeError(f"a store is opened by a URL or a path, not by {type(url).__name__}")
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", url):
-        return _sqlite(url, durability)
+        return _sqlite(url, durability or "disk", create)
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
-    if scheme in _SERVERS and rest.startswith("//"):
-        module, name = _SERVERS[scheme]
-        backend: Backend = getattr(import_module(f".backends.{module}", __package__), name)(url, durability=durability)
-        return backend
-    from urllib.parse import unquote
-
-    if "?" in rest or "#" in rest:
-        raise InvalidURL(f"a {scheme}:// URL takes no options; use keyword arguments of open()")
-    if scheme == "memory" and rest.startswith("//") and "/" not in rest[2:]:
+    if scheme == "memory" and rest.startswith("//") and not set("/?#") & set(rest[2:]):
         from .backends.memory import MemoryBackend
 
         return MemoryBackend.named(rest[2:]) if rest[2:] else MemoryBackend()
-    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        return _sqlite(unquote(rest[3:]), durability)
-    if scheme == "file" and rest.startswith("///") and len(rest) > 3:
-        from .backends.files import FilesBackend
-
-        return FilesBackend(unquote(rest[2:]), durability=_on_disk(durability))
+    if scheme in _SERVERS and rest.startswith("//"):
+        url, chosen = _durability(url, durability)
+        module, name = _SERVERS[scheme]
+        kind = getattr(import_module(f".backends.{module}", __package__), name)
+        return cast("Backend", kind(url, durability=chosen, create=create))
+    if scheme in ("sqlite", "file") and rest.startswith("///"):
+        rest, chosen = _durability(rest, durability)
+        if len(rest) > 3 and not set("?#") & set(rest):
+            return _of_files(scheme, rest, chosen, create)
+    if scheme in ("memory", "sqlite", "file") and set("?#") & set(rest):
+        but = "" if scheme == "memory" else " but 'durability'"
+        raise InvalidURL(f"a {scheme}:// URL takes no options{but}; write a '?' or '#' in a path as %3F or %23")
     raise InvalidURL(f"a store URL is {_SCHEMES}, with just these slashes; this one begins with {scheme!r}")
 
 
-def _sqlite(path: str, durability: Durable) -> Backend:
+def _of_files(scheme: str, rest: str, durability: Durable, create: bool) -> Backend:
+    """What `sqlite:///…` or `file:///…` names; `rest` begins with the slashes."""
+    from urllib.parse import unquote
+
+    if scheme == "sqlite":
+        return _sqlite(unquote(rest[3:]), durability, create)
+    from .backends.files import FilesBackend
+
+    path = unquote(rest[2:])
+    if not create and not is_folder_store(path):
+        raise _no_store(path)
+    return FilesBackend(path, durability=_on_disk(durability))
+
+
+def _sqlite(path: str, durability: Durable, create: bool) -> Backend:
     from .backends.sqlite import SQLiteBackend
 
     if not path or path == ":memory:":
         raise ValueError("name a file, like 'agents.db'; for a store in memory use memory://")
     if os.path.isdir(path):
         raise ValueError("this path is a directory; name a file in it, or use file:///directory for JSON files")
+    if not create and not is_file_store(path):
+        raise _no_store(path)
     return SQLiteBackend(path, durability=_on_disk(durability))
+
+
+def _no_store(path: str) -> NotSetUp:
+    return NotSetUp(f"there is no store at {path}; check the path")
+
+
+def _durability(url: str, asked: Durable | None) -> tuple[str, Durable]:
+    """The URL without its option `durability`, and what is to be promised: as the option says, or the keyword."""
+    url, told = without(url, "durability")
+    if told is None:
+        return url, asked or "disk"
+    if told not in ("disk", "process", "memory"):
+        raise InvalidURL("the option 'durability' of the URL is 'disk', 'process' or 'memory'")
+    if asked is not None and asked != told:
+        raise InvalidURL(f"the URL says durability={told}, the keyword {asked!r}; give one of them")
+    return url, cast("Durable", told)
 
 
 def _on_disk(durability: Durable) -> Literal["disk", "process"]:

@@ -15,7 +15,7 @@
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
     │   ├── MissingExtra       a package that this engine needs is not installed
-    │   ├── NotSetUp           the database or its tables are not there, and cannot be made here
+    │   ├── NotSetUp           there is no store, and it may not, or cannot, be made here
     │   ├── ReadOnly           the store cannot be written to
     │   ├── ReplayMismatch     a recorded task or step is asked for with something else
     │   ├── StepInDoubt        nobody knows whether a step was done

@@ -21,11 +21,6 @@ def appends(said: Sequence[bytes]) -> bool:
     return any(b"INSERT INTO" in text and b".records" in text for text in said)
 
 
-def commits(said: Sequence[bytes]) -> bool:
-    """Whether a client asked to commit an append, in words of its own."""
-    return appends(said) and b"COMMIT" in said
-
-
 def stored(server: PostgresServer, schema: str) -> dict[str, list[bytes]]:
     """The bodies of each stream, as the plain driver finds them. Versions must be 1, 2, 3, … up to the head."""
     found: dict[str, list[bytes]] = {}

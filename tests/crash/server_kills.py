@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import selectors
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,17 +26,9 @@ class ServerCrew(Crew):
         super().__init__(*args)
         self.doubts = 0
 
-    def listen(self, seconds: float) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.output, selectors.EVENT_READ)
-            selector.select(seconds)
-        for line in (self.output.read() or b"").split(b"\n"):
-            word, _, pid = line.partition(b" ")
-            if word == b"start":
-                self.alive.add(int(pid))
-            elif word == b"ack" and int(pid) in self.alive:
-                self.acks[int(pid)] += 1
-            self.doubts += word == b"doubt"
+    def hear(self, word: bytes, pid: bytes) -> None:
+        super().hear(word, pid)
+        self.doubts += word == b"doubt"
 
     def wait_for_all(self, acks: int) -> None:
         """Until each of the processes has that many more acknowledgements."""

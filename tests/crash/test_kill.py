@@ -64,10 +64,13 @@ class Crew:
             selector.select(seconds)
         for line in (self.output.read() or b"").split(b"\n"):
             word, _, pid = line.partition(b" ")
-            if word == b"start":
-                self.alive.add(int(pid))
-            elif word == b"ack" and int(pid) in self.alive:
-                self.acks[int(pid)] += 1
+            self.hear(word, pid)
+
+    def hear(self, word: bytes, pid: bytes) -> None:
+        if word == b"start":
+            self.alive.add(int(pid))
+        elif word == b"ack" and int(pid) in self.alive:
+            self.acks[int(pid)] += 1
 
     def wait_for(self, acks: int, *, processes: int | None = None) -> None:
         """Until the living have that many more acknowledgements among them."""

@@ -256,7 +256,7 @@ def test_a_lock_timeout_of_the_role_is_unavailable(server: PostgresServer, schem
         try:
             with holdfast.open(url) as store:
                 with other.transaction():
-                    other.execute(f"SELECT FROM {schema}.streams FOR UPDATE".encode())
+                    other.execute(f"LOCK TABLE {schema}.streams IN ACCESS EXCLUSIVE MODE".encode())
                     with pytest.raises(Unavailable) as caught:
                         store.stream("s").append(("noted", CONTENT))
                     told(caught.value)

@@ -15,20 +15,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import Store
-from holdfast._log import Log
 from holdfast.backends.redis import RedisBackend
-from holdfast.errors import HeadRegressed, OutcomeUnknown, ReadOnly, StorageFull, Unavailable
+from holdfast.errors import HeadRegressed, ReadOnly, StorageFull, Unavailable
 from proxy import Proxy, Redis
 from redis_servers import Server
 
 from .redis_look import appends, stored, times_stored
-from .server_kills import CUTS, KILLS, killed_under_load
+from .server_faults import Case, LostAnswers
+from .server_kills import KILLS, killed_under_load
 
 PREFIX = "faults"
 CONTENT = "what the user said "
@@ -56,60 +56,10 @@ def url(proxy: Proxy) -> str:
 # -- answers that are lost ---------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120 + CUTS)
-@pytest.mark.parametrize("action", ["cut", "cut before"])
-def test_every_append_whose_answer_is_cut_off_is_stored_exactly_once(
-    action: str, server: Server, proxy: Proxy, url: str
-) -> None:
-    marks = [f"mark {number}" for number in range(CUTS)]
-    last: Counter[str] = Counter()
-    with holdfast.open(url) as store:
-        for number, mark in enumerate(marks):
-            name = f"s{number % 7}"
-            proxy.arm(action, when=appends)
-            answer = store.stream(name).append(("noted", mark), id=mark if number % 2 else None)
-            last[name] += 1
-            assert (answer.first, answer.last) == (last[name], last[name])
-            assert proxy.did[action] == number + 1, "this append was not cut off"
-    assert times_stored(server, PREFIX, marks) == [1] * CUTS
-    print(f"{CUTS} of {CUTS} appends exactly once ({action})")
-
-
-@pytest.mark.timeout(120 + CUTS)
-@pytest.mark.parametrize("action", ["cut", "cut before"])
-def test_every_batch_of_async_appends_whose_answer_is_cut_off_is_stored_exactly_once(
-    action: str, server: Server, proxy: Proxy, url: str
-) -> None:
-    agents, marks = 8, [f"mark {number}" for number in range(CUTS)]
-
-    async def main() -> None:
-        async with holdfast.aopen(url) as store:
-            for first in range(0, CUTS, agents):
-                proxy.arm(action, when=appends)
-                group = enumerate(marks[first : first + agents])
-                answers = await asyncio.gather(
-                    *(
-                        store.stream(f"s{number % 3}").append(("noted", mark), id=mark if number % 2 else None)
-                        for number, mark in group
-                    )
-                )
-                assert not any(answer.duplicate for answer in answers)
-                assert proxy.did[action] == first // agents + 1, "this batch was not cut off"
-
-    asyncio.run(main())
-    assert times_stored(server, PREFIX, marks) == [1] * CUTS
-    print(f"{CUTS} of {CUTS} appends exactly once ({action}, {proxy.did[action]} batches)")
-
-
-def test_a_call_whose_answer_never_comes_ends_and_is_settled(server: Server, proxy: Proxy, url: str) -> None:
-    with holdfast.open(url + "&timeout_ms=500") as store:
-        store.stream("s").append(("noted", "first"))
-        proxy.arm("swallow", when=appends)
-        answer = store.stream("s").append(("noted", "mark"), id="mark")
-        assert proxy.did["swallow"] == 1
-        assert (answer.first, answer.last) == (2, 2)
-        assert store.stream("s").append(("noted", "mark"), id="mark").duplicate
-    assert times_stored(server, PREFIX, ["first", "mark"]) == [1, 1]
+class TestLostAnswers(LostAnswers):
+    @pytest.fixture
+    def case(self, server: Server, proxy: Proxy, url: str) -> Case:
+        return Case(url, proxy, RedisBackend, "&timeout_ms=500", appends, partial(times_stored, server, PREFIX))
 
 
 def test_an_answer_that_is_slow_but_in_time_is_waited_for(
@@ -120,29 +70,11 @@ def test_an_answer_that_is_slow_but_in_time_is_waited_for(
         proxy.arm("hold", when=appends)
         answer = threads.submit(store.stream("s").append, ("noted", "mark"))
         proxy.wait_for("hold")
-        time.sleep(1.0)  # longer than connecting may take, and much less than an answer
+        time.sleep(1.0)  # the time that passes is the fault: longer than connecting may take, much less than an answer
         proxy.release()
         assert answer.result(60).last == 2
     assert "settling" not in caplog.text
     assert times_stored(server, PREFIX, ["first", "mark"]) == [1, 1]
-
-
-@pytest.mark.parametrize("id", ["mark", None])
-def test_an_append_that_cannot_be_settled_is_unknown_until_it_is_repeated(
-    id: str | None, server: Server, proxy: Proxy, url: str
-) -> None:
-    with Store(Log(RedisBackend(url), settle_seconds=0.5), "default") as store:
-        store.stream("s").append(("noted", "first"))
-        proxy.arm("cut", when=appends)
-        proxy.refuse()
-        with pytest.raises(OutcomeUnknown) as caught:
-            store.stream("s").append(("noted", "mark"), id=id)
-        assert proxy.did["cut"] == 1
-        proxy.allow()
-        again = store.stream("s").append(("noted", "mark"), id=caught.value.id)
-        assert again.duplicate and (again.first, again.last) == (2, 2)
-        assert store.stream("s").append(("noted", "last")).last == 3
-    assert times_stored(server, PREFIX, ["first", "mark", "last"]) == [1, 1, 1]
 
 
 def test_connections_that_died_while_nobody_used_them_are_replaced_unnoticed(

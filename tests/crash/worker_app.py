@@ -175,7 +175,7 @@ def person() -> None:
     outside = World(Path(notes))
     with holdfast.open(url, durability="process") as store:
         while attend(store, outside):
-            time.sleep(pause)
+            time.sleep(pause)  # a person is told of nothing, and looks now and then
 
 
 def main() -> None:

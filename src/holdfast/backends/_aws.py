@@ -54,6 +54,9 @@ _MEANING_OF_CODES: Final = {
 }
 _MEANING: Final = {code: meant for meant, codes in _MEANING_OF_CODES.items() for code in codes.split()}
 
+_OF_FILES: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Errors of a file with credentials, or of a program that prints them: nothing of the network, so nothing was sent."""
+
 Response = Mapping[str, Any]
 BotoCoreError: Final = boto.BotoCoreError
 """The client's own trouble: no answer, or half of one."""
@@ -131,6 +134,7 @@ class Service:
     def _connected(self) -> Any:
         try:
             session = boto3.session.Session()
+            self._find_credentials(session)
             return session.client(
                 self._name, region_name=self._region, endpoint_url=self._endpoint, config=self._config
             )
@@ -141,6 +145,15 @@ class Service:
                 f"the region or the endpoint of {self.where} cannot be one; a region is like eu-central-1"
             ) from None
         except boto.BotoCoreError as error:
+            raise meaning(error, self.where).error from None
+
+    def _find_credentials(self, session: Any) -> None:
+        """As the client would, but apart from it: what goes wrong here is not about a region."""
+        try:
+            session.get_credentials()
+        except ValueError as error:
+            raise _unreadable(error, self.where) from None  # what a program prints is not what it should be
+        except OSError as error:
             raise meaning(error, self.where).error from None
 
     def call(self, operation: str, *, writes: bool, see: Collection[str] = (), **arguments: Any) -> Answer:
@@ -154,7 +167,8 @@ class Service:
             attempt += 1
             try:
                 return self._attempt(operation, see, arguments, doubt)
-            except (boto.ClientError, boto.BotoCoreError, ResponseParserError) as failure:
+            except (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError, ValueError) as failure:
+                # The last two come from credentials that are renewed, or from an answer that is no text.
                 error, certain, attempts = meaning(failure, self.where)
             doubt = doubt or (writes and not certain)
             over = attempt >= attempts or time.monotonic() > deadline
@@ -221,12 +235,20 @@ def meaning(error: Exception, where: str) -> Meaning:
         (
             boto.ProfileNotFound,
             boto.ConfigParseError,
+            boto.InvalidConfigError,
             boto.NoAuthTokenError,
             boto.TokenRetrievalError,
         ),
     ):
         return Meaning(AccessDenied(f"the AWS profile for {where} cannot be used: {type(error).__name__}"), True, 1)
+    if isinstance(error, _OF_FILES):
+        return Meaning(_unreadable(error, where), True, 1)
     return Meaning(Unavailable(f"{where} did not answer: {type(error).__name__}"), False, 4)
+
+
+def _unreadable(error: OSError | ValueError, where: str) -> AccessDenied:
+    name = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
+    return AccessDenied(f"the credentials for {where} cannot be read: {type(error).__name__}{name}")
 
 
 def _is_of_a_store(headers: Mapping[str, str]) -> bool:

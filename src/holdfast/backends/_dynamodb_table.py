@@ -51,6 +51,12 @@ def set_up(service: Service, table: str) -> None:
             raise Unavailable(f"{service.where} is not ready after {READY_SECONDS} s; try again later")
 
 
+def refuse_missing(service: Service, table: str) -> None:
+    """For those who only look: raise if there is no table."""
+    if described(service, table) is None:
+        raise NotSetUp(f"there is no store at {service.where}: no such table in {service.region}; check the URL")
+
+
 def described(service: Service, table: str) -> Mapping[str, Any] | None:
     """What DynamoDB says of the table, None if there is none."""
     answer = service.call("describe_table", writes=False, see=("ResourceNotFoundException",), TableName=table)

@@ -15,6 +15,7 @@ from typing import Final
 from ..errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from ._fork import register
 from ._objects_append import Writer
+from ._objects_discard import discard
 from ._objects_lanes import Lanes
 from ._objects_listing import Lister
 from ._objects_read import Reader
@@ -88,6 +89,19 @@ class ObjectsBackend:
     ) -> Sequence[Head]:
         with self._inside(), _reading():
             return self._lister.due(tenant, kind, before, after, limit)
+
+    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """The streams that lists leave out because they cannot be read. See `Damaged`."""
+        with self._inside(), _reading():
+            return self._lister.damaged(tenant, kind)
+
+    def discard(self, stream: StreamKey) -> bool:
+        """Delete a stream that is damaged, whatever is left of it. False, and nothing done, if it can be read or is not there.
+
+        For `damaged` streams, which `delete` cannot compare with a head. The audit stream does not tell of it.
+        """
+        with self._inside():
+            return discard(self._streams, stream)
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
         with self._inside():

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Final
 
-from ..errors import HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from ..errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
 from . import _objects_format as form
 from ._objects_format import ROOT, Commit, Root, commits_place, version_name
 from ._objects_ids import Ids
@@ -79,6 +79,8 @@ class Writer:
         commit = self._streams.commit(append.stream, place.life, first, root)
         if commit is None or commit.ends or commit.append_id != append.id:
             return None
+        if not self._streams.is_still(append.stream, root):
+            raise OutcomeUnknown(f"{append.stream} was deleted while it was appended to")  # or this is a commit astray
         # With our nonce, it is our own put whose answer was lost.
         return Appended(first, commit.last, duplicate=commit.nonce != nonce, now=self._streams.now())
 
@@ -110,7 +112,19 @@ class Writer:
             found, _tag = self._streams.root(stream)
             if found is not None and life in found.former:
                 raise OutcomeUnknown(f"{stream} was begun and deleted at the same time; nobody knows by whom")
+            if found is not None and found.life == append.incarnation:
+                return self._begun(append, nonce)
         return None
+
+    def _begun(self, append: Append, nonce: bytes) -> Appended | None:
+        """The answer if this life is there, but under another root than ours: it may be ours, with others' changes."""
+        seen = self._streams.look(append.stream)
+        if seen.root is None or seen.place is None or seen.place.incarnation != append.incarnation:
+            raise OutcomeUnknown(f"{append.stream} was begun and deleted at the same time; nobody knows by whom")
+        answer = self._known(append, seen, seen.place, nonce)
+        if answer is None and seen.root.base:
+            raise OutcomeUnknown(f"the beginning of {append.stream} was deleted at the same time; nobody knows whose")
+        return answer
 
     def _extend(self, append: Append, place: Place, nonce: bytes) -> Appended | None:
         """Append to a living stream. None if it is not at this place, or the append is stored already."""
@@ -150,8 +164,12 @@ class Writer:
         """Create the commit at its name, and see that it counts. False if it does not."""
         partition, name = commits_place(life), version_name(commit.first)
         data = form.seal(partition, name, commit)
-        if not self._streams.create(partition, name, data):
-            return False
+        try:
+            if not self._streams.create(partition, name, data):
+                return False
+        except OutcomeUnknown:
+            self._streams.forget(stream)  # what is at the name may be astray and torn: the next one looks
+            raise
         with _AfterThePut(stream):
             root, tag = self._streams.root(stream)
             if root is None:
@@ -162,14 +180,25 @@ class Writer:
                 return True
             # What was at this name has been deleted, and our commit is astray; or it was deleted itself, before we could
             # look. It is certainly astray if it still is there after everything of that deletion was removed.
+            self._streams.forget(stream)
             living = root.life is not None and form.life_id(stream, root.life) == life
             removed = commit.first < root.floor if living else life not in root.dirty
-            found = self._space.get(partition, name) if removed else None
-            if found is None or found.data != data:
+            if not removed or not self._take_back(partition, name, data):
                 raise OutcomeUnknown(f"{stream} was deleted while it was appended to")
-            self._streams.forget(stream)
-            self._space.remove(partition, [name])
         return False
+
+    def _take_back(self, partition: str, name: bytes, data: bytes) -> bool:
+        """Remove a commit that is astray. False if it cannot be told that it was this one."""
+        try:
+            found = self._space.get(partition, name)
+        except CorruptRecord:
+            # On DynamoDB, a deletion at the same time has taken parts of it along, or of another's.
+            self._space.remove(partition, [name])
+            return False
+        if found is None or found.data != data:
+            return False
+        self._space.remove(partition, [name])
+        return True
 
     def _supersede(self, stream: StreamKey, before: Place, commit: Commit) -> None:
         """Remove the entries that are of the past now."""

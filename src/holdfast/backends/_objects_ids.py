@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import CorruptRecord, HoldfastError, Unavailable
 from . import _objects_format as form
-from ._objects_format import Commit, Pointer, ids_place
+from ._objects_format import Commit, Pointer, Root, ids_place
 from ._objects_streams import TRIES, Streams
 from ._seam import StreamKey
 
@@ -48,14 +48,24 @@ class Ids:
                 return None
             if pointer.stored is not None:
                 return pointer.stored
-            for first in pointer.candidates:
-                commit = self._streams.commit(stream, life, first, root) if first >= root.start else None
-                if commit is not None and commit.indexed and commit.append_id == append_id:
-                    return commit.first, commit.last
-            again, _tag = self._streams.root(stream)
-            if again is not None and (again.life, again.start) == (root.life, root.start):
-                return None
+            wrong: CorruptRecord | None = None
+            try:
+                found = self._at_candidates(stream, life, pointer, root)
+            except CorruptRecord as error:
+                found, wrong = None, error
+            # And the root last: a commit that came to a name which a deletion made free meanwhile is astray.
+            if self._streams.is_still(stream, root):
+                if wrong is not None:
+                    raise wrong
+                return found
         raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+
+    def _at_candidates(self, stream: StreamKey, life: bytes, pointer: Pointer, root: Root) -> tuple[int, int] | None:
+        for first in pointer.candidates:
+            commit = self._streams.commit(stream, life, first, root) if first >= root.start else None
+            if commit is not None and commit.indexed and commit.append_id == pointer.id:
+                return commit.first, commit.last
+        return None
 
     def withdraw(self, stream: StreamKey, life: bytes, append_id: bytes) -> None:
         """Remove a pointer that came too late: of a life that is over, everything else is gone."""
@@ -79,7 +89,7 @@ class Ids:
 
     def _get(self, stream: StreamKey, life: bytes, append_id: bytes) -> tuple[Pointer | None, str]:
         partition, name = ids_place(life), form.id_name(append_id)
-        named = self._streams.space.get(partition, name)
+        named = self._streams.get(stream, partition, name)
         if named is None:
             return None, ""
         pointer = form.unseal(partition, name, named.data, Pointer, stream)

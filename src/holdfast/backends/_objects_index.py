@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from ..errors import HoldfastError
+from ..errors import CorruptRecord, HoldfastError
 from . import _objects_format as form
 from ._objects_lanes import Lanes
 from ._seam import Fields, StreamKey
@@ -51,7 +51,10 @@ class Index:
         self._lanes.all([partial(self._space.put, partition, name, data) for partition, name in places])
 
     def announced(self, partition: str, name: bytes) -> float:
-        named = self._space.get(partition, name)
+        try:
+            named = self._space.get(partition, name)
+        except CorruptRecord:
+            return 0.0  # of no use to anybody
         return struct.unpack(">d", named.data)[0] if named is not None and len(named.data) == 8 else 0.0
 
     def remove(self, stream: StreamKey, life: bytes, fields: Fields, status_version: int, due_version: int) -> None:

@@ -1,20 +1,28 @@
-"""`heads()` and `due()` on an object store: entries are listed in order, and each is confirmed by its stream's head."""
+"""`heads()` and `due()` on an object store: entries are listed in order, and each is confirmed by its stream's head.
+
+A stream that cannot be read is left out, and said so once: it must not hide all others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from ..errors import HoldfastError
+from ..errors import CorruptRecord, HoldfastError
 from . import _objects_format as form
-from ._objects_format import ROOT, Root
+from ._objects_discard import is_without_root
+from ._objects_format import ROOT, Root, commits_place
 from ._objects_index import BEHIND, Entry, all_partition, due_partition, entries, status_partition
-from ._objects_streams import Place, Seen, Streams
+from ._objects_streams import PAGE, Place, Seen, Streams
 from ._seam import Cursor, Head, StreamKey
 
 ABANDONED: Final = 3600.0
 """After so many seconds, a stream that was announced and never begun is refused, so that its entries can be removed."""
+
+logger = logging.getLogger("holdfast")
 
 
 class Lister:
@@ -22,6 +30,8 @@ class Lister:
 
     def __init__(self, streams: Streams) -> None:
         self._streams, self._space = streams, streams.space
+        self._told: set[StreamKey] = set()
+        self._lock = threading.Lock()
 
     def heads(self, tenant: str, kind: str, status: str | None, after: str, limit: int) -> Sequence[Head]:
         everything = status is None
@@ -72,6 +82,38 @@ class Lister:
                 return [head for _, head in sorted(found.values(), key=lambda one: one[0])[:limit]]
             cursor = names[-1]
 
+    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """The streams that lists leave out."""
+        partition, cursor = all_partition(tenant, kind), b""
+        found: list[StreamKey] = []
+        while names := self._space.list(partition, after=cursor, limit=PAGE):
+            looks = self._looks(tenant, kind, entries(names, version=False))
+            found += [key for key, seen in looks.items() if seen is None]
+            cursor = names[-1]
+        return list(dict.fromkeys(found))
+
+    def _looks(self, tenant: str, kind: str, listed: Iterable[Entry]) -> dict[StreamKey, Seen | None]:
+        """Where the streams of these entries stand; None for one that is damaged."""
+        lives: dict[StreamKey, list[bytes]] = {}
+        for one in listed:
+            lives.setdefault(StreamKey(tenant, kind, one.id), []).append(one.life)
+        looks = self._streams.lanes.all([partial(self._look, *one) for one in lives.items()])
+        return dict(zip(lives, looks, strict=True))
+
+    def _look(self, stream: StreamKey, lives: Sequence[bytes]) -> Seen | None:
+        try:
+            seen = self._streams.look(stream)
+            if is_without_root(self._streams, stream, seen, lives):
+                raise CorruptRecord(str(stream), what="its root is missing")
+            return seen
+        except CorruptRecord as error:
+            with self._lock:
+                told = stream in self._told
+                self._told.add(stream)
+            if not told:
+                logger.warning("left out of lists: %s", error)
+            return None
+
     def _confirmed(
         self,
         tenant: str,
@@ -81,18 +123,17 @@ class Lister:
         in_force: Callable[[Place, Entry], bool],
     ) -> Iterator[Head]:
         """The heads of the streams that exist, in the order of their entries."""
-        keys = [StreamKey(tenant, kind, name) for name in dict.fromkeys(one.id for one in listed)]
-        looks = self._streams.lanes.all([partial(self._streams.look, key) for key in keys])
-        seen = dict(zip(keys, looks, strict=True))
+        looks = self._looks(tenant, kind, listed)
         past = []
         for one in listed:
             key = StreamKey(tenant, kind, one.id)
-            if self._is_past(partition, one, key, seen[key], in_force):
+            seen = looks[key]
+            if seen is not None and self._is_past(partition, one, key, seen, in_force):
                 past.append(one.name)
         if past:
             self._streams.lanes.later(partial(self._streams.index.drop, partition, past))
-        for key, look in seen.items():
-            head = self._streams.head(key, look.place)
+        for key, seen in looks.items():
+            head = None if seen is None else self._streams.head(key, seen.place)
             if head is not None:
                 yield head
 
@@ -110,6 +151,8 @@ class Lister:
 
     def _refuse(self, stream: StreamKey, life: bytes, seen: Seen) -> bool:
         """See to it that a life that was announced long ago and never began never will."""
+        if self._space.list(commits_place(life), limit=1):
+            return False  # it had begun: its root was lost, and what is left of it is not ours to remove
         before = seen.root or Root(*stream)
         root = before.changed(former=(*before.former, life), dirty=(*before.dirty, life))
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from ..errors import CorruptRecord, Unavailable
 from . import _objects_format as form
-from ._objects_format import Commit, Root, commits_place, version_name
+from ._objects_format import Commit, Root, version_name
 from ._objects_streams import TRIES, Streams
 from ._seam import Record, StreamKey
 
@@ -20,7 +20,7 @@ class Reader:
     """Reads pages of records."""
 
     def __init__(self, streams: Streams) -> None:
-        self._streams, self._space = streams, streams.space
+        self._streams = streams
 
     def read(self, stream: StreamKey, after: int, limit: int | None, reverse: bool) -> Sequence[Record]:
         place = self._streams.known(stream)
@@ -49,8 +49,7 @@ class Reader:
                 self._streams.look(stream)  # which brings the deletion to its end
                 return []
             # Read last: what a deletion removed meanwhile, it had written there before.
-            again, _tag = self._streams.root(stream)
-            if again is not None and (again.life, again.start) == (root.life, root.start):
+            if self._streams.is_still(stream, root):
                 if wrong is not None:
                     raise wrong
                 return page
@@ -58,7 +57,10 @@ class Reader:
 
     def _up(self, stream: StreamKey, life: bytes, root: Root, version: int, limit: int | None) -> Iterator[Commit]:
         """The commits from the one on that holds a version; more than `limit` of them are not needed."""
-        commit = self._holding(stream, life, root, version) or self._at_end(stream, life, version)
+        commit = self._holding(stream, life, root, version)
+        if commit is None and self._reaches(stream, life, version):
+            # It has grown since. An append of several records has its name from the first of them.
+            commit = self._holding(stream, life, root, version) or self._missing(stream, version)
         width, looked = WINDOW, 0
         found: dict[int, Commit] = {}
         while commit is not None:
@@ -79,18 +81,22 @@ class Reader:
 
     def _at_end(self, stream: StreamKey, life: bytes, first: int) -> Commit | None:
         """Nothing, if the stream ends before this version; what is missing in the middle must not look like the end."""
-        place = self._streams.known(stream) or self._streams.look(stream).place
-        if place is None or place.life != life or place.version < first:
+        if not self._reaches(stream, life, first):
             return None
-        commit = self._streams.commit(stream, life, first)
-        if commit is None:
-            raise CorruptRecord(str(stream), version=first, what="a commit is missing")
-        return commit
+        return self._streams.commit(stream, life, first) or self._missing(stream, first)
+
+    def _reaches(self, stream: StreamKey, life: bytes, version: int) -> bool:
+        place = self._streams.known(stream) or self._streams.look(stream).place
+        return place is not None and place.life == life and place.version >= version
+
+    @staticmethod
+    def _missing(stream: StreamKey, version: int) -> NoReturn:
+        raise CorruptRecord(str(stream), version=version, what="a commit is missing")
 
     def _window(self, stream: StreamKey, life: bytes, first: int, width: int, limit: int) -> dict[int, Commit]:
         """Some of the commits that begin at this version or soon after."""
         after, until = version_name(first + width), version_name(first)
-        page = self._space.scan(commits_place(life), after=after, until=until, limit=limit, reverse=True)
+        page = self._streams.scan(stream, life, after=after, until=until, limit=limit, reverse=True)
         commits = [self._streams.opened(stream, life, named.name, named.data) for named in page]
         return {commit.first: commit for commit in commits}
 

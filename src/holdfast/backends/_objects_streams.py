@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from ._objects_format import ROOT, Commit, Root, commits_place, ids_place, versi
 from ._objects_index import Index
 from ._objects_lanes import Lanes
 from ._seam import Fields, Head, StreamKey
-from ._space import Space
+from ._space import Named, Space
 
 TRIES: Final = 40
 """How often we begin again because others change the same stream."""
@@ -100,7 +101,7 @@ class Streams:
 
     def root(self, stream: StreamKey) -> tuple[Root | None, str]:
         partition = form.root_place(stream)
-        named = self.space.get(partition, ROOT)
+        named = self.get(stream, partition, ROOT)
         if named is None:
             return None, ""
         root = form.unseal(partition, ROOT, named.data, Root, stream)
@@ -113,8 +114,13 @@ class Streams:
         if root is not None and root.first is not None and first == 1:
             return root.first
         name = version_name(first)
-        named = self.space.get(commits_place(life), name)
+        named = self.get(stream, commits_place(life), name)
         return None if named is None else self.opened(stream, life, name, named.data)
+
+    def get(self, stream: StreamKey, partition: str, name: bytes) -> Named | None:
+        """`Space.get` for this stream: what is damaged is reported under its name."""
+        with _named_after(stream):
+            return self.space.get(partition, name)
 
     def opened(self, stream: StreamKey, life: bytes, name: bytes, data: bytes) -> Commit:
         commit = form.unseal(commits_place(life), name, data, Commit, stream)
@@ -124,53 +130,79 @@ class Streams:
 
     def look(self, stream: StreamKey) -> Seen:
         """Where the stream stands, exactly. A deletion that was decided and not finished is finished."""
+        doubted: str | None = None
         for _ in range(TRIES):
-            place = self.known(stream)
-            end: tuple[bytes, int] | None = None
-            if place is None:
-                root, tag = self.root(stream)
-                if root is None or root.life is None:
-                    if root is None or _is_finished(root):
-                        return Seen(root, tag, None)
-                    self.finish(stream, root, tag)
-                    continue
-                life = form.life_id(stream, root.life)
-                newest = self._newest(stream, life, root)
-                if newest is None:
-                    continue  # it was removed between the two: the root says another thing by now
-                if newest.ends:
-                    end = life, newest.first
-                else:
-                    place = Place.after(root.life, life, newest)
-            while place is not None and (commit := self.commit(stream, place.life, place.version + 1)) is not None:
-                if commit.ends:
-                    end = place.life, commit.first
-                    break
-                place = Place.after(place.incarnation, place.life, commit)
-            # Read after all that: what a deletion removed, it had first written into the root.
-            root, tag = self.root(stream)
-            if root is not None and end is not None and self.counts(stream, root, *end):
-                self.bury(stream, root, tag, end[0])
-            elif root is not None and place is not None and self.counts(stream, root, place.life, place.first):
-                self.remember(stream, place)
-                if _is_finished(root):
-                    return Seen(root, tag, place)
-                self.finish(stream, root, tag)
+            try:
+                seen = self._look(stream)
+            except CorruptRecord:
+                # What was remembered may be of a life that is over, and a deletion may have come between two requests: what
+                # is there then does not count. It is damage if the root was the same before and after.
+                self.forget(stream)
+                _root, tag = self.root(stream)
+                if tag == doubted:
+                    raise
+                doubted = tag
                 continue
-            self.forget(stream)
+            if seen is not None:
+                return seen
         raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+
+    def _look(self, stream: StreamKey) -> Seen | None:
+        """None if it is to be looked at again, because others have changed it or there was something to finish."""
+        place = self.known(stream)
+        end: tuple[bytes, int] | None = None
+        if place is None:
+            root, tag = self.root(stream)
+            if root is None or root.life is None:
+                if root is None or _is_finished(root):
+                    return Seen(root, tag, None)
+                self.finish(stream, root, tag)
+                return None
+            life = form.life_id(stream, root.life)
+            newest = self._newest(stream, life, root)
+            if newest.ends:
+                end = life, newest.first
+            else:
+                place = Place.after(root.life, life, newest)
+        while place is not None and (commit := self.commit(stream, place.life, place.version + 1)) is not None:
+            if commit.ends:
+                end = place.life, commit.first
+                break
+            place = Place.after(place.incarnation, place.life, commit)
+        # Read after all that: what a deletion removed, it had first written into the root.
+        root, tag = self.root(stream)
+        if root is not None and end is not None and self.counts(stream, root, *end):
+            self.bury(stream, root, tag, end[0])
+        elif root is not None and place is not None and self.counts(stream, root, place.life, place.first):
+            self.remember(stream, place)
+            if _is_finished(root):
+                return Seen(root, tag, place)
+            self.finish(stream, root, tag)
+            return None
+        self.forget(stream)
+        return None
+
+    def is_still(self, stream: StreamKey, root: Root) -> bool:
+        """Whether the commits that counted by this root count still: then what was read after it was no commit astray."""
+        again, _tag = self.root(stream)
+        return again is not None and (again.life, again.start) == (root.life, root.start)
 
     @staticmethod
     def counts(stream: StreamKey, root: Root, life: bytes, first: int) -> bool:
         """Whether a commit that was seen before the root was read is one of the living stream."""
         return root.life is not None and form.life_id(stream, root.life) == life and root.start <= first
 
-    def _newest(self, stream: StreamKey, life: bytes, root: Root) -> Commit | None:
+    def _newest(self, stream: StreamKey, life: bytes, root: Root) -> Commit:
+        """The newest commit that a list shows; there is one, unless it was removed since the root was read, or lost."""
         names = self.space.list(commits_place(life), limit=1)
-        if not names:
-            return self.commit(stream, life, root.start, root)
-        named = self.space.get(commits_place(life), names[0])
-        return None if named is None else self.opened(stream, life, named.name, named.data)
+        if names and names[0] <= version_name(root.start):
+            named = self.get(stream, commits_place(life), names[0])
+            newest = None if named is None else self.opened(stream, life, named.name, named.data)
+        else:
+            newest = self.commit(stream, life, root.start, root)
+        if newest is None:
+            raise CorruptRecord(str(stream), version=root.start, what="a commit is missing")
+        return newest
 
     # -- writing, with a certain answer -----------------------------------------------------------
 
@@ -246,10 +278,11 @@ class Streams:
         partition = commits_place(life)
         names = self.space.list(partition, limit=1)
         if names:
-            end = self.space.get(partition, names[0])
-            if end is not None:
-                commit = self.opened(stream, life, end.name, end.data)
-                self.index.remove(stream, life, commit.fields, commit.status_version, commit.due_version)
+            with suppress(CorruptRecord):  # without it, readers remove the entries of a life that is over
+                end = self.get(stream, partition, names[0])
+                if end is not None:
+                    commit = self.opened(stream, life, end.name, end.data)
+                    self.index.remove(stream, life, commit.fields, commit.status_version, commit.due_version)
             self._remove(partition, after=names[0])
         self._remove(ids_place(life))
         self.index.unlist(stream, life)
@@ -261,10 +294,24 @@ class Streams:
             if len(names) < PAGE:
                 return
 
+    def scan(
+        self,
+        stream: StreamKey,
+        life: bytes,
+        *,
+        after: bytes,
+        until: bytes | None = None,
+        limit: int,
+        reverse: bool = False,
+    ) -> Sequence[Named]:
+        """`Space.scan` for the commits of this stream."""
+        with _named_after(stream):
+            return self.space.scan(commits_place(life), after=after, until=until, limit=limit, reverse=reverse)
+
     def commits_below(self, stream: StreamKey, life: bytes, start: int, limit: int = PAGE) -> Iterator[Commit]:
         """The commits that begin before this version, newest first; so many are asked for at once."""
         after = version_name(start)
-        while page := self.space.scan(commits_place(life), after=after, limit=limit):
+        while page := self.scan(stream, life, after=after, limit=limit):
             for named in page:
                 yield self.opened(stream, life, named.name, named.data)
             after = page[-1].name
@@ -272,3 +319,12 @@ class Streams:
 
 def _is_finished(root: Root) -> bool:
     return not root.dirty and root.floor == root.start
+
+
+@contextmanager
+def _named_after(stream: StreamKey) -> Iterator[None]:
+    """A space knows places only, and people know streams."""
+    try:
+        yield
+    except CorruptRecord as error:
+        raise CorruptRecord(str(stream), what=error.what, place=error.place) from error

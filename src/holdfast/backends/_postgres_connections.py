@@ -1,13 +1,15 @@
-"""Connections to PostgreSQL: a pool, what the server is asked before it is trusted, and its errors in our words."""
+"""Connections to PostgreSQL: a pool, and its errors in our words."""
 
 from __future__ import annotations
 
+import queue
+import re
 import select
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from weakref import WeakSet
 
 try:
     import psycopg as psycopg  # for the other files of this backend too
@@ -29,11 +31,29 @@ from ..errors import (
     TooLarge,
     Unavailable,
 )
+from ._postgres_arrays import KINDS, Array
 
 LIFETIME_SECONDS: Final = 30 * 60.0
 """After so long a connection is renewed when it comes back: a name may stand for another server by then."""
 PLAN_SECONDS: Final = 10.0
 """After so long the server plans our statements anew: for a table that was small, a plan may read all of it each time."""
+CANCEL_SECONDS: Final = 1.0
+"""How long we try to tell the server that nobody waits for an answer any more."""
+
+
+def _dumper(of: type[Array]) -> Any:
+    """What tells the driver to pass an array on as it is."""
+
+    class ArrayDumper(psycopg.adapt.Dumper):
+        kind, format, oid = of, psycopg.pq.Format.BINARY, of.array
+
+        def dump(self, obj: Any) -> Any:
+            return obj
+
+    return ArrayDumper
+
+
+_DUMPERS: Final = [_dumper(kind) for kind in KINDS]
 
 
 class Connection(psycopg.Connection[Any]):
@@ -47,37 +67,71 @@ class Connection(psycopg.Connection[Any]):
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
 
-class Pool:
-    """Connections that are not in use. Whoever needs one and finds none connects by itself, so that it hears why that fails."""
+class Place:
+    """The right to use one connection."""
 
-    def __init__(self, parameters: dict[str, Any], *, size: int, prepare: bool, patience: float) -> None:
-        self._parameters, self._prepare, self._patience = parameters, prepare, patience
+
+class Pool:
+    """Connections that are not in use. Whoever needs one and finds none connects by itself, so that it hears why that fails.
+
+    An interrupt may strike anywhere, so there is no lock here that could be left closed: what is done with lists and queues is done in
+    one step. A place that was taken and lost at that very moment is missing from `_every`, which knows of those that still exist.
+
+    `where` names the server in errors.
+    """
+
+    def __init__(
+        self, parameters: dict[str, Any], *, size: int, prepare: bool, patience: float, where: str = "PostgreSQL"
+    ) -> None:
+        self._parameters, self._where, self._prepare, self._patience = parameters, where, prepare, patience
         self._idle: list[Connection] = []
-        self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(size)
+        self._size = size
+        self._every: WeakSet[Place] = WeakSet()
+        self._places: queue.SimpleQueue[Place] = queue.SimpleQueue()
         self._closed = False
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection in autocommit mode. After an error of any kind it is not used again."""
-        if not self._places.acquire(timeout=self._patience):
-            raise Unavailable(
-                "all connections to PostgreSQL are in use; raise pool_size in the URL; nothing was written"
-            )
+        place: Place | None = None
         try:
+            place = self._place()
             connection = self._take() or self.connect()
+            connection.patience = self._patience
             try:
                 yield connection
             except BaseException:
-                connection.close()
+                _give_up(connection)
                 raise
             if self._closed or time.monotonic() - connection.born > LIFETIME_SECONDS:
                 connection.close()
             else:
-                with self._lock:
-                    self._idle.append(connection)
+                self._put(connection)
         finally:
-            self._places.release()
+            if place is not None:
+                self._places.put(place)
+                place = None  # a traceback may keep this frame
+
+    def _place(self) -> Place:
+        """One that is free, a new one if there are too few, or one that comes back."""
+        deadline = time.monotonic() + self._patience
+        wait = 0.0
+        while True:
+            try:
+                return self._places.get(timeout=wait)
+            except queue.Empty:
+                pass
+            if len(self._every) < self._size:
+                place = Place()
+                self._every.add(place)
+                if len(self._every) <= self._size:  # otherwise somebody else had the same idea
+                    return place
+                del place
+            wait = min(deadline - time.monotonic(), 1.0)
+            if wait <= 0:
+                raise Unavailable(
+                    f"{self._where}: all connections of this store are in use; raise pool_size in the URL; nothing was written"
+                )
 
     def connect(self) -> Connection:
         """A new connection, or an error that says why there is none."""
@@ -86,18 +140,26 @@ class Pool:
                 autocommit=True, prepare_threshold=0 if self._prepare else None, **self._parameters
             )
         except psycopg.Error as error:
-            raise translated(error, connecting=True) from None  # it may quote the URL, and with it the password
+            # Not with its cause: that may quote the URL, and with it the password.
+            raise translated(error, self._where, connecting=True) from None
+        for dumper in _DUMPERS:
+            connection.adapters.register_dumper(dumper.kind, dumper)
         connection.patience, connection.born = self._patience, time.monotonic()
         connection.planned = connection.born
         return connection
 
+    def _put(self, connection: Connection) -> None:
+        self._idle.append(connection)
+        if self._closed:  # meanwhile
+            self.close()
+
     def _take(self) -> Connection | None:
         """The connection that was used last, if the server has not hung up on it meanwhile."""
         while True:
-            with self._lock:
-                if not self._idle:
-                    return None
+            try:
                 connection = self._idle.pop()
+            except IndexError:
+                return None
             hung_up = connection.closed or _has_spoken(connection.fileno())
             if not hung_up and self._planned_anew(connection):
                 return connection
@@ -116,10 +178,24 @@ class Pool:
 
     def close(self) -> None:
         self._closed = True
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:
+                pass  # somebody else closes it
+
+
+def _give_up(connection: Connection) -> None:
+    """Close a connection whose answer nobody waits for. The server would not notice: a statement that waits for a lock looks at no
+    socket, so it would wait on, hold one of its few sessions, and be done at some time nobody expects."""
+    try:
+        active = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE
+        if active and psycopg.capabilities.has_cancel_safe():  # the old way to cancel may wait for ever
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
+    except psycopg.Error:
+        pass  # it cannot be reached
+    finally:
+        connection.close()
 
 
 def _has_spoken(socket: int) -> bool:
@@ -133,10 +209,12 @@ def parameters(url: str, *, timeout: float) -> dict[str, Any]:
     """What libpq makes of a URL without our own options, with good defaults."""
     try:
         found: dict[str, Any] = conninfo_to_dict(url)
-    except psycopg.Error:
+        "".join(map(str, found.values())).encode()
+    except (psycopg.Error, UnicodeError):
         raise InvalidURL(
             "this is not a URL of PostgreSQL; it looks like postgresql://user:password@host:5432/database"
         ) from None
+    found["client_encoding"] = "UTF8"  # whatever the environment or the URL says: our names are any text
     found.setdefault("connect_timeout", "10")
     found.setdefault("application_name", "holdfast")
     found.setdefault("target_session_attrs", "read-write")
@@ -157,7 +235,7 @@ _BY_STATE: Final[dict[str, tuple[type[HoldfastError], str]]] = {
         NotSetUp,
         "tables of Holdfast are not there; open the store again, or apply what `holdfast schema` prints",
     ),
-    "42501": (AccessDenied, "this user may not read and write the tables of Holdfast; grant it the rights"),
+    "42501": (AccessDenied, "this user may not do that; `holdfast schema` prints the GRANTs that are needed"),
     "25006": (ReadOnly, "this server, database or user takes no writes: it may be a standby"),
     "53100": (StorageFull, "the disk of the PostgreSQL server is full; nothing was written"),
     "54000": (TooLarge, "PostgreSQL cannot keep a value of this size; nothing was written"),
@@ -172,42 +250,56 @@ def may_be_tried_again(error: psycopg.Error) -> bool:
     return error.sqlstate in _AGAIN
 
 
-def translated(error: psycopg.Error, *, writing: bool = False, connecting: bool = False) -> HoldfastError:
-    """The driver's error as ours. Its own text is left out: it may quote a value, or the URL."""
+def translated(error: psycopg.Error, where: str, *, writing: bool = False, connecting: bool = False) -> HoldfastError:
+    """The driver's error as ours. Its own text is left out: it may quote a value, or the URL. `where` names the server."""
     state = error.sqlstate
     if connecting:
         # libpq gives no SQLSTATE for a failed connection: the server's own words are all there is.
-        return _not_connected(str(error), state)
+        kind, says = _not_connected(str(error), state)
+        return kind(f"{where}: {says}")
     if state is None or state == "40003" or (state[:2] in ("08", "57") and state != "57014"):
-        if writing:
-            return OutcomeUnknown("the connection to PostgreSQL was lost before it answered")
-        return Unavailable(f"the connection to PostgreSQL was lost ({type(error).__name__})")
+        # The driver has no public name for the end of its patience.
+        late = type(error).__name__ == "_WaitTimeout"
+        says = "no answer within the 'timeout' of the URL" if late else "the connection was lost before the answer came"
+        return (OutcomeUnknown if writing else Unavailable)(f"{where}: {says}")
     if state in _BY_STATE:
         kind, says = _BY_STATE[state]
-        if kind is CorruptRecord:
-            return CorruptRecord("the database", what=says)
-        return kind(says)
-    return Unavailable(f"PostgreSQL refused ({type(error).__name__}, SQLSTATE {state}); nothing was written")
+        return CorruptRecord(where, what=says) if kind is CorruptRecord else kind(f"{where}: {says}")
+    return Unavailable(f"{where}: PostgreSQL refused ({type(error).__name__}, SQLSTATE {state}); nothing was written")
 
 
-def _not_connected(text: str, state: str | None) -> HoldfastError:
+_WRONG: Final = re.compile(
+    r'invalid "?(?!integer)(?P<a>[a-z_]+)"? value|for connection option "(?P<b>[a-z_]+)"|bad value for (?P<c>[a-z_]+)'
+    r"|invalid (?P<d>port) number|could not match \d+ (?P<e>port) numbers|could not match \d+ (?P<f>host) names"
+    r"|definition of (?P<g>service)|could not parse network address"
+)
+"""What libpq says of an option that it cannot use."""
+
+
+def _not_connected(text: str, state: str | None) -> tuple[type[HoldfastError], str]:
+    wrong = _WRONG.search(text)
+    if wrong is not None:
+        name = next((name for name in wrong.groups() if name), "hostaddr")
+        return InvalidURL, f"the option {name!r} of the URL has a value that cannot be used; correct it"
     if state in _BY_STATE:
-        kind, says = _BY_STATE[state]
-        return kind(says)
+        return _BY_STATE[state]
     if "password authentication failed" in text or "no password supplied" in text:
-        return AccessDenied(_BY_STATE["28P01"][1])
+        return _BY_STATE["28P01"]
     if "no pg_hba.conf entry" in text or "authentication failed" in text or ("role" in text and "not exist" in text):
-        return AccessDenied(_BY_STATE["28000"][1])
+        return _BY_STATE["28000"]
     if "database" in text and "does not exist" in text:
-        return NotSetUp(_BY_STATE["3D000"][1])
+        return _BY_STATE["3D000"]
     if "read-only" in text or "not in hot standby" in text:
-        return ReadOnly(_BY_STATE["25006"][1])
+        return _BY_STATE["25006"]
     if "too many" in text or "remaining connection slots" in text:
-        return Unavailable("PostgreSQL takes no more connections (max_connections); nothing was written")
+        return Unavailable, "PostgreSQL takes no more connections (max_connections); nothing was written"
     if "SSL" in text or "certificate" in text:
-        return Unavailable("no secure connection to PostgreSQL could be made; check sslmode and the certificates")
+        return Unavailable, "no secure connection to PostgreSQL could be made; check sslmode and the certificates"
     if "could not translate host name" in text or "resolve host" in text:
-        return Unavailable("the host name of the PostgreSQL server is not known; check the URL")
+        return (
+            Unavailable,
+            "the host name is not known; check the URL, and write @ : / ? # in a password as %40 %3A %2F %3F %23",
+        )
     if "timeout" in text:
-        return Unavailable("PostgreSQL did not answer in time; check host and port, and that it can be reached")
-    return Unavailable("PostgreSQL cannot be reached; check host and port, and that the server runs")
+        return Unavailable, "PostgreSQL did not answer in time; check host and port, and that it can be reached"
+    return Unavailable, "PostgreSQL cannot be reached; check host and port, and that the server runs"

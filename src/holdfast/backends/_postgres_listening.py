@@ -28,11 +28,11 @@ logger = logging.getLogger("holdfast")
 class Listener:
     """Calls those who follow. Its thread runs while there are any."""
 
-    def __init__(self, pool: Pool, sql: Statements, schema: str) -> None:
-        self._pool, self._sql, self._schema = pool, sql, schema
+    def __init__(self, pool: Pool, sql: Statements) -> None:
+        self._pool, self._sql = pool, sql
         self._lock = threading.Lock()
         self._following: dict[StreamKey, list[Callable[[], None]]] = {}
-        self._changed = threading.Event()
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -42,7 +42,6 @@ class Listener:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
                 self._thread.start()
-        self._changed.set()
 
         def stop() -> None:
             with self._lock:
@@ -59,7 +58,7 @@ class Listener:
             self._closed = True
             self._following.clear()
             thread = self._thread
-        self._changed.set()
+        self._ended.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -73,18 +72,18 @@ class Listener:
                     connection.close()
             except (HoldfastError, psycopg.Error) as error:
                 logger.info("no notifications from PostgreSQL for now (%s)", type(error).__name__)
+                # However many begin to follow meanwhile: a server that is away is not asked more often for it.
+                self._ended.wait(RETRY_SECONDS)
             with self._lock:
                 if self._closed or not self._following:
                     self._thread = None
                     return
-            self._changed.wait(RETRY_SECONDS)
 
     def _listen(self, connection: Connection) -> None:
         """Until nobody follows any more."""
-        connection.execute(f"LISTEN {self._schema}", prepare=False)
+        connection.execute(self._sql.listen, prepare=False)
         registered: dict[StreamKey, float] = {}
         while True:
-            self._changed.clear()
             with self._lock:
                 following = list(self._following)
             if not following:
@@ -118,4 +117,7 @@ class Listener:
                 for changed in those
             ]
         for changed in callbacks:
-            changed()
+            try:
+                changed()
+            except Exception as error:
+                logger.warning("what was to be told of an append failed (%s)", type(error).__name__)

@@ -176,12 +176,14 @@ class Pool:
     def connection(self, *, fresh: bool = False) -> Iterator[Any]:
         """A connection that is alive as far as one can tell. Whatever goes wrong with it, nobody gets it again."""
         self.check_open()
-        try:
-            self._permits.get(timeout=self._address.seconds)
-        except queue.Empty:
-            raise Unavailable(f"all {CONNECTIONS} connections to {self._address.location} are in use") from None
+        place: list[None] = []
         connection = None
         try:
+            try:
+                # Taken and noted by one call of C, which no Ctrl-C comes between: a place that is taken and not noted is lost for good.
+                place.extend(map(self._permits.get, (True,), (self._address.seconds,)))
+            except queue.Empty:
+                raise Unavailable(f"all {CONNECTIONS} connections to {self._address.location} are in use") from None
             connection = self._take(fresh)
             yield connection
         except BaseException:
@@ -194,7 +196,8 @@ class Pool:
             if self._closed:
                 self.close()
         finally:
-            self._permits.put(None)
+            if place:
+                self._permits.put(None)
 
     def _take(self, fresh: bool) -> Any:
         while self._idle:

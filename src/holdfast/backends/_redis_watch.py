@@ -125,7 +125,8 @@ class Watcher:
             connection.disconnect()
 
     def _tell(self, said: Any) -> None:
-        if said[0] != b"message":
+        # What was appended before the subscription began is not told: so that it has begun is news too, also after a reconnect.
+        if said[0] not in (b"message", b"subscribe"):
             return
         with self._lock:
             callbacks = list(self._watching.get(said[1], ()))

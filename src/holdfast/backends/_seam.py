@@ -106,6 +106,20 @@ class Conflict(msgspec.Struct, frozen=True):
     head: Head | None
 
 
+class Blocked(Conflict, frozen=True):
+    """The stream may well be where it was expected, but somebody has a lock on it. Nothing was written: try it again.
+
+    For engines whose locks others can hold: rather than keep a whole batch waiting for one stream, they answer this.
+    """
+
+
+class Lost(Conflict, frozen=True):
+    """The engine knows nothing of the life of the stream that the append belongs to, and that life was not deleted.
+
+    For engines that keep apart what was deleted and what is gone after a failover, or a restored backup.
+    """
+
+
 class Description(msgspec.Struct, frozen=True):
     """What an engine is and promises. `limits` and `sizes` are in bytes, by name."""
 
@@ -160,7 +174,8 @@ class Backend(Protocol):
     ) -> Sequence[Head]:
         """Streams of a kind with ids beyond `after`, ordered by the UTF-8 bytes of their ids; only an empty page means the end.
 
-        A hint: an entry may be early or stale, but no stream whose append was acknowledged is omitted.
+        A hint: an entry may be early or stale, but no stream whose append was acknowledged is omitted, unless it is damaged (see
+        `Damaged`).
         """
         ...
 
@@ -194,6 +209,23 @@ class Costly(Protocol):
 
     look_seconds: float
     """Whoever waits for something to change looks no more often than this."""
+
+
+@runtime_checkable
+class Damaged(Protocol):
+    """What a backend may have beside the eight methods: a way to ask for the streams that its lists leave out.
+
+    For an engine that reads a stream in order to list it. One stream that is damaged must not end the list of all the others,
+    and nobody may take it for deleted: so it is left out there, and named here.
+    """
+
+    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """The streams of a kind that `heads` and `due` leave out because they cannot be read, ordered by id.
+
+        `head` and `read` of each raise `CorruptRecord`, or find nothing where something was. A hint, like `heads`; asking costs
+        as much as listing all of them.
+        """
+        ...
 
 
 @runtime_checkable

@@ -32,6 +32,8 @@ from . import _sqlite_sql as sql
 
 BUSY_SECONDS = 30.0
 MAX_VALUE_BYTES = 64 * 1024 * 1024
+ROW_BYTES = 4096
+"""What a row has beside the largest value: SQLite's limit is for rows as well."""
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 RESTART_MILLISECONDS = 100
 
@@ -83,7 +85,7 @@ def _configure(connection: apsw.Connection, path: str, durability: str) -> None:
     connection.set_busy_handler(_BusyHandler())
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     # Far above a record; a planted value of a gigabyte is refused before it is in memory.
-    connection.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES + ROW_BYTES)
     _refuse_strangers(connection, path)
     _pragma(connection, "trusted_schema", "OFF", 0)
     _pragma(connection, "cell_size_check", "ON", 1)

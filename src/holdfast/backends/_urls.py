@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
-from typing import NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote_plus, urlencode, urlsplit
 
 from ..errors import InvalidURL
+
+LARGEST: Final = 2_147_483_647
+"""What everybody who is handed a number can take; in milliseconds, 24 days."""
+SHOWN: Final = ("host", "port", "dbname", "schema", "prefix")
+"""Options that say which store it is. Others are not shown: they may be secret."""
 
 
 class ServerURL(NamedTuple):
@@ -31,18 +37,68 @@ def parse(url: str, *, example: str, options: Collection[str] | None) -> ServerU
     found: dict[str, str] = {}
     for name, value in pairs:
         if name in found:
-            raise InvalidURL(f"the option {name!r} is given twice in the URL")
+            raise InvalidURL(f"{_named(name, parts)} is given twice{_hint(parts)}")
         if options is not None and name not in options:
-            raise InvalidURL(f"a {parts.scheme}:// URL has no option {name!r}; it has {', '.join(sorted(options))}")
+            raise unknown(name, parts, options)
         found[name] = value
     return ServerURL(parts, found)
 
 
+def unknown(name: str, parts: SplitResult, options: Collection[str], others: str = "") -> InvalidURL:
+    """What is said of an option that does not exist. `durability` exists for all: it is taken before the engine sees the URL."""
+    known = f"a {parts.scheme}:// URL has {', '.join(sorted({*options, 'durability'}))}{others}"
+    return InvalidURL(f"{_named(name, parts)} is unknown; {known}{_hint(parts)}")
+
+
+def _named(name: str, parts: SplitResult) -> str:
+    """An option in an error. Behind a '?' in a password the rest of the password looks like options, and is not shown."""
+    hidden = "@" in parts.query or not re.fullmatch("[a-z_]+", name)
+    return "an option of the URL" if hidden else f"the option {name!r} of the URL"
+
+
+def _hint(parts: SplitResult) -> str:
+    return "; write a '?' in a password as %3F" if "@" in parts.query else ""
+
+
 def shown(parts: SplitResult) -> str:
     """The URL for people and logs: without password and options."""
+    if "@" in parts.path:
+        # A password with a bare '@' and '/': what seems to be host and path is a part of it.
+        return f"{parts.scheme}://…"
     user = parts.username or ""
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, f"{user}@{host}" if user else host, parts.path, "", ""))
+    return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
+
+
+def shown_url(url: str) -> str:
+    """Which store a URL or path names, for people and logs: a password is left out, and so are options that only tune."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url or scheme.lower() in ("sqlite", "file"):
+        return url.partition("?")[0] if is_url else url
+    if "@" in "".join(re.split("([/?#])", rest, maxsplit=1)[1:]):
+        # A password with a '/' or '?' in it that should have been %2F or %3F: nobody knows where it ends.
+        return f"{scheme}://…"
+    try:
+        parts, options = parse(url, example="", options=None)
+    except InvalidURL:
+        return f"{scheme}://…"
+    told = {name: value for name, value in options.items() if name in SHOWN}
+    if told.get("port", "").strip("0123456789,"):
+        del told["port"]  # whatever it is, it is none
+    return shown(parts) + (f"?{urlencode(told, safe='/,:')}" if told else "")
+
+
+def without(url: str, name: str) -> tuple[str, str | None]:
+    """The URL without this option, and the value that the option had; None if it was not there."""
+    front, mark, query = url.partition("?")
+    pairs = [pair.partition("=") for pair in query.split("&")] if mark else []
+    values = [unquote_plus(value) for key, _, value in pairs if key == name]
+    if not values:
+        return url, None
+    if len(values) > 1:
+        raise InvalidURL(f"the option {name!r} is given twice in the URL")
+    kept = "&".join("".join(pair) for pair in pairs if pair[0] != name)
+    return front + (f"?{kept}" if kept else ""), values[0]
 
 
 def number(options: dict[str, str], name: str, default: int, *, least: int = 0) -> int:
@@ -51,8 +107,8 @@ def number(options: dict[str, str], name: str, default: int, *, least: int = 0) 
         value = int(options.get(name, default))
     except ValueError:
         value = least - 1
-    if value < least:
-        raise InvalidURL(f"the option {name!r} of the URL is a whole number of at least {least}")
+    if not least <= value <= LARGEST:
+        raise InvalidURL(f"the option {name!r} of the URL is a whole number from {least} to {LARGEST}")
     return value
 
 

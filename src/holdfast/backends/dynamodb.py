@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..errors import InvalidURL
+from ..errors import InvalidURL, NotSetUp
 from . import _urls
 from ._aws import Service
-from ._dynamodb_space import DynamoDBSpace
-from ._dynamodb_table import create_table_json
+from ._dynamodb_space import SCHEMA_PLACE, DynamoDBSpace
+from ._dynamodb_table import create_table_json, refuse_missing
 from ._objects import ObjectsBackend
 from ._seam import Durability
 
@@ -24,17 +24,30 @@ _EXAMPLE: Final = "dynamodb://table?region=eu-central-1"
 class DynamoDBBackend(ObjectsBackend):
     """Streams in one table. Every append is on disk in three data centres before it is acknowledged, whatever is asked for."""
 
-    def __init__(self, url: str, *, durability: Durability = "disk") -> None:
-        super().__init__(open_space(url))
+    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
+        super().__init__(open_space(url, create=create))
 
 
-def open_space(url: str) -> DynamoDBSpace:
+class _ExistingSpace(DynamoDBSpace):
+    """A table in which there must be a store already."""
+
+    def __init__(self, service: Service, table: str) -> None:
+        refuse_missing(service, table)
+        super().__init__(service, table)
+
+    def _check_schema(self) -> None:
+        if self.get(*SCHEMA_PLACE) is None:
+            raise NotSetUp(f"there is no store at {self._service.where} yet, only an empty table; check the URL")
+        super()._check_schema()
+
+
+def open_space(url: str, *, create: bool = True) -> DynamoDBSpace:
     """The table that a URL names, made if it is not there."""
     table, options = _read(url)
     region, endpoint = options.get("region") or None, options.get("endpoint") or None
     service = Service("dynamodb", region=region, endpoint=endpoint, where=f"dynamodb://{table}")
     try:
-        return DynamoDBSpace(service, table)
+        return (DynamoDBSpace if create else _ExistingSpace)(service, table)
     except BaseException:
         service.close()
         raise

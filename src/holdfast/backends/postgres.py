@@ -1,31 +1,49 @@
 """Streams in PostgreSQL, through psycopg.
 
-An append is one statement; a batch is a pipeline of them in one transaction, so that all who wait share one round trip and
-one disk sync. Rows are locked in the order of their keys, so that two batches never wait for each other in a circle.
-The SQL is in `_postgres_sql`, connections and errors are in `_postgres_connections`.
+An append is one statement, and so is a batch of them (`_postgres_batch`): all who wait share one round trip and one disk sync,
+and no client holds a lock while the server waits for it to go on. The SQL is in `_postgres_sql`, connections and
+errors are in `_postgres_connections`, how it is opened in `_postgres_setup`.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from .. import _clock
-from ..errors import Closed, InvalidURL, NotSetUp, OutcomeUnknown, UnsupportedServer, UnsupportedVersion
+from ..errors import Closed, HoldfastError, OutcomeUnknown, TooLarge
 from . import _postgres_sql as sql
 from ._fork import register
+from ._postgres_arrays import bytes_
+from ._postgres_batch import Unit, in_pieces, size_of, statement, units
 from ._postgres_connections import Connection, Pool, may_be_tried_again, parameters, psycopg, translated
 from ._postgres_listening import Listener
-from ._seam import Append, Appended, Conflict, Cursor, Description, Durability, Fields, Head, Record, StreamKey
-from ._urls import flag, number, parse, shown
+from ._postgres_setup import Tables, examined, read_url, schema_of, without_ours
+from ._postgres_setup import schema_sql as schema_sql
+from ._seam import (
+    Append,
+    Appended,
+    Blocked,
+    Conflict,
+    Cursor,
+    Description,
+    Durability,
+    Fields,
+    Head,
+    Lost,
+    Record,
+    StreamKey,
+)
+from ._urls import flag, number, shown, shown_url
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
+APPEND_BYTES: Final = 128 * 1024 * 1024
+"""Of one append, at most. The driver takes ever longer for larger ones, and the server ends them at 1 GB."""
+BYTES_PER_SECOND: Final = 1024 * 1024
+"""What a network is trusted to carry: an answer to more is waited for longer."""
 TRIES: Final = 5
-OPTIONS: Final = ("schema", "partitions", "pool_size", "prepare", "timeout")
-"""What a URL may say beside the options of libpq."""
 
 T = TypeVar("T")
 
@@ -38,81 +56,103 @@ class PostgresBackend:
     in seconds). `durability="process"` does not wait for the server's disk.
     """
 
-    def __init__(self, url: str, *, durability: Durability = "disk") -> None:
-        given = parse(url, example="postgresql://user:password@host/database", options=None)
+    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
+        given = read_url(url)
         self._schema = schema_of(given.options)
-        self._partitions = number(given.options, "partitions", 0)
+        partitions = number(given.options, "partitions", 0)
         self._patience = float(number(given.options, "timeout", 30, least=1))
         self._size = number(given.options, "pool_size", 8, least=1)
         self._prepare = flag(given.options, "prepare", True)
         self._durability: Durability = "disk" if durability == "disk" else "process"
         self._location = shown(given.parts) + (f"?schema={self._schema}" if self._schema != "holdfast" else "")
-        self._parameters = parameters(_without_ours(url), timeout=self._patience)
-        self._sql = sql.Statements(self._schema)
+        self._where = shown_url(url)
+        self._parameters = parameters(without_ours(url), timeout=self._patience)
+        self._sql = sql.Statements(self._schema, lock_seconds=min(sql.LOCK_SECONDS, self._patience / 2))
+        self._tables = Tables(self._schema, self._where)
         self._closed = False
         self._reset()
         with self._pool.connection() as connection:
-            self._version, self._commit, self._warnings = _examined(connection, self._durability)
-            self._set_up(connection)
+            self._version, self._commit, self._warnings = examined(connection, self._durability, self._where)
+            self._tables.set_up(connection, partitions=partitions, create=create)
         register(self)
 
     def _reset(self) -> None:
-        self._pool = Pool(self._parameters, size=self._size, prepare=self._prepare, patience=self._patience)
-        self._listener = Listener(self._pool, self._sql, self._schema)
+        self._pool = Pool(
+            self._parameters, size=self._size, prepare=self._prepare, patience=self._patience, where=self._where
+        )
+        self._listener = Listener(self._pool, self._sql)
 
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        sizes = [size_of(append) for append in batch]
+        if max(sizes, default=0) > APPEND_BYTES:
+            raise TooLarge(f"an append to PostgreSQL holds at most {APPEND_BYTES} bytes; attach large things as files")
+
         def work(connection: Connection) -> list[Appended | Conflict]:
+            connection.patience += sum(sizes) / BYTES_PER_SECOND
             if len(batch) == 1:
                 return [self._append_one(connection, batch[0])]
-            order = sorted(range(len(batch)), key=lambda place: batch[place].stream)
-            in_order = [batch[place] for place in order]
-            each_alone = len({append.stream for append in batch}) == len(batch)
-            answers = (self._append_at_once if each_alone else self._append_in_turn)(connection, in_order)
-            placed = dict(zip(order, answers, strict=True))
-            return [placed[place] for place in range(len(batch))]
+            return self._append_many(connection, batch)
 
         return self._transact(work) if batch else []
 
     def _append_one(self, connection: Connection, append: Append) -> Appended | Conflict:
-        row = connection.execute(*self._statement(append), binary=True).fetchone()
-        return _stored(append, row) if row else self._look(connection, append)
-
-    def _append_at_once(self, connection: Connection, batch: Sequence[Append]) -> list[Appended | Conflict]:
-        """All in one transaction, sent in one go."""
-        with connection.pipeline(), connection.transaction():
-            cursors = self._sent(connection, batch)
-        rows = [cursor.fetchone() for cursor in cursors]
+        began = time.monotonic()
         try:
-            return [
-                _stored(append, row) if row else self._look(connection, append)
-                for append, row in zip(batch, rows, strict=True)
-            ]
+            row = connection.execute(*self._statement(append), binary=True).fetchone()
+        except psycopg.errors.LockNotAvailable:
+            if time.monotonic() - began < self._sql.lock_seconds / 2:
+                raise  # not for its stream: that is waited for longer. It would be tried again without end.
+            return Blocked(self._head(connection, append.stream))
+        return _stored(append, row[0]) if row else self._look(connection, append)
+
+    def _append_many(self, connection: Connection, batch: Sequence[Append]) -> list[Appended | Conflict]:
+        """As many as can be in one statement, then one by one what it left out: what had moved, and what somebody has locked."""
+        answers: dict[int, Appended | Conflict] = {}
+        unseen: set[int] = set()
+        try:
+            for piece in in_pieces(units(batch)):
+                self._append_at_once(connection, piece, answers, unseen)
+            # If others were stored, they are not kept waiting for one that is locked; nor is anybody for a second one.
+            wait = not answers
+            last: dict[StreamKey, Appended | Conflict] = {}
+            for place, append in enumerate(batch):
+                if isinstance(last.get(append.stream), Blocked):
+                    answers[place] = last[append.stream]
+                elif place not in answers:
+                    look = place in unseen and not wait
+                    answers[place] = (self._look_for_lock if look else self._append_one)(connection, append)
+                    wait = wait and not isinstance(answers[place], Blocked)
+                last[append.stream] = answers[place]
         except psycopg.Error as error:
-            if any(rows):
+            if any(isinstance(answer, Appended) for answer in answers.values()):
                 raise OutcomeUnknown("PostgreSQL stored a part of a batch and did not say why not all of it") from error
             raise
+        return [answers[place] for place in range(len(batch))]
 
-    def _append_in_turn(self, connection: Connection, batch: Sequence[Append]) -> list[Appended | Conflict]:
-        """The same where streams have several: what the second meets depends on the answer to the first."""
-        with connection.transaction() as attempt:
-            with connection.pipeline():
-                cursors = self._sent(connection, batch)
-            rows: list[Any] = [cursor.fetchone() for cursor in cursors]
-            if not all(rows):
-                raise psycopg.Rollback(attempt)
-        if all(rows):
-            return [_stored(append, row) for append, row in zip(batch, rows, strict=True)]
-        with connection.transaction():
-            return [self._append_one(connection, append) for append in batch]
+    def _append_at_once(
+        self, connection: Connection, those: list[Unit], answers: dict[int, Appended | Conflict], unseen: set[int]
+    ) -> None:
+        """Answer those that can be stored. `unseen` are places in the batch whose streams are locked, or are not there."""
+        try:
+            rows = connection.execute(*statement(self._sql, those, self._commit), binary=True).fetchall()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DivisionByZero):
+            return  # somebody is just making one of these streams
+        for nth, now, *_ in rows:
+            unit = those[nth - 1]
+            if now is None:
+                unseen.add(unit.places[0])
+            else:
+                answers.update(
+                    (place, _stored(append, now)) for place, append in zip(unit.places, unit.appends, strict=True)
+                )
 
-    def _sent(self, connection: Connection, batch: Sequence[Append]) -> list[psycopg.Cursor[Any]]:
-        cursors = []
-        for append in batch:
-            cursors.append(connection.cursor(binary=True))
-            cursors[-1].execute(*self._statement(append))
-        return cursors
+    def _look_for_lock(self, connection: Connection, append: Append) -> Appended | Conflict:
+        answer = self._look(connection, append)
+        if isinstance(answer, Conflict) and _is_at(answer.head, append):
+            return Blocked(answer.head)
+        return answer
 
     def _statement(self, append: Append) -> tuple[str, list[Any]]:
         """The statement that stores an append if the stream is where it was expected, and its values."""
@@ -129,7 +169,7 @@ class PostgresBackend:
         if append.indexed:
             values += append.id, version + 1, last
         if many:
-            values += version, append.id, [digest for digest, _ in records], [body for _, body in records]
+            values += version, append.id, bytes_(digest for digest, _ in records), bytes_(body for _, body in records)
         else:
             values += last, append.id, *records[0]
         values += append.stream
@@ -139,21 +179,25 @@ class PostgresBackend:
     def _look(self, connection: Connection, append: Append) -> Appended | Conflict:
         """Why an append was not stored: it already is, or the stream is not where it was expected."""
         stream = append.stream
-        row = connection.execute(self._sql.head, stream, binary=True).fetchone()
-        head = _head(stream, row) if row else None
-        if head is None:
-            return Conflict(None)
-        if append.indexed:
+        head = self._head(connection, stream)
+        if head is not None and append.indexed:
             known = connection.execute(self._sql.find_id, (*stream, append.id), binary=True).fetchone()
             if known:
                 return Appended(known[0], known[1], True, head.now)
-        if head.incarnation == append.incarnation and head.version > append.expected:
+        if head is not None and head.incarnation == append.incarnation and head.version > append.expected:
             first = (*stream, append.expected + 1)
             found = connection.execute(self._sql.append_id, first, binary=True).fetchone()
             if found and found[0] == append.id:
                 other = connection.execute(self._sql.next_other_append, (*first, append.id), binary=True).fetchone()
                 return Appended(append.expected + 1, other[0] - 1 if other else head.version, True, head.now)
+        if append.expected and (head is None or head.incarnation != append.incarnation):
+            lived = connection.execute(self._sql.lived, (append.incarnation, *stream), binary=True).fetchone()
+            return Conflict(head) if lived and lived[0] else Lost(head)
         return Conflict(head)
+
+    def _head(self, connection: Connection, stream: StreamKey) -> Head | None:
+        row = connection.execute(self._sql.head, stream, binary=True).fetchone()
+        return _head(stream, row) if row else None
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
         place = (*stream, expected.version, expected.hash, expected.incarnation)
@@ -174,7 +218,7 @@ class PostgresBackend:
                     return work(connection)
             except psycopg.Error as error:
                 if not may_be_tried_again(error) or tried == TRIES:
-                    raise translated(error, writing=True) from None
+                    raise self._translated(error, writing=True) from None
             time.sleep(random.uniform(0.001, 0.01) * tried)  # noqa: S311  jitter, not a secret
         raise AssertionError("the last try either returns or raises")
 
@@ -216,8 +260,18 @@ class PostgresBackend:
                     return connection.execute(statement, values, binary=True).fetchall()
             except psycopg.Error as error:
                 if last_try or error.sqlstate is not None:
-                    raise translated(error) from None
+                    raise self._translated(error) from None
         raise AssertionError("the last try either returns or raises")
+
+    def _translated(self, error: psycopg.Error, *, writing: bool = False) -> HoldfastError:
+        """The driver's error as ours; one for want of a right says which."""
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            try:
+                with self._pool.connection() as connection:
+                    return self._tables.denied(connection)
+            except HoldfastError:
+                pass  # it cannot be asked any more
+        return translated(error, self._where, writing=writing)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -232,7 +286,7 @@ class PostgresBackend:
             version=self._version,
             location=self._location,
             durability=self._durability,
-            limits={"record": 512 * 1024 * 1024},
+            limits={"append": APPEND_BYTES},
             sizes={"database": size},
             warnings=self._warnings,
         )
@@ -256,107 +310,15 @@ class PostgresBackend:
         if self._closed:
             raise Closed(f"the store {self._location} was closed; open it again")
 
-    # -- tables ----------------------------------------------------------------------------------
 
-    def _set_up(self, connection: Connection) -> None:
-        """Make the tables if they are missing; refuse those of a newer Holdfast."""
-        version = self._stored_version(connection)
-        if version is None:
-            self._make_tables(connection)
-            version = self._stored_version(connection)
-        if version != sql.VERSION:
-            raise UnsupportedVersion(
-                f"the schema {self._schema!r} has tables of version {version}, this Holdfast knows {sql.VERSION}; "
-                "upgrade Holdfast, or choose another schema"
-            )
-
-    def _stored_version(self, connection: Connection) -> int | None:
-        try:
-            row = connection.execute(self._sql.version, prepare=False).fetchone()
-            return cast("int", row[0]) if row else None
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            return None
-        except psycopg.Error as error:
-            raise translated(error) from None
-
-    def _make_tables(self, connection: Connection) -> None:
-        """All in one transaction, and one process after the other: those who come second find everything there."""
-        try:
-            with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (sql.SETUP_LOCK,), prepare=False)
-                made, schema = connection.execute(sql.MADE, {"schema": self._schema}, prepare=False).fetchone() or (
-                    0,
-                    0,
-                )
-                if not schema:
-                    connection.execute(f"CREATE SCHEMA {self._schema}", prepare=False)
-                if not made:
-                    connection.execute(sql.tables(self._schema, self._partitions), prepare=False)
-        except psycopg.errors.InsufficientPrivilege:
-            raise NotSetUp(
-                f"the tables of Holdfast are not in schema {self._schema!r}, and this user may not make them; "
-                "have somebody apply what `holdfast schema` prints for this URL"
-            ) from None
-        except psycopg.Error as error:
-            raise translated(error) from None
+def _stored(append: Append, now: float) -> Appended:
+    return Appended(append.expected + 1, append.expected + len(append.records), False, _clock.of_engine(now))
 
 
-def schema_sql(url: str) -> str:
-    """What a database administrator has to apply for this URL, where Holdfast may not make its tables itself. Does not connect."""
-    options = parse(url, example="postgresql://user:password@host/database", options=None).options
-    schema = schema_of(options)
-    made = sql.tables(schema, number(options, "partitions", 0))
-    return f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\n{made}COMMIT;\n"
-
-
-def schema_of(options: dict[str, str]) -> str:
-    schema = options.get("schema", "holdfast")
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) or schema.startswith("pg_"):
-        raise InvalidURL("the option 'schema' of the URL is a name of small letters, digits and _ (at most 63)")
-    return schema
-
-
-def _without_ours(url: str) -> str:
-    """The URL for libpq, which refuses options that it does not know."""
-    front, _, query = url.partition("?")
-    kept = [pair for pair in query.split("&") if pair and pair.partition("=")[0] not in OPTIONS]
-    return f"{front}?{'&'.join(kept)}" if kept else front
-
-
-def _examined(connection: Connection, durability: Durability) -> tuple[str, str, list[str]]:
-    """The server's version, how commits are made, and what is to be known of it."""
-    names = ("server_version", "server_encoding", "fsync", "full_page_writes", "synchronous_commit")
-    try:
-        row = connection.execute(
-            "SELECT " + ", ".join(f"current_setting('{name}')" for name in names), prepare=False
-        ).fetchone()
-    except psycopg.Error as error:
-        raise translated(error) from None
-    version, encoding, fsync, full_pages, commit = row or ("",) * len(names)
-    if int(version.split(".")[0]) < 13:
-        raise UnsupportedServer(f"PostgreSQL {version} is too old; Holdfast needs 13 or newer")
-    if encoding != "UTF8":
-        raise UnsupportedServer(f"the database has the encoding {encoding}; make one with the encoding UTF8")
-    warnings = []
-    if fsync != "on":
-        if durability == "disk":
-            raise UnsupportedServer(
-                "the server runs with fsync=off and may lose everything when its machine goes down; "
-                "switch it on, or open the store with durability='process'"
-            )
-        warnings.append("the server runs with fsync=off: when its machine goes down, everything may be lost")
-    if full_pages != "on":
-        warnings.append("the server runs with full_page_writes=off: a torn page may damage tables")
-    if durability != "disk":
-        return version, "off", warnings
-    if commit not in ("on", "remote_apply"):
-        warnings.append(f"synchronous_commit is {commit!r} here; Holdfast commits its own transactions with 'on'")
-        commit = "on"
-    return version, commit, warnings
-
-
-def _stored(append: Append, row: Sequence[Any]) -> Appended:
-    return Appended(append.expected + 1, append.expected + len(append.records), False, _clock.of_engine(row[0]))
+def _is_at(head: Head | None, append: Append) -> bool:
+    """Whether a stream is where an append expects it."""
+    place = append.expected, append.expected_hash, append.incarnation
+    return head is not None and (head.version, head.hash, head.incarnation) == place
 
 
 def _columns(fields: Fields) -> tuple[Any, ...]:

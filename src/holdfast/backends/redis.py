@@ -13,7 +13,16 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..errors import AccessDenied, CorruptRecord, HeadRegressed, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from ..errors import (
+    AccessDenied,
+    CorruptRecord,
+    HeadRegressed,
+    HoldfastError,
+    NotSetUp,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+)
 from . import _redis_keys as layout
 from . import _redis_lua as lua
 from ._fork import register
@@ -45,9 +54,9 @@ class StoreRegressed(HeadRegressed):
 class RedisBackend:
     """Streams in a Redis server. `durability` is what the server must promise; see `docs/explanation/redis.md`."""
 
-    def __init__(self, url: str, *, durability: Durability = "disk") -> None:
+    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
         self._address = address_of(url)
-        self._durability = durability
+        self._durability, self._create = durability, create
         self._keys = Keys(self._address.prefix, self._address.database)
         self._epoch: bytes | None = None
         self._lost: StoreRegressed | None = None
@@ -68,8 +77,12 @@ class RedisBackend:
         try:
             self._server, epoch = look(connection, self._address, self._keys)
             refuse_unfit(self._server, self._address, self._durability)
-            if self._epoch is None:
+            if self._epoch is None and self._create:
                 self._epoch = open_store(connection, self._address, self._keys, os.urandom(16).hex().encode())
+            elif self._epoch is None:
+                if epoch is None:
+                    raise NotSetUp(f"there is no store at {self._address.location}; check the URL")
+                self._epoch = epoch
             elif epoch != self._epoch:
                 raise self._regressed(self._keys.store, 1, 0)
         except BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..errors import InvalidURL
+from ..errors import InvalidURL, NotSetUp
 from . import _urls
 from ._aws import Service
 from ._objects import ObjectsBackend
@@ -22,11 +22,19 @@ _PREFIX_BYTES: Final = 200
 class S3Backend(ObjectsBackend):
     """Streams below one prefix of a bucket. Every append is stored for good before it is acknowledged, whatever is asked for."""
 
-    def __init__(self, url: str, *, durability: Durability = "disk") -> None:
-        super().__init__(open_space(url))
+    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
+        super().__init__(open_space(url, create=create))
 
 
-def open_space(url: str) -> S3Space:
+class _ExistingSpace(S3Space):
+    """A place where there must be a store already."""
+
+    def _try_out(self) -> None:
+        # This comes before anything is put into a place without a marker.
+        raise NotSetUp(f"there is no store at {self._service.where}; check the URL")
+
+
+def open_space(url: str, *, create: bool = True) -> S3Space:
     """The place in a bucket that a URL names. The bucket must be there."""
     parts, options = _urls.parse(url, example=_EXAMPLE, options=("region", "endpoint"))
     if "@" in parts.netloc:
@@ -50,7 +58,7 @@ def open_space(url: str) -> S3Space:
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
     try:
-        return S3Space(service, parts.netloc, prefix + "/" if prefix else "")
+        return (S3Space if create else _ExistingSpace)(service, parts.netloc, prefix + "/" if prefix else "")
     except BaseException:
         service.close()
         raise

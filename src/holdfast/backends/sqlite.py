@@ -17,13 +17,22 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 import apsw
 
 from .. import _clock
-from ..errors import Closed, CorruptRecord, OutcomeUnknown, Unavailable
+from ..errors import Closed, CorruptRecord, OutcomeUnknown, TooLarge, Unavailable
 from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
 from ._fork import register
 from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
 from ._sqlite_backup import back_up
-from ._sqlite_connection import Checkpointer, close, connect, create_file, no_room, storage_full, translate
+from ._sqlite_connection import (
+    MAX_VALUE_BYTES,
+    Checkpointer,
+    close,
+    connect,
+    create_file,
+    no_room,
+    storage_full,
+    translate,
+)
 
 PAGE_BYTES = 8 * 1024 * 1024
 CHECKPOINT_PAGES = 1000
@@ -80,7 +89,13 @@ class _Writer:
     def flush(self) -> None:
         """Insert the records gathered so far: one statement for a whole batch."""
         if self.records:
-            self.cursor.executemany(sql.INSERT_RECORD, self.records)
+            try:
+                self.cursor.executemany(sql.INSERT_RECORD, self.records)
+            except apsw.TooBigError as error:
+                raise TooLarge(
+                    f"a record in SQLite has at most {MAX_VALUE_BYTES} bytes; nothing was written. "
+                    "Attach large things as files"
+                ) from error
             self.records = []
 
     def forget(self) -> None:
@@ -304,7 +319,7 @@ class SQLiteBackend:
             version=apsw.sqlite_lib_version(),
             location=self._path,
             durability=self._durability,
-            limits={"record": 1_000_000_000},
+            limits={"record": MAX_VALUE_BYTES},
             sizes=sizes,
             warnings=warnings,
         )

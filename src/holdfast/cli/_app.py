@@ -40,17 +40,17 @@ def _options(
 
 @app.command()
 def health(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
-    """Where the state is, on what engine, how durable and how large."""
+    """Where the state is, on what engine, how durable and how large, and how many tasks there are of each status."""
     with opened(url, tenant) as store:
-        report = store.health()
+        report, tasks = store.health(), _tasks.count_tasks(store)
     if as_json:
         import msgspec
 
-        typer.echo(printable(msgspec.json.encode(report).decode()))
+        typer.echo(printable(msgspec.json.encode({**msgspec.to_builtins(report), "tasks": tasks}).decode()))
         return
     from ._health import print_health
 
-    print_health(report)
+    print_health(report, tasks)
 
 
 @app.command()

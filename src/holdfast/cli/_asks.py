@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Ask, Budget, TaskView
+from holdfast import Ask, Budget, Store, TaskView
 from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
@@ -55,12 +55,22 @@ def submit(
 def retry(
     url: Url = None,
     task_id: TaskId = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="In place of TASK: all that are failed, or all that are stuck.", show_default=False),
+    ] = None,
     limits: Limits = None,
     tenant: Tenant = "default",
 ) -> None:
-    """Let a worker try a task again that it has given up: one that is failed or stuck."""
-    url, name = named(url, task_id, "name the task: holdfast retry agents.db claim-42")
+    """Let a worker try a task again that it has given up: one that is failed or stuck, or all of these."""
     budget = _budget(limits)
+    if status is not None:
+        if task_id is not None or status not in ("failed", "stuck"):
+            raise typer.BadParameter("without a task: holdfast retry agents.db --status failed, or --status stuck")
+        with opened(url, tenant) as store:
+            _retry_all(store, status, budget)
+        return
+    url, name = named(url, task_id, "name the task: holdfast retry agents.db claim-42")
     with opened(url, tenant) as store:
         view = store.get_task(name)
         if view is None:
@@ -74,6 +84,22 @@ def retry(
         store.submit(view.agent, name, budget=budget)
         _check_budget(store.get_task(name), budget)
     typer.echo(f"submitted {printable(name)} again")
+
+
+def _retry_all(store: Store, status: str, budget: Budget | None) -> None:
+    """Submit every task of this status again. Those that no agent has are left to their programs."""
+    again = left = 0
+    for info in store.tasks(status=status):
+        if info.agent is None:
+            left += 1
+        else:
+            store.submit(info.agent, info.id, budget=budget)
+            again += 1
+    typer.echo(f"submitted {again} of status {status} again")
+    if left:
+        typer.echo(
+            f"{left} of status {status} are no agent's tasks, workers do not know them; their programs may go on"
+        )
 
 
 def asks(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:

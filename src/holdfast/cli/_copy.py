@@ -14,20 +14,23 @@ import typer
 
 import holdfast
 from holdfast import HoldfastError
+from holdfast.backends._urls import shown_url, without
 
-from ._stores import URLS, Json, Url, checked_place, failed, named, store_url
+from ._stores import Json, Url, failed, named, refuse_memory, store_url
 from ._text import printable, size
 
 if TYPE_CHECKING:
     from holdfast import Copied, CopyProgress
 
 _SAY_SECONDS = 5.0
+_BOTH = "name both, the store and where to copy it: holdfast copy agents.db postgresql://host/agents"
+_PLACES = "A path, or a URL like file:///directory or postgresql://host/database."
 _NOTHING = "nothing is needed: {} stores are made when they are first opened"
 
 
 def copy(
     src: Annotated[
-        str | None, typer.Argument(metavar="SRC", help=f"The store to copy. {URLS}", show_default=False)
+        str | None, typer.Argument(metavar="SRC", help=f"The store to copy. {_PLACES}", show_default=False)
     ] = None,
     dst: Annotated[
         str | None,
@@ -40,13 +43,17 @@ def copy(
     as_json: Json = False,
 ) -> None:
     """Copy a whole store, all tenants, byte for byte, to another one of any kind. Interrupted, run it again: it goes on."""
-    src, dst = named(src, dst, "name the store and where to copy it: holdfast copy agents.db postgresql://host/agents")
-    with _saying(), _shown(as_json) as progress:
-        source = store_url(src)
-        if path := checked_place(source):
-            raise ValueError(f"there is no store at {path}; check the path")
-        checked_place(dst)
-        copied = holdfast.copy(source, dst, progress=progress, verify=verify, delete=delete)
+    if not src or not dst:
+        raise typer.BadParameter(
+            _BOTH
+        )  # the environment names neither: it would be easy to copy in the wrong direction
+    with _saying():
+        refuse_memory(src)
+        refuse_memory(dst)
+        if not as_json:
+            typer.echo(f"from {printable(shown_url(src))} to {printable(shown_url(dst))}")
+        with _shown(as_json) as progress:
+            copied = holdfast.copy(src, dst, progress=progress, verify=verify, delete=delete)
     typer.echo(printable(msgspec.json.encode(copied).decode()) if as_json else _summary(copied, verify))
 
 
@@ -59,8 +66,7 @@ def backup(
     url, path = named(url, path, "name the store and the file for its backup: holdfast backup agents.db backup.db")
     with _saying():
         source = store_url(url)
-        if missing := checked_place(source):
-            raise ValueError(f"there is no store at {missing}; check the path")
+        refuse_memory(source)
         count = holdfast.backup(source, path, overwrite=overwrite)
     typer.echo(f"wrote {printable(os.fspath(path))}, {size(count)}")
 
@@ -68,7 +74,7 @@ def backup(
 def schema(url: Url = None) -> None:
     """Print what somebody has to make by hand, where Holdfast may not: tables and indexes. Does not connect."""
     with _saying():
-        typer.echo(_schema(store_url(url)).rstrip("\n"))
+        typer.echo(_schema(without(store_url(url), "durability")[0]).rstrip("\n"))
 
 
 def _schema(url: str) -> str:
@@ -124,9 +130,14 @@ class _Lines:
 
     def show(self, progress: CopyProgress) -> None:
         now = time.perf_counter()
-        if progress.phase == self._phase and now - self._said < _SAY_SECONDS:
+        if progress.phase != self._phase:
+            # Without a count: it is often the last line of progress, and would look as if most were left out.
+            typer.echo("copied; now comparing with the source")
+            self._phase, self._said = progress.phase, now
             return
-        self._phase, self._said = progress.phase, now
+        if now - self._said < _SAY_SECONDS:
+            return
+        self._said = now
         of = f" of {progress.of}" if progress.of is not None else ""
         typer.echo(f"{progress.phase}  {progress.streams}{of} streams  {_amount(progress, now - self._began)}")
 

@@ -9,22 +9,23 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import Health
+from ._tasks import COUNT_LIMIT
 from ._text import printable, size
 
 
-def print_health(health: Health) -> None:
+def print_health(health: Health, tasks: dict[str, int]) -> None:
     """A table of facts, warnings last."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in _rows(health):
+    for name, value in _rows(health, tasks):
         table.add_row(name, Text(printable(value)))
     for warning in health.warnings:
         table.add_row(Text("warning", style="bold yellow"), Text(printable(warning), style="yellow"))
     Console(highlight=False).print(table)
 
 
-def _rows(health: Health) -> list[tuple[str, str]]:
+def _rows(health: Health, tasks: dict[str, int]) -> list[tuple[str, str]]:
     rows = [
         ("location", health.location),
         ("engine", f"{health.engine} {health.engine_version}".strip()),
@@ -35,6 +36,9 @@ def _rows(health: Health) -> list[tuple[str, str]]:
     more = "" if health.counted_all else " or more"
     counts = [f"{count} of kind {kind}" for kind, count in health.streams.items()]
     rows.append(("streams", ", ".join(counts) + more if counts else "none"))
+    if tasks:
+        told = [f"{count}{' or more' if count == COUNT_LIMIT else ''} {status}" for status, count in tasks.items()]
+        rows.append(("tasks", ", ".join(told)))
     if health.oldest_lease is not None:
         until = datetime.fromtimestamp(health.oldest_lease.until, timezone.utc)
         lease = f"{health.oldest_lease.stream} by {health.oldest_lease.owner} until {until:%Y-%m-%d %H:%M:%S} UTC"

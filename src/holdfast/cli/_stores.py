@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast import HoldfastError, Store
-from holdfast._places import missing
+from holdfast import HoldfastError, NotSetUp, Store
+from holdfast.backends._urls import shown_url
 
 from ._text import printable
 
@@ -42,26 +42,31 @@ def named(url: str | None, name: str | None, usage: str) -> tuple[str | None, st
 def opened(url: str | None, tenant: str, *, create: bool = False) -> Iterator[Store]:
     """The open store; an error of the library, in here, is one line on stderr and exit code 1.
 
-    Looking at a store must not make one: a mistyped path would look like an empty store. With `create` it may, and says so.
+    Looking at a store must not make one: a mistyped name would look like an empty store. With `create` it may, and says so.
     """
     chosen = store_url(url)
     try:
-        made = checked_place(chosen)
-        if made and not create:
-            raise ValueError(f"there is no store at {made}; check the path")
-        with holdfast.open(chosen, tenant=tenant) as store:
-            if made:
-                typer.echo(f"made {printable(made)}")
+        refuse_memory(chosen)
+        is_new = create and not _is_there(chosen, tenant)
+        with holdfast.open(chosen, tenant=tenant, create=create) as store:
+            if is_new:
+                typer.echo(f"made {printable(shown_url(chosen))}")
             yield store
     except (HoldfastError, ValueError) as error:
         raise failed(str(error)) from None
 
 
-def checked_place(url: str) -> str | None:
-    """The path of a store that is not there yet; an error if none can be there."""
-    if url.startswith("memory:"):
+def _is_there(url: str, tenant: str) -> bool:
+    try:
+        holdfast.open(url, tenant=tenant, create=False).close()
+    except NotSetUp:
+        return False
+    return True
+
+
+def refuse_memory(url: str) -> None:
+    if url.lower().startswith("memory:"):
         raise ValueError("a memory:// store lives inside its process and cannot be seen from here; name a file")
-    return missing(url)
 
 
 def failed(message: str) -> typer.Exit:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from holdfast import ArtifactInfo, Ask, TaskInfo, TaskView
+from holdfast import ArtifactInfo, Ask, Store, TaskInfo, TaskView
 from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
 from ._text import event_json, event_line, printable, size, to_json
 
 ENDED = ("finished", "cancelled")
+COUNT_LIMIT: Final = 10_000
 TaskId = Annotated[str | None, typer.Argument(metavar="TASK", help="The task's id.", show_default=False)]
 
 
@@ -29,6 +31,13 @@ def tasks(
     with opened(url, tenant) as store:
         for info in store.tasks(status=status):
             typer.echo(to_json(_facts(info)) if as_json else _line(info))
+
+
+def count_tasks(store: Store) -> dict[str, int]:
+    """How many tasks there are that have not ended, by status. Counting stops at 10,000 of one."""
+    statuses = ("running", "open", "suspended", "failed", "stuck")
+    counts = {status: sum(1 for _ in islice(store.tasks(status=status), COUNT_LIMIT)) for status in statuses}
+    return {status: count for status, count in counts.items() if count}
 
 
 def task(

@@ -369,7 +369,9 @@ class Memory(_Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the namespace: everything that was ever remembered in it. False if there was nothing."""
-        return ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        deleted = ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        self._current()  # nothing of it stays in the index
+        return deleted
 
     def _said(self, said: Sequence[Said | Superseded]) -> list[str]:
         make, new = self._saying(said)
@@ -497,7 +499,9 @@ class AsyncMemory(_Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Memory.delete`, awaited."""
-        return await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        deleted = await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        await self._log.in_thread(self._current)
+        return deleted
 
     async def _said(self, said: Sequence[Said | Superseded]) -> list[str]:
         make, new = self._saying(said)

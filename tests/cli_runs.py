@@ -1,0 +1,20 @@
+"""What the tests of the command line share: an environment without surprises, and a way to run a command in it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast.cli._app import app
+
+
+def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide, without colours, and with no store named in the environment."""
+    for name in ("HOLDFAST_URL", "HOLDFAST_TENANT", "FORCE_COLOR", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
