@@ -46,9 +46,9 @@ async def _listed(found: Any) -> list[Any]:
     return [one async for one in found]
 
 
-@pytest.fixture(params=["plain", "async"])
+@pytest.fixture(params=[False, True], ids=["plain", "async"])
 def asynchronous(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "async")
+    return bool(request.param)
 
 
 @pytest.fixture

@@ -481,8 +481,11 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
     assert places == sorted(places), "nearest first"
 
 
-def test_the_bits_bring_most_of_the_nearest(many: holdfast.Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wider", [10, 3, 1])
+def test_the_bits_bring_most_of_the_nearest(many: holdfast.Memory, monkeypatch: pytest.MonkeyPatch, wider: int) -> None:
+    """By the estimate alone, by the bits and then the estimate, and by the bits alone."""
     monkeypatch.setattr(_vectors, "PREFILTER", N // 4)
+    monkeypatch.setattr(_vectors, "WIDER", wider)
     index: Any = follower_of(many._log, many._key).current()
     found = 0
     for number in range(40):
@@ -492,7 +495,17 @@ def test_the_bits_bring_most_of_the_nearest(many: holdfast.Memory, monkeypatch: 
         assert meaning is not None
         nearest = [doc.text for doc in meaning.nearest(Where(now=1.0), 10, 1)]
         found += len({*nearest} & {*brute(f"question {number}", lambda _: True)[:10]})
-    assert found > 300, "by chance it would be 100"
+    assert found > 300, f"{found} of 400; by chance it would be 100"
+
+
+def test_the_estimate_is_exact_for_what_is_one_step_away_in_each_number() -> None:
+    random = np.random.default_rng(7)
+    mean, question = random.standard_normal((2, 100)).astype(np.float32)
+    signs, steps = random.choice([-1.0, 1.0], (30, 100)), random.uniform(0.1, 9.0, (30, 1))
+    apart = (signs * steps).astype(np.float32)
+    estimates = _vectors._estimates_of(apart, mean)
+    found = _vectors._estimated(_vectors._bits_of(apart).T, estimates, question - mean)
+    assert found == pytest.approx(apart @ question, rel=1e-3, abs=1e-2)
 
 
 def test_bits_are_counted_alike_where_numpy_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

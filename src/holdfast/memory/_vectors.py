@@ -128,8 +128,14 @@ def _estimates_of(apart: Floats, mean: Floats) -> Floats:
 
 def _estimated(words: Words, estimates: Floats, asked: Floats) -> Floats:
     """How like the question each is, about: as if it were one step away from the average in each number."""
-    signs = np.unpackbits(np.ascontiguousarray(words.T).view(np.uint8), axis=1)[:, : len(asked)]
-    found: Floats = estimates[1] + estimates[0] * (2 * (signs.astype(np.float32) @ asked) - asked.sum())
+    in_bytes = np.ascontiguousarray(words.T).view(np.uint8)
+    width = in_bytes.shape[1]
+    padded = np.zeros(8 * width, np.float32)
+    padded[: len(asked)] = asked
+    # For each place and each of the 256 bytes that may be there: the sum of the question's numbers whose bits are set.
+    sums = (_SET @ padded.reshape(width, 8).T).ravel()
+    above = sums.take(in_bytes.astype(np.intp) * width + np.arange(width)).sum(axis=1)
+    found: Floats = estimates[1] + estimates[0] * (2 * above - asked.sum())
     return found
 
 
@@ -138,7 +144,8 @@ def _least(values: NDArray[Any], count: int) -> NDArray[np.intp]:
     return found
 
 
-_ONES: Final[NDArray[np.uint8]] = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+_SET: Final[Floats] = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
+_ONES: Final[NDArray[np.uint8]] = _SET.sum(axis=1).astype(np.uint8)
 
 
 def _ones(words: Words) -> NDArray[np.uint8]:
@@ -216,4 +223,6 @@ class Meaning:
     def _compare(self, numbers: Sequence[int], vectors: Sequence[bytes]) -> None:
         if numbers:
             rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(numbers), -1)
-            self._likeness.update(zip(numbers, (rows @ self._question).tolist(), strict=True))
+            # Not `@`: for so few rows its threads cost more than they save.
+            likeness = np.einsum("ij,j->i", rows, self._question)
+            self._likeness.update(zip(numbers, likeness.tolist(), strict=True))
