@@ -188,7 +188,7 @@ def check_effects(world: World, expected: Counter[str]) -> None:
 
 
 @given(programs, st.booleans(), st.booleans(), st.lists(st.integers(1, 25), max_size=6))
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_a_program_that_is_cut_off_anywhere_ends_as_if_it_had_not_been(
     program: tuple[Node, ...], planned: bool, asynchronous: bool, cuts: list[int]
 ) -> None:
@@ -226,7 +226,7 @@ RATES = {
 
 
 @given(programs, st.booleans(), st.booleans(), st.integers(0, 10_000))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_a_program_on_a_storage_that_fails_ends_as_if_it_had_not(
     program: tuple[Node, ...], planned: bool, asynchronous: bool, seed: int
 ) -> None:

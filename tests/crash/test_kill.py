@@ -1,6 +1,6 @@
 """kill -9 at random instants: several writing processes on one store, killed, checked and started again, many times.
 
-`HOLDFAST_KILL_CYCLES` says how many kills per engine (50 unless told), `HOLDFAST_SEED` repeats a run's draws.
+`HOLDFAST_KILL_CYCLES` says how many kills per engine (20 unless told), `HOLDFAST_SEED` repeats a run's draws.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from servers import SERVERS, url_on
 
 from .checker import Verdict
 
-CYCLES = int(os.environ.get("HOLDFAST_KILL_CYCLES", "50"))
+CYCLES = int(os.environ.get("HOLDFAST_KILL_CYCLES", "20"))
 CYCLES_PER_STORE = 50
 PROCESSES = 3
 PATIENCE_SECONDS = 30.0
