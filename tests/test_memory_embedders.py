@@ -202,8 +202,9 @@ def test_sentence_transformers_encode_memories_and_questions() -> None:
 @pytest.fixture
 def static_model(tmp_path: Path) -> Any:
     """A model of a few words, saved in a folder as the package saves them."""
-    model2vec = pytest.importorskip("model2vec")
-    tokenizers = pytest.importorskip("tokenizers")
+    import model2vec
+    import tokenizers
+
     words = ["[UNK]", *ANIMALS]
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]")
@@ -224,7 +225,6 @@ def test_a_static_model_is_loaded_from_its_folder(static_model: Any, tmp_path: P
 
 
 def test_the_small_model_inside_the_package_needs_no_network() -> None:
-    pytest.importorskip("wordllama")
     recalls(WordLlamaEmbedder())
 
 

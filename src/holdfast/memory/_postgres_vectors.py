@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import urandom
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -42,11 +42,11 @@ class PostgresVectors:
 
     _backend: PostgresBackend
 
-    def _rows(self, statement: str, space: StreamKey, **values: Any) -> list[Any]:
-        raise NotImplementedError
+    if TYPE_CHECKING:
 
-    def _make_ready(self) -> None:
-        raise NotImplementedError
+        def _rows(self, statement: str, space: StreamKey, **values: Any) -> list[Any]: ...
+
+        def _make_ready(self) -> None: ...
 
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
         rows = self._asked(_MODELS, space)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import urandom
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -40,14 +40,13 @@ _decoder = msgspec.json.Decoder(Doc)
 class SQLiteVectors:
     """The vectors of an index in SQLite. The index itself brings the connection."""
 
-    def _reading(self) -> AbstractContextManager[Any]:
-        raise NotImplementedError
+    if TYPE_CHECKING:
 
-    def _writing(self) -> AbstractContextManager[Any]:
-        raise NotImplementedError
+        def _reading(self) -> AbstractContextManager[Any]: ...
 
-    def _number(self, execute: Any, space: StreamKey) -> int | None:
-        raise NotImplementedError
+        def _writing(self) -> AbstractContextManager[Any]: ...
+
+        def _number(self, execute: Any, space: StreamKey) -> int | None: ...
 
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
         with self._reading() as execute:

@@ -200,9 +200,8 @@ class Shape:
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
         before = session.before
-        if (
-            session.untouched and before.owner is None and not isinstance(error, StepInDoubt)
-        ):  # somebody had a look at it
+        # Somebody had a look at it.
+        if session.untouched and before.owner is None and not isinstance(error, StepInDoubt):
             if before.status == "suspended":
                 session.wait_as_before()
                 return ev.SUSPENDED, session.waited, session.fields_of_waiting
@@ -213,9 +212,8 @@ class Shape:
         due = before.due_at
         if before.owner is not None:  # whoever held it was killed, and would have gone on
             due = None if session.state.agent is None else session.now()
-        if isinstance(
-            error, Suspended | _AWAY
-        ):  # another task waits, inside this one; or the engine was away: look again
+        # Another task waits, inside this one; or the engine was away: to be looked at again.
+        if isinstance(error, Suspended | _AWAY):
             due = session.now() + OTHERS_SECONDS if self._attempts else due
         elif isinstance(error, StepInDoubt):
             due = None
