@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import Store
+from holdfast import Event, Store
 from holdfast._log import Log
 from servers import postgres
 
@@ -159,6 +159,25 @@ def completed_twice(evidence: Evidence) -> None:
     evidence.history.append(next(event for event in evidence.history if event.type == "step.completed"))
 
 
+def start_of(evidence: Evidence, step: str) -> Event:
+    told = next(e for e in evidence.history if e.data.get("step") == step)  # the start, or an end that tells of it
+    return msgspec.structs.replace(told, type="step.started", version=len(evidence.history) + 1)
+
+
+def started_in_a_later_run(evidence: Evidence) -> None:
+    evidence.history.append(msgspec.structs.replace(evidence.history[1], version=len(evidence.history) + 1))
+    evidence.history.append(start_of(evidence, "big"))
+
+
+def started_twice_after_its_end(evidence: Evidence) -> None:
+    evidence.history.append(start_of(evidence, "big"))
+    evidence.history.append(start_of(evidence, "big"))
+
+
+def eagerly_started_after_its_end(evidence: Evidence) -> None:
+    evidence.history.append(start_of(evidence, "mail"))
+
+
 def gap(evidence: Evidence) -> None:
     del evidence.history[7]
 
@@ -197,6 +216,9 @@ def cursor_forgotten(evidence: Evidence) -> None:
         (never_mailed, "mail#2 (once) had its effect 0 times"),
         (key_shared, "have the same idempotency key"),
         (completed_twice, "is completed twice"),
+        (started_in_a_later_run, "big was started again after it was completed"),
+        (started_twice_after_its_end, "big was started again after it was completed"),
+        (eagerly_started_after_its_end, "mail was started again after it was completed"),
         (gap, "stands where"),
         (lost, "was acknowledged and is not stored"),
         (message_doubled, "messages is not that of an undisturbed run"),
