@@ -4,8 +4,9 @@
 # it with the others have theirs in .venvs, made and renewed in the same way.
 #   PYTHON=python3.12   choose the Python for them (3.10 or newer)
 #   UV=                 do without uv even if it is installed
-#   KILLS=1000 TASK_KILLS=500 SEEDS=50000 SERVER_KILLS=300 SERVER_CUTS=2000   how long `make soak` runs: kills of writers
-#                       and of tasks on each engine, seeds of faults, kills of servers and answers of theirs that are cut off
+#   KILLS=1000 TASK_KILLS=500 SEEDS=50000 SERVER_KILLS=300 SERVER_CUTS=2000 EXAMPLES=20   how long `make soak` runs: kills of
+#                       writers and of tasks on each engine, seeds of faults, kills of servers and answers of theirs that
+#                       are cut off, and how many times as many examples of each law
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -23,6 +24,8 @@ TASK_KILLS ?= 500
 SEEDS ?= 50000
 SERVER_KILLS ?= 300
 SERVER_CUTS ?= 2000
+EXAMPLES ?= 20
+LAWS := $(shell grep -l "^from lengths import" tests/test_*.py)
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
@@ -40,11 +43,14 @@ help:
 demo: $(RUNTIME)
 	@$(PY) -m holdfast.cli demo
 
-test: test-main $(CLASSIC:%=test-%)
+# The frameworks two at a time: each runs one process after the other.
+test: test-main
+	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(CLASSIC:%=test-%)
 
-# More processes than processors: many tests wait, for a server, a lease or a process that is to die.
+# More processes than processors: many tests wait, for a server, a lease or a process that is to die. Who has nothing left to
+# run takes over what others have before them: the long tests are not spread evenly.
 test-main: $(DEV)
-	$(PY) -m pytest -n 4
+	$(PY) -m pytest -n 4 --dist worksteal
 
 $(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
 	@if [ -e $< ]; then \
@@ -67,6 +73,7 @@ soak: $(DEV)
 	HOLDFAST_SERVER_KILLS=$(SERVER_KILLS) HOLDFAST_SERVER_CUTS=$(SERVER_CUTS) \
 	HOLDFAST_OBJECTS_SEEDS=$(SEEDS) \
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py tests/test_objects_schedules.py
+	HOLDFAST_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -n 2 --timeout 0 $(LAWS)
 	HOLDFAST_SIMULATED=all $(PY) -m pytest -n 2 -k "dynamodb or s3" --ignore tests/crash
 
 clean:

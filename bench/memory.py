@@ -2,7 +2,8 @@
 
 Quality is recall@10: the share of the memories that answer a question among the ten that are given. Beside ours, what comes
 first to mind: the texts in an FTS5 table (porter, terms OR-ed), and a dense-only store, whose vectors are hashed words
-and letter triples: no model is brought along. The bar is against FTS5. Latencies are of one namespace, asked in turn.
+and letter triples: no model is brought along. The bar is against FTS5. Latencies are of one namespace, asked in turn, on
+SQLite and on a PostgreSQL of our own.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
-from pathlib import Path
 from time import perf_counter
 
 import apsw
 import numpy as np
 
 import holdfast
+from holdfast.memory import _postgres_index
+from holdfast.memory.embedders import Embedder
 
 from . import memory_set
 from ._measure import Bar, Lab, settle
+from ._servers import postgres
 
 K = 10
 DIMENSIONS = 384
@@ -31,8 +35,9 @@ Answer = Callable[[str, int], Sequence[str]]
 def run(lab: Lab) -> None:
     quality(lab)
     duplicates(lab)
-    for count in (1_000, 10_000) if lab.quick else (1_000, 10_000, 100_000):
-        latency(lab, count)
+    with postgres(lab) as server:
+        for count in (1_000, 10_000) if lab.quick else (1_000, 10_000, 100_000):
+            latency(lab, count, server.url())
 
 
 # -- quality ---------------------------------------------------------------------------------------
@@ -51,6 +56,7 @@ def quality(lab: Lab) -> None:
                 ]
             )
             names.update(zip(ids, [one.id for one in told], strict=True))
+        hybrid.embed_all()
         arms: dict[str, Answer] = {
             "FTS5": fts5(told),
             "dense only": dense_only(told),
@@ -115,20 +121,28 @@ def hashed(texts: Sequence[str]) -> list[list[float]]:
 
 
 def duplicates(lab: Lab) -> None:
-    """Many ways of saying a hundred facts."""
+    """Many ways of saying a hundred facts, some with two letters swapped."""
     count = lab.choose(10_000, 2_000)
     facts = [f"{name} pays {sum_} euros for {what}" for name, sum_, what in _facts()]
-    shapes = ("{}", "{}.", "FYI: {}", "Note: {}", "{}!", "  {} ", "Please remember: {}", "{} (confirmed)")
+    shapes = ("{}", "{}.", "FYI: {}", "Note: {}", "{}!", "  {} ", "Please remember: {}", "{} (FYI)")
     with lab.place() as place, holdfast.open(place / "agents.db", durability="process") as store:
         memory = store.memory("facts")
         said = []
         for _ in range(count):
-            text = lab.rng.choice(shapes).format(lab.rng.choice(facts))
+            fact = lab.rng.choice(facts)
+            fact = _slipped(fact) if lab.rng.random() < 0.05 else fact
+            text = lab.rng.choice(shapes).format(fact)
             said.append({"text": text.upper() if lab.rng.random() < 0.1 else text})
         memory.remember_many(said)
-        kept = [one.text.lower() for one in memory.all()]
+        kept = [one.full_text.lower() for one in memory.all()]
+        count_kept = memory.stats().memories
     lost = [fact for fact in facts if not any(fact.lower() in text for text in kept)]
-    lab.report(f"memories after {count:,} ways of saying 100 facts", len(kept), bar=Bar(150), note=f"{len(lost)} lost")
+    lab.report(f"memories after {count:,} ways of saying 100 facts", count_kept, bar=Bar(150), note=f"{len(lost)} lost")
+
+
+def _slipped(fact: str) -> str:
+    """A fact with two letters of its last word swapped, if that is long."""
+    return f"{fact[:-3]}{fact[-2]}{fact[-3]}{fact[-1]}" if len(fact.rpartition(" ")[2]) >= 6 else fact
 
 
 def _facts() -> list[tuple[str, int, str]]:
@@ -140,37 +154,73 @@ def _facts() -> list[tuple[str, int, str]]:
 # -- latency ---------------------------------------------------------------------------------------
 
 
-def latency(lab: Lab, count: int) -> None:
+def latency(lab: Lab, count: int, server: str) -> None:
+    """On SQLite, then with the same memories on PostgreSQL: with pgvector, and as without it."""
     texts = made_up(count, lab.rng)
-    questions = [question.text for question in memory_set.questions()]
+    big, what = count == 100_000, f"with {count:,} memories"
     with lab.place() as place:
-        path = place / "agents.db"
+        path = str(place / "agents.db")
         fill(path, texts)
-        settle()
-        with holdfast.open(path) as store:
-            memory = store.memory("big")
-            memory.recall("warm up")
+        by_words(lab, path, what, big)
+        by_vectors(lab, path, what, big)
+        url = f"{server}&schema=memory_{count}"
+        holdfast.copy(path, url, verify=False)  # without the index
+        what = f"on PostgreSQL {what}"
+        by_words(lab, url, what, big)
+        by_vectors(lab, url, f"{what}, pgvector", big)
+        with without_pgvector():
+            by_vectors(lab, url, f"{what}, no pgvector", big)
+
+
+def by_words(lab: Lab, url: str, what: str, big: bool) -> None:
+    questions = [question.text for question in memory_set.questions()]
+    settle()
+    with holdfast.open(url) as store:
+        memory = store.memory("big")
+        start = perf_counter()
+        memory.stats()
+        if "PostgreSQL" not in what:  # where it was remembered, the index is there already
             start = perf_counter()
             memory.rebuild()
-            caught_up = perf_counter() - start
-            words = asked_in_turn(lambda text: memory.recall(text, K), questions)
-            start = perf_counter()
-            for number in range(200):
-                memory.remember(f"What nobody has said before, number {number}")
-            remembering = (perf_counter() - start) / 200 * 1e3
-        big = count == 100_000
-        what = f"with {count:,} memories"
-        lab.report(f"catching up from scratch {what}", caught_up, unit="s", bar=Bar(30.0) if big else None)
-        lab.report(f"remember {what}", remembering, unit="ms")
-        report(lab, f"recall by words {what}", words, (20.0, 60.0) if big else None)
-        with holdfast.open(path) as store:
-            generator = np.random.default_rng(1)
-            hybrid = store.memory("big", embed=lambda some: generator.standard_normal((len(some), DIMENSIONS)))
-            hybrid.recall("warm up")  # vectors are made
-            vectors = [generator.standard_normal(DIMENSIONS).tolist() for _ in questions]
-            pairs = dict(zip(questions, vectors, strict=True))
-            meant = asked_in_turn(lambda text: hybrid.recall(text, K, vector=pairs[text]), questions)
-        report(lab, f"recall by words and vectors {what}", meant, (30.0, None) if big else None)
+        caught_up = perf_counter() - start
+        words = asked_in_turn(lambda text: memory.recall(text, K), questions)
+        tagged = asked_in_turn(lambda text: memory.recall(text, K, tags=["rare"]), questions)
+        start = perf_counter()
+        for number in range(200):
+            memory.remember(f"What nobody has said before, number {number}")
+        remembering = (perf_counter() - start) / 200 * 1e3
+    lab.report(f"catching up from scratch {what}", caught_up, unit="s", bar=Bar(30.0) if big else None)
+    lab.report(f"remember {what}", remembering, unit="ms")
+    report(lab, f"recall by words {what}", words, (20.0, 60.0) if big else None)
+    report(lab, f"recall by words and a rare tag {what}", tagged, (20.0, 60.0) if big else None)
+
+
+def by_vectors(lab: Lab, url: str, what: str, big: bool) -> None:
+    questions = [question.text for question in memory_set.questions()]
+    generator = np.random.default_rng(1)
+    vectors = [generator.standard_normal(DIMENSIONS).tolist() for _ in questions]
+    pairs = dict(zip(questions, vectors, strict=True))
+
+    def embed(texts: Sequence[str]) -> np.ndarray:
+        return generator.standard_normal((len(texts), DIMENSIONS))
+
+    with holdfast.open(url) as store:
+        memory = store.memory("big", embed=Embedder(embed, name="random"))
+        memory.embed_all()
+        memory.recall("warm up", vector=vectors[0])  # the server, or this process, prepares to compare them
+        meant = asked_in_turn(lambda text: memory.recall(text, K, vector=pairs[text]), questions)
+    report(lab, f"recall by words and vectors {what}", meant, (30.0, None) if big else None)
+
+
+@contextmanager
+def without_pgvector() -> Iterator[None]:
+    """As on a server that does not have it."""
+    had = _postgres_index.near_of
+    _postgres_index.near_of = lambda backend: None
+    try:
+        yield
+    finally:
+        _postgres_index.near_of = had
 
 
 def report(lab: Lab, what: str, milliseconds: list[float], bars: tuple[float, float | None] | None) -> None:
@@ -189,12 +239,17 @@ def asked_in_turn(ask: Callable[[str], object], questions: Sequence[str]) -> lis
     return found
 
 
-def fill(path: Path, texts: Sequence[str]) -> None:
+def fill(path: str, texts: Sequence[str]) -> None:
     with holdfast.open(path, durability="process") as store:
         memory = store.memory("big")
         for start in range(0, len(texts), 5_000):
             said = [
-                {"text": text, "source": f"s{(start + at) // 30}", "at": 1.7e9 + 60 * (start + at)}
+                {
+                    "text": text,
+                    "source": f"s{(start + at) // 30}",
+                    "at": 1.7e9 + 60 * (start + at),
+                    "tags": ["rare"] if (start + at) % 1_000 == 1 else [],
+                }
                 for at, text in enumerate(texts[start : start + 5_000])
             ]
             memory.remember_many(said)

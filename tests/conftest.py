@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,34 @@ import pytest
 
 import holdfast
 from feature_table import FIXTURES, way_of
-from servers import SERVERS, url_on
+from servers import SERVERS, TEMPROOT, url_on
 
 URLS = ("memory", "sqlite", "files", *SERVERS)
+
+MEMORY = Path("/dev/shm")
+ROOM = 2 * 1024**3
+
+
+def _may_hold_files(place: Path) -> bool:
+    """Whether there is room, also for programs: some tests install one."""
+    if not place.is_dir() or os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return False
+    return shutil.disk_usage(place).free > ROOM
+
+
+# What tests end are processes and never the machine: a disk under their files would add nothing but time.
+if _may_hold_files(MEMORY):
+    os.environ.setdefault(TEMPROOT, str(MEMORY))
+
+
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:
+    pass  # in the environments of classic AutoGen
+else:
+    # How long an example takes says something about the machine, and what else it is doing.
+    settings.register_profile("unhurried", deadline=None)
+    settings.load_profile("unhurried")
 
 
 def url_of(name: str, place: Path) -> str:

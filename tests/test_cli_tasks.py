@@ -129,6 +129,18 @@ def test_the_resume_context_is_what_the_library_says(url: str) -> None:
         assert call("task", url, "a-report", "--context").output == f"{view.resume_context()}\n"
 
 
+def test_the_context_has_what_is_recalled_and_leaves_the_task_to_whoever_has_it(url: str) -> None:
+    with holdfast.open(url) as store:
+        store.memory("buyer").remember("Laptops need an approval by Ann")
+        with store.task("laptops", goal="Order laptops", agent="buyer") as task:
+            before = task.view().version
+            told = call("task", url, "laptops", "--context").output
+            assert "Laptops need an approval by Ann" in told
+            assert told == f"{task.resume_context()}\n"
+            assert task.view().version == before
+            task.finish("ordered")
+
+
 def test_no_command_about_a_task_moves_the_cursor(url: str) -> None:
     for option in ([], ["--context"], ["--history"], ["--json"]):
         assert "\x1b" not in call("task", url, "b-mission", *option).output

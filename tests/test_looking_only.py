@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import psycopg
@@ -49,7 +50,7 @@ def traces(engine: str, url: str) -> object:
             if engine == "dynamodb":
                 pages = client.get_paginator("list_tables").paginate()
                 return any(name in page["TableNames"] for page in pages)
-            return client.list_objects_v2(Bucket="holdfast-tests", Prefix=f"{name}/").get("Contents")
+            return client.list_objects_v2(Bucket=urlsplit(url).hostname).get("Contents")
         finally:
             client.close()
     return list(Path(url.removeprefix("file://")).parent.iterdir())
@@ -146,6 +147,11 @@ COMMANDS = [
     "replay URL t APP",
     "copy URL OUT",
     "backup URL OUT",
+    "memories URL",
+    "memories URL m",
+    "recall URL m q",
+    "forget URL m id",
+    "reindex URL m",
 ]
 
 

@@ -17,6 +17,7 @@ from holdfast import Hit, NotFound, Remembered, Store, testing
 from holdfast.backends import Append
 from holdfast.backends.memory import MemoryBackend
 from holdfast.memory import Weights
+from holdfast.memory._model import Said
 
 MAY = datetime(2025, 5, 7, 9, 30, tzinfo=timezone.utc)
 
@@ -478,6 +479,15 @@ def test_namespaces_are_listed(store: Store) -> None:
 
 # -- arguments ---------------------------------------------------------------------------------------
 
+NO_TIMES = (
+    float("nan"),
+    float("inf"),
+    -9e10,
+    10**400,
+    datetime.max.replace(tzinfo=timezone.utc),
+    datetime(2025, 5, 7, 9, 30),  # without its zone
+)
+
 
 @pytest.mark.parametrize(
     ("call", "error"),
@@ -497,9 +507,18 @@ def test_namespaces_are_listed(store: Store) -> None:
         (lambda m: m.remember_many([{"txt": "x"}]), TypeError),
         (lambda m: m.remember_many([{"text": "x", "colour": "red"}]), TypeError),
         (lambda m: m.remember_many(["x"]), TypeError),
-        (lambda m: m.recall(""), ValueError),
+        (lambda m: m.remember("half a \ud800 character"), holdfast.NotSerializable),
+        (lambda m: m.remember("x", tags=["\ud800"]), ValueError),
+        (lambda m: m.remember("x", meta={"a": "x" * 70_000}), holdfast.TooLarge),
+        *((lambda m, at=at: m.remember("x", at=at), ValueError) for at in NO_TIMES),
+        (lambda m: m.recall(7), TypeError),
+        (lambda m: m.recall("x" * 100_001), ValueError),
         (lambda m: m.recall("x", k=-1), ValueError),
+        (lambda m: m.recall("x", min_score=float("nan")), ValueError),
+        (lambda m: m.recall("x", min_score=None), ValueError),
         (lambda m: m.recall("x", since="today"), ValueError),
+        (lambda m: m.recall("x", since=float("nan")), ValueError),
+        (lambda m: m.recall("x", until=datetime(2025, 5, 7)), ValueError),  # without its zone
         (lambda m: m.recall("x", max_tokens=-1), ValueError),
         (lambda m: m.supersede("nothing", "x"), NotFound),
     ],
@@ -512,6 +531,50 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
         with pytest.raises(error):
             call(Awaited(store, asynchronous))
         assert backend.appends == 0
+
+
+@pytest.mark.parametrize(
+    "at", [datetime.min.replace(tzinfo=timezone.utc), datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)]
+)
+def test_any_time_that_a_datetime_can_be_is_remembered(at: datetime) -> None:
+    with holdfast.open("memory://") as store:
+        memory = store.memory("m")
+        assert memory.get(memory.remember("once upon a time", at=at)).at == at  # type: ignore[union-attr]
+        assert memory.stats().oldest == at and texts(memory.recall("time")) == ["once upon a time"]
+
+
+def test_a_time_that_no_datetime_can_be_does_not_hide_the_other_memories(store: Store) -> None:
+    """Whoever wrote it: another release, or another program."""
+    memory = store.memory("m")
+    memory.remember("a good fact")
+    for at in (-9e10, 9e12):
+        make, _ = memory._saying([Said("a fact of another time", at=at, expires_at=9e12)])
+        memory._append(make)
+    assert sorted(texts(memory.recall("fact"))) == sorted(texts(list(memory.all())))
+    assert len(list(memory.all())) == 3
+    assert [one.at.year for one in memory.all()][1:] == [1, 9999] and memory.stats().memories == 3
+
+
+def test_a_limit_that_no_memory_can_reach_is_none(store: Store) -> None:
+    store.memory("m").remember("a good fact")
+    everything = {"since": float("-inf"), "until": datetime.max.replace(tzinfo=timezone.utc)}
+    assert texts(store.memory("m").recall("fact", **everything)) == ["a good fact"]  # type: ignore[arg-type]
+    assert store.memory("m").recall("fact", since=2, until=1) == []
+
+
+def test_a_time_of_any_zone_is_that_time(store: Store) -> None:
+    far = timezone(timedelta(hours=9))
+    store.memory("m").remember("a good fact", at=MAY)
+    for hours, count in ((1, 0), (-1, 1)):
+        since = (MAY + timedelta(hours=hours)).astimezone(far)
+        assert len(store.memory("m").recall("fact", since=since)) == count
+
+
+@pytest.mark.parametrize("query", ["", "  \n", "?!", "of the", "half a \ud800 character"])
+def test_a_question_without_words_finds_nothing(asynchronous: bool, query: str) -> None:
+    with holdfast.open("memory://") as store:
+        store.memory("claims").remember("a good fact")
+        assert Awaited(store, asynchronous).recall(query) == []
 
 
 def test_a_source_may_be_a_task_or_a_conversation(store: Store) -> None:

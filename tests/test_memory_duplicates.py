@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.memory._duplicates import Verdict, same, signature
 from holdfast.memory._typos import typo
 
@@ -23,37 +24,48 @@ def verdict(new: str, old: str) -> Verdict | None:
 SAME = [
     ("Alice owes Bob $500.", "alice owes bob $500"),
     ("ALICE OWES BOB $500!!!", "Alice  owes\n Bob $500"),
+    ("Alice owes Bob 500!", "alice owes bob 500"),
     ("FYI: Alice owes Bob $500", "Just a quick reminder that Alice owes Bob $500."),
     ("Please note that the staging key is in the vault.", "The staging key is in the vault, as discussed."),
-    ("Remember: Bob is allergic to nuts.", "Bob is allergic to nuts (confirmed)"),
+    ("Remember: Bob is allergic to nuts.", "Bob is allergic to nuts (FYI)"),
     ("I learned that Bob is allergic to nuts.", "Don't forget that Bob is allergic to nuts!"),
-    ("We discussed that the office closes at 18:00", "Important update: the office closes at 18:00. Thanks!"),
-    ("Bob is allergic to nuts, by the way", "Actually Bob is really allergic to nuts"),
-    ("Tests run on Python 3.12", "tests ran on python 3.12"),
-    ("The user prefers dark mode", "Users prefer the dark mode"),
+    ("The user said that the office closes at 18:00", "Important update: the office closes at 18:00. Thanks!"),
+    ("Bob is allergic to nuts, by the way", "Hi all: by the way, Bob is allergic to nuts. Please remember this!"),
+    ("FYI, THE OFFICE IS CLOSED TODAY", "The office is closed today"),
     ("Alice doesn't like tea", "Alice does not like tea."),
-    ("Alice didn't like tea", "Alice does not like tea"),
     ("You can't deploy on Friday", "You cannot deploy on Friday"),
-    ("In May 2023, Alice moved to Paris.", "Alice moved to Paris in May 2023"),
-    ("If the disk is full, restart the worker.", "Restart the worker if the disk is full."),
-    ("Alice's favourite colour is blue", "Blue is Alice's favorite color."),
-    ("The deadline for Falcon is 12 March", "12 March is the deadline for Falcon"),
+    ("We're late and I'll call Bob", "we are late and I will call Bob"),
+    ("A dog sits in the yard", "a dog sits in the yard"),
+    ("ANN HAS A DOG AND A CAT", "Ann has a dog and a cat"),
+    ("Jean-Luc and O'Brien live in Paris", "jean-luc and o'brien live in paris"),
+    ("\u201cAlice\u2019s locker code is 4711\u201d", "Alice's locker code is 4711"),
+    ("She said \u201cno\u201d to Bob", 'She said "no" to Bob'),
+    ("We tried it \u2014 it works", "We tried it - it works"),
+    ("Caf\u00e9 Roma is closed", "Cafe\u0301 Roma is closed"),
+    ("请记住\uff1a我喜欢喝咖啡", "我喜欢喝咖啡。"),
+    ("Анна живёт в Москве.", "анна   живёт в москве"),
+    ("ann sent bob a plate from china", "Ann sent Bob a plate from China"),
+    ("Ann Sent Bob A Plate From China", "Ann sent Bob a plate from china"),
+    ("Deploys are at 5 PM", "Deploys are at 5 pm"),
+    ("🎉", " 🎉\n"),
+]
+# Most of these are one fact. Some are not, and a rule that knew which would have to know all words.
+ALIKE = [
     ("Alice prefers quarterly invoices", "Alice prefers quartelry invoices"),
     ("Alice prefers quarterly invoices by post", "Alice prefers quartrly invoices by post"),
     ("Alice prefers quarterly invoices by post", "Alice prefers quarerly invoices by post"),
     ("Alice prefers quarterly invoices by post", "Alice prefers quarterly invouces by post"),
-    ("Call Bob and Carol before the weekly meeting", "Call Bob and Carol beofre the weekyl meeting"),
-    ("The budget is 1,000 dollars for the team", "the budget is 1000 dollars for the team"),
-    ("Bob has three dogs", "Bob has 3 dogs"),
-    ("\u201cAlice\u2019s locker code is 4711\u201d", "Alice's locker code is 4711 🎉"),
-    ("请记住\uff1a我喜欢喝咖啡", "我喜欢喝咖啡。"),
-    ("Анна живёт в Москве.", "анна   живёт в москве"),
-    ("🎉", " 🎉\n"),
-]
-WITHIN = [
-    ("The deploy key of staging lives in the vault", "Quick one folks: the deploy key of staging lives in the vault"),
-    ("Bob is allergic to nuts and milk", "Bob is allergic to nuts and milk, poor guy"),
-    ("Alice runs the Berlin office", "Alice runs the Berlin office. Great news!"),
+    ("The key is in the vault of Bob", "the key is in vault of Bob"),
+    ("Ann is on the board of Acme", "Ann is on board of Acme"),
+    ("The API key of GitHub is in the vault", "the api key of github is in the vault"),
+    ("Ann keeps the signed contracts in the blue folder", "Ann keeps the signed contacts in the blue folder"),
+    ("The nightly job was retried by the scheduler", "The nightly job was retired by the scheduler"),
+    ("Ann sent Bob a plate from China", "Ann sent Bob a plate from china"),
+    ("Node.js needs 5 mW on eu-west-7", "NODE.JS NEEDS 5 MW ON EU-WEST-7"),
+    ("The token of Bob is Ab12", "The Token Of Bob Is AB12"),
+    ("The worker of UTC+7 runs on Node.js", "the worker of utc+7 runs on node.js"),
+    ("Ask IT for help with the laptop", "ASK IT FOR HELP WITH THE LAPTOP"),
+    ("Bob is waiting for his medication", "Bob is waiting for his mediation"),
 ]
 APART = [
     # numbers, units, amounts
@@ -149,7 +161,57 @@ APART = [
     ("noted", "reminder"),
     ("", "🎉"),
     ("Booking 12: confirmed", "Booking 12: cancelled"),
+    # signs, and capitals that are the fact
+    ("The patient's blood type is A+", "The patient's blood type is A-"),
+    ("Ann's blood type is O", "Ann's blood type is O-"),
+    ("Bob has hepatitis A", "Bob has hepatitis"),
+    ("Bob has hepatitis A", "Bob has hepatitis a"),
+    ("Bob belongs to group A", "Bob belongs to a group"),
+    ("The admin token is aBcD1234xYz", "The admin token is AbCd1234XyZ"),
+    ("The path is /data/Reports", "The path is /data/reports"),
+    ("The report is in Report.txt", "The report is in report.txt"),
+    ("Output power is 5 mW", "Output power is 5 MW"),
+    ("Storage of the node is 10 Gb", "Storage of the node is 10 GB"),
+    ("Call curl with -o", "Call curl with -O"),
+    ("Put the settings in .env", "Put the settings in env"),
+    ("Build with --no-cache", "Build with no cache"),
+    ("The regex is \\d+", "The regex is d+"),
+    ("The regex is a*", "The regex is a"),
+    ("The sum is x = 5!", "The sum is x = 5"),
+    ("No deploys on Friday", "No, deploys on Friday"),
+    ("Few people attended the meeting", "A few people attended the meeting"),
+    ("There is little time left", "There is a little time left"),
+    ("The blood type of Ann is B -", "The blood type of Ann is B"),
+    ("The answer was: thanks", "The answer was: noted"),
+    ("Ticket 7, important", "Ticket 7"),
+    ("Ann bought China", "Ann bought china"),
+    ("Ask IT for help with the laptop", "Ask it for help with the laptop"),
+    ("ask IT for help with the laptop", "ask it for help with the laptop"),
+    ("we always call curl with -o", "we always call curl with -O"),
+    ("it draws about 5 mW of power", "it draws about 5 MW of power"),
+    ("The boys' room is upstairs", "The boys room is upstairs"),
+    ("Status of build 7: 🔥", "Status of build 7: 🎉"),
+    ("Alice's locker code is 4711", "Alice's locker code is 4711 🎉"),
+    # tense, number, certainty
+    ("Alice works at Google", "Alice worked at Google"),
+    ("Bob lived in Paris", "Bob lives in Paris"),
+    ("Ann approves the budget", "Ann approved the budget"),
+    ("The user prefers dark mode", "Users prefer dark mode"),
+    ("The invoices are paid by Ann", "The invoice is paid by Ann"),
+    ("It was said that Bob was fired", "Bob was fired"),
+    ("Bob was fired (confirmed)", "Bob was fired"),
+    ("Again, Bob lost his key", "Bob lost his key"),
+    ("Bob is allergic to nuts", "Bob is really allergic to nuts"),
+    ("After the deadline, the customer agreed to pay", "The customer agreed to pay after the deadline"),
+    ("Alice runs the Berlin office", "Alice runs the Berlin office. Great news!"),
+    ("The user wants dark mode, temporarily", "The user wants dark mode"),
+    ("Refunds take five days, weekends excluded", "Refunds take five days"),
+    ("Refunds need approval by a manager (bots exempted)", "Refunds need approval by a manager"),
+    ("Bob pays the monthly rent, half", "Bob pays the monthly rent"),
+    ("Bob paid 1,000 euros", "Bob paid 1000 euros"),  # in half of the world that is one euro
     # other languages
+    ("trabajas en la oficina de Madrid", "trabaja en la oficina de Madrid"),
+    ("Er kennt die Maße des Tisches genau", "Er kennt die Masse des Tisches genau"),
     ("我喜欢喝咖啡", "我不喜欢喝咖啡"),
     ("张伟欠李娜五百块钱", "李娜欠张伟五百块钱"),
     ("猫が好きです", "犬が好きです"),
@@ -164,11 +226,10 @@ def test_texts_that_say_the_same(one: str, other: str) -> None:
     assert set(signature(one).keys) & set(signature(other).keys)
 
 
-@pytest.mark.parametrize(("short", "long"), WITHIN)
-def test_a_text_within_another(short: str, long: str) -> None:
-    assert verdict(short, long) == "within"
-    assert verdict(long, short) == "beyond"
-    assert set(signature(short).keys) & set(signature(long).keys)
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_texts_that_look_alike(one: str, other: str) -> None:
+    assert verdict(one, other) == verdict(other, one) == "alike"
+    assert set(signature(one).keys) & set(signature(other).keys)
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
@@ -176,10 +237,10 @@ def test_texts_that_say_two_things(one: str, other: str) -> None:
     assert verdict(one, other) is verdict(other, one) is None
 
 
-@pytest.mark.parametrize("text", [pair[0] for pair in SAME + WITHIN + APART])
+@pytest.mark.parametrize("text", [pair[0] for pair in SAME + ALIKE + APART])
 def test_there_are_few_keys_and_they_are_short(text: str) -> None:
     keys = signature(text).keys
-    assert 1 <= len(keys) <= 6
+    assert len(keys) in (1, 3)
     assert all(re.fullmatch("[0-9a-f]{12}", key) for key in keys)
 
 
@@ -228,24 +289,33 @@ def test_whatever_is_accepted_can_be_looked_up(pair: tuple[str, str]) -> None:
 
 @given(PAIR)
 def test_the_verdict_is_the_same_from_both_sides(pair: tuple[str, str]) -> None:
-    turned = {"same": "same", "within": "beyond", "beyond": "within", None: None}
-    assert verdict(*pair) == turned[verdict(*reversed(pair))]
+    assert verdict(*pair) == verdict(*reversed(pair))
 
 
 @given(LOOSE)
-def test_a_text_is_itself_however_it_is_spaced_and_cased(text: str) -> None:
+def test_a_text_is_itself_however_it_is_spaced(text: str) -> None:
     assert verdict(text, text) == "same"
     assert verdict("  " + text.replace(" ", " \t ") + "\n", text) == "same"
-    if text.isascii():
-        assert verdict(text.upper(), text) == "same"
+
+
+@given(st.lists(st.sampled_from(["alice", "the", "manager", "a", "lot", "of", "it"]), max_size=9))
+def test_ordinary_words_are_the_same_in_any_case(words: list[str]) -> None:
+    text = " ".join(["bob", "owes", "money", *words])
+    assert verdict(text.upper(), text) == verdict(text.capitalize(), text) == "same"
 
 
 @given(PAIR)
-def test_no_number_and_no_negation_is_lost(pair: tuple[str, str]) -> None:
-    """What a text that is dropped said in digits and negations, the one that stays says too."""
-    if verdict(*pair):
-        for said in (r"[0-9]+", r"\bnever\b|\bnot\b|n't", r"\bonly\b", r"\$", "不|👎"):
-            assert len(re.findall(said, pair[0])) == len(re.findall(said, pair[1]))
+def test_texts_that_are_the_same_have_the_same_words_in_the_same_order(pair: tuple[str, str]) -> None:
+    """But for fillers, which are listed: so nothing that is not in a list gets lost."""
+    if verdict(*pair) == "same":
+        spelled = [re.sub("n't", " not", text.lower()) for text in pair]
+        one, other = map(_bare, spelled)
+        assert one == other
+
+
+def _bare(text: str) -> list[str]:
+    fillers = "fyi|note that|remember|as discussed"
+    return re.findall(r"\w+|\$|\?|👎|🎉", re.sub(fillers, "", text))
 
 
 @given(st.permutations(["Alice", "Bob", "Carol"]), st.permutations(["Alice", "Bob", "Carol"]))
@@ -257,7 +327,7 @@ def test_swapped_names_are_another_fact(one: list[str], other: list[str]) -> Non
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_any_text_has_a_signature(one: str, other: str) -> None:
     assert signature(one) == signature(one)
-    assert verdict(one, other) in ("same", "within", "beyond", None)
+    assert verdict(one, other) in ("same", "alike", None)
 
 
 @pytest.mark.parametrize(
@@ -267,55 +337,48 @@ def test_any_text_has_a_signature(one: str, other: str) -> None:
 def test_any_amount_of_anything_has_a_signature(piece: str, length: int) -> None:
     known = signature(piece * (length // len(piece)))
     assert same(known, known) == "same"
-    assert len(known.keys) <= 6
+    assert len(known.keys) <= 3
 
 
 def test_a_document_is_known_by_its_letters_only() -> None:
     text = "The quarterly report says that invoices are paid. " * 1000
-    assert verdict(text.upper() + "\n", text) == "same"
-    assert verdict(text + "Really.", text) is None
+    assert verdict(text + "\n", text) == "same"
+    assert verdict(text + "Thanks!", text) is verdict(text.upper(), text) is None
 
 
 # -- a hundred facts, ten thousand times -----------------------------------------------------------------------------------
 
 NAMES = ["Alice", "Bob", "Carol", "Daniel", "Williams", "Marta", "Maria", "Chris", "Priya", "Ingrid"]
-# Each form in the words it may come in: in two orders, plural and singular, present and past.
 FORMS = [
-    [
-        "{0} pays {1} {2} euros for the quarterly invoices",
-        "{0} paid {1} {2} euros for quarterly invoices",
-    ],
-    ["{0} owes {1} ${2} for the concert tickets", "{0} owed {1} ${2} for concert tickets"],
-    ["The locker code of {0} is {2}", "{2} is the locker code of {0}"],
-    ["In {3}, {0} moved to apartment {2} with {1}", "{0} moved to apartment {2} with {1} in {3}"],
-    ["{0} does not deploy the gateway on port {2}", "{0} doesn't deploy gateways on port {2}"],
-    ["{0} never deploys the gateway on port {2}"],
-    ["If the build fails, {0} restarts worker {2}", "{0} restarts worker {2} if the build fails"],
-    ["{0} prefers meetings before {2} o'clock", "{0} preferred a meeting before {2} o'clock"],
-    ["{0} prefers meetings after {2} o'clock"],
-    ["The customers of {0} need {2} licenses", "Customers of {0} needed {2} licenses"],
+    "{0} pays {1} {2} euros for the quarterly invoices",
+    "{0} owes {1} ${2} for the concert tickets",
+    "The locker code of {0} is {2}",
+    "In {3}, {0} moved to apartment {2} with {1}",
+    "{0} does not deploy the gateway on port {2}",
+    "{0} never deploys the gateway on port {2}",
+    "If the build fails, {0} restarts worker {2}",
+    "{0} prefers meetings before {2} o'clock",
+    "{0} prefers meetings after {2} o'clock",
+    "The customers of {0} need {2} licenses",
 ]
 FRONT = (
     "FYI: |FYI |Note: |Please note that |Reminder: |Just a quick reminder that |Remember, |Remember that |BTW, |By the way, |"
-    "Important: |Update: |Confirmed: |I learned that |We discussed that |As mentioned, |As discussed earlier, |Also, |"
-    "Keep in mind that |Don't forget that |For the record, |Heads up: |To recap: |Again: |Noted: |OK, |It turns out that |"
+    "Important: |Update: |I learned that |The user said that |As mentioned, |As discussed earlier, |Also, |"
+    "Keep in mind that |Don't forget that |For the record, |Heads up: |To recap: |Noted: |OK, |It turns out that |"
     "Just so you know, |Note to self: |One more thing to note: |Good morning folks: "
 )
 BEHIND = (
-    " (confirmed)|, as discussed| as mentioned|, FYI|, btw.|. Please remember this!|. Noted.|, by the way| - |!!!|...|;|"
-    ". Thanks!|, just so you know|, as you know| 🎉|. Important!"
+    " (FYI)|, as discussed|, as mentioned|, FYI|, btw.|. Please remember this!|. Noted.|, by the way| - FYI|!!!|...|;|"
+    ". Thanks!|, just so you know|, as you know|. Important!"
 )
 
 
-def hundred_facts() -> list[tuple[list[str], list[str]]]:
-    """Ways to say each fact, and the names and numbers that must not get lost."""
+def hundred_facts() -> list[str]:
     facts = []
     for number, form in enumerate(FORMS):
         for at, name in enumerate(NAMES):
             other, amount = NAMES[(at + 3) % 10], str(100 + at * 7 + number % 2)
-            month = ("May 2023", "June 2023")[at % 2]
-            said = [value for place, value in enumerate((name, other, amount, month)) if f"{{{place}}}" in form[0]]
-            facts.append(([each.format(name, other, amount, month) for each in form], said))
+            facts.append(form.format(name, other, amount, ("May 2023", "June 2023")[at % 2]))
     return facts
 
 
@@ -341,50 +404,30 @@ def changes(chance: random.Random) -> list[Callable[[str], str]]:
     ]
 
 
-def remembered(texts: Iterable[str]) -> list[str]:
-    """What is left of a stream of texts if each is merged with the first known one that says it."""
-    kept: list[str] = []
-    places: dict[str, list[int]] = {}
-    for text in texts:
-        new = signature(text)
-        known = sorted({place for key in new.keys for place in places.get(key, ())})
-        for place in known:
-            said = same(new, signature(kept[place]))
-            if said:
-                if said == "beyond":
-                    kept[place] = text
-                break
-        else:
-            place = len(kept)
-            kept.append(text)
-            said = "beyond"
-        if said == "beyond":
-            for key in new.keys:
-                places.setdefault(key, []).append(place)
-    return kept
-
-
 @pytest.mark.parametrize("seed", [1, 2])
-def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once(seed: int) -> None:
+def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once_and_every_word_of_them(seed: int) -> None:
+    """Sloppy copies: in other cases, spaced and punctuated otherwise, with fillers, without "the", with two letters swapped."""
     chance = random.Random(seed)
     facts = hundred_facts()
-    assert len({form for forms, _ in facts for form in forms}) >= 100
-    stream = []
+    assert len(set(facts)) == 100
+    said, stream = set(), []
     for number in range(10_000):
-        text = chance.choice(facts[number % 100][0])
+        text = facts[number % 100]
         if chance.random() < 0.05:
             text = swap_letters(text, chance)
         if chance.random() < 0.2:
             text = re.sub(r"\b[Tt]he ", "", text)
+        said.add(text)
         for change in chance.sample(changes(chance), chance.randint(1, 3)):
             text = change(text)
         stream.append(text)
     assert len(set(stream)) > 5_000
     chance.shuffle(stream)
-    kept = remembered(stream)
+    with holdfast.open("memory://") as store:
+        memory = store.memory("facts")
+        memory.remember_many([{"text": text} for text in stream])
+        kept = list(memory.all())
     assert len(kept) <= 150
-    for forms, said in facts:
-        plain = [re.findall(r"\w+", text.lower()) for text in kept]
-        wanted = [word for each in said for word in each.lower().split()]
-        assert any(all(word in text for word in wanted) for text in plain), forms
-    assert all(any(same(signature(form), signature(text)) for text in kept) for forms, _ in facts for form in forms)
+    assert sum(one.heard for one in kept) == 10_000
+    found = {words for one in kept for text in (one.text, *one.variants) for words in [signature(text).words]}
+    assert {signature(text).words for text in said} <= found

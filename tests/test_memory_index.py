@@ -19,7 +19,7 @@ from holdfast.backends import StreamKey
 from holdfast.memory._fold import Changes, Fold, Happened
 from holdfast.memory._following import apply
 from holdfast.memory._index import Index
-from holdfast.memory._model import Doc, Forgotten, Judged, Position, Said, Superseded, Used, Where
+from holdfast.memory._model import Doc, Forgotten, Judged, Position, Said, Superseded, Used, Where, sources_of
 from holdfast.memory._sqlite_index import SQLiteIndex
 from servers import url_on
 
@@ -76,12 +76,13 @@ def test_an_index_that_followed_nothing_knows_nothing(index: Index) -> None:
     assert index.around(SPACE, [], 2, ALL) == []
     assert list(index.page(SPACE, 0, 10, ALL)) == []
     assert index.counts(SPACE, NOW) == (0, 0, None, None)
-    index.clear(SPACE, LIFE)
+    assert index.expired(SPACE, NOW, 10) == []
+    index.clear(SPACE, Position(LIFE, 1))
 
 
 def test_a_write_from_a_position_that_has_passed_does_nothing_at_all(index: Index) -> None:
     follow(index, SPACE, [said(1, "Ada likes tea")])
-    for stale in (None, Position(LIFE, 0), Position(LIFE, 2), Position(b"another", 1)):
+    for stale in (None, Position(LIFE, 0), Position(LIFE, 2), Position(b"another", 1), Position(LIFE, 1, b"other")):
         assert not apply(index, SPACE, stale, stale.life if stale else LIFE, [said(2, "Ada likes coffee")])
     assert index.position(SPACE) == Position(LIFE, 1)
     assert found(index, "tea", "coffe") == ["Ada likes tea"]
@@ -112,19 +113,56 @@ def test_of_writers_at_one_position_exactly_one_writes(index: Index) -> None:
     assert index.search(SPACE, {"fact": 1.0}, ALL, 100).frequency == {"fact": rounds}
 
 
-def test_a_namespace_is_cleared_only_for_the_life_that_was_meant(index: Index) -> None:
+def test_a_namespace_is_cleared_only_at_the_position_that_was_meant(index: Index) -> None:
     other = SPACE._replace(id="bob")
     for space in (SPACE, other):
         follow(index, space, [said(1, "Ada likes tea"), said(2, "Bob likes tea too")])
-    index.clear(SPACE, b"another")
-    assert len(found(index, "tea")) == 2
-    index.clear(SPACE, LIFE)
+    for elsewhere in (Position(b"another", 2), Position(LIFE, 1), Position(LIFE, 3), Position(LIFE, 2, b"other")):
+        index.clear(SPACE, elsewhere)
+        assert len(found(index, "tea")) == 2
+    index.clear(SPACE, Position(LIFE, 2))
     assert index.position(SPACE) is None and found(index, "tea") == []
     assert len(found(index, "tea", space=other)) == 2
     follow(index, SPACE, [said(1, "Eve likes tea as well")], b"another")
     assert found(index, "tea") == ["Eve likes tea as well"]
     assert index.search(SPACE, {"tea": 1.0, "bob": 1.0}, ALL, 9)[1:] == (1, 4.0, {"tea": 1})
     assert index.known(SPACE, ["id-2"], []) == ([], {})
+
+
+def test_a_namespace_is_replaced_at_once_unless_it_has_followed_further(index: Index) -> None:
+    beside, other = SPACE._replace(tenant="$default"), SPACE._replace(id="bob")
+    assert index.replace(SPACE, beside), "there is nothing to put in its place"
+    follow(index, SPACE, [said(1, "Ada likes tea"), said(2, "Bob likes tea too")])
+    follow(index, other, [said(1, "Eve likes tea as well")])
+    follow(index, beside, [said(1, "Ada likes green tea")])
+    assert not index.replace(SPACE, beside)
+    assert len(found(index, "tea")) == 2 and len(found(index, "tea", space=beside)) == 1
+    follow(index, beside, [said(2, "Bob likes white tea")])
+    assert index.replace(SPACE, beside)
+    assert sorted(found(index, "tea")) == ["Ada likes green tea", "Bob likes white tea"]
+    assert index.position(SPACE) == Position(LIFE, 2) and index.position(beside) is None
+    assert index.search(SPACE, {"tea": 1.0, "too": 1.0}, ALL, 9)[1:] == (2, 4.0, {"tea": 2})
+    assert found(index, "tea", space=other) == ["Eve likes tea as well"]
+    follow(index, beside, [said(1, "Kim likes tea")], b"another")
+    assert index.replace(SPACE, beside), "another life of the stream counts, however short it is"
+    assert found(index, "tea") == ["Kim likes tea"]
+
+
+def test_what_has_expired_is_told_and_taken_out_once(index: Index) -> None:
+    ends = {1: None, 2: NOW - 5, 3: NOW + 5, 4: NOW - 9}
+    follow(index, SPACE, [said(version, f"fact {version}", expires_at=end) for version, end in ends.items()])
+    assert texts(index.expired(SPACE, NOW, 10)) == ["fact 4", "fact 2"]
+    assert texts(index.expired(SPACE, NOW, 1)) == texts(index.expired(SPACE, NOW - 7, 10)) == ["fact 4"]
+    at, gone = Position(LIFE, 4), Changes([], list(index.expired(SPACE, NOW, 10)), {})
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(index.write(SPACE, at, at, gone))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert any(answers) and list(index.expired(SPACE, NOW, 10)) == []
+    assert index.search(SPACE, {"fact": 1.0}, Where(now=0.0), 9)[1:3] == (2, 2.0)
+    assert len(index.page(SPACE, 0, 10, Where(now=0.0))) == 2
 
 
 # -- searching -----------------------------------------------------------------------------------------------------------
@@ -156,16 +194,17 @@ def test_namespaces_and_tenants_never_show_through(index: Index) -> None:
     assert len(index.page(others[0], 0, 100, ALL)) == 29
 
 
-def test_rare_terms_come_first_and_common_ones_only_while_there_is_not_too_much_to_weigh(
+def test_rare_terms_bring_candidates_and_common_ones_only_while_those_are_too_few(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.memory._sqlite_index.WORK", 6)
+    monkeypatch.setattr("holdfast.memory._sqlite_search.WORK", 6)
     monkeypatch.setattr("holdfast.memory._postgres_index_sql.WORK", 6)
-    subjects = ["apple", "bread", "cheese", "dates", "eggs", "figs", "grapes"]
-    follow(index, SPACE, [said(n, f"We buy {food} often") for n, food in enumerate(subjects, 1)])
-    assert found(index, "appl", "often") == ["We buy apple often"]
-    assert index.search(SPACE, {"appl": 1.0, "often": 1.0}, ALL, 9).frequency == {"appl": 1, "often": 7}
-    assert len(found(index, "often")) == 7, "the rarest is looked for however common it is"
+    foods = ["apple", "bread", "cheese", "dates", "eggs", "figs", "grapes"]
+    follow(index, SPACE, [said(n, f"We buy {food} often") for n, food in enumerate(foods, 1)])
+    assert found(index, "appl", "often", limit=1) == ["We buy apple often"]
+    assert len(found(index, "appl", "often", limit=5)) == 5
+    assert index.search(SPACE, {"appl": 1.0, "often": 1.0}, ALL, 1).frequency == {"appl": 1, "often": 7}
+    assert len(found(index, "often", limit=6)) == 6
     assert set(found(index, "appl", "bread", "absent")) == {"We buy apple often", "We buy bread often"}
 
 
@@ -239,7 +278,7 @@ def histories(draw: st.DrawFn) -> list[list[Happened]]:
         event: Any = {
             "said": lambda: _said(draw),
             "superseded": lambda: Superseded(draw(some), _said(draw)),  # noqa: B023  called at once
-            "forgotten": lambda: Forgotten(draw(st.lists(some, max_size=2))),  # noqa: B023
+            "forgotten": lambda: Forgotten(draw(st.lists(some, max_size=2)), draw(st.sampled_from(SOURCES))),  # noqa: B023
             "judged": lambda: Judged(draw(some), draw(st.booleans())),  # noqa: B023
             "used": lambda: Used(draw(st.lists(some, max_size=3))),  # noqa: B023
         }[kind]()
@@ -280,7 +319,7 @@ class Model:
             return [], []
         line = sorted(
             (one for one in self.docs.values() if one.source == doc.source and (where.has(one) or one is doc)),
-            key=lambda one: (one.at, one.number),
+            key=lambda one: (one.first_at, one.number),
         )
         at = line.index(doc)
         return line[max(0, at - reach) : at][::-1], line[at + 1 : at + 1 + reach]
@@ -318,9 +357,10 @@ def test_an_index_equals_a_plain_fold_of_all_events(
         model.around(doc, reach, where) for doc in docs
     ]
     alive = [doc for doc in docs if doc.expires_at is None or doc.expires_at > where.now]
-    ats = [doc.at for doc in alive]
-    sources = len({doc.source for doc in alive} - {None})
-    assert index.counts(space, where.now) == (len(alive), sources, min(ats, default=None), max(ats, default=None))
+    sources = len({source for doc in alive for source in sources_of(doc)})
+    oldest = min((doc.first_at for doc in alive), default=None)
+    newest = max((doc.at for doc in alive), default=None)
+    assert index.counts(space, where.now) == (len(alive), sources, oldest, newest)
 
 
 def _everything(index: Index, space: StreamKey, where: Where) -> list[Doc]:

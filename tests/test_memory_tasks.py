@@ -19,6 +19,7 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.memory._from_tasks import OUTCOME_CHARACTERS, unless_recalled
 from holdfast.memory._model import Said
+from holdfast.memory.embedders import Embedder
 from holdfast.tasks._agents import registered
 from holdfast.tasks._briefing import brief
 from holdfast.testing._matrix import Matrix, Run, _all, _points, _target, _undisturbed
@@ -364,6 +365,73 @@ def test_what_a_killed_run_would_have_ended_with_is_not_remembered(
     ]
 
 
+def ended(store: Store, end: str) -> None:
+    """Another process brings the task to another end, or goes on and brings it to none."""
+    if end == "cancelled":
+        store.task("t").cancel()
+    elif end == "deleted":
+        store.task("t").delete()
+    else:
+        with store.task("t", steal=True) as task:
+            task.finish("nothing ordered") if end == "finished" else task.fail("no vendor answers")
+
+
+LEFT = {
+    "finished": ["the vendor answers on Mondays", f"{GOAL}\nOutcome: nothing ordered"],
+    "failed": [f"{GOAL}\nFailed: no vendor answers"],
+    "cancelled": [],
+    "deleted": [],
+}
+
+
+@pytest.mark.parametrize("end", LEFT)
+def test_whatever_end_is_recorded_only_that_is_remembered(end: str, tmp_path: Path) -> None:
+    run = Run(matrix_of(agents.fickle, tmp_path), "run")
+    assert run._live(f"{AFTER_IT} 1") == ("killed", "")
+    with holdfast.open(run.url) as store:
+        assert remembered(store, "fickle") == ["the vendor answers on Mondays", f"{GOAL}\nOutcome: offer number 1"]
+        ended(store, end)
+        assert remembered(store, "fickle") == LEFT[end]
+
+
+@ON_MEMORY
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("end", LEFT)
+def test_a_failure_that_was_not_recorded_is_forgotten_and_one_that_was_is_not(
+    ways: Ways, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def give_up(task: Any) -> None:
+        await task.discover("the vendor answers on Mondays")
+        await task.fail("this time it is the budget")
+
+    async def cut_off(task: Any) -> None:
+        def put(*args: Any, **options: Any) -> Any:
+            raise Unavailable("the engine is away")
+
+        monkeypatch.setattr(task._held(), "put", put)
+        await task.fail("this time it is the weather")
+
+    ways.resume(give_up, **BUYER)
+    recorded = f"{GOAL}\nFailed: this time it is the budget"
+    assert remembered(ways.store) == [recorded]
+    with pytest.raises(Unavailable):
+        ways.resume(cut_off)
+    assert remembered(ways.store) == [recorded, f"{GOAL}\nFailed: this time it is the weather"]
+    ended(ways.store, end)
+    assert remembered(ways.store) == [recorded, *LEFT[end]]
+
+
+@ON_MEMORY
+def test_cancelling_a_task_forgets_nothing_that_it_remembered_on_the_way(ways: Ways) -> None:
+    async def work(task: Any) -> None:
+        await task.remember("Ann signs the orders")
+
+    ways.resume(work, **BUYER)
+    ways.store.task("t").cancel()
+    ways.store.task("t").cancel()
+    assert remembered(ways.store) == ["Ann signs the orders"]
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
 def test_but_it_is_if_somebody_else_has_said_it_too(first: bool, tmp_path: Path) -> None:
     run = Run(matrix_of(agents.fickle, tmp_path), "run")
@@ -570,7 +638,7 @@ def test_without_a_goal_or_an_agent_or_a_memory_there_is_nothing_to_recall(ways:
 
 def test_the_same_task_and_the_same_memories_give_the_same_briefing(store: Store) -> None:
     memory = store.memory("buyer")
-    memory.remember("laptops were ordered", at=0)
+    memory.remember("laptops were ordered", at=0, importance=0.6)
     memory.remember("laptops were ordered, and in good time")
     memory.remember("laptops are free today", ttl=3600)
     with store.task("t", **BUYER):
@@ -590,12 +658,70 @@ def test_the_same_task_and_the_same_memories_give_the_same_briefing(store: Store
 @given(texts.filter(lambda text: bool(text.strip())), texts.map(lambda text: text[:100]), st.integers(400, 3000))
 def test_what_is_recalled_stays_a_quotation(text: str, source: str, budget: int) -> None:
     memory = Remembered(
-        id="1", text=text, at=T, source=source, tags=(), meta={}, author=FLAG, importance=0.5, subject=None,
+        id="1", text=text, at=T, first_at=T, source=source, sources=(source,), tags=(), meta={}, author=FLAG, importance=0.5, subject=None,
         expires_at=None, heard=1,
     )  # fmt: skip
     context = brief(view_of(), budget, memories=[memory])
     assert FLAG not in own_words(context)
     assert context.tokens <= budget
+
+
+class Meant:
+    """An embedder to which laptops and notebooks are one."""
+
+    name = "meant"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        self.asked += texts
+        return [[float("laptop" in text.lower() or "notebook" in text), float("desk" in text), 0.1] for text in texts]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_briefing_finds_by_meaning_with_the_embedder_of_the_store(asynchronous: bool) -> None:
+    embed = Meant()
+    with holdfast.open("memory://", embed=embed) as store:
+        ways = Ways(store, asynchronous=asynchronous)
+        store.memory("buyer").remember_many(
+            [{"text": "notebooks come from vendor A"}, {"text": "desks are made of oak"}]
+        )
+        assert list(briefing(ways, memories=1).memories.values()) == ["notebooks come from vendor A"]
+        assert GOAL in embed.asked
+        assert list(ways.store.task("t").resume_context(memories=1).memories.values()) == [
+            "notebooks come from vendor A"
+        ]
+
+
+def test_a_briefing_finds_by_meaning_with_the_embedder_of_the_agent(store: Store) -> None:
+    embed = Meant()
+
+    async def awaited(texts: list[str]) -> list[list[float]]:
+        return embed(texts)
+
+    @holdfast.agent("plain", embed=embed)
+    def plain(task: Task) -> list[str]:
+        return list(task.resume_context(memories=1).memories.values())
+
+    @holdfast.agent("async", embed=Embedder(awaited, name="meant"))
+    async def asynchronous(task: Any) -> list[str]:
+        return list((await task.resume_context(memories=1)).memories.values())
+
+    for agent in ("plain", "async"):
+        embed.asked.clear()
+        store.memory(agent).remember_many([{"text": "notebooks come from vendor A"}, {"text": "desks are made of oak"}])
+        store.submit(agent, agent, goal=GOAL)
+        assert [ran.status for ran in store.recover()] == ["finished"]
+        view = store.get_task(agent)
+        assert view is not None and view.result == ["notebooks come from vendor A"]
+        assert GOAL in embed.asked
+    embed.asked.clear()
+    with store.task("by hand", goal=GOAL, agent="async") as task:  # it cannot await: by words
+        task.resume_context()
+    assert embed.asked == []
+    with pytest.raises(TypeError, match="async"):
+        holdfast.agent("a", embed=Embedder(awaited, name="meant"))(lambda task: None)
 
 
 # -- nothing is learned by being told --------------------------------------------------------------------------------------

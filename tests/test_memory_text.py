@@ -79,9 +79,9 @@ def test_different_words_are_different_terms(pair: str) -> None:
     [
         ("What did the man who was there do with it?", "man"),
         ("form-12B", "form-12b form 12b"),
-        ("user_id", "user_id user id"),
+        ("user_id", "user_id userid user id"),
         ("Write to ann@example.com!", "write ann@example.com ann exampl com"),
-        ("see foo.py.", "see foo.py foo py"),
+        ("see foo.py.", "see foo.py foopi foo py"),
         ("INC-4711 is open", "inc-4711 inc 4711 open"),
         ("CamelCase HTTPServer LLMs", "camelcas camel case httpserver http server llm"),
         ("3.5 of $500, 10:30", "3.5 500 10:30"),
@@ -94,7 +94,7 @@ def test_different_words_are_different_terms(pair: str) -> None:
         ("the US army", "us armi"),
         ("tell us", "tell"),
         ("🎉 ❤️ 1️⃣", "1"),
-        ("東京都", "東京 京都"),
+        ("東京都", "東京 京都 東 京"),
         ("猫", "猫"),
         ("猫が好き", "猫が が好 好き 猫 好"),
         ("แมว", "แม มว"),
@@ -102,7 +102,7 @@ def test_different_words_are_different_terms(pair: str) -> None:
         ("Привет, Ёлка и мой", "привет елка и мой"),
         ("العَرَبِيَّة שָׁלוֹם", "العربية שלום"),
         ("हिन्दी भाषा", "हिन्दी भाषा"),
-        ("東京でPython3を使う", "東京 京で python3 python 3 を使 使う 使"),
+        ("東京でPython3を使う", "東京 京で 東 京 python3 python 3 を使 使う 使"),
         ("tag:x OR \"a\" NEAR(b) 'c' -d *", "tag x b c d"),
         ("a\x00b\x1fdog\u2028cat\ud800", "b dog cat"),
         ("", ""),
@@ -163,7 +163,7 @@ def test_texts_apart_from_each_other_are_read_apart(one: str, other: str) -> Non
 
 @given(st.text("abcdefgh ijklmnopqrstuvwxyz123", max_size=80))
 def test_the_case_of_a_text_does_not_count(text: str) -> None:
-    spelled_like_names = {"us", "it", "who"}
+    spelled_like_names = {"us", "it", "who", "will", "can", "per", "else"}
     text = " ".join(word for word in text.split() if word not in spelled_like_names)
     assert terms(text.upper()) == terms(text) == terms(text.title())
 

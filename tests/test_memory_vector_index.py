@@ -22,6 +22,7 @@ from servers import url_on
 
 SPACE, OTHER = StreamKey("default", "memory", "ada"), StreamKey("default", "memory", "bob")
 LIFE, M = b"one life", "model/2"
+NOW = 1_000.0
 ALL = Where(now=0.0)
 
 
@@ -39,13 +40,19 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VectorInde
 
 def doc(number: int, text: str = "", **more: Any) -> Doc:
     text = text or f"text {number}"
-    return Doc(number, f"id-{number}", text, at=float(number), heard_at=0.0, terms=text.replace(" ", "-"), **more)
+    return Doc(number, f"id-{number}", text, at=float(number), first_at=0.0, terms=text.replace(" ", "-"), **more)
 
 
 def write(index: VectorIndex, put: list[Doc], gone: list[Doc] = [], space: StreamKey = SPACE) -> None:  # noqa: B006
     before = index.position(space)
     after = Position(LIFE, 1 if before is None else before.version + 1)
     assert index.write(space, before, after, Changes(put, gone, {}))
+
+
+def clear(index: VectorIndex, space: StreamKey = SPACE) -> None:
+    at = index.position(space)
+    assert at is not None
+    index.clear(space, at)
 
 
 def kept(index: VectorIndex, model: str = M, space: StreamKey = SPACE) -> dict[int, bytes]:
@@ -63,7 +70,7 @@ def kept(index: VectorIndex, model: str = M, space: StreamKey = SPACE) -> dict[i
 
 
 def without(index: VectorIndex, model: str = M, after: int = 0, limit: int = 100) -> list[int]:
-    return [one.number for one in index.without_vector(SPACE, model, after, limit)]
+    return [one.number for one in index.without_vector(SPACE, model, after, limit, NOW)]
 
 
 def test_an_index_that_followed_nothing_has_no_vectors(index: VectorIndex) -> None:
@@ -88,6 +95,11 @@ def test_each_memory_gets_one_vector_of_each_model(index: VectorIndex) -> None:
     assert index.models(SPACE) == (5, {M: 3})
 
 
+def test_what_has_expired_gets_no_vector(index: VectorIndex) -> None:
+    write(index, [doc(1, expires_at=NOW), doc(2, expires_at=NOW + 1), doc(3)])
+    assert without(index) == [2, 3]
+
+
 def test_a_vector_goes_with_its_memory_and_with_its_text_but_not_with_its_use(index: VectorIndex) -> None:
     docs = [doc(number) for number in (1, 2, 3)]
     write(index, docs)
@@ -101,7 +113,7 @@ def test_a_vector_goes_with_its_memory_and_with_its_text_but_not_with_its_use(in
 
 def test_a_vector_of_what_has_changed_meanwhile_is_not_kept(index: VectorIndex) -> None:
     write(index, [doc(1), doc(2), doc(3)])
-    slow = [(one, b"vvvv") for one in index.without_vector(SPACE, M, 0, 10)]
+    slow = [(one, b"vvvv") for one in index.without_vector(SPACE, M, 0, 10, NOW)]
     write(index, [doc(2, "another text")], [doc(1)])
     index.put_vectors(SPACE, M, slow)
     assert kept(index) == {3: b"vvvv"}
@@ -135,7 +147,7 @@ def test_namespaces_have_vectors_of_their_own(index: VectorIndex) -> None:
     assert kept(index) == {1: b"ada"}
     [theirs] = index.vectors(OTHER, M, 0, 10).vectors
     assert list(index.vectors_at(SPACE, M, [theirs.place])) == []
-    index.clear(OTHER, LIFE)
+    clear(index, OTHER)
     assert kept(index, space=OTHER) == {}
     assert kept(index) == {1: b"ada"}
 
@@ -145,7 +157,7 @@ def test_a_namespace_that_is_made_anew_is_told_from_the_former_one(index: Vector
     index.put_vectors(SPACE, M, [(doc(1), b"aaaa")])
     before = index.vectors(SPACE, M, 0, 10).filling
     assert index.vectors(SPACE, M, 99, 10).filling == before, "also of an empty page"
-    index.clear(SPACE, LIFE)
+    clear(index)
     write(index, [doc(1)])
     assert kept(index) == {}
     index.put_vectors(SPACE, M, [(doc(1), b"bbbb")])
@@ -205,4 +217,28 @@ def test_in_postgresql_a_write_that_waited_for_vectors_is_begun_again(tmp_path: 
         writer.join()
     assert answers == [False]
     assert index.write(SPACE, Position(LIFE, 1), Position(LIFE, 2), gone)
+    backend.close()
+
+
+def test_in_postgresql_two_who_take_out_the_same_at_the_same_position_count_it_once(tmp_path: Path) -> None:
+    url = url_on("postgres", tmp_path)
+    backend = PostgresBackend(url)
+    index = PostgresIndex(backend)
+    write(index, [doc(1), doc(2)])
+    at, answers = Position(LIFE, 1), list[bool]()
+    dsn = url.partition("&schema=")[0]
+    with psycopg.connect(dsn) as holding, psycopg.connect(dsn, autocommit=True) as watching:
+        holding.execute(f"SELECT FROM {backend._schema}.memory_spaces FOR UPDATE")
+        writers = [
+            threading.Thread(target=lambda: answers.append(index.write(SPACE, at, at, Changes([], [doc(1)], {}))))
+            for _ in range(2)
+        ]
+        for writer in writers:
+            writer.start()
+        while watching.execute("SELECT count(*) > 1 FROM pg_locks WHERE NOT granted").fetchone() != (True,):
+            pass
+        holding.commit()
+        for writer in writers:
+            writer.join()
+    assert sorted(answers) == [False, True] and index.models(SPACE) == (1, {})
     backend.close()

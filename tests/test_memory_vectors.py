@@ -7,9 +7,10 @@ import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.backends import StreamKey
-from holdfast.memory import Weights, _filling, _vectors
+from holdfast.memory import Weights, _filling, _postgres_index, _vectors
+from holdfast.memory._calling import run
 from holdfast.memory._embedding import unit
 from holdfast.memory._fold import Changes
+from holdfast.memory._index import VectorIndex
 from holdfast.memory._model import Doc, Position, Where
 from holdfast.memory._places import follower_of, vectors_of
 from holdfast.memory._sqlite_index import SQLiteIndex
+from holdfast.memory.embedders import Embedder
 from servers import url_on
 
 CONCEPTS = {
@@ -57,8 +61,10 @@ class Concepts:
         return found
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Store]:
+@pytest.fixture(params=["memory", "sqlite", "postgres", "postgres without pgvector"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdfast.Store]:
+    if request.param == "postgres without pgvector":
+        monkeypatch.setattr(_postgres_index, "near_of", lambda backend: None)
     urls = {"memory": lambda: "memory://", "sqlite": lambda: f"sqlite:///{tmp_path}/agents.db"}
     with holdfast.open(urls.get(request.param, lambda: url_on("postgres", tmp_path))()) as store:
         yield store
@@ -106,12 +112,42 @@ def test_remembering_asks_no_embedder_and_each_memory_is_embedded_once(store: ho
     memory = store.memory("m", embed=embed)
     memory.remember_many([{"text": f"fact number {number} about the car"} for number in range(600)])
     assert not embed.batches
-    memory.recall("vehicle")
-    assert sorted(map(len, embed.batches)) == [1, 600 - 512, 256, 256]
+    made = []
+    for _ in range(4):
+        memory.recall("vehicle")
+        made.append(memory.stats().vectors)
+    assert made == [256, 512, 600, 600], "whoever asks does not wait for all of them"
+    assert sorted(map(len, embed.batches)) == [1, 1, 1, 1, 600 - 512, 256, 256]
     embed.batches.clear()
     memory.remember("a quick brown hound")
     memory.recall("vehicle")
     assert embed.batches == [["vehicle"], ["a quick brown hound"]]
+
+
+def test_all_are_embedded_at_once_for_whoever_asks_for_that(store: holdfast.Store, embed: Concepts) -> None:
+    memory = store.memory("m", embed=embed)
+    fill(memory)
+    memory.remember_many([{"text": f"fact number {number} about the car"} for number in range(600)])
+    assert memory.embed_all() == 604
+    assert memory.stats().vectors == 604
+    assert memory.embed_all() == 0
+    assert sum(map(len, embed.batches)) == 604 + 2, "to begin with, it asks how long the vectors are"
+    with pytest.raises(ValueError, match="embed="):
+        store.memory("m").embed_all()
+    assert asyncio.run(store.aio.memory("m", embed=Concepts("another")).embed_all()) == 604
+
+
+def test_who_asks_for_all_hears_that_the_embedder_fails_and_goes_on_later(
+    store: holdfast.Store, embed: Concepts
+) -> None:
+    memory = store.memory("m", embed=embed)
+    memory.remember_many([{"text": f"fact number {number} about the car"} for number in range(600)])
+    embed.refuses = lambda texts: len(embed.batches) > 3
+    with pytest.raises(holdfast.Unavailable, match="concepts failed: it raised ConnectionError"):
+        memory.embed_all()
+    assert memory.stats().vectors == 512
+    embed.refuses = lambda texts: False
+    assert memory.embed_all() == 600 - 512
 
 
 def test_a_vector_that_is_given_is_not_made(store: holdfast.Store, embed: Concepts) -> None:
@@ -155,7 +191,7 @@ def test_an_exact_match_is_not_buried_by_an_embedder_that_thinks_otherwise(store
     def contrary(texts: list[str]) -> list[list[float]]:
         return [[-1.0, 0.1] if text == exact else [1.0, 0.1] for text in texts]
 
-    memory = store.memory("m", embed=contrary)
+    memory = store.memory("m", embed=Embedder(contrary, name="contrary"))
     memory.remember_many([{"text": text} for text in [*others, exact]])
     assert texts(memory.recall("invoice number 4711 of Hartmann", k=1)) == [exact]
 
@@ -203,15 +239,17 @@ def test_what_is_forgotten_or_superseded_is_not_found_by_its_meaning(store: hold
     assert texts(memory.recall("physician", k=1)) == ["a surgeon lives next door"]
 
 
-def test_a_text_that_is_said_more_fully_gets_another_vector(store: holdfast.Store, embed: Concepts) -> None:
+def test_a_memory_whose_text_changes_gets_another_vector(store: holdfast.Store, embed: Concepts) -> None:
     memory = store.memory("m", embed=embed)
-    known = memory.remember("Bob is allergic to nuts and milk")
+    known = memory.remember("The surgeon archives his letters on Mondays", source="a")
+    assert memory.remember("The surgeon archvies his letters on Mondays", source="b") == known
+    fill(memory)
     memory.recall("physician")
-    assert memory.remember("Bob is allergic to nuts and milk, poor guy") == known
+    memory.forget_where(source="a")
     embed.batches.clear()
-    memory.recall("surgeon")
-    assert embed.batches == [["surgeon"], ["Bob is allergic to nuts and milk, poor guy"]]
-    assert memory.stats().vectors == 1
+    memory.recall("doctor")
+    assert embed.batches == [["doctor"], ["The surgeon archvies his letters on Mondays"]]
+    assert memory.stats().vectors == 1 + len(TEXTS)
 
 
 def test_vectors_of_another_model_are_never_compared_and_two_models_are_kept(store: holdfast.Store) -> None:
@@ -297,27 +335,30 @@ def test_one_text_that_is_refused_does_not_keep_the_others_from_their_vectors(
     store: holdfast.Store, embed: Concepts, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = store.memory("m", embed=embed)
-    memory.remember_many([{"text": f"fact number {number} about the wage"} for number in range(300)])
     fill(memory)
+    memory.remember_many([{"text": f"fact number {number} about the wage"} for number in range(300)])
     embed.refuses = lambda texts: TEXTS[1] in texts
     assert texts(memory.recall("puppy", k=1)) == [TEXTS[0]]
+    assert memory.stats().vectors == 255
+    memory.recall("puppy")
     assert memory.stats().vectors == 303
     assert texts(memory.recall("blue sedan", k=1)) == [TEXTS[1]]
     embed.batches.clear()
     memory.recall("puppy")
     assert embed.batches == [["puppy"]], "what was refused is not tried at every recall"
-    memory.remember("Bob is allergic to nuts and milk")
+    known = memory.remember("The surgeon archives his letters on Mondays", source="a")
+    assert memory.remember("The surgeon archvies his letters on Mondays", source="b") == known
     memory.recall("puppy")
-    memory.remember("Bob is allergic to nuts and milk, poor guy")
+    memory.forget_where(source="a")
     embed.batches.clear()
     memory.recall("puppy")
-    assert embed.batches == [["puppy"], ["Bob is allergic to nuts and milk, poor guy"]], "nor when older ones are"
+    assert embed.batches == [["puppy"], ["The surgeon archvies his letters on Mondays"]], "nor when older ones are"
     assert "refuses" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [[], [[1.0]], [[1.0], [1.0, 2.0]], [[], []], "ab", None, [["x"], ["y"]]])
 def test_an_embedder_that_answers_nonsense_has_failed(store: holdfast.Store, answer: Any) -> None:
-    memory = store.memory("m", embed=lambda texts: answer if len(texts) > 1 else [[1.0, 0.0]])
+    memory = store.memory("m", embed=Embedder(lambda texts: answer if len(texts) > 1 else [[1.0, 0.0]], name="odd"))
     memory.remember_many([{"text": "a blue sedan"}, {"text": "a red hound"}])
     [hit] = memory.recall("red hound", k=1)
     assert hit.text == "a red hound"
@@ -354,7 +395,7 @@ def test_an_async_embedder_runs_on_the_loop_of_the_async_store() -> None:
             return plain(texts)
 
         async with holdfast.aopen("memory://") as store:
-            memory = store.memory("m", embed=embed)
+            memory = store.memory("m", embed=Embedder(embed, name="concepts"))
             await memory.remember_many([{"text": text} for text in TEXTS])
             answers = await asyncio.gather(*(memory.recall("any puppy?", k=1) for _ in range(20)))
             assert {found[0].text for found in answers} == {TEXTS[0]}
@@ -388,7 +429,7 @@ def test_an_event_loop_that_ends_leaves_no_thread_waiting(tidy: bool) -> None:
         return []
 
     async def play(store: holdfast.Store) -> None:
-        memory = store.aio.memory("m", embed=embed)
+        memory = store.aio.memory("m", embed=Embedder(embed, name="never"))
         await memory.remember("a terrier")
         recalls.append(asyncio.ensure_future(memory.recall("puppy")))
         await started.wait()
@@ -435,8 +476,17 @@ def many() -> Iterator[holdfast.Memory]:
                 for number in range(N)
             ]
         )
-        memory.recall("x")
+        memory.embed_all()
         yield memory
+
+
+def meant(memory: holdfast.Memory, question: str) -> _vectors.Meaning:
+    """A question as a vector, asked of a memory."""
+    vectors, embedding, index = vectors_of(memory._log), memory._embedding, follower_of(memory._log, memory._key)
+    assert embedding is not None
+    asked = run(vectors.question(embedding, question, time.monotonic() + 60))
+    assert asked is not None
+    return vectors.meaning(cast("VectorIndex", index.current()), memory._key, embedding, asked)
 
 
 def brute(question: str, chosen: Callable[[int], bool]) -> list[str]:
@@ -465,13 +515,9 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
         "none": ({"source": "nowhere"}, lambda number: False),
     }
     options, chosen = asked[kind]
-    embedding: Any = many._embedding
-    index: Any = follower_of(many._log, many._key).current()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_vectors, "PREFILTER", prefilter)
-        meaning = vectors_of(many._log).ask(_filling.Asking(index, many._key, embedding, None), question, None)
-        assert meaning is not None
-        found = [doc.text for doc in meaning.nearest(Where(now=1.0, **options), wanted, wanted)]
+        found = [doc.text for doc in meant(many, question).nearest(Where(now=1.0, **options), wanted, wanted)]
     best = brute(question, chosen)
     assert len(found) == min(wanted, len(best)), "never too few"
     assert set(found) <= set(best)
@@ -486,14 +532,9 @@ def test_the_bits_bring_most_of_the_nearest(many: holdfast.Memory, monkeypatch: 
     """By the estimate alone, by the bits and then the estimate, and by the bits alone."""
     monkeypatch.setattr(_vectors, "PREFILTER", N // 4)
     monkeypatch.setattr(_vectors, "WIDER", wider)
-    index: Any = follower_of(many._log, many._key).current()
     found = 0
     for number in range(40):
-        embedding: Any = many._embedding
-        asking = _filling.Asking(index, many._key, embedding, None)
-        meaning = vectors_of(many._log).ask(asking, f"question {number}", None)
-        assert meaning is not None
-        nearest = [doc.text for doc in meaning.nearest(Where(now=1.0), 10, 1)]
+        nearest = [doc.text for doc in meant(many, f"question {number}").nearest(Where(now=1.0), 10, 1)]
         found += len({*nearest} & {*brute(f"question {number}", lambda _: True)[:10]})
     assert found > 300, f"{found} of 400; by chance it would be 100"
 
@@ -544,7 +585,7 @@ def test_bits_of_an_index_that_was_made_anew_are_read_anew() -> None:
     space, bits = StreamKey("default", "memory", "m"), _vectors.Bits()
     for count in (5, 3):
         index = SQLiteIndex()
-        docs = [Doc(number, f"i{number}", f"text {number}", at=0.0, heard_at=0.0) for number in range(1, count + 1)]
+        docs = [Doc(number, f"i{number}", f"text {number}", at=0.0, first_at=0.0) for number in range(1, count + 1)]
         index.write(space, None, Position(b"life", count), Changes(docs, [], {}))
         index.put_vectors(space, "m/2", [(doc, np.array([doc.number, count], "<f4").tobytes()) for doc in docs])
         bits.catch_up(index, space, "m/2", count)

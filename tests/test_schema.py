@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from holdfast._codec import Undecodable, decode, decode_as, encode, encode_as
 from holdfast.errors import NotSerializable
 from holdfast.tasks._schema import misfit, schema_of
+from lengths import examples
 
 
 class Colour(Enum):
@@ -147,7 +148,7 @@ def declared(draw: st.DrawFn, among: list[tuple[Any, st.SearchStrategy[Any]]], d
 
 
 @given(declared([*simple, *others]))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_value_of_a_declared_type_fits_its_schema(case: tuple[Any, Any]) -> None:
     kind, value = case
     try:
@@ -165,7 +166,7 @@ json_values = st.recursive(
 
 
 @given(declared(simple), json_values)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_of_simple_types_what_the_decoder_refuses_is_refused(case: tuple[Any, Any], value: Any) -> None:
     kind, _ = case
     try:
@@ -175,7 +176,7 @@ def test_of_simple_types_what_the_decoder_refuses_is_refused(case: tuple[Any, An
 
 
 @given(declared(simple), json_values)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_of_simple_types_what_is_refused_would_be_refused_by_the_decoder(case: tuple[Any, Any], value: Any) -> None:
     kind, _ = case
     problem = misfit(value, schema_of(kind))

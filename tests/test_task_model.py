@@ -19,6 +19,7 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Retryable
 from holdfast.tasks import _running
+from lengths import examples
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,9 @@ def check_effects(world: World, expected: Counter[str]) -> None:
 
 
 @given(programs, st.booleans(), st.booleans(), st.lists(st.integers(1, 25), max_size=6))
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 def test_a_program_that_is_cut_off_anywhere_ends_as_if_it_had_not_been(
     program: tuple[Node, ...], planned: bool, asynchronous: bool, cuts: list[int]
 ) -> None:
@@ -226,7 +229,9 @@ RATES = {
 
 
 @given(programs, st.booleans(), st.booleans(), st.integers(0, 10_000))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 def test_a_program_on_a_storage_that_fails_ends_as_if_it_had_not(
     program: tuple[Node, ...], planned: bool, asynchronous: bool, seed: int
 ) -> None:

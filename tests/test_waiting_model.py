@@ -21,6 +21,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Retryable
 from holdfast.tasks import _agents
 from holdfast.testing import fake_clock
+from lengths import examples
 
 LEAVES = ("step", "ask", "patient_ask", "wait", "patient_wait", "sleep", "greedy")
 MINUTE = 60.0
@@ -262,7 +263,7 @@ def play(
 
 
 @given(programs, st.booleans(), st.integers(0, 1 << 32))
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_program_that_waits_is_cut_off_anywhere_and_ends_as_if_it_had_not_been(
     program: tuple[Node, ...], asynchronous: bool, seed: int
 ) -> None:
@@ -275,7 +276,7 @@ RATES = {"lost_answer": 0.04, "lost_request": 0.02, "unavailable": 0.04, "read_u
 
 
 @given(programs, st.booleans(), st.integers(0, 1 << 32))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_program_that_waits_on_a_storage_that_fails_ends_as_if_it_had_not(
     program: tuple[Node, ...], asynchronous: bool, seed: int
 ) -> None:

@@ -715,6 +715,7 @@ def test_as_many_tasks_are_run_at_once_as_was_said(store: Store, asynchronous: b
     assert max(most) == 3
 
 
+@pytest.mark.many_writes
 def test_two_workers_never_run_one_task_at_the_same_time(durable_url: str) -> None:
     inside: Counter[str] = Counter()
     runs: Counter[str] = Counter()

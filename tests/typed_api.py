@@ -25,8 +25,10 @@ from holdfast import (
     Event,
     EventType,
     Health,
+    Hit,
     Lease,
     Problem,
+    Remembered,
     Store,
     Stream,
 )
@@ -52,6 +54,17 @@ def a_store_is_opened_by_path_or_url() -> None:
         assert_type(store.aio, AsyncStore)
         assert_type(store.tenant, str)
     holdfast.open("agents.db", durability="none")  # type: ignore[arg-type]
+
+
+def a_memory_is_asked(store: Store) -> None:
+    memory = store.memory("buyer")
+    assert_type(memory.remember_many([{"text": "Ann signs", "tags": ["people"], "at": 1.7e9}]), list[str])
+    memory.remember_many([{"text": "Ann signs", "typo": 1}])  # type: ignore[typeddict-unknown-key]
+    memory.remember_many([{"tags": ["people"]}])  # type: ignore[typeddict-item]
+    memory.remember("Ann signs", source=5)  # type: ignore[arg-type]
+    memory.remember("Ann signs", source=store.conversation("talk"))
+    assert_type(memory.recall("who signs?", 3, subject="ann", since=1.7e9), list[Hit])
+    assert_type(memory.all(subject="ann", until=1.7e9), Iterator[Remembered])
 
 
 def a_stream_is_appended_to_and_read(store: Store) -> None:

@@ -63,10 +63,11 @@ class PlainEnvelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """An envelope at its version."""
+    """An envelope at its version. `hash`: of its record and, with it, of all before."""
 
     version: int
     envelope: Envelope | PlainEnvelope
+    hash: bytes = b""
 
 
 class EventType:

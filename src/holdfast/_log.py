@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
+    from .memory._embedding import Embedding
+
 KNOWN_STREAMS: Final = 10_000
 READER_THREADS: Final = 4
 SETTLE_SECONDS: Final = 30.0
@@ -60,8 +62,9 @@ class Log:
         settle_seconds: float = SETTLE_SECONDS,
         pause: Callable[[float], None] = time.sleep,
         index_at: str | None = None,
+        embedding: Embedding | None = None,
     ) -> None:
-        self.backend, self.index_at = backend, index_at
+        self.backend, self.index_at, self.embedding = backend, index_at, embedding
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()
@@ -207,7 +210,7 @@ class Log:
         open_body = open_plain if request.plain else open_envelope
         try:
             for record in records:
-                stored.append(Stored(record.version, open_body(record.body)))
+                stored.append(Stored(record.version, open_body(record.body), record.hash))
         except Undecodable as error:
             version = records[len(stored)].version
             raise CorruptRecord(str(request.stream), version=version, what=str(error)) from None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ._ids import checked_tenant
 from ._log import Log
@@ -16,6 +16,9 @@ from ._store import AsyncStore, Store
 from .backends import Backend
 from .backends._urls import without
 from .errors import InvalidURL, NotSetUp
+
+if TYPE_CHECKING:
+    from .memory._embedding import Embed, Embedding
 
 Durable = Literal["disk", "process", "memory"]
 
@@ -41,6 +44,7 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     durability: Durable | None = None,
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
+    embed: Embed | None = None,
 ) -> Store:
     """Open a store, creating it if it is not there.
 
@@ -53,13 +57,28 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     too: `?durability=process`. With `create=False` nothing is made: `NotSetUp` if there is no store yet.
     `index`: where the index of memories is, which is derived and can be deleted. None: in the store's own file or database, in a file
     of this user's cache for engines that cannot search; else `"memory"`, or the path of an SQLite file of its own.
+    `embed`: the embedder of all memories that are not given another one, and of the briefings of tasks; see `Store.memory`.
     A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
     if durability not in (None, "disk", "process", "memory"):
         raise ValueError("durability is 'disk', 'process' or 'memory'")
-    at = None if index is None else os.fspath(index)
-    return Store(Log(_backend(url, durability, create=create), index_at=at), tenant)
+    at, embedding = None if index is None else os.fspath(index), _embedding(embed, awaited=False)
+    backend = _backend(url, durability, create=create)
+    if at is not None:
+        _check_index(at, backend)
+    return Store(Log(backend, index_at=at, embedding=embedding), tenant)
+
+
+def _check_index(path: str, backend: Backend) -> None:
+    """Refuse a file of something else at once, the store's own among them: the index would be made in its place."""
+    from .memory._places import check_index
+
+    try:
+        check_index(path)
+    except ValueError:
+        backend.close()
+        raise
 
 
 def aopen(
@@ -69,9 +88,13 @@ def aopen(
     durability: Durable | None = None,
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
+    embed: Embed | None = None,
 ) -> Opening:
-    """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
-    return Opening(url, tenant, durability, create, index)
+    """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`.
+
+    `embed` may be a coroutine function.
+    """
+    return Opening(url, tenant, durability, create, index, _embedding(embed, awaited=True))
 
 
 class Opening:
@@ -84,8 +107,10 @@ class Opening:
         durability: Durable | None,
         create: bool,
         index: str | os.PathLike[str] | None,
+        embedding: Embedding | None = None,
     ) -> None:
         self._url, self._tenant, self._durability, self._create, self._index = url, tenant, durability, create, index
+        self._embedding = embedding
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -102,6 +127,7 @@ class Opening:
             create=self._create,
             index=self._index,
         )
+        store._log.embedding = self._embedding
         return AsyncStore(store._log, store.tenant)
 
     async def __aenter__(self) -> AsyncStore:
@@ -113,6 +139,14 @@ class Opening:
     ) -> None:
         if self._store is not None:
             await self._store.close()
+
+
+def _embedding(embed: Embed | None, *, awaited: bool) -> Embedding | None:
+    if embed is None:
+        return None
+    from .memory._embedding import Embedding  # needs numpy
+
+    return Embedding(embed, awaited=awaited)
 
 
 def _backend(

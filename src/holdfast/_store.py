@@ -253,7 +253,7 @@ class Store:
         """The long-term memory of an agent, a user or a team. No I/O until it is used. `weights`: what counts in recalling.
 
         `embed` makes it find by meaning too: a function from a list of texts to as many vectors (`holdfast.memory.embedders`). Give it
-        a `name` that changes with the model. It is called when something is recalled, never to remember.
+        a `name` that changes with the model. It is called when something is recalled, never to remember. None: that of the store.
         """
         from .memory._memory import Memory
 

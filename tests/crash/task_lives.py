@@ -2,7 +2,7 @@
 
 A boundary is a place in an append of the agent: its name says what is appended, and where in the append it is. `main` (arguments:
 ENGINE VARIANT FOLDER WHAT) does one of three things and prints its findings as JSON, a line for each store that was judged:
-`each` kills one life at one boundary, for all of them; `relay` kills at every boundary that nobody has died at, also those that
+`each` (one more argument: `half` or `all`) kills one life at one boundary, for half or all of them; `relay` kills at every boundary that nobody has died at, also those that
 only a resumed run gets to, in one store; `random` (more arguments: KILLS SEED) kills at random times.
 """
 
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import apsw
 import msgspec
@@ -328,11 +329,11 @@ def rehearsed(engine: str, variant: str, folder: Path) -> tuple[Outcome, list[st
     return expected, boundaries, sorted(times)[1]
 
 
-def each(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
+def each(engine: str, variant: str, folder: Path, how_many: str) -> Iterator[Finding]:
     """One kill at each boundary, then a life that goes on to the end."""
     expected, boundaries, _ = rehearsed(engine, variant, folder)
-    if variant == "async":  # half of them will do: the engine does not know the difference, and a relay stops at all
-        boundaries = [name for name in boundaries if name.startswith((PLACES[engine][0], PLACES[engine][-1]))]
+    if how_many == "half":  # the engine does not know who calls it, plain or async, and a relay stops at all of them
+        boundaries = [name for name in boundaries if _is_of(variant, name, engine)]
     double = [boundary for boundary, count in Counter(boundaries).items() if count > 1]
     assert not double, f"several boundaries have one name: {double}"
     ready()
@@ -347,6 +348,12 @@ def each(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
             place.clear()
         else:
             yield place.judged(boundary, expected)
+
+
+def _is_of(variant: str, boundary: str, engine: str) -> bool:
+    """Of the places of one append, every second one is for the plain variant, and the others for the async one."""
+    place, _, name = boundary.partition(": ")
+    return (PLACES[engine].index(place) + crc32(name.encode())) % 2 == (variant == "async")
 
 
 def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
@@ -371,13 +378,13 @@ def _ended_otherwise(boundary: str, past: set[str]) -> bool:
     return "step.completed" in boundary and bool({f"{boundary} checked", settled} & past)
 
 
-def at_random(engine: str, variant: str, folder: Path, kills: int, seed: str) -> Iterator[Finding]:
+def at_random(engine: str, variant: str, folder: Path, kills: str, seed: str) -> Iterator[Finding]:
     """Kills at random times, a few for each store."""
     expected, _, took = rehearsed(engine, variant, folder)
     ready()
     chance = random.Random(f"{seed} {engine} {variant}")
     done = 0
-    while done < kills:
+    while done < int(kills):
         place = Place(engine, variant, folder / "store")
         finished = False
         for _ in range(KILLS_PER_STORE):
@@ -402,11 +409,6 @@ def ready() -> None:
 
 def main() -> None:
     engine, variant, folder, what, *more = sys.argv[1:]
-    found: dict[str, Callable[..., Iterator[Finding]]] = {"each": each, "relay": relay}
-    findings = (
-        at_random(engine, variant, Path(folder), int(more[0]), more[1])
-        if what == "random"
-        else found[what](engine, variant, Path(folder))
-    )
-    for finding in findings:
+    found: dict[str, Callable[..., Iterator[Finding]]] = {"each": each, "relay": relay, "random": at_random}
+    for finding in found[what](engine, variant, Path(folder), *more):
         sys.stdout.buffer.write(msgspec.json.encode(finding) + b"\n")

@@ -123,6 +123,12 @@ def told(schema: str, of: str = "") -> str:
     )
 
 
+def first(limit: int, statement: str) -> str:
+    """A page of what a statement lists. The limit is in its text: where it is a value, the server takes a list for a tenth of
+    the table, and rather makes a new plan for every page than keep that one."""
+    return f"{statement} LIMIT {int(limit)}"
+
+
 class Statements:
     """Every statement, with the name of the schema in it."""
 
@@ -148,9 +154,9 @@ class Statements:
         self.head = f"SELECT {_HEAD}, {NOW} FROM {streams} WHERE {KEY} AND alive"
         self.lived = f"SELECT %s::bytea = ANY (former_lives) FROM {streams} WHERE {KEY}"
         listed = f"SELECT {_HEAD}, {NOW} FROM {streams} WHERE tenant = %s AND kind = %s"
-        self.heads = f"{listed} AND alive AND id > %s ORDER BY id LIMIT %s"
-        self.heads_by_status = f"{listed} AND status = %s AND id > %s ORDER BY id LIMIT %s"
-        self.due = f"{listed} AND due <= %s AND (due, id) > (%s, %s) ORDER BY due, id LIMIT %s"
+        self.heads = f"{listed} AND alive AND id > %s ORDER BY id"
+        self.heads_by_status = f"{listed} AND status = %s AND id > %s ORDER BY id"
+        self.due = f"{listed} AND due <= %s AND (due, id) > (%s, %s) ORDER BY due, id"
         self.find_id = f"SELECT first, last FROM {ids} WHERE stream = {number} AND id = %s"
         self.append_id = f"SELECT append_id FROM {records} WHERE stream = {number} AND version = %s"
         self.next_other_append = (

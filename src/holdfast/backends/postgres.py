@@ -239,16 +239,16 @@ class PostgresBackend:
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
     ) -> Sequence[Head]:
         if status is None:
-            rows = self._rows(self._sql.heads, (tenant, kind, after, limit))
+            rows = self._rows(sql.first(limit, self._sql.heads), (tenant, kind, after))
         else:
-            rows = self._rows(self._sql.heads_by_status, (tenant, kind, status, after, limit))
+            rows = self._rows(sql.first(limit, self._sql.heads_by_status), (tenant, kind, status, after))
         return [_head(StreamKey(tenant, kind, row[0]), row) for row in rows]
 
     def due(
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
     ) -> Sequence[Head]:
         until = float("inf") if before is None else before
-        rows = self._rows(self._sql.due, (tenant, kind, until, *(after or (float("-inf"), "")), limit))
+        rows = self._rows(sql.first(limit, self._sql.due), (tenant, kind, until, *(after or (float("-inf"), ""))))
         return [_head(StreamKey(tenant, kind, row[0]), row) for row in rows]
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import typer
 import holdfast
 from holdfast import StreamInfo
 
-from . import _asks, _copy, _crashtest, _replay, _tasks, _worker
+from . import _asks, _copy, _crashtest, _memory, _replay, _tasks, _worker
 from ._stores import Json, Tenant, Url, failed, named, opened
 from ._text import event_json, event_line, message_line, printable, to_json
 
@@ -122,6 +122,11 @@ app.command()(_asks.retry)
 app.command()(_asks.asks)
 app.command()(_asks.answer)
 app.command()(_asks.signal)
+app.command()(_memory.memories)
+app.command()(_memory.recall)
+app.command()(_memory.remember)
+app.command()(_memory.forget)
+app.command()(_memory.reindex)
 app.command()(_worker.worker)
 app.command()(_replay.replay)
 app.command()(_crashtest.crashtest)

@@ -80,9 +80,12 @@ def schema(url: Url = None) -> None:
 def _schema(url: str) -> str:
     scheme = url.partition("://")[0].lower() if "://" in url else "sqlite"
     if scheme in ("postgresql", "postgres"):
+        from holdfast.backends._postgres_setup import read_url, schema_of
         from holdfast.backends.postgres import schema_sql
+        from holdfast.memory._postgres_index_sql import by_hand
 
-        return schema_sql(url)
+        store = schema_sql(url)  # ends with the rights to all tables, and so it comes last
+        return by_hand(schema_of(read_url(url).options)) + store
     if scheme == "dynamodb":
         from holdfast.backends.dynamodb import create_table_json, table_of
 

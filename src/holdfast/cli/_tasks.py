@@ -58,7 +58,7 @@ def task(
             for event in store.task(name).history():
                 typer.echo(event_json(event) if as_json else event_line(event))
         elif context:
-            brief = view.resume_context()
+            brief = store.task(name).resume_context()  # not that of the view, which knows nothing of memories
             typer.echo(to_json(brief.to_dict()) if as_json else _lines(str(brief)))
         elif as_json:
             typer.echo(to_json(view.checkpoint().to_dict() | _more(view)))

@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol, TypedDict
 
 from .._arguments import seconds
 from .._codec import decode, encode
 from .._ids import checked_id
-from ._model import Said
+from ..backends import StreamKey
+from ..errors import NotSerializable, TooLarge
+from ._model import EARLIEST, LATEST, Said
 
 LONGEST: Final = 100_000
 """Characters of one memory. What is longer is a document: attach it to a task, and remember what matters of it."""
 MOST_TAGS: Final = 100
+MOST_META_BYTES: Final = 65_536
+"""As JSON. It is read with the memory each time, also to rank it."""
 
-_FIELDS: Final = frozenset(("text", "tags", "importance", "source", "author", "at", "subject", "meta", "ttl"))
+
+class Sourced(Protocol):
+    """A task or a conversation: what has a stream of its own."""
+
+    @property
+    def _key(self) -> StreamKey: ...
+
+
+Source = str | Sourced
+"""Where a memory comes from: a name, a task or a conversation."""
+
+
+class _Text(TypedDict):
+    text: str
+
+
+class NewMemory(_Text, total=False):
+    """What `remember_many` takes for each memory: the text, and what else `remember` takes."""
+
+    tags: Iterable[str]
+    importance: float
+    source: Source | None
+    author: str
+    at: float | datetime | None
+    subject: str | None
+    meta: Mapping[str, Any] | None
+    ttl: float | timedelta | None
+
+
+_FIELDS: Final = frozenset(NewMemory.__required_keys__ | NewMemory.__optional_keys__)
 
 
 def said_of(
@@ -66,6 +99,11 @@ def checked_text(text: str, what: str) -> str:
         raise ValueError(
             f"{what} has over {LONGEST:,} characters; remember what matters of it, and attach the rest to a task"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        problem = "it holds half of a surrogate pair, which is not text; decode it properly"
+        raise NotSerializable(what, problem) from None
     return text
 
 
@@ -91,12 +129,44 @@ def source_name(source: object) -> str | None:
 
 
 def moment(at: float | datetime, what: str) -> float:
-    """A time in Unix seconds. A datetime without a zone is taken for UTC."""
+    """A time in Unix seconds, of a year that a datetime can have. A datetime needs its zone."""
+    found = _seconds_of(at, what)
+    if not EARLIEST <= found <= LATEST:
+        raise ValueError(f"{what} is outside the years 1 to 9999; leave it out if there is no such time")
+    return found
+
+
+def bound(at: float | datetime, what: str) -> float:
+    """The same for a limit: one that no memory can reach is none."""
+    return min(max(_seconds_of(at, what), EARLIEST), LATEST)
+
+
+def _seconds_of(at: float | datetime, what: str) -> float:
     if isinstance(at, datetime):
-        return (at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)).timestamp()
-    if type(at) not in (int, float) or not -1e11 < at < 1e11:
+        if at.utcoffset() is None:
+            raise ValueError(
+                f"{what} has no time zone, so it could be any of 24 hours; use datetime.now(timezone.utc), or"
+                " .astimezone() if it is of this machine's zone"
+            )
+        return at.timestamp()
+    if type(at) not in (int, float) or at != at:  # the last: not a number
         raise ValueError(f"{what} is a datetime, or Unix seconds")
-    return float(at)
+    return float(min(max(at, -1e15), 1e15))
+
+
+def score_of(value: float, what: str) -> float:
+    if type(value) not in (int, float) or value != value:
+        raise ValueError(f"{what} is a number, like 0.2")
+    return float(value)
+
+
+def question_of(query: str) -> str:
+    """Any text is a question. Half a character, as of a text that was cut in its middle, is no reason to refuse it."""
+    if not isinstance(query, str):
+        raise TypeError("query is a str")
+    if len(query) > LONGEST:
+        raise ValueError(f"query has over {LONGEST:,} characters; ask with what matters of it")
+    return query.encode(errors="replace").decode()
 
 
 def _meta(meta: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -104,5 +174,8 @@ def _meta(meta: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     if not isinstance(meta, Mapping):
         raise TypeError("meta is a dict")
-    copied: dict[str, Any] = decode(encode(dict(meta)))
+    try:
+        copied: dict[str, Any] = decode(encode(dict(meta), max_bytes=MOST_META_BYTES))
+    except TooLarge as error:
+        raise TooLarge(f"meta: {error}; keep what one looks up in it, and attach the rest to a task") from None
     return copied or None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import wait
+from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import MissingExtra
+from ._calling import Ask, Callers, EmbedderFailed, Look, Script, is_async
 
 try:
     import numpy as np
@@ -15,37 +16,33 @@ except ImportError:
     raise MissingExtra("embed=", "memory") from None
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
 
 BATCH: Final = 256
 """So many texts are handed to the embedder at once."""
-LOOK_SECONDS: Final = 0.5
-"""So often a waiting thread looks whether its event loop still runs."""
+PATIENCE: Final = 10.0
+"""So many seconds a recall waits for an embedder that does not say otherwise."""
+LONGEST: Final = 86_400.0
 
 Embed = Callable[[list[str]], "Iterable[Any] | Awaitable[Iterable[Any]]"]
 
 
-class EmbedderFailed(Exception):
-    """An embedder gave no vectors. Never shown to users: a recall goes on without it, and the log says so."""
-
-
 class Embedding:
-    """A user's embedder. `loop`, where one is given, is where its coroutines run."""
+    """A user's embedder."""
 
     def __init__(self, embed: Embed, *, awaited: bool) -> None:
         if not callable(embed):
             raise TypeError("embed is a function: a list of texts in, as many vectors out")
-        if not awaited and _is_async(embed):
+        self.is_async = is_async(embed)
+        if not awaited and self.is_async:
             raise TypeError(
-                "this embedder is async, and this store is not: use store.aio.memory(…), or a plain function"
+                "this embedder is async, and this store is not: use holdfast.aopen or store.aio, or a plain function"
             )
-        self._embed = embed
-        self._ask = getattr(embed, "query", None)
-        self.name = name_of(embed)
+        self._embed, self._ask = embed, getattr(embed, "query", None)
+        self._asks_async = self._ask is not None and (self.is_async or is_async(self._ask))
+        self.name, self.patience = name_of(embed), _patience(embed)
 
     def model(self, dimension: int) -> str:
         """What vectors of this embedder are kept under. Those of another name or length are never compared with them."""
@@ -54,30 +51,48 @@ class Embedding:
     def made(self, model: str) -> bool:
         return model.rpartition("/")[0] == self.name
 
-    def question(self, query: str, loop: AbstractEventLoop | None) -> Floats:
+    def question(self, callers: Callers, query: str, until: float | None) -> Script[Floats]:
         """The vector of a question: by the embedder's `query`, if it has one, as some models need."""
-        rows = self._called(lambda: self._embed([query]) if self._ask is None else [self._ask(query)], 1, loop)
+        if self._ask is None:
+            rows = yield from self.texts(callers, [query], until)
+        else:
+            try:
+                made = yield Ask(callers, partial(self._ask, query), self._asks_async, until)
+            except EmbedderFailed:
+                raise
+            except Exception as error:
+                raise _failed(error) from error
+            rows = _rows([made], 1)
         row: Floats = rows[0]
         return row
 
-    def texts(self, texts: list[str], loop: AbstractEventLoop | None) -> Floats:
+    def texts(self, callers: Callers, texts: list[str], until: float | None) -> Script[Floats]:
         """The vectors of texts, one row for each."""
-        return self._called(lambda: self._embed(texts), len(texts), loop)
-
-    def _called(self, call: Callable[[], Any], count: int, loop: AbstractEventLoop | None) -> Floats:
         try:
-            made = call()
-            if isinstance(made, list) and len(made) == 1 and inspect.isawaitable(made[0]):
-                made = [_awaited(made[0], loop)]
-            elif inspect.isawaitable(made):
-                made = _awaited(made, loop)
-            rows = np.asarray([np.asarray(row, dtype=np.float32) for row in made], dtype=np.float32)
+            made = yield Ask(callers, partial(self._embed, texts), self.is_async, until)
+        except EmbedderFailed:
+            raise
         except Exception as error:
-            # Only its kind: what an embedder says may quote the text.
-            raise EmbedderFailed(f"it raised {type(error).__name__}") from error
-        if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
-            raise EmbedderFailed(f"for {count} texts it gave an array of the shape {rows.shape}")
-        return unit(rows)
+            raise _failed(error) from error
+        if len(texts) == 1:
+            return _rows(made, 1)
+        rows: Floats = yield Look(partial(_rows, made, len(texts)))
+        return rows
+
+
+def _failed(error: Exception) -> EmbedderFailed:
+    # Only its kind: what an embedder says may quote the text.
+    return EmbedderFailed(f"it raised {type(error).__name__}")
+
+
+def _rows(made: Iterable[Any], count: int) -> Floats:
+    try:
+        rows = np.asarray([np.asarray(row, dtype=np.float32) for row in made], dtype=np.float32)
+    except Exception as error:
+        raise _failed(error) from error
+    if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
+        raise EmbedderFailed(f"for {count} texts it gave an array of the shape {rows.shape}")
+    return unit(rows)
 
 
 def unit(rows: Floats) -> Floats:
@@ -99,35 +114,30 @@ def given(vector: Iterable[float]) -> Floats:
     return found
 
 
+# -- what an embedder says of itself -----------------------------------------------------------------
+
+
 def name_of(embed: object) -> str:
-    """What tells one embedder from another: its `name`, or where it is defined."""
+    """What tells one embedder from another: its `name`; of a plain function without one, where it is defined.
+
+    Anything else may be made twice from the same place, with another model each time: then the vectors of the one would be
+    compared with the questions of the other.
+    """
     name = getattr(embed, "name", None)
     if isinstance(name, str) and name:
         return name
-    kind = embed if hasattr(embed, "__qualname__") else type(embed)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    qualname, owner = getattr(embed, "__qualname__", "<made>"), getattr(embed, "__self__", None)
+    inside = getattr(embed, "__closure__", None) or getattr(embed, "__defaults__", None)
+    made = "<made>" in qualname or "<lambda>" in qualname or ("<locals>" in qualname and inside)
+    if made or not (owner is None or isinstance(owner, ModuleType)):
+        raise ValueError(
+            "this embedder needs a name that changes with its model, or vectors of two models could be mixed up: "
+            "holdfast.memory.embedders.Embedder(embed, name='my-model-1'), or an attribute `name`"
+        )
+    return f"{getattr(embed, '__module__', '')}.{qualname}"
 
 
-def _is_async(embed: object) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
-    return inspect.iscoroutinefunction(embed) or inspect.iscoroutinefunction(vars(type(embed)).get("__call__"))
-
-
-def _awaited(made: Awaitable[Any], loop: AbstractEventLoop | None) -> Any:
-    """Wait for a coroutine that runs on the event loop, from another thread."""
-    if loop is None:
-        if inspect.iscoroutine(made):
-            made.close()
-        raise TypeError("an embedder that is awaited needs the async store")
-    from asyncio import run_coroutine_threadsafe
-
-    future = run_coroutine_threadsafe(_coroutine(made), loop)
-    # A loop that has stopped answers no more: then the thread must not wait for ever.
-    while not wait([future], LOOK_SECONDS).done:
-        if not loop.is_running():
-            raise RuntimeError("the event loop has stopped")
-    return future.result()
-
-
-async def _coroutine(made: Awaitable[Any]) -> Any:
-    return await made
+def _patience(embed: object) -> float:
+    """For how long a recall waits for it. What is no number may be another thing of this name: the timeout of a client."""
+    seconds: Any = getattr(embed, "timeout", None)
+    return min(float(seconds), LONGEST) if type(seconds) in (int, float) and seconds > 0 else PATIENCE

@@ -1,4 +1,4 @@
-"""Every memory gets its vector: before a recall, by whoever has an embedder, also for what a program without one remembered."""
+"""Every memory gets its vector: when something is recalled, by whoever has an embedder, also for what a program without one remembered."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from .. import _clock
 from ..backends import StreamKey
 from ..backends._fork import register
-from ._embedding import BATCH, EmbedderFailed, Embedding
+from ._calling import Callers, EmbedderFailed, Look, Script, TooSlow, Wait
+from ._embedding import BATCH, Embedding
 from ._index import VectorIndex
 from ._model import Doc
-from ._vectors import Bits, Meaning
+from ._vectors import Bits, HeldMeaning, Meaning, ServedMeaning
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from ._embedding import Floats
 
 logger = logging.getLogger("holdfast")
@@ -27,6 +29,8 @@ logger = logging.getLogger("holdfast")
 MOST_BYTES: Final = 256 * 2**20
 """Of bits in one process; those of the namespaces that were not used for the longest time are dropped, and read again when needed."""
 MOST_NAMESPACES: Final = 1_000
+SLICE: Final = BATCH
+"""So many memories get their vectors in one recall, at most: whoever asks does not wait for a hundred thousand of them."""
 REST_SECONDS: Final = 60.0
 """An embedder that keeps failing is left alone for at most so long."""
 MOST_REFUSALS: Final = 40
@@ -36,12 +40,13 @@ PROBE: Final = "Is anybody there?"
 
 @dataclass(frozen=True)
 class Asking:
-    """Who asks where. `loop`: where an async embedder runs."""
+    """Who asks where, and until when he waits (of `time.monotonic`; None: as long as it takes)."""
 
     index: VectorIndex
     space: StreamKey
     embedding: Embedding
-    loop: AbstractEventLoop | None
+    callers: Callers
+    until: float | None
 
 
 class WrongLength(EmbedderFailed):
@@ -58,8 +63,10 @@ class Trouble:
         return time.monotonic() < self._until
 
     def failed(self, name: str, error: EmbedderFailed) -> None:
-        """The first time it is asked again at once, then later and later."""
-        self._failures += 1
+        """The first time it is asked again at once, then later and later. Those who ask together fail together: that is once."""
+        if self.resting():
+            return
+        self._failures = min(self._failures + 1, 10)
         rest = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 1), REST_SECONDS)
         self._until = time.monotonic() + rest
         logger.warning("the embedder %s failed, so memories are recalled by their words alone: %s", name, error)
@@ -69,61 +76,87 @@ class Trouble:
 
 
 class Filling:
-    """The vectors of one namespace and model, as far as this process has to do with them."""
+    """The vectors of one namespace and model, as far as this process has to do with them. One at a time makes more of them."""
 
     def __init__(self) -> None:
         self.bits = Bits()
         self._lock = threading.Lock()
+        self._running: Future[None] | None = None
         self._refused: set[int] = set()
-        self._done = 0
+        self._done, self._batch = 0, BATCH
 
-    def fill(self, asking: Asking, model: str, dimension: int) -> None:
-        """Have a vector made for each memory that has none. `EmbedderFailed` if that does not go on."""
-        index, space = asking.index, asking.space
+    def begin(self) -> Future[None] | None:
+        """Have the word. None, or what tells when whoever has it is done."""
         with self._lock:
-            # New memories are at the end. Only if there are more, older ones have lost theirs because their text has changed.
-            for start in dict.fromkeys((self._done, 0)):
-                after, failures = start, 0
-                while self._missing(index, space, model):
-                    docs = index.without_vector(space, model, after, BATCH)
-                    if not docs:
-                        break
-                    after = docs[-1].number
-                    wanted = [doc for doc in docs if doc.number not in self._refused]
-                    failures = self._put(asking, model, dimension, wanted, failures)
-                    self._done = max(self._done, after)
+            if self._running is None:
+                self._running = Future()
+                self._running.set_running_or_notify_cancel()  # nobody who waits for it can take it away
+                return None
+            return self._running
 
-    def _missing(self, index: VectorIndex, space: StreamKey, model: str) -> bool:
-        memories, made = index.models(space)
-        return memories - made.get(model, 0) > len(self._refused)
+    def end(self) -> None:
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            running.set_result(None)
 
-    def _put(self, asking: Asking, model: str, dimension: int, docs: Sequence[Doc], failures: int) -> int:
+    def fill(self, asking: Asking, model: str, dimension: int, most: int) -> Script[int]:
+        """Have vectors made for memories that have none, `most` of them; how many were looked at. `EmbedderFailed` if that does not go on."""
+        looked = failures = 0
+        # New memories are at the end. Only if there are more, older ones have lost theirs because their text has changed.
+        for start in dict.fromkeys((self._done, 0)):
+            after = start
+            while looked < most:
+                docs = yield Look(partial(self._without, asking, model, after, min(self._batch, most - looked)))
+                if docs is None:
+                    return looked
+                if not docs:
+                    break
+                wanted = [doc for doc in docs if doc.number not in self._refused]
+                failures = yield from self._put(asking, model, dimension, wanted, failures)
+                after = docs[-1].number
+                self._done = max(self._done, after)
+                looked += len(wanted)
+        return looked
+
+    def _without(self, asking: Asking, model: str, after: int, limit: int) -> Sequence[Doc] | None:
+        """The next that have no vector; None if all have one."""
+        memories, made = asking.index.models(asking.space)
+        if memories - made.get(model, 0) <= len(self._refused):
+            return None
+        return asking.index.without_vector(asking.space, model, after, limit, _clock.time())
+
+    def _put(self, asking: Asking, model: str, dimension: int, docs: Sequence[Doc], failures: int) -> Script[int]:
         """Have these embedded; how often that failed until now. A batch is halved until the text that is refused stands alone."""
         if not docs:
             return failures
+        embedding, callers, until = asking.embedding, asking.callers, asking.until
         try:
-            rows = asking.embedding.texts([doc.text for doc in docs], asking.loop)
+            rows = yield from embedding.texts(callers, [doc.text for doc in docs], until)
+        except TooSlow:
+            self._batch = max(len(docs) // 2, 1)  # perhaps there were too many for the time there is
+            raise
         except EmbedderFailed:
             failures += 1
             if failures > MOST_REFUSALS:
                 raise
-            asking.embedding.texts([PROBE], asking.loop)  # if this fails too, it is not about the texts
+            yield from embedding.texts(callers, [PROBE], until)  # if this fails too, it is not about the texts
             if len(docs) == 1:
                 self._refused.add(docs[0].number)
-                logger.warning("the embedder %s refuses a memory of %s", asking.embedding.name, asking.space)
+                logger.warning("the embedder %s refuses a memory of %s", embedding.name, asking.space)
                 return failures
             half = len(docs) // 2
-            failures = self._put(asking, model, dimension, docs[:half], failures)
-            return self._put(asking, model, dimension, docs[half:], failures)
+            failures = yield from self._put(asking, model, dimension, docs[:half], failures)
+            return (yield from self._put(asking, model, dimension, docs[half:], failures))
         if rows.shape[1] != dimension:
             raise WrongLength(f"a question has {dimension} numbers, and a memory {rows.shape[1]}")
         made = [(doc, row.astype("<f4").tobytes()) for doc, row in zip(docs, rows, strict=True)]
-        asking.index.put_vectors(asking.space, model, made)
+        yield Look(partial(asking.index.put_vectors, asking.space, model, made))
         return failures
 
 
 class Vectors:
-    """What a process holds of vectors, for all namespaces of a store."""
+    """What a process holds of vectors, for all namespaces of a store, and the threads in which embedders are called."""
 
     def __init__(self) -> None:
         self._start()
@@ -133,33 +166,74 @@ class Vectors:
         self._lock = threading.Lock()
         self._fillings: OrderedDict[tuple[StreamKey, str], Filling] = OrderedDict()
         self._troubles: dict[str, Trouble] = {}
+        self.callers = Callers()
 
-    def ask(self, asking: Asking, query: str, vector: Floats | None) -> Meaning | None:
-        """The question as a vector, after every memory has got one; None if the embedder fails."""
-        index, space, embedding, loop = asking.index, asking.space, asking.embedding, asking.loop
-        trouble = self._troubles.setdefault(embedding.name, Trouble())
-        resting = trouble.resting()
-        if vector is None and resting:
+    def trouble(self, embedding: Embedding) -> Trouble:
+        return self._troubles.setdefault(embedding.name, Trouble())
+
+    def question(self, embedding: Embedding, query: str, until: float) -> Script[Floats | None]:
+        """The question as a vector; None if the embedder fails, or has failed just now."""
+        trouble = self.trouble(embedding)
+        if trouble.resting():
             return None
         try:
-            question = embedding.question(query, loop) if vector is None else vector
+            return (yield from embedding.question(self.callers, query, until))
         except EmbedderFailed as error:
             trouble.failed(embedding.name, error)
             return None
+
+    def fill(self, asking: Asking, question: Floats, *, brought: bool) -> Script[None]:
+        """Have vectors made for what has none yet, as far as one recall waits for that. `brought`: the question's is the caller's own."""
+        trouble = self.trouble(asking.embedding)
+        if trouble.resting():
+            return
+        try:
+            yield from self._fill(asking, len(question), SLICE)
+            trouble.worked()
+        except EmbedderFailed as error:
+            if brought and isinstance(error, WrongLength):
+                raise ValueError(f"vector does not fit this embedder: {error}") from None
+            trouble.failed(asking.embedding.name, error)  # it goes on with the vectors that there are
+
+    def fill_all(self, asking: Asking) -> Script[int]:
+        """Have vectors made for all that have none; how many. `EmbedderFailed` if that does not go on."""
+        question = yield from asking.embedding.question(self.callers, PROBE, asking.until)
+        made = 0
+        while (some := (yield from self._fill(asking, len(question), SLICE))) != 0:
+            made += some or 0
+        self.trouble(asking.embedding).worked()
+        return made
+
+    def _fill(self, asking: Asking, dimension: int, most: int) -> Script[int | None]:
+        """Have some vectors made. If somebody is at it, wait for that, once; None if another one is then.
+
+        They wait because what they ask for may just be in the making, and not for long: he does no more than this either.
+        """
+        model = asking.embedding.model(dimension)
+        filling = self._of(asking.space, model)
+        if (other := filling.begin()) is not None:
+            yield Wait(other, asking.until)
+            if filling.begin() is not None:
+                return None
+        try:
+            return (yield from filling.fill(asking, model, dimension, most))
+        finally:
+            filling.end()
+
+    def meaning(self, index: VectorIndex, space: StreamKey, embedding: Embedding, question: Floats) -> Meaning:
+        """What finds the memories that mean what is asked. Blocks."""
         model = embedding.model(len(question))
-        filling = self._of(space, model)
-        if not resting:
-            try:
-                filling.fill(asking, model, len(question))
-                trouble.worked()
-            except EmbedderFailed as error:
-                if vector is not None and isinstance(error, WrongLength):
-                    raise ValueError(f"vector does not fit this embedder: {error}") from None
-                trouble.failed(embedding.name, error)  # it goes on with the vectors that there are
-        with filling.bits.lock:
-            filling.bits.catch_up(index, space, model, index.models(space)[1].get(model, 0))
+        meaning = _served(index, space, model, question)
+        if meaning is None:
+            filling = self._of(space, model)
+            with filling.bits.lock:
+                filling.bits.catch_up(index, space, model, index.models(space)[1].get(model, 0))
+            meaning = HeldMeaning(index, space, model, question, filling.bits)
         self._make_room()
-        return Meaning(index, space, model, question, filling.bits)
+        return meaning
+
+    def close(self) -> None:
+        self.callers.close()
 
     def _of(self, space: StreamKey, model: str) -> Filling:
         with self._lock:
@@ -183,3 +257,10 @@ class Vectors:
 
     def after_fork_in_child(self) -> None:
         self._start()
+
+
+def _served(index: VectorIndex, space: StreamKey, model: str, question: Floats) -> Meaning | None:
+    """The question for an engine that compares vectors by itself; None if this one does not."""
+    server = index.comparing()
+    prepared = None if server is None else server.prepared(space, model, len(question))
+    return None if prepared is None else ServedMeaning(index, space, model, question, prepared)

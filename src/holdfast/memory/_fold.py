@@ -7,16 +7,14 @@ remember the same fact at once leave one memory, without asking each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ._duplicates import Signature, same
-from ._duplicates import signature as read_signature
+from ._duplicates import same, signature
 from ._model import FORGOTTEN, JUDGED, REMEMBERED, SUPERSEDED, USED, Doc, Forgotten, Judged, Said, Superseded, Used
-from ._text import date_terms, terms
+from ._sayings import has_room, is_from, of_doc, of_said, together, with_saying
 
 DAY: Final = 86_400.0
 FADING_SECONDS: Final = 30 * DAY
@@ -24,8 +22,6 @@ FADING_SECONDS: Final = 30 * DAY
 JUDGED_WORTH: Final = 1.0
 USED_WORTH: Final = 0.2
 MOST_USEFUL: Final = 5.0
-SHORT: Final = 2_000
-"""Characters of a text whose signature is kept for a while."""
 
 _TYPES: Final[dict[str, Any]] = {
     REMEMBERED: Said,
@@ -39,21 +35,18 @@ _TYPES: Final[dict[str, Any]] = {
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-_short_signature = lru_cache(2048)(read_signature)
-
-
-def signature(text: str) -> Signature:
-    """What a text says. It is asked for several times while events are folded."""
-    return _short_signature(text) if len(text) <= SHORT else read_signature(text)
-
-
 class Happened(NamedTuple):
-    """An event of a memory stream. `id` is its own, and that of the memory if it says one."""
+    """An event of a memory stream. `id` is its own, and that of the memory if it says one.
+
+    `event` is None if only a newer Holdfast knows what it says; then nothing follows from it here.
+    """
 
     version: int
     id: str
     at: float
-    event: Said | Superseded | Forgotten | Judged | Used
+    event: Said | Superseded | Forgotten | Judged | Used | None
+    hash: bytes = b""
+    """Of the record that it was read from."""
 
 
 class Changes(NamedTuple):
@@ -74,7 +67,8 @@ def asked_for(events: Iterable[Happened]) -> tuple[list[str], list[str]]:
     """The ids and keys of memories that these events may be about: what has to be known to fold them."""
     ids: dict[str, None] = {}
     keys: dict[str, None] = {}
-    for _, _, _, event in events:
+    for happened in events:
+        event = happened.event
         if isinstance(event, Said):
             keys.update(dict.fromkeys(signature(event.text).keys))
         elif isinstance(event, Superseded):
@@ -82,7 +76,7 @@ def asked_for(events: Iterable[Happened]) -> tuple[list[str], list[str]]:
             keys.update(dict.fromkeys(signature(event.by.text).keys))
         elif isinstance(event, Judged):
             ids[event.id] = None
-        else:
+        elif event is not None:
             ids.update(dict.fromkeys(event.ids))
     return list(ids), list(keys)
 
@@ -111,21 +105,26 @@ class Fold:
         doc = self._find(id)
         return id if doc is None else doc.id
 
+    def has(self, id: str) -> bool:
+        """Whether there is a memory of this id."""
+        return self._find(id) is not None
+
     def apply(self, happened: Happened) -> None:
         event = happened.event
         if isinstance(event, Said):
             self._say(happened, event)
         elif isinstance(event, Superseded):
+            # Of two who correct the same memory at once the first has done it, and the second is told that it is gone.
             if (old := self._find(event.id)) is not None:
                 self._remove(old)
-            self._say(happened, event.by)
+                self._say(happened, event.by, old, event.sources)
         elif isinstance(event, Forgotten):
             for name in event.ids:
                 if (old := self._find(name)) is not None:
-                    self._remove(old)
+                    self._forget(old, event)
         elif isinstance(event, Judged):
             self._value(event.id, JUDGED_WORTH if event.useful else -JUDGED_WORTH, happened.at)
-        else:
+        elif event is not None:
             for name in event.ids:
                 self._value(name, USED_WORTH, happened.at)
 
@@ -133,18 +132,47 @@ class Fold:
         put = [self._docs[number] for number in self._changed if number in self._docs]
         return Changes(put, list(self._gone.values()), self._new_aliases)
 
-    def _say(self, happened: Happened, said: Said) -> None:
-        mine = signature(said.text)
-        for number in dict.fromkeys(number for key in mine.keys for number in self._by_key.get(key, ())):
+    def _say(self, happened: Happened, said: Said, old: Doc | None = None, sources: Sequence[str] = ()) -> None:
+        """Something was said. `old` is what it takes the place of, if anything, and `sources` say it as well."""
+        known, wording = self._known(happened, said)
+        if known is not None:
+            self._change(_dated(with_saying(known, of_said(said, happened.at, happened.version), wording), said))
+            self._by_id[happened.id] = known.number
+            self._new_aliases[happened.id] = known.number
+            return
+        first = of_said(said, happened.at, happened.version, heard=_heard_before(old, said))
+        others = [msgspec.structs.replace(first, source=source, heard=1) for source in sources]
+        doc = Doc(
+            happened.version, happened.id, said.text, first.at, first.first_at, author=said.author, subject=said.subject
+        )
+        doc = _dated(together(doc, [first, *others]), said)
+        if old is not None:
+            doc = msgspec.structs.replace(doc, useful=old.useful, useful_at=old.useful_at)
+        self._change(doc)
+
+    def _known(self, happened: Happened, said: Said) -> tuple[Doc | None, str | None]:
+        """The memory that says this already, and the wording of it that is the same; or that is like it, and None."""
+        mine, new = signature(said.text), of_said(said, happened.at)
+        alike = None
+        for number in sorted({number for key in mine.keys for number in self._by_key.get(key, ())}):
             known = self._docs[number]
-            verdict = same(mine, signature(known.text)) if _may_be_one(known, said, happened) else None
-            if verdict is not None:
-                text, sign = (said.text, mine) if verdict == "beyond" else (known.text, signature(known.text))
-                self._change(_heard_again(known, said, happened, text, sign))
-                self._by_id[happened.id] = number
-                self._new_aliases[happened.id] = number
-                return
-        self._change(_first_heard(happened, said, mine))
+            if not _may_be_one(known, said, happened):
+                continue
+            for wording in (known.text, *known.variants):
+                verdict = same(mine, signature(wording))
+                if verdict == "same" and has_room(known, new, wording):
+                    return known, wording
+                if verdict == "alike" and alike is None and _lasting(known, said) and has_room(known, new, None):
+                    alike = known
+        return alike, None
+
+    def _forget(self, doc: Doc, event: Forgotten) -> None:
+        sayings = of_doc(doc)
+        left = [one for one in sayings if not is_from(one, event.source, event.tags)]
+        if not left:
+            self._remove(doc)
+        elif len(left) < len(sayings):
+            self._change(together(doc, left))
 
     def _value(self, id: str, worth: float, at: float) -> None:
         doc = self._find(id)
@@ -186,64 +214,26 @@ def faded(useful: float, seconds: float) -> float:
 
 
 def _may_be_one(known: Doc, said: Said, happened: Happened) -> bool:
-    """Whether the two can be one memory if they say the same: not of different people, nor said on two days in two places."""
-    if known.subject != said.subject:
+    """Whether the two can be one memory if they say the same.
+
+    Not of different people, nor about different ones; nor if each was given its time, and not the same: a dialogue has many a "yes".
+    """
+    if known.subject != said.subject or known.author != said.author:
         return False
     if known.expires_at is not None and known.expires_at <= happened.at:
         return False
-    if not (known.dated and said.dated) or known.source == said.source:
-        return True
-    return int(known.at // DAY) == int((said.at or 0.0) // DAY)
+    return not said.dated or known.dated_at is None or known.dated_at == said.at
 
 
-def _first_heard(happened: Happened, said: Said, mine: Signature) -> Doc:
-    at = happened.at if said.at is None else said.at
-    return Doc(
-        number=happened.version,
-        id=happened.id,
-        text=said.text,
-        at=at,
-        heard_at=at,
-        terms=" ".join(terms(said.text)),
-        context=_context(at, said.source, said.tags),
-        keys=mine.keys,
-        tags=said.tags,
-        importance=said.importance,
-        source=said.source,
-        author=said.author,
-        subject=said.subject,
-        meta=said.meta,
-        expires_at=said.expires_at,
-        dated=said.dated,
-    )
+def _lasting(known: Doc, said: Said) -> bool:
+    """Whether neither of them expires. If one does, it must not live on as a wording of the other."""
+    return known.expires_at is None and said.expires_at is None and all(one.expires_at is None for one in known.sayings)
 
 
-def _heard_again(known: Doc, said: Said, happened: Happened, text: str, mine: Signature) -> Doc:
-    """What is known, and what the new one adds to it. What never expires stays so."""
-    at = happened.at if said.at is None else said.at
-    expires = None
-    if known.expires_at is not None and said.expires_at is not None:
-        expires = max(known.expires_at, said.expires_at)
-    tags = tuple(dict.fromkeys((*known.tags, *said.tags)))
-    source = known.source or said.source
-    return msgspec.structs.replace(
-        known,
-        text=text,
-        terms=" ".join(terms(text)),
-        keys=mine.keys,
-        context=_context(known.at, source, tags),
-        tags=tags,
-        source=source,
-        importance=max(known.importance, said.importance),
-        meta={**(said.meta or {}), **(known.meta or {})} or None,
-        expires_at=expires,
-        heard=known.heard + 1,
-        heard_at=max(known.heard_at, at),
-    )
+def _dated(doc: Doc, said: Said) -> Doc:
+    return msgspec.structs.replace(doc, dated_at=said.at) if said.dated else doc
 
 
-def _context(at: float, source: str | None, tags: Sequence[str]) -> str:
-    """The words by which a memory is found beside its own: when, where from, and what about."""
-    return " ".join(
-        dict.fromkeys([*date_terms(at), *terms(source or ""), *(term for tag in tags for term in terms(tag))])
-    )
+def _heard_before(old: Doc | None, said: Said) -> int:
+    """What is replaced by the same text, for another importance or tag, was heard as often as before."""
+    return 1 if old is None or same(signature(old.text), signature(said.text)) != "same" else old.heard

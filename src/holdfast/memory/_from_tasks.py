@@ -7,7 +7,7 @@ is run again, comes to its end again, and what it leaves is there already. The o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -29,11 +29,13 @@ from ..tasks._fingerprint import fingerprint
 from ..tasks._quoting import text_of
 from ..tasks._view import Failure
 from ._arguments import LONGEST, said_in, said_of, source_name
-from ._model import FORGOTTEN, KIND, REMEMBERED, Forgotten, Remembered, Said, Where
+from ._calling import Look
+from ._calling import Script as Waits
+from ._model import FORGOTTEN, KIND, REMEMBERED, VARIANT, Forgotten, Remembered, Said, Where
 
 if TYPE_CHECKING:
+    from .._log import Log
     from ..tasks._fold import Noted, State
-    from ..tasks._session import Session
     from ..tasks._shape import Shape
     from ..tasks._view import TaskView
     from ._memory import Memory
@@ -50,6 +52,9 @@ SPARE: Final = 20
 """So many more are recalled than wanted: those of the task itself are left out."""
 
 logger = logging.getLogger("holdfast")
+
+Patiently = Callable[[Callable[[], Operation[Appended]]], Operation[Appended]]
+"""Does what an operation does, and waits for an engine that cannot be reached."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,7 +83,17 @@ def leave(
             ended = {"status": "failed", "error": Failure(*failure)}
         left = given_by((yield from task._value(how, (msgspec.structs.replace(view, **ended),), {})), task)
     left = unless_recalled(left, [*state.recalled, *session.recalled])
-    yield from _leave(session, left, "finish" if failure is None else f"failure/{state.runs}")
+    yield from _leave(session.log, state, session.life, left, session.patiently, first=state.runs == 1)
+
+
+def leave_nothing(log: Log, state: State, life: str) -> Script[None]:
+    """A task was cancelled or deleted before it ended: forget what a run has left that was killed before its end was recorded."""
+    if state.agent is None or not state.runs:
+        return
+    try:
+        yield from _leave(log, state, life, (), lambda make: make())
+    except Exception as problem:
+        logger.warning("what %s has left may be remembered still (%s)", state.key, type(problem).__name__)
 
 
 def check(task: Shape, remember: Remember | None) -> None:
@@ -136,14 +151,18 @@ def given_by(given: object, task: Shape) -> list[Said]:
 
 
 def unless_recalled(left: Sequence[Said], recalled: Iterable[str]) -> list[Said]:
-    """Without what the model was told from memory and only repeats: that says nothing new of it, not even that it is true."""
-    told = [text for each in recalled for text in dict.fromkeys((each, each.partition(BECAUSE)[0]))]
+    """Without what the model was told from memory and only repeats: that says nothing new of it, not even that it is true.
+
+    What it adds something to is its own, beside what it was told.
+    """
+    each = [wording for text in recalled for wording in text.split(VARIANT)]
+    told = list(dict.fromkeys(text for wording in each for text in (wording, wording.partition(BECAUSE)[0])))
     if not told:
         return list(left)
     from ._duplicates import same, signature  # with all that it knows of words: most tasks have no use for it
 
     known = list(map(signature, told))
-    return [one for one in left if not any(same(signature(one.text), each) in ("same", "within") for each in known)]
+    return [one for one in left if not any(same(signature(one.text), text) == "same" for text in known)]
 
 
 def _noted(note: Noted) -> str:
@@ -158,33 +177,37 @@ def _cut(text: str, size: int) -> str:
 # -- writing it once -----------------------------------------------------------------------------------
 
 
-def _leave(session: Session, left: Sequence[Said], name: str) -> Script[None]:
+def _leave(
+    log: Log, state: State, life: str, left: Sequence[Said], patiently: Patiently, *, first: bool = False
+) -> Script[None]:
     """Append what a task leaves. An earlier run may have done so, and been killed before the end of the task was recorded.
 
-    If that run had come to another end, what it alone has left is forgotten again: only what is recorded counts.
+    If that run had come to another end, what it alone has left is forgotten again: only what is recorded counts. So there is one
+    append id for each end that is recorded, whatever it is. `first`: there was no earlier run.
     """
-    space = _space(session.state)
+    space = _space(state)
     earlier: dict[str, str] = {}  # what such runs have left: text and id
     for number in count():
-        append_id = f"task/{session.life}/{name}" + (f"/{number}" if number else "")
+        append_id = f"task/{life}/end/{state.ends}" + (f"/{number}" if number else "")
         gone = [said for text, said in earlier.items() if text not in {one.text for one in left}]
         if gone:
-            gone = yield Call(_own, (_memory(session), gone), {})
+            gone = yield Call(_own, (_memory(log, state), gone), {})
         events = [NewEvent(FORGOTTEN, _encode(Forgotten(gone)))] if gone else []
         events += [NewEvent(REMEMBERED, _encode(one)) for one in left if one.text not in earlier]
-        new = number == 0 and session.state.runs == 1  # nobody can have left anything
-        if not events and (new or (yield Do(partial(ops.find, space, append_id))) is None):
+        if not events and ((first and not number) or (yield Do(partial(ops.find, space, append_id))) is None):
             return
         try:
-            if events and not (yield from _append(session, space, events, append_id, new_stamp())).duplicate:
+            if events and not (yield from _append(patiently, space, events, append_id, new_stamp())).duplicate:
                 return
         except IdReused:
-            logger.info("%s came to another end before, which was not recorded", session.key)
+            logger.info("%s came to another end before, which was not recorded", state.key)
         yield Do(partial(_add_what_is_said, space, append_id, earlier))
 
 
-def _append(session: Session, space: StreamKey, events: Sequence[NewEvent], id: str, stamp: Stamp) -> Script[Appended]:
-    answer: Appended = yield Do(lambda: session.patiently(lambda: append_events(space, events, stamp, id=id)))
+def _append(
+    patiently: Patiently, space: StreamKey, events: Sequence[NewEvent], id: str, stamp: Stamp
+) -> Script[Appended]:
+    answer: Appended = yield Do(lambda: patiently(lambda: append_events(space, events, stamp, id=id)))
     return answer
 
 
@@ -224,7 +247,7 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
     session.check_here()
     if session.is_stale():
         yield Do(session.catch_up)
-    space, memory = _space(session.state), _memory(session)
+    space, memory = _space(session.state), _memory(session.log, session.state)
     content = msgspec.structs.replace(said, expires_at=None), options.get("ttl")
     append_id = f"task/{session.life}/remember/{fingerprint(session.salt, content, {})}"
     if session.opened_ended or said.expires_at is not None:  # then it is not to the byte what it was
@@ -234,7 +257,7 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
         if session.replaying is None:
             session.check()
     stamp = new_stamp()
-    appended = yield from _append(session, space, [NewEvent(REMEMBERED, _encode(said))], append_id, stamp)
+    appended = yield from _append(session.patiently, space, [NewEvent(REMEMBERED, _encode(said))], append_id, stamp)
     if appended.duplicate:
         return str((yield Call(_named, (memory, appended), {})))
     new = [Happened(0, id_texts(stamp.id, 1)[0], stamp.at, said)]
@@ -252,33 +275,38 @@ def _named(memory: Memory, appended: Appended) -> str:
 # -- back to a task ------------------------------------------------------------------------------------
 
 
-def relevant_to(task: Shape, view: TaskView, most: int) -> list[Remembered]:
+def relevant_to(task: Shape, view: TaskView, most: int) -> Waits[list[Remembered]]:
     """The memories of its agent that fit a task's goal, best first, but for its own: those are in its record.
 
-    By the time of the record, not by the clock: the same task and the same memories give the same. Blocks.
+    By the time of the record, not by the clock: the same task and the same memories give the same.
     """
     if not most or view.agent is None or view.goal is None:
         return []
     space = stream_key(task._key.tenant, KIND, view.agent)
-    if ops.run(task._log, ops.head(space)) is None:
+    if (yield Look(partial(ops.run, task._log, ops.head(space)))) is None:
         return []
-    from ._memory import Memory
+    from ._asking import as_vector
+    from ._memory import AsyncMemory, Memory
 
-    memory, where = Memory(task._log, space, None), Where(now=view.updated_at.timestamp())
-    own, now, wanted = source_name(task), _clock.time(), most + SPARE
+    memory = (AsyncMemory if task._asynchronous else Memory)(task._log, space, None)
+    agent, where = registered.get(view.agent), Where(now=view.updated_at.timestamp())
+    if agent is not None and agent.embedding is not None and (task._asynchronous or not agent.embedding.is_async):
+        memory._embedding = agent.embedding
+    own, now, wanted, query = source_name(task), _clock.time(), most + SPARE, view.goal[:QUESTION_CHARACTERS]
+    question = yield from as_vector(memory, query, None)
     while True:
-        hits = memory._recalled(view.goal[:QUESTION_CHARACTERS], where, wanted, 0.0, None)
+        hits = yield Look(partial(memory._recalled, query, where, wanted, 0.0, None, question))
         living = [hit for hit in hits if hit.expires_at is None or hit.expires_at.timestamp() > now]
-        others = [hit for hit in living if hit.source != own]
+        others = [hit for hit in living if hit.sources != (own,)]
         if len(others) >= most or len(hits) < wanted:
             return list(others[:most])
         wanted *= 4
 
 
-def _memory(session: Session) -> Memory:
+def _memory(log: Log, state: State) -> Memory:
     from ._memory import Memory  # with its index: a task that only leaves something needs none
 
-    return Memory(session.log, _space(session.state), None)
+    return Memory(log, _space(state), None)
 
 
 def _space(state: State) -> StreamKey:

@@ -28,6 +28,11 @@ class Sense:
         self._meaning, self._share = meaning, weights.meaning
         self._common, self._top, self._worth = 0.0, 0.0, 0.0
 
+    def begin(self, where: Where, limit: int) -> None:
+        """Have the nearest looked for, if that can be done while words are."""
+        if self._meaning is not None:
+            self._meaning.begin(where, max(NEAREST, limit), max(ENOUGH, limit))
+
     def nearest(self, where: Where, limit: int) -> list[Doc]:
         if self._meaning is None:
             return []

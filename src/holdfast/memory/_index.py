@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from ..backends import StreamKey
 from ..errors import Unavailable
 from ._fold import Changes
 from ._model import Doc, Position, Where
+
+if TYPE_CHECKING:
+    from ._embedding import Floats
 
 
 class Unusable(Unavailable):
@@ -60,11 +63,22 @@ class Vector(NamedTuple):
     """float32, little endian, of length 1; or all 0, where there is nothing to compare."""
 
 
+class Nearest(NamedTuple):
+    """Memories and their vectors, nearest first. `common`: how like the question any memory is, on average."""
+
+    docs: Sequence[tuple[Doc, bytes]]
+    common: float
+
+
 class VectorPage(NamedTuple):
     """Vectors in the order of their places. `filling` changes when all were dropped: then places begin anew."""
 
     filling: bytes
     vectors: Sequence[Vector]
+
+
+MODELS: Final = 2
+"""So many models have vectors in a namespace: the one that is in use, and the one before or after it."""
 
 
 class Index(Protocol):
@@ -91,8 +105,18 @@ class Index(Protocol):
     def counts(self, space: StreamKey, now: float) -> Counts:
         """How many there are, from how many sources, and of what time."""
 
-    def clear(self, space: StreamKey, life: bytes) -> None:
-        """Forget all of a namespace, unless it is of another life of the stream by now."""
+    def expired(self, space: StreamKey, before: float, limit: int) -> Sequence[Doc]:
+        """Memories whose time was over before this."""
+
+    def clear(self, space: StreamKey, at: Position) -> None:
+        """Forget all of a namespace, unless it is at another position by now."""
+
+    def replace(self, space: StreamKey, by: StreamKey) -> bool:
+        """Put what was followed under the name `by` in the place of a namespace, at once for all who ask.
+
+        False, and nothing done, if the namespace has followed the same life of the stream further. True too if there is no `by`:
+        somebody else was faster.
+        """
 
     def close(self) -> None:
         """Release everything."""
@@ -113,8 +137,8 @@ class VectorIndex(Index, Protocol):
         Fast, without counting: it is asked before each recall.
         """
 
-    def without_vector(self, space: StreamKey, model: str, after: int, limit: int) -> Sequence[Doc]:
-        """Memories that have no vector of this model's yet, in the order of their numbers, beyond `after`."""
+    def without_vector(self, space: StreamKey, model: str, after: int, limit: int, now: float) -> Sequence[Doc]:
+        """Memories that have no vector of this model's yet, and have not expired, in the order of their numbers, beyond `after`."""
 
     def put_vectors(self, space: StreamKey, model: str, made: Sequence[tuple[Doc, bytes]]) -> None:
         """Keep vectors, all or none. Left out: what is gone or has another text by now, and what has its vector already."""
@@ -133,3 +157,26 @@ class VectorIndex(Index, Protocol):
 
     def docs(self, space: StreamKey, numbers: Sequence[int], where: Where) -> Sequence[Doc]:
         """Those of these memories that are asked for, in any order."""
+
+    def comparing(self) -> Comparing | None:
+        """What finds the nearest vectors where they are kept. None: whoever asks reads them, and compares them itself."""
+
+
+class Comparing(Protocol):
+    """An engine that compares vectors by itself."""
+
+    name: str
+
+    def prepared(self, space: StreamKey, model: str, dimension: int) -> Prepared | None:
+        """The vectors of a model, with all that were put before. None if it cannot compare vectors of this length."""
+
+
+class Prepared(Protocol):
+    """The vectors of one namespace and model, where they are kept."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def nearest(self, question: Floats, where: Where, limit: int, enough: int) -> Nearest:
+        """Those of the memories that are asked for, nearest first: at least `enough`, if there are so many."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from .. import _clock
 from .. import _operations as ops
@@ -18,7 +20,9 @@ from .._operations import Operation
 from .._streams import append_events, delete_stream, new_stamp
 from ..backends import Appended, StreamKey
 from ..errors import NotFound
-from ._arguments import checked_text, moment, said_in, said_of, source_name, tags_of
+from ._arguments import NewMemory, Source, bound, question_of, said_in, said_of, score_of, source_name, tags_of
+from ._asking import all_embedded, as_vector
+from ._calling import Look, Script, run, run_async
 from ._fold import Happened
 from ._index import Index, VectorIndex
 from ._model import (
@@ -40,13 +44,11 @@ from ._model import (
 )
 from ._places import follower_of, vectors_of
 from ._recalling import recall
+from ._sayings import is_from, of_doc, replacing
 from ._weights import Weights
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
-    from ._embedding import Embed, Embedding
-    from ._vectors import Meaning
+    from ._embedding import Embed, Embedding, Floats
 
 T = TypeVar("T")
 Make = Callable[[], Operation[Appended]]
@@ -70,6 +72,8 @@ class _Shape:
             from ._embedding import Embedding  # needs numpy
 
             self._embedding = Embedding(embed, awaited=self._awaited)
+        elif log.embedding is not None and (self._awaited or not log.embedding.is_async):
+            self._embedding = log.embedding
 
     @property
     def namespace(self) -> str:
@@ -116,7 +120,7 @@ class _Shape:
         doc = self._doc(id)
         return None if doc is None else shown(doc)
 
-    def _recalled(
+    def _recalling(
         self,
         query: str,
         where: Where,
@@ -124,25 +128,31 @@ class _Shape:
         min_score: float,
         max_tokens: int | None,
         vector: Iterable[float] | None = None,
-        loop: AbstractEventLoop | None = None,
+    ) -> Script[list[Hit]]:
+        """Recall: what waits for the embedder comes first, and waits nowhere else."""
+        if vector is None and not query.strip():
+            return []  # whoever asks nothing is told nothing
+        question = yield from as_vector(self, query, vector)
+        found: list[Hit] = yield Look(partial(self._recalled, query, where, k, min_score, max_tokens, question))
+        return found
+
+    def _recalled(
+        self, query: str, where: Where, k: int, min_score: float, max_tokens: int | None, question: Floats | None
     ) -> list[Hit]:
-        index, weights = self._current(), self._weights
-        meaning = self._meaning(index, query, vector, loop)
+        index, meaning = self._current(), None
+        if question is not None and self._embedding is not None and isinstance(index, VectorIndex):
+            meaning = vectors_of(self._log).meaning(index, self._key, self._embedding, question)
         return recall(
-            index, self._key, query, where, weights, k=k, min_score=min_score, max_tokens=max_tokens, meaning=meaning
+            index,
+            self._key,
+            query,
+            where,
+            self._weights,
+            k=k,
+            min_score=min_score,
+            max_tokens=max_tokens,
+            meaning=meaning,
         )
-
-    def _meaning(
-        self, index: Index, query: str, vector: Iterable[float] | None, loop: AbstractEventLoop | None
-    ) -> Meaning | None:
-        """The question as a vector, if there is an embedder. `loop`: where it runs, if it is awaited."""
-        if self._embedding is None or not self._weights.meaning or not isinstance(index, VectorIndex):
-            return None
-        from ._embedding import given
-        from ._filling import Asking
-
-        asking = Asking(index, self._key, self._embedding, loop)
-        return vectors_of(self._log).ask(asking, query, None if vector is None else given(vector))
 
     def _page(self, after: int, where: Where) -> Sequence[Doc]:
         return self._current().page(self._key, after, PAGE, where)
@@ -151,15 +161,12 @@ class _Shape:
         found: list[str] = []
         after = 0
         while page := self._page(after, where):
-            found += [doc.id for doc in page]
+            found += [doc.id for doc in page if any(is_from(one, where.source, where.tags) for one in of_doc(doc))]
             after = page[-1].number
         return found
 
     def _rebuilt(self) -> None:
-        index = follower_of(self._log, self._key).index
-        if (position := index.position(self._key)) is not None:
-            index.clear(self._key, position.life)
-        self._current()
+        follower_of(self._log, self._key).rebuild()
 
     def _stats(self) -> MemoryStats:
         index = self._current()
@@ -167,9 +174,9 @@ class _Shape:
         counts = index.counts(self._key, _clock.time())
         oldest, newest = (None if at is None else time_of(at) for at in (counts.oldest, counts.newest))
         vectors = self._vector_count(index)
-        return MemoryStats(
-            counts.memories, counts.sources, oldest, newest, vectors, position.version if position else 0
-        )
+        version = position.version if position else 0
+        compared_by = _compared_by(index) if vectors else None
+        return MemoryStats(counts.memories, counts.sources, oldest, newest, vectors, version, compared_by)
 
     def _vector_count(self, index: Index) -> int:
         """Of the model that is given, otherwise of the newest."""
@@ -184,34 +191,22 @@ class _Shape:
         self,
         query: str,
         k: int,
-        where: dict[str, Any],
+        where: Where,
         min_score: float,
         max_tokens: int | None,
         vector: Iterable[float] | None,
     ) -> tuple[str, Where, int, float, int | None, Iterable[float] | None]:
-        checked_text(query, "query")
+        query = question_of(query)
         if max_tokens is not None:
             whole_number(max_tokens, "max_tokens")
         if vector is not None and self._embedding is None:
             raise ValueError("vector= needs the embedder that made it: store.memory(…, embed=…)")
-        return query, _where(**where), whole_number(k, "k"), float(min_score), max_tokens, vector
-
-    def _replacing(self, old: Doc, text: str, changed: dict[str, Any]) -> Said:
-        """What takes the place of a memory: its tags, source and so on stay unless others are given."""
-        kept: dict[str, Any] = {
-            "tags": old.tags,
-            "importance": old.importance,
-            "source": old.source,
-            "author": old.author,
-            "subject": old.subject,
-            "meta": old.meta,
-        }
-        return said_of(text, _clock.time(), **{**kept, **changed})
+        return query, where, whole_number(k, "k"), score_of(min_score, "min_score"), max_tokens, vector
 
 
 def _where(
     tags: Iterable[str] = (),
-    source: object = None,
+    source: Source | None = None,
     author: str | None = None,
     subject: str | None = None,
     since: float | datetime | None = None,
@@ -223,13 +218,17 @@ def _where(
         source=source_name(source),
         author=None if author is None else checked_id(author, "author"),
         subject=None if subject is None else checked_id(subject, "subject"),
-        since=None if since is None else moment(since, "since"),
-        until=None if until is None else moment(until, "until"),
+        since=None if since is None else bound(since, "since"),
+        until=None if until is None else bound(until, "until"),
     )
 
 
 def _which(
-    tags: Iterable[str], source: object, author: str | None, subject: str | None, older_than: float | timedelta | None
+    tags: Iterable[str],
+    source: Source | None,
+    author: str | None,
+    subject: str | None,
+    older_than: float | timedelta | None,
 ) -> Where:
     """Which to forget. Not all: that takes `delete`."""
     until = None if older_than is None else _clock.time() - seconds(older_than, "older_than")
@@ -237,6 +236,11 @@ def _which(
     if where == Where(now=where.now):
         raise ValueError("say which to forget: source=, tags=, author=, subject= or older_than=; delete() forgets all")
     return where
+
+
+def _compared_by(index: Index) -> str:
+    server = index.comparing() if isinstance(index, VectorIndex) else None
+    return "process" if server is None else server.name
 
 
 def _event(type: str, event: msgspec.Struct) -> NewEvent:
@@ -252,7 +256,7 @@ class Memory(_Shape):
         *,
         tags: Iterable[str] = (),
         importance: float = 0.5,
-        source: object = None,
+        source: Source | None = None,
         author: str = "model",
         at: float | datetime | None = None,
         subject: str | None = None,
@@ -261,8 +265,8 @@ class Memory(_Shape):
     ) -> str:
         """Remember a text, durably; the id of the memory. What is known already is reinforced, and keeps its id.
 
-        `source` is where it comes from (a name, a task or a conversation), `at` when it was said if that is not now. What was said
-        just before and after it in the same source helps to find it.
+        `source` is where it comes from (a name, a task or a conversation), `at` when it was said if that is not now: Unix seconds, or a
+        datetime with its zone. What was said just before and after it in the same source helps to find it.
         """
         said = said_of(
             text,
@@ -278,7 +282,7 @@ class Memory(_Shape):
         )
         return self._said([said])[0]
 
-    def remember_many(self, memories: Iterable[Mapping[str, Any]]) -> list[str]:
+    def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
         """Remember several, all or none: dicts with what `remember` takes. Their ids, in order."""
         now = _clock.time()
         said = [said_in(one, now) for one in memories]
@@ -290,8 +294,9 @@ class Memory(_Shape):
         k: int = 5,
         *,
         tags: Iterable[str] = (),
-        source: object = None,
+        source: Source | None = None,
         author: str | None = None,
+        subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
         min_score: float = 0.0,
@@ -300,11 +305,12 @@ class Memory(_Shape):
     ) -> list[Hit]:
         """The `k` memories that answer a question best. Any text is a question; nothing in it is an operator.
 
-        Only those that have all of these `tags`, are from this `source` and `author`, and were said between `since` and `until`.
+        Only those that have all of these `tags`, are from this `source` and `author`, about this `subject`, and were said between
+        `since` and `until`. `min_score`: how much of what is asked for they have at least, from 0 to 1. `max_tokens`: as many as fit.
         `vector`: what the embedder makes of the question, if you have it already.
         """
-        where = {"tags": tags, "source": source, "author": author, "since": since, "until": until}
-        return self._recalled(*self._asked(query, k, where, min_score, max_tokens, vector))
+        where = _where(tags, source, author, subject, since, until)
+        return run(self._recalling(*self._asked(query, k, where, min_score, max_tokens, vector)))
 
     def feedback(self, id: str, *, useful: bool) -> None:
         """Say whether a memory was of use: it is then recalled a little earlier, or later. Fades in a few weeks."""
@@ -314,17 +320,38 @@ class Memory(_Shape):
         self,
         id: str,
         text: str,
-        **changed: Any,
+        *,
+        tags: Iterable[str] | UnsetType = UNSET,
+        importance: float | UnsetType = UNSET,
+        source: Source | UnsetType | None = UNSET,
+        author: str | UnsetType = UNSET,
+        at: float | datetime | UnsetType | None = UNSET,
+        subject: str | UnsetType | None = UNSET,
+        meta: Mapping[str, Any] | UnsetType | None = UNSET,
+        ttl: float | timedelta | UnsetType | None = UNSET,
     ) -> str:
         """Put another text in the place of a memory; the id of the new one. The old one stays in the log and is no longer recalled.
 
-        Tags, source and so on stay as they are, unless given anew as in `remember`.
+        What is not given stays as it is: also `at` if it was given, the end of its `ttl`, and how useful it was. `NotFound` if there is
+        no such memory, or no longer: of two who supersede it at once, the second gets that.
         """
         old = self._one(id)
-        return self._said([Superseded(old.id, self._replacing(old, text, changed))])[0]
+        new = replacing(
+            old,
+            text,
+            tags=tags,
+            importance=importance,
+            source=source,
+            author=author,
+            at=at,
+            subject=subject,
+            meta=meta,
+            ttl=ttl,
+        )
+        return self._said([new])[0]
 
     def forget(self, id: str) -> bool:
-        """Recall it no more; False if there was none. Its text stays in the log until the namespace is deleted."""
+        """Recall it no more; False if there was none when this was called. Its text stays in the log until the namespace is deleted."""
         doc = self._doc(id)
         if doc is None:
             return False
@@ -335,15 +362,19 @@ class Memory(_Shape):
         self,
         *,
         tags: Iterable[str] = (),
-        source: object = None,
+        source: Source | None = None,
         author: str | None = None,
         subject: str | None = None,
         older_than: float | timedelta | None = None,
     ) -> int:
-        """Forget all that have these tags, this source, author and subject, and are older than this; how many."""
-        ids = self._ids_where(_which(tags, source, author, subject, older_than))
+        """Forget all that have these tags, this source, author and subject, and are older than this; of how many.
+
+        What others have said too, from another source or with other tags, stays as they have said it.
+        """
+        where = _which(tags, source, author, subject, older_than)
+        ids = self._ids_where(where)
         if ids:
-            self._append(self._noting(FORGOTTEN, Forgotten(ids)))
+            self._append(self._noting(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
         return len(ids)
 
     def get(self, id: str) -> Remembered | None:
@@ -351,10 +382,17 @@ class Memory(_Shape):
         return self._get(id)
 
     def all(
-        self, *, tags: Iterable[str] = (), source: object = None, author: str | None = None
+        self,
+        *,
+        tags: Iterable[str] = (),
+        source: Source | None = None,
+        author: str | None = None,
+        subject: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
     ) -> Iterator[Remembered]:
         """The memories, in the order in which they were first remembered, page by page."""
-        where, after = _where(tags, source, author), 0
+        where, after = _where(tags, source, author, subject, since, until), 0
         while page := self._page(after, where):
             yield from map(shown, page)
             after = page[-1].number
@@ -363,8 +401,19 @@ class Memory(_Shape):
         """How many memories there are, from how many sources, and of what time."""
         return self._stats()
 
+    def embed_all(self) -> int:
+        """Have the embedder make the vectors of all memories that have none yet; of how many. Needs no `recall` to be waiting for it.
+
+        A recall sees to new memories by itself, up to 256 at a time. This is for many at once: after an import, or for a new model.
+        `Unavailable` if the embedder fails.
+        """
+        return run(all_embedded(self))
+
     def rebuild(self) -> None:
-        """Make the index of this namespace anew from its log. It keeps up by itself; this is for after it was damaged."""
+        """Make the index of this namespace anew from its log. It keeps up by itself; this is for after it was damaged.
+
+        Until it is made, everybody is answered by the old one.
+        """
         self._rebuilt()
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
@@ -392,7 +441,7 @@ class AsyncMemory(_Shape):
         *,
         tags: Iterable[str] = (),
         importance: float = 0.5,
-        source: object = None,
+        source: Source | None = None,
         author: str = "model",
         at: float | datetime | None = None,
         subject: str | None = None,
@@ -414,7 +463,7 @@ class AsyncMemory(_Shape):
         )
         return (await self._said([said]))[0]
 
-    async def remember_many(self, memories: Iterable[Mapping[str, Any]]) -> list[str]:
+    async def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
         """`Memory.remember_many`, awaited."""
         now = _clock.time()
         said = [said_in(one, now) for one in memories]
@@ -426,8 +475,9 @@ class AsyncMemory(_Shape):
         k: int = 5,
         *,
         tags: Iterable[str] = (),
-        source: object = None,
+        source: Source | None = None,
         author: str | None = None,
+        subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
         min_score: float = 0.0,
@@ -435,21 +485,44 @@ class AsyncMemory(_Shape):
         vector: Iterable[float] | None = None,
     ) -> list[Hit]:
         """`Memory.recall`, awaited. The embedder may be a coroutine function."""
-        import asyncio
-
-        where = {"tags": tags, "source": source, "author": author, "since": since, "until": until}
+        where = _where(tags, source, author, subject, since, until)
         asked = self._asked(query, k, where, min_score, max_tokens, vector)
-        return await self._log.in_thread(self._recalled, *asked, asyncio.get_running_loop())
+        return await run_async(self._log, self._recalling(*asked))
 
     async def feedback(self, id: str, *, useful: bool) -> None:
         """`Memory.feedback`, awaited."""
         doc = await self._log.in_thread(self._one, id)
         await self._append(self._noting(JUDGED, Judged(doc.id, bool(useful))))
 
-    async def supersede(self, id: str, text: str, **changed: Any) -> str:
+    async def supersede(
+        self,
+        id: str,
+        text: str,
+        *,
+        tags: Iterable[str] | UnsetType = UNSET,
+        importance: float | UnsetType = UNSET,
+        source: Source | UnsetType | None = UNSET,
+        author: str | UnsetType = UNSET,
+        at: float | datetime | UnsetType | None = UNSET,
+        subject: str | UnsetType | None = UNSET,
+        meta: Mapping[str, Any] | UnsetType | None = UNSET,
+        ttl: float | timedelta | UnsetType | None = UNSET,
+    ) -> str:
         """`Memory.supersede`, awaited."""
         old = await self._log.in_thread(self._one, id)
-        return (await self._said([Superseded(old.id, self._replacing(old, text, changed))]))[0]
+        new = replacing(
+            old,
+            text,
+            tags=tags,
+            importance=importance,
+            source=source,
+            author=author,
+            at=at,
+            subject=subject,
+            meta=meta,
+            ttl=ttl,
+        )
+        return (await self._said([new]))[0]
 
     async def forget(self, id: str) -> bool:
         """`Memory.forget`, awaited."""
@@ -463,7 +536,7 @@ class AsyncMemory(_Shape):
         self,
         *,
         tags: Iterable[str] = (),
-        source: object = None,
+        source: Source | None = None,
         author: str | None = None,
         subject: str | None = None,
         older_than: float | timedelta | None = None,
@@ -472,7 +545,7 @@ class AsyncMemory(_Shape):
         where = _which(tags, source, author, subject, older_than)
         ids = await self._log.in_thread(self._ids_where, where)
         if ids:
-            await self._append(self._noting(FORGOTTEN, Forgotten(ids)))
+            await self._append(self._noting(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
         return len(ids)
 
     async def get(self, id: str) -> Remembered | None:
@@ -480,10 +553,17 @@ class AsyncMemory(_Shape):
         return await self._log.in_thread(self._get, id)
 
     async def all(
-        self, *, tags: Iterable[str] = (), source: object = None, author: str | None = None
+        self,
+        *,
+        tags: Iterable[str] = (),
+        source: Source | None = None,
+        author: str | None = None,
+        subject: str | None = None,
+        since: float | datetime | None = None,
+        until: float | datetime | None = None,
     ) -> AsyncIterator[Remembered]:
         """`Memory.all` as an async iterator."""
-        where, after = _where(tags, source, author), 0
+        where, after = _where(tags, source, author, subject, since, until), 0
         while page := await self._log.in_thread(self._page, after, where):
             for doc in page:
                 yield shown(doc)
@@ -492,6 +572,10 @@ class AsyncMemory(_Shape):
     async def stats(self) -> MemoryStats:
         """`Memory.stats`, awaited."""
         return await self._log.in_thread(self._stats)
+
+    async def embed_all(self) -> int:
+        """`Memory.embed_all`, awaited."""
+        return await run_async(self._log, all_embedded(self))
 
     async def rebuild(self) -> None:
         """`Memory.rebuild`, awaited."""

@@ -6,17 +6,23 @@ is a fold of them (`_fold`), and that is what an index keeps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+EARLIEST: Final = -62_135_596_800.0
+"""The first second of the year 1, and the last of 9999: what a datetime can be."""
+LATEST: Final = 253_402_300_799.0
 KIND: Final = "memory"
 REMEMBERED: Final = "memory.remembered"
 SUPERSEDED: Final = "memory.superseded"
 FORGOTTEN: Final = "memory.forgotten"
 JUDGED: Final = "memory.judged"
 USED: Final = "memory.used"
+VARIANT: Final = "\nAlso noted as: "
+"""Between a text and its variants."""
 
 
 # -- events ----------------------------------------------------------------------------------------
@@ -45,15 +51,20 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.at is not None and not self.fact
 
 
-class Superseded(msgspec.Struct, frozen=True):
-    """A memory that another one takes the place of."""
+class Superseded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A memory that another one takes the place of. `sources`: those that said the old one, beside the source of the new one."""
 
     id: str
     by: Said
+    sources: tuple[str, ...] = ()
 
 
-class Forgotten(msgspec.Struct, frozen=True):
+class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memories to be recalled no more. With a source or tags: only what was said from there, or under these; others may say it too."""
+
     ids: list[str]
+    source: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -72,18 +83,37 @@ class Used(msgspec.Struct, frozen=True):
 # -- what an index keeps ---------------------------------------------------------------------------
 
 
+class Saying(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What was said in the same words, from the same source and with the same tags: part of a memory.
+
+    `version` is that of the event that said it last; 0 if there is no other saying.
+    """
+
+    text: str
+    at: float
+    first_at: float
+    source: str | None = None
+    tags: tuple[str, ...] = ()
+    importance: float = 0.5
+    meta: dict[str, Any] | None = None
+    expires_at: float | None = None
+    heard: int = 1
+    version: int = 0
+
+
 class Doc(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A memory as it stands, with the words by which it is found.
 
-    `number` is the version of the event that first said it. `dated`: the time it was said was given, and is part of it.
-    `heard_at` is when it was last said. `useful` is what its use was worth at `useful_at`; it fades.
+    `number` is the version of the event that first said it. `at` is when it was said last, `first_at` when first, and `dated_at` the
+    time that was given for it, if one was. `variants` are other wordings, `sources` all sources and `sayings` who said what, if
+    there is more than one. `useful` is what its use was worth at `useful_at`; it fades.
     """
 
     number: int
     id: str
     text: str
     at: float
-    heard_at: float
+    first_at: float
     terms: str = ""
     context: str = ""
     keys: tuple[str, ...] = ()
@@ -94,17 +124,30 @@ class Doc(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     subject: str | None = None
     meta: dict[str, Any] | None = None
     expires_at: float | None = None
-    dated: bool = False
+    dated_at: float | None = None
     heard: int = 1
     useful: float = 0.0
     useful_at: float = 0.0
+    variants: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    sayings: tuple[Saying, ...] = ()
+
+
+doc_bytes: Final = msgspec.json.Encoder().encode
+"""A memory as an index keeps it, and back."""
+doc_of: Final = msgspec.json.Decoder(Doc).decode
 
 
 class Position(NamedTuple):
-    """How far an index has followed a stream: which life of it, up to which version."""
+    """How far an index has followed a stream: which life of it, up to which version, and the hash of the record there.
+
+    The hash tells whether this is still the stream that was followed: one that was restored from a backup, or copied and written
+    to at both places, has other records at the same versions.
+    """
 
     life: bytes
     version: int
+    hash: bytes = b""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -121,7 +164,7 @@ class Where(msgspec.Struct, frozen=True):
     def has(self, doc: Doc) -> bool:
         return (
             (doc.expires_at is None or doc.expires_at > self.now)
-            and (self.source is None or doc.source == self.source)
+            and (self.source is None or doc.source == self.source or self.source in doc.sources)
             and (self.author is None or doc.author == self.author)
             and (self.subject is None or doc.subject == self.subject)
             and (self.since is None or doc.at >= self.since)
@@ -134,12 +177,19 @@ class Where(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory. `heard` counts how often it was said; `at` is when first."""
+    """A memory. `heard` counts how often it was said; `at` is when last, `first_at` when first.
+
+    `sources` are all that said it, and `source` is the first of them. `variants` are texts that look like this one with a slip of
+    the finger: mostly they are, but they may say something else, so they are kept.
+    """
 
     id: str
     text: str
+    variants: tuple[str, ...] = ()
     at: datetime
+    first_at: datetime
     source: str | None
+    sources: tuple[str, ...]
     tags: tuple[str, ...]
     meta: dict[str, Any]
     author: str
@@ -148,16 +198,24 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     heard: int
 
+    @property
+    def full_text(self) -> str:
+        """The text, and the variants below it: what to tell a model."""
+        return full_text(self.text, self.variants)
+
 
 class Hit(Remembered, frozen=True, kw_only=True):
-    """A memory that was recalled: how well it fits (about 0 to 1), and which signals said so."""
+    """A memory that was recalled: how well it fits, from 0 to 1 (it has all that was asked for), and which signals said so."""
 
     score: float
     why: dict[str, float]
 
 
 class MemoryStats(msgspec.Struct, frozen=True):
-    """A namespace at a glance. `version` is that of its stream, up to which the index has followed it."""
+    """A namespace at a glance. `version` is that of its stream, up to which the index has followed it.
+
+    `compared_by`: who finds the nearest vectors, if there are any: "pgvector" in the database, or each "process" by itself.
+    """
 
     memories: int
     sources: int
@@ -165,6 +223,16 @@ class MemoryStats(msgspec.Struct, frozen=True):
     newest: datetime | None
     vectors: int
     version: int
+    compared_by: str | None = None
+
+
+def sources_of(doc: Doc) -> tuple[str, ...]:
+    """All of them, the first one first."""
+    return doc.sources or (() if doc.source is None else (doc.source,))
+
+
+def full_text(text: str, variants: Iterable[str]) -> str:
+    return VARIANT.join((text, *variants))
 
 
 def shown(doc: Doc) -> Remembered:
@@ -176,15 +244,19 @@ def hit(doc: Doc, score: float, why: dict[str, float]) -> Hit:
 
 
 def time_of(at: float) -> datetime:
-    return datetime.fromtimestamp(at, timezone.utc)
+    """A time that was stored. One that no datetime can have, from whoever wrote it, must not hide the other memories."""
+    return datetime.fromtimestamp(min(max(at, EARLIEST), LATEST), timezone.utc)
 
 
 def _fields(doc: Doc) -> dict[str, Any]:
     return {
         "id": doc.id,
         "text": doc.text,
+        "variants": doc.variants,
         "at": time_of(doc.at),
+        "first_at": time_of(doc.first_at),
         "source": doc.source,
+        "sources": sources_of(doc),
         "tags": doc.tags,
         "meta": dict(doc.meta or {}),
         "author": doc.author,

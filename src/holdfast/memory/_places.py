@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -15,6 +16,7 @@ from ..backends import Backend, StreamKey
 from ..backends.sqlite import SQLiteBackend
 from ._following import Follower
 from ._index import Index
+from ._sqlite_file import is_stranger
 from ._sqlite_index import SQLiteIndex
 from ._sturdy import Mendable, sturdy
 
@@ -26,6 +28,8 @@ logger = logging.getLogger("holdfast")
 IN_MEMORY: Final = "memory"
 FILE: Final = "memory.db"
 """The index beside a store in files, which has nothing else of this name."""
+MOST_FOLLOWED: Final = 1_000
+"""Namespaces of which a process keeps in mind how far it has followed them."""
 
 
 class Followers:
@@ -34,13 +38,19 @@ class Followers:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._index: Index | None = None
-        self._following: dict[StreamKey, Follower] = {}
+        self._following: OrderedDict[StreamKey, Follower] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, space: StreamKey) -> Follower:
-        found = self._following.get(space)
-        if found is None:
-            found = self._following.setdefault(space, Follower(self._log, self._opened(), space))
+        """One for each namespace that was used lately. What is forgotten with one is found again in the index."""
+        index = self._opened()
+        with self._lock:
+            found = self._following.get(space)
+            if found is None:
+                found = self._following[space] = Follower(self._log, index, space)
+                if len(self._following) > MOST_FOLLOWED:
+                    self._following.popitem(last=False)
+            self._following.move_to_end(space)
         return found
 
     def _opened(self) -> Index:
@@ -56,7 +66,7 @@ class Followers:
 
 
 class _Held:
-    """The vectors that a store holds in memory: nothing to close."""
+    """The vectors that a store holds in memory, and the threads that ask for more."""
 
     def __init__(self) -> None:
         from ._filling import Vectors
@@ -64,7 +74,7 @@ class _Held:
         self.vectors = Vectors()
 
     def close(self) -> None:
-        """Nothing."""
+        self.vectors.close()
 
 
 def follower_of(log: Log, space: StreamKey) -> Follower:
@@ -77,12 +87,25 @@ def vectors_of(log: Log) -> Vectors:
     return log.attached("vectors", _Held).vectors
 
 
+def check_index(path: str) -> None:
+    """`ValueError` if this path cannot be that of an index: there is something else."""
+    if path == IN_MEMORY or not os.path.exists(path):
+        return
+    if not os.path.isfile(path):
+        raise ValueError(f"index is the path of an SQLite file of its own; {path} is not a file")
+    if os.path.getsize(path) and is_stranger(path):
+        raise ValueError(
+            f"index is the path of a file of its own, and {path} is no index of memories; give another path,"
+            " or none to have the index where the store is"
+        )
+
+
 def _index_of(log: Log) -> Index:
     backend, wanted = log.backend, log.index_at
     if wanted == IN_MEMORY:
         return SQLiteIndex()
     if wanted is not None:
-        return sturdy(log, [lambda: SQLiteIndex(os.path.abspath(wanted)), SQLiteIndex])
+        return sturdy(log, [lambda: SQLiteIndex(os.path.abspath(wanted), given=True), SQLiteIndex])
     return sturdy(log, [*_places_of(backend), SQLiteIndex])
 
 

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
 from typing import Any, Final, cast
 
 import msgspec
 
 from ..backends import StreamKey
+from ..backends._postgres_arrays import bytes_, numbers, text, times
 from ..backends._postgres_connections import Connection
 from ..backends._postgres_sql import SETUP_LOCK
 from ..backends.postgres import PostgresBackend
 from ..errors import AccessDenied, NotSetUp, OutcomeUnknown, ReadOnly
 from . import _postgres_index_sql as sql
+from ._candidates import MOST_TERMS, markers_in, markers_of
 from ._fold import Changes
 from ._index import Around, Counts, Found, Known, Unusable
-from ._model import Doc, Position, Where
+from ._model import Doc, Position, Where, doc_bytes, doc_of
+from ._postgres_near import PostgresNear, near_of
 from ._postgres_vectors import PostgresVectors
 from ._postgres_where import condition_of
 
+ALL: Final = 1 << 62
 CLEARED: Final = 20_000
 """So many rows are deleted at a time when a namespace is cleared: no statement takes long."""
 WORDS_BYTES: Final = 900_000
 """A tsvector holds 1 MiB, and PostgreSQL does not look whether it does. Where a text has more, its last words are not found."""
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Doc).decode
 
 
 class PostgresIndex(PostgresVectors):
@@ -39,6 +42,7 @@ class PostgresIndex(PostgresVectors):
     def __init__(self, backend: PostgresBackend) -> None:
         self._backend, self._sql = backend, sql.Statements(backend._schema)
         self._ready, self._lock = False, threading.Lock()
+        self._near: tuple[PostgresNear | None] | None = None
 
     # -- following the stream --------------------------------------------------------------------
 
@@ -47,20 +51,40 @@ class PostgresIndex(PostgresVectors):
         return Position(*rows[0]) if rows else None
 
     def known(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> Known:
-        rows = self._rows(self._sql.known, space, ids=list(ids), keys=[int(key, 16) for key in keys])
+        rows = self._rows(self._sql.known, space, ids=text(ids), keys=numbers(int(key, 16) for key in keys))
         aliases = {name: number for number, _, names in rows for name in names or ()}
-        return Known([_decode(body) for _, body, _ in rows], aliases)
+        return Known([doc_of(body) for _, body, _ in rows], aliases)
 
     def write(self, space: StreamKey, before: Position | None, after: Position, changes: Changes) -> bool:
         if before is not None and before.life != after.life:
             return False
-        values = _values(changes) | {"life": after.life, "version": after.version}
+        values = _values(changes) | after._asdict()
         if before is not None:
-            values["before"] = before.version
+            values |= {"before": before.version, "before_hash": before.hash}
         return self._written(self._sql.begin if before is None else self._sql.go_on, space, values)
 
-    def clear(self, space: StreamKey, life: bytes) -> None:
-        self._written(self._sql.unname, space, {"life": life})
+    def expired(self, space: StreamKey, before: float, limit: int) -> Sequence[Doc]:
+        return [doc_of(body) for (body,) in self._rows(self._sql.expired, space, before=before, limit=limit)]
+
+    def clear(self, space: StreamKey, at: Position) -> None:
+        self._written(self._sql.unname, space, at._asdict())
+        self._clear_nameless(space)
+
+    def replace(self, space: StreamKey, by: StreamKey) -> bool:
+        values = {"tenant": space.tenant, "id": space.id, "by_tenant": by.tenant, "by_id": by.id}
+
+        def renamed(connection: Connection) -> None:
+            with connection.transaction():
+                for statement in self._sql.replace:
+                    connection.execute(statement, values)
+
+        self._make_ready()
+        with suppress(OutcomeUnknown):
+            self._backend._transact(renamed)
+        self._clear_nameless(space)
+        return self.position(by) is None
+
+    def _clear_nameless(self, space: StreamKey) -> None:
         for (number,) in self._rows(self._sql.nameless, space):
             for statement in self._sql.clear:
                 while self._written(statement, space, {"space": number, "limit": CLEARED}):
@@ -71,30 +95,37 @@ class PostgresIndex(PostgresVectors):
     def search(self, space: StreamKey, terms: Mapping[str, float], where: Where, limit: int) -> Found:
         if not terms:
             return Found([], 0, 0.0, {})
+        found = self._searched(space, terms, where, limit, sql.WORK)
+        if len(found.docs) < limit and (where.since is not None or where.until is not None):
+            return self._searched(space, terms, where, limit, ALL)  # what was brought is of another time
+        return found
+
+    def _searched(self, space: StreamKey, terms: Mapping[str, float], where: Where, limit: int, work: int) -> Found:
         condition, values = condition_of(where)
-        values |= {"terms": list(terms), "weights": list(terms.values()), "work": sql.WORK, "limit": limit}
+        values |= {"terms": list(terms), "weights": list(terms.values()), "markers": markers_in(where)}
+        values |= {"work": work, "limit": limit, "most_terms": MOST_TERMS}
         rows = self._rows(self._sql.search.format(condition=condition), space, **values)
         (head,) = [row for row in rows if row[4] is None] or [(0, 0, None, None)]
         found = sorted((row for row in rows if row[4] is not None), key=lambda row: (-row[5], -row[0]))
         frequency = dict(zip(head[2] or (), head[3] or (), strict=True))
-        return Found([_decode(row[4]) for row in found], head[0], head[1] / max(head[0], 1), frequency)
+        return Found([doc_of(row[4]) for row in found], head[0], head[1] / max(head[0], 1), frequency)
 
     def around(self, space: StreamKey, docs: Sequence[Doc], reach: int, where: Where) -> list[Around]:
         condition, values = condition_of(where)
-        values |= {"sources": [doc.source for doc in docs], "ats": [doc.at for doc in docs], "reach": reach}
+        values |= {"sources": [doc.source for doc in docs], "ats": [doc.first_at for doc in docs], "reach": reach}
         values["numbers"] = [doc.number for doc in docs]
         sides: list[tuple[list[Doc], list[Doc]]] = [([], []) for _ in docs]
         for place, later, body in self._rows(self._sql.around.format(condition=condition), space, **values):
-            sides[place - 1][later].append(_decode(body))
+            sides[place - 1][later].append(doc_of(body))
         for before, after in sides:
-            before.sort(key=lambda doc: (-doc.at, -doc.number))
-            after.sort(key=lambda doc: (doc.at, doc.number))
+            before.sort(key=lambda doc: (-doc.first_at, -doc.number))
+            after.sort(key=lambda doc: (doc.first_at, doc.number))
         return [Around(before, after) for before, after in sides]
 
     def page(self, space: StreamKey, after: int, limit: int, where: Where) -> Sequence[Doc]:
         condition, values = condition_of(where)
         rows = self._rows(self._sql.page.format(condition=condition), space, after=after, limit=limit, **values)
-        return [_decode(body) for (body,) in rows]
+        return [doc_of(body) for (body,) in rows]
 
     def counts(self, space: StreamKey, now: float) -> Counts:
         return Counts(*self._rows(self._sql.counts, space, now=now)[0])
@@ -113,6 +144,12 @@ class PostgresIndex(PostgresVectors):
             return self._backend._transact(lambda connection: connection.execute(statement, values).rowcount > 0)
         except OutcomeUnknown:
             return False
+
+    def comparing(self) -> PostgresNear | None:
+        self._make_ready()
+        if self._near is None:
+            self._near = (near_of(self._backend),)
+        return self._near[0]
 
     def mend(self, problem: Unusable) -> bool:
         """False: what the server refuses once, it refuses again."""
@@ -165,29 +202,39 @@ def _values(changes: Changes) -> dict[str, Any]:
             names.setdefault(name, number)
     lengths = [doc.terms.count(" ") + 1 for doc in put]
     return {
-        "touched": [*gone, *(doc.number for doc in put)],
-        "gone": list(gone),
-        "names": list(names),
-        "named": list(names.values()),
-        "number": [doc.number for doc in put],
-        "at": [doc.at for doc in put],
-        "expires_at": [doc.expires_at for doc in put],
-        "length": lengths,
-        "source": [doc.source for doc in put],
-        "author": [doc.author for doc in put],
-        "subject": [doc.subject for doc in put],
-        "tags": [_encode(doc.tags).decode() for doc in put],
-        "keys": [" ".join(str(int(key, 16)) for key in doc.keys) for doc in put],
-        "words": [_words(doc) for doc in put],
-        "body": [_encode(doc) for doc in put],
+        "touched": numbers([*gone, *(doc.number for doc in put)]),
+        "gone": numbers(gone),
+        "names": text(names),
+        "named": numbers(names.values()),
+        "number": numbers(doc.number for doc in put),
+        "at": times(doc.at for doc in put),
+        "first_at": times(doc.first_at for doc in put),
+        "digest": numbers(_digest(doc.text) for doc in put),
+        "sources": text(msgspec.json.encode(doc.sources).decode() if doc.sources else None for doc in put),
+        "expires_at": times(doc.expires_at for doc in put),
+        "length": numbers(lengths),
+        "source": text(doc.source for doc in put),
+        "author": text(doc.author for doc in put),
+        "subject": text(doc.subject for doc in put),
+        "tags": text(msgspec.json.encode(doc.tags).decode() for doc in put),
+        "keys": text(" ".join(str(int(key, 16)) for key in doc.keys) for doc in put),
+        "words": text(_words(doc) for doc in put),
+        "body": bytes_(doc_bytes(doc) for doc in put),
         "memories": len(put),
         "lengths": sum(lengths),
     }
 
 
+def _digest(said: str) -> int:
+    """By which it is seen that a text is another one: then its vectors are of no use."""
+    return int.from_bytes(
+        blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True, byteorder="big"
+    )
+
+
 def _words(doc: Doc) -> str:
     """The terms of a memory, each once and with a space in front, as many as a tsvector can hold."""
-    terms = dict.fromkeys(f"{doc.terms} {doc.context}".split())
+    terms = dict.fromkeys([*markers_of(doc), *f"{doc.terms} {doc.context}".split()])
     if len(doc.terms) + len(doc.context) < WORDS_BYTES // 8:  # of 4 bytes each, with the number of the namespace
         return "".join(f" {term}" for term in terms)
     kept, size = [], 0

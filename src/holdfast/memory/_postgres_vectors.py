@@ -1,4 +1,4 @@
-"""Vectors in the PostgreSQL index. They are compared by the workers, who hold one bit for each number of them."""
+"""Vectors in the PostgreSQL index. They are compared by pgvector (`_postgres_near`), or else by the workers, who read them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from collections.abc import Mapping, Sequence
 from os import urandom
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from ..backends import StreamKey
 from ..backends._postgres_connections import Connection
+from ..backends._postgres_sql import quoted
 from ..backends.postgres import PostgresBackend
 from ..errors import OutcomeUnknown
-from ._index import Vector, VectorPage
-from ._model import Doc, Where
+from ._index import MODELS, Vector, VectorPage
+from ._model import Doc, Where, doc_bytes, doc_of
 from ._postgres_where import condition_of
-
-MODELS: Final = 2
-"""So many models have vectors in a namespace: the one that is in use, and the one before or after it."""
 
 TABLES: Final = """\
 CREATE TABLE {schema}.memory_models (
@@ -32,9 +28,6 @@ ALTER TABLE {schema}.memory_vectors ALTER COLUMN floats SET STORAGE EXTERNAL;
 CREATE INDEX memory_vectors_by_place ON {schema}.memory_vectors (model, place);
 CREATE INDEX memory_vectors_by_number ON {schema}.memory_vectors (space, number);
 """
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Doc).decode
 
 
 class PostgresVectors:
@@ -52,9 +45,9 @@ class PostgresVectors:
         rows = self._asked(_MODELS, space)
         return (rows[0][0] if rows else 0), {name: count for _, name, count in rows if name is not None}
 
-    def without_vector(self, space: StreamKey, model: str, after: int, limit: int) -> Sequence[Doc]:
-        rows = self._asked(_WITHOUT, space, model=model, after=after, limit=limit)
-        return [_decode(body) for (body,) in rows]
+    def without_vector(self, space: StreamKey, model: str, after: int, limit: int, now: float) -> Sequence[Doc]:
+        rows = self._asked(_WITHOUT, space, model=model, after=after, limit=limit, now=now)
+        return [doc_of(body) for (body,) in rows]
 
     def put_vectors(self, space: StreamKey, model: str, made: Sequence[tuple[Doc, bytes]]) -> None:
         self._make_ready()
@@ -65,7 +58,7 @@ class PostgresVectors:
             "filling": urandom(8),
             "models": MODELS,
             "numbers": [doc.number for doc, _ in made],
-            "bodies": [_encode(doc) for doc, _ in made],
+            "bodies": [doc_bytes(doc) for doc, _ in made],
             "floats": [floats for _, floats in made],
         }
         statements = [self._named(text) for text in _PUT]
@@ -94,13 +87,13 @@ class PostgresVectors:
 
     def docs(self, space: StreamKey, numbers: Sequence[int], where: Where) -> Sequence[Doc]:
         condition, values = condition_of(where)
-        return [_decode(body) for (body,) in self._asked(_DOCS, space, condition, numbers=list(numbers), **values)]
+        return [doc_of(body) for (body,) in self._asked(_DOCS, space, condition, numbers=list(numbers), **values)]
 
     def _asked(self, statement: str, space: StreamKey, condition: str = "", **values: Any) -> list[Any]:
         return self._rows(self._named(statement, condition), space, **values)
 
     def _named(self, statement: str, condition: str = "") -> str:
-        schema = self._backend._schema
+        schema = quoted(self._backend._schema)
         parts = {name: text.format(schema=schema) for name, text in (("space", _SPACE), ("model", _MODEL))}
         return statement.format(schema=schema, condition=condition, **parts)
 
@@ -122,8 +115,9 @@ _MODELS: Final = """\
 SELECT memories, name, vectors FROM {schema}.memory_spaces s LEFT JOIN {schema}.memory_models m USING (space)
 WHERE tenant = %(tenant)s AND s.id = %(id)s ORDER BY model"""
 _WITHOUT: Final = """\
-SELECT body FROM {schema}.memory_bodies b WHERE space = {space} AND number > %(after)s AND NOT EXISTS (
-    SELECT FROM {schema}.memory_vectors v WHERE v.model = {model} AND v.number = b.number
+SELECT body FROM {schema}.memory_docs d JOIN {schema}.memory_bodies b USING (space, number)
+WHERE space = {space} AND number > %(after)s AND (expires_at IS NULL OR expires_at > %(now)s) AND NOT EXISTS (
+    SELECT FROM {schema}.memory_vectors v WHERE v.model = {model} AND v.number = d.number
 ) ORDER BY number LIMIT %(limit)s"""
 # The namespace is locked, and marked, so that a `write` that waits for this one begins again: it could not see these vectors, and
 # would leave them behind. It also makes the places of a model visible in their order.

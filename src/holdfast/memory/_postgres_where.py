@@ -14,7 +14,7 @@ def condition_of(where: Where) -> tuple[str, dict[str, Any]]:
     conditions = ["(expires_at IS NULL OR expires_at > %(now)s)"]
     values: dict[str, Any] = {"now": where.now}
     for condition, name in (
-        ("source = %(source)s", "source"),
+        ("(source = %(source)s OR sources IS NOT NULL AND sources ? %(source)s)", "source"),
         ("author = %(author)s", "author"),
         ("subject = %(subject)s", "subject"),
         ("at >= %(since)s", "since"),

@@ -1,215 +1,198 @@
-"""A text as a sequence of words in which only plural, tense, articles, case and punctuation no longer count.
+"""A text as a sequence of words in which only what cannot change its meaning no longer counts.
 
-This is what two texts are compared by. Far less is thrown away than for searching: "from Paris to London" is not
-"from London to Paris", "my dog" is not "your dog", "$500" is not "€500" and "is it?" is not "it is".
+That is: white space, the form of quotes and dashes, punctuation at the end, fillers around it, and the case of ordinary words.
+The case of others counts ("5 mW" is not "5 MW", "hepatitis A" not "hepatitis a"), and so does every sign: "A+" is not "A-", ".env" not
+"env", and "No, deploys on Friday" is not "No deploys on Friday". This is what two texts are compared by, not what is searched.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from ._characters import KOREAN, UNSPACED, marks, visible
-from ._fillers import DROPPED, closing, is_filler, opening
-from ._stemming import inflection
-from ._words import NUMBERS, listed
+from ._characters import UNSPACED, marks, visible
+from ._fillers import between_fillers
+from ._words import STOP
 
-Mark = Literal["digit", "name", "first", "lower", "quiet", "loud"]
-"""How a word is written: with a digit; with a capital; with one at the start of a sentence, where any word has one;
-without one; and without or with capitals only, among words that are all like that, which tells nothing."""
-Letters = Literal["digit", "capital", "capitals", "mixed", "lower"]
+Mark = Literal["name", "first", "lower", "loud", "quiet", "fixed"]
+"""How a word is written: with a capital; with one at the start of a sentence, where any word has one; without one; with or without one
+in a text of which that is true for all words, which tells nothing; and what is as it is written or something else."""
+Letters = Literal["lower", "capital", "capitals", "mixed", "none"]
 """How the letters of one word are written."""
 
 
 class Token(NamedTuple):
     key: str
-    """What must be equal for two words to be one."""
-    word: str
-    """As it was written, in lower case."""
-    mark: Mark | Letters
+    """What must be equal for two words to be the same."""
+    loose: str
+    """What must be equal for them to be alike: without capitals, and empty where a word hardly matters."""
+    mark: Mark
 
 
-class Segment(NamedTuple):
-    """The words between two punctuation marks."""
+class _Piece(NamedTuple):
+    """A word with its signs, or a punctuation mark, which has no letters."""
 
-    tokens: list[Token]
-    before: str
-    """The mark before it: "" at the start of the text, "." for any end of a sentence."""
-    after: str
+    text: str
+    lower: str
+    letters: Letters
+    word: bool
 
 
-_BE: Final = frozenset(listed("is are am be been being"))
-_KEPT: Final = frozenset(
-    listed("was were had did this has does his its us as")
-)  # no plurals; "was" is not "is" any more
-_SHORT: Final = {"'re": "be", "'m": "be", "'ve": "have", "'ll": "will", "'d": "'d"}
-_IS_AFTER: Final = frozenset(listed("it that he she there what who here where how let"))
-_NOT: Final = {"ca": "can", "wo": "will", "sha": "shall", "ai": "be"}
-_NO_APOSTROPHE: Final = re.compile("(ca|do|does|did|is|are|was|were|wo|would|should|could|has|have|had)nt")
-_DO: Final = frozenset({"do", "does", "did"})
-
-_DECORATION: Final = "🙂😀😃😄😁😊😉🙏😅😂🎉🎊✨🚀❤💙💚💛🔥💡📝📌⭐🌟👀🔔📣📢👋🤖🧠🥳🤔"
-_SIGN: Final = (
-    "->|<-|=>|[<>=!]=|[<>=~$%°¢£¤¥¬±\u00d7÷\u20a0-\u20cf\u2190-\u22ff]"  # comparisons, currencies, operators
-    r"|(?<![\w)])[-+](?=[0-9.$€£])|(?<=\s)[*/^+](?=\s)|(?<=[0-9])['\"\u2032\u2033]|(?<![\w!])!(?=\w)"  # -5, 3 + 4, 6'2", !ready
-    f"|(?![{_DECORATION}])[\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"  # a red light is not a green one
+_QUOTES: Final = str.maketrans(
+    dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033", '"') | {"`": "'", "\u00b4": "'"}
 )
-_DIVIDER: Final = r"[.,;:!?()\[\]{}\u2014…|•]|(?<=\s)-+(?=\s)"
-_ENDS: Final = frozenset(".!?…")
-# After these a word like "confirmed" tells the state of something; after others it repeats what was said.
-_STATED: Final = frozenset({"", ":", "-", "--", "\u2014", "|"})
-_FILLERS: Final = 16
-"""More than so many are no speech, and looking for them would take quadratic time."""
-_LEFT: Final = 3
-"""So many words must be left when a filler at the end is taken off."""
-_THOUSANDS: Final = re.compile("(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
-
-
+_NO_END: Final = frozenset(".,;:")
+_ENDS: Final = str.maketrans("!\u2026", "..")
+_SENTENCE: Final = frozenset('.?:"(')
+_BETWEEN: Final = "\u2014"
+_CHUNK: Final = re.compile("([(\\[{\"'\u00bf\u00a1]*)(.*?)([.,;:!?\u2026)\\]}\"']*)", re.DOTALL)
+_FEET: Final = re.compile("[0-9]['\"]+$")
+"""6'2" """
+_WIDE: Final = re.compile(f"(?<=[{UNSPACED}])[,.:;!?()]|[,.:;!?()](?=[{UNSPACED}])|{_BETWEEN}")
+_PLAIN: Final = re.compile("[A-Za-z]+(?:['-][A-Za-z]+)*")
+_NUMBER: Final = re.compile(r"[^\w]?[0-9][0-9.,:/]*")
+_UNIT: Final = re.compile(
+    "[yzafpnumcdhkMGTPEZY]?i?(?:wh?|hz|b|bit|bps|v|va|a|ah|j|pa|m|g|l|s|k|c|f|n|mol|ev|cal|bar|t|h|lm|lx|x|d)",
+    re.IGNORECASE,
+)
+_HOURS: Final = frozenset(("am", "pm"))
+_NOT: Final = {"ca": "can", "wo": "will", "sha": "shall"}
+_NO_APOSTROPHE: Final = re.compile("(do|does|did|is|are|was|were|would|should|could|has|have|had)nt")
+_SHORT: Final = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
+_OPERATORS: Final = frozenset("=+-*/^\u00d7")
+_LOUD: Final = 3
+"""So many words in capitals, and none without, are no names any more."""
 _CACHED: Final = 1 << 15
 _CACHED_LENGTH: Final = 32
-_LOUD: Final = 3
-"""So many words in capitals in a row of words are no names any more."""
 
 
-def _pattern(word: str) -> re.Pattern[str]:
-    """Words, signs that carry a meaning, and the marks that divide a text. All else is passed over."""
-    joint = "(?:[_.@&'/]|(?<=[0-9])[:,](?=[0-9]))"
-    return re.compile(
-        rf"(?P<word>(?:(?<![\w.])\.(?=[0-9]))?{word}(?:{joint}{word})*(?:\+\+|#)?)|(?P<glyph>[{UNSPACED}]|[{KOREAN}]+)"
-        rf"|(?P<sign>{_SIGN})|(?P<divider>{_DIVIDER})"
-    )
+def read(text: str) -> list[Token]:
+    """The words and marks of a text, without the fillers at both ends. Empty only if there is none. Linear in its length."""
+    shown = _unquoted(visible(text).translate(_QUOTES))
+    if not shown.isascii():
+        shown = _WIDE.sub(lambda mark: f" {mark[0]} ", shown)
+    pieces: list[_Piece] = []
+    for chunk in shown.split():
+        pieces.extend(_remembered(chunk) if len(chunk) <= _CACHED_LENGTH else _taken_apart(chunk))
+    pieces = _ended(pieces)
+    if not pieces:
+        return []
+    start, end = between_fillers([piece.lower for piece in pieces])
+    return _tokens(_ended(pieces[start:end]))
 
 
-_ASCII: Final = _pattern("[A-Za-z0-9]+")
-
-
-@lru_cache(1)
-def _any_script() -> re.Pattern[str]:
-    return _pattern(rf"[^\W_{UNSPACED}{KOREAN}](?:(?![{UNSPACED}{KOREAN}])[\w{marks()}])*")
-
-
-def read(text: str) -> list[Segment]:
-    """The segments of a text without the fillers at both ends. No segment is empty."""
-    segments = [Segment([], "", "")]
-    shown = visible(text)
-    for piece in (_ASCII if shown.isascii() else _any_script()).finditer(shown):
-        part = piece[0]
-        if piece.lastgroup == "divider":
-            _divide(segments, part)
-        elif piece.lastgroup == "word":
-            segments[-1].tokens.extend(_remembered(part) if len(part) <= _CACHED_LENGTH else _taken_apart(part))
-        else:
-            segments[-1].tokens.append(Token(part, part, "lower"))
-    return _marked(_without_fillers([segment for segment in segments if segment.tokens]))
-
-
-def _without_fillers(segments: Sequence[Segment]) -> list[Segment]:
-    """What is left between the fillers at both ends. May be nothing."""
-    rest = list(segments)
-    for _ in range(_FILLERS):
-        if not rest:
-            break
-        first, last = rest[0], rest[-1]
-        if is_filler(words(first)):
-            del rest[0]
-        elif last.before not in _STATED and is_filler(words(last)) and sum(len(s.tokens) for s in rest[:-1]) >= _LEFT:
-            del rest[-1]
-        elif cut := opening(words(first)):
-            rest[0] = first._replace(tokens=first.tokens[cut:])
-        elif cut := closing(words(last)):
-            rest[-1] = last._replace(tokens=last.tokens[:-cut])
-        else:
-            break
-        rest = [segment for segment in rest if segment.tokens]
-    return rest
-
-
-def words(segment: Segment) -> list[str]:
-    return [token.word for token in segment.tokens]
-
-
-def significant(segment: Segment) -> list[Token]:
-    """The words without articles and the like, and without the "do" of "does not"."""
-    tokens = segment.tokens
-    following = [token.word for token in tokens[1:]] + [""]
-    return [
-        token
-        for token, after in zip(tokens, following, strict=True)
-        if token.word not in DROPPED and token.key != "'s" and not (token.word in _DO and after == "not")
-    ]
-
-
-def _divide(segments: list[Segment], mark: str) -> None:
-    if mark == "?":
-        segments[-1].tokens.append(Token("?", "?", "lower"))
-    sign = "." if mark in _ENDS else mark
-    if segments[-1].tokens:
-        segments[-1] = segments[-1]._replace(after=sign)
-        segments.append(Segment([], sign, ""))
-    elif segments[-1].before and sign == ".":
-        segments[-1] = segments[-1]._replace(before=sign)
-
-
-def _taken_apart(shown: str) -> tuple[Token, ...]:
-    """A word as tokens: mostly one, and two for "don't" and "Bob's"."""
-    letters = _letters(shown)
-    parts = _parts(shown.casefold())
-    return tuple(Token(_key(part), part, "digit" if any(map(str.isnumeric, part)) else letters) for part in parts)
+def _taken_apart(chunk: str) -> tuple[_Piece, ...]:
+    """Text without spaces: a word with all its signs, and the punctuation around it."""
+    match = _CHUNK.fullmatch(chunk)
+    before, body, after = match.groups() if match else ("", chunk, "")
+    if feet := _FEET.search(body + after.rstrip(".,;:!?")):
+        body, after = body + after[: feet.end() - len(body)], after[feet.end() - len(body) :]
+    inner = [] if not body else [_mark("-")] if body in ("-", "--", _BETWEEN) else [_word(body)]
+    marks_after = list(after)
+    if marks_after == ["!"] and body[-1:].isnumeric():
+        return (*map(_mark, before), *inner, _Piece("!", "!", "none", False))  # a factorial, or an exclamation
+    return (*map(_mark, before), *inner, *map(_mark, (mark.translate(_ENDS) for mark in marks_after)))
 
 
 _remembered: Final = lru_cache(_CACHED)(_taken_apart)
 
 
-def _letters(shown: str) -> Letters:
-    if shown == "I" or not any(map(str.isupper, shown)):
+def _mark(sign: str) -> _Piece:
+    sign = '"' if sign == "'" else sign
+    return _Piece(sign, sign, "none", False)
+
+
+def _word(body: str) -> _Piece:
+    return _Piece(body, body.lower(), _letters(body), True)
+
+
+def _letters(body: str) -> Letters:
+    """ "none" for what is not made of letters only, such as a number, a flag or the name of a file."""
+    if not (_PLAIN if body.isascii() else _any_script()).fullmatch(body):
+        return "none"
+    if body.lower() == body or body == "I" or (body.startswith("I'") and body[2:].islower()):
         return "lower"
-    if any(map(str.isupper, shown[1:])):
-        return "mixed" if any(map(str.islower, shown)) else "capitals"
-    return "capital"
+    if len(body) > 1 and body.upper() == body:
+        return "capitals"
+    parts = re.split("['-]", body)
+    return "capital" if body[0].isupper() and all(part[1:] == part[1:].lower() for part in parts) else "mixed"
 
 
-def _marked(segments: list[Segment]) -> list[Segment]:
-    """The segments with what the capitals of each word mean where it stands."""
-    for place, segment in enumerate(segments):
-        loud = sum(token.mark == "capitals" for token in segment.tokens) >= _LOUD
-        starts = place == 0 or segment.before == "."
-        for at, token in enumerate(segment.tokens):
-            if token.mark not in ("lower", "digit"):
-                first = starts and at == 0 and token.mark == "capital"
-                mark: Mark = "first" if first else "loud" if loud and token.mark == "capitals" else "name"
-                segment.tokens[at] = Token(token.key, token.word, mark)
-    if not any(token.mark in ("first", "name") for segment in segments for token in segment.tokens):
-        for segment in segments:
-            segment.tokens[:] = [
-                Token(*token[:2], "quiet") if token.mark == "lower" else token for token in segment.tokens
-            ]
-    return segments
+@lru_cache(1)
+def _any_script() -> re.Pattern[str]:
+    letter = rf"[^\W\d_][{marks()}]*"
+    return re.compile(rf"(?:{letter})+(?:['-](?:{letter})+)*")
+
+
+# -- both ends -------------------------------------------------------------------------------------------------------------
+
+
+def _ended(pieces: list[_Piece]) -> list[_Piece]:
+    """Without the punctuation at the end, apart from a question mark, and with one mark for "!!!" and "???"."""
+    kept: list[_Piece] = []
+    for piece in pieces:
+        if piece.word or piece.text not in ".?" or not kept or kept[-1] != piece:
+            kept.append(piece)
+    while kept and not kept[-1].word and (kept[-1].text in _NO_END or (kept[-1].text == "!" and not _factorial(kept))):
+        kept.pop()
+    return kept
+
+
+def _factorial(pieces: list[_Piece]) -> bool:
+    """ "= 5!" is 120; "I owe you 5!" is not."""
+    return len(pieces) > 2 and pieces[-3].text in _OPERATORS
+
+
+def _unquoted(text: str) -> str:
+    """A text that is one quotation, without its quotes."""
+    bare = text.strip().rstrip(".!")
+    return bare[1:-1] if len(bare) > 2 and bare[0] == bare[-1] == '"' and bare.count('"') == 2 else text
+
+
+# -- what counts -----------------------------------------------------------------------------------------------------------
+
+
+def _tokens(pieces: list[_Piece]) -> list[Token]:
+    plain = [piece for piece in pieces if piece.letters != "none"]
+    long = [piece.letters for piece in plain if len(piece.text) > 1]
+    loud = len(long) >= _LOUD and all(letters == "capitals" for letters in long)
+    titled = bool(long) and "lower" not in long
+    case: Mark | None = (
+        "loud" if loud or titled else "quiet" if all(p.text == "I" or p.text == p.lower for p in pieces) else None
+    )
+    found: list[Token] = []
+    starts, number = True, False
+    for piece in pieces:
+        found.extend(_of_piece(piece, case, loud=loud, starts=starts, number=number))
+        starts = not piece.word and piece.text in _SENTENCE
+        number = piece.word and piece.letters == "none" and _NUMBER.fullmatch(piece.text) is not None
+    return found
+
+
+def _of_piece(piece: _Piece, case: Mark | None, *, loud: bool, starts: bool, number: bool) -> Iterable[Token]:
+    """One token, or two for "don't". `case`: if capitals tell no names in this text. `number`: after one."""
+    text, lower, letters, _ = piece
+    if number and lower in _HOURS:
+        return [Token(lower, lower, "fixed")]
+    letter = len(text) == 1 and (lower not in "ai" or (text == "A" and case is None and not starts))
+    if letters == "none" or letter or (number and lower not in STOP and _UNIT.fullmatch(text)):
+        return [Token(text, lower, "fixed")]
+    if letters == "mixed" or (letters == "capitals" and len(text) > 1 and not loud):
+        return [Token(text, lower, "fixed" if lower in STOP else "name")]
+    mark: Mark = case or ("lower" if letters == "lower" else "first" if starts else "name")
+    return [Token(part, "" if part == "the" else part, mark) for part in _parts(lower)]
 
 
 def _parts(lower: str) -> list[str]:
-    """A word with its contraction taken apart, and "1,000" as 1000."""
+    """A word with its contraction taken apart. Not "it's", which may be "it is" or "it has"."""
     if "'" not in lower:
-        without = _NO_APOSTROPHE.fullmatch(lower)
-        if without:
-            return [_NOT.get(without[1], without[1]), "not"]
         if lower == "cannot":
             return ["can", "not"]
-        return [_THOUSANDS.sub("", lower)]
+        without = _NO_APOSTROPHE.fullmatch(lower)
+        return [without[1], "not"] if without else [lower]
     base, _, ending = lower.rpartition("'")
     if ending == "t" and base.endswith("n"):
         return [_NOT.get(base[:-1], base[:-1]), "not"]
-    if ending == "s":
-        return [base, "is" if base in _IS_AFTER else "'s"]
     return [base, _SHORT["'" + ending]] if "'" + ending in _SHORT else [lower]
-
-
-def _key(word: str) -> str:
-    if word in _BE:
-        return "be"
-    if word in _KEPT:
-        return "was" if word == "were" else "have" if word == "has" else "do" if word == "does" else word
-    if word in NUMBERS:
-        return NUMBERS[word]
-    return inflection(word) if word.isascii() and word.isalpha() else word

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from ..backends import StreamKey
 from ..conversations._tokens import default_counter
 from ._hybrid import Sense
 from ._index import Around, Index
-from ._model import Doc, Hit, Where, hit
-from ._ranking import LENDERS, Question, best, rank
+from ._model import Doc, Hit, Where, full_text, hit
+from ._ranking import LENDERS, Question, Ranked, best, rank
 from ._text import query_terms
 from ._weights import Weights
 
@@ -31,9 +32,10 @@ def recall(
     meaning: Meaning | None = None,
 ) -> list[Hit]:
     """The `k` best, best first; fewer if they do not score enough, or do not fit into the budget."""
-    terms = query_terms(query)
+    terms, sense = query_terms(query), Sense(meaning, weights)
+    sense.begin(where, k)
     found = index.search(space, terms, where, max(weights.candidates, k))
-    question, sense = Question(terms, found, weights), Sense(meaning, weights)
+    question = Question(query, terms, found, weights)
     docs = {doc.number: doc for doc in (*found.docs, *sense.nearest(where, k))}
     words = {number: question.fit(doc) for number, doc in docs.items()}
     sense.settle(words)
@@ -45,9 +47,10 @@ def recall(
                 docs[doc.number] = doc
                 words[doc.number] = question.fit(doc)
     meanings = sense.of(words)
-    ranked = rank(docs, _together(words, meanings), near, weights, where.now, meanings, k)
-    hits = [hit(one.doc, one.score, one.why) for one in ranked if one.score > 0 and one.score >= min_score]
-    return hits if max_tokens is None else _within(hits, max_tokens)
+    ranked = rank(docs, _together(words, meanings), near, weights, where.now, meanings, question)
+    enough = takewhile(lambda one: one.score > 0 and one.score >= min_score, ranked)
+    chosen = enough if max_tokens is None else _within(enough, max_tokens)
+    return [hit(one.doc, one.score, one.why) for one in islice(chosen, k)]
 
 
 def _together(words: Mapping[int, float], meanings: Mapping[int, float]) -> dict[int, float]:
@@ -62,13 +65,11 @@ def _near(
     return list(zip(lenders, index.around(space, lenders, weights.reach, where), strict=True))
 
 
-def _within(hits: Sequence[Hit], max_tokens: int) -> list[Hit]:
+def _within(ranked: Iterable[Ranked], max_tokens: int) -> Iterator[Ranked]:
     """The best that fit together. One that is too long does not keep shorter ones out."""
-    count = default_counter()
-    chosen, left = [], max_tokens
-    for one in hits:
-        tokens = count({"role": "user", "content": one.text})
+    count, left = default_counter(), max_tokens
+    for one in ranked:
+        tokens = count({"role": "user", "content": full_text(one.doc.text, one.doc.variants)})
         if tokens <= left:
-            chosen.append(one)
+            yield one
             left -= tokens
-    return chosen

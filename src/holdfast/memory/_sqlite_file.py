@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -31,16 +32,29 @@ _NOT_HERE: Final = (
 )
 """What SQLite says where it cannot write. The index has to be elsewhere."""
 _WRITES: Final = frozenset((apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE))
+APPLICATION_ID: Final = 0x486F6C49
+""""HolI": by this, in its header, a file is known to be an index of ours."""
+_WORDS: Final = ("terms", "terms_data", "terms_idx", "terms_docsize", "terms_config")
+TABLES: Final = frozenset(
+    f"memory_{name}" for name in ("format", "spaces", "docs", "ids", "keys", "models", "vectors", "frequency", *_WORDS)
+)
+"""All tables of an index. Others whose names begin like these are somebody else's, and are never touched."""
+TRUNCATE_MILLISECONDS: Final = 100
+SMALLEST: Final = 512
+"""No database is smaller, but SQLite takes what is for an empty one."""
 
 
 class SQLiteFile:
     """One connection to a file, or to memory (`:memory:`), for one call at a time. `make` makes the tables that are missing.
 
-    `shared`: the file is the store's own, and all but the tables of the index is the backend's.
+    `shared`: the file is the store's own, and all but the tables of the index is the backend's. `given`: a user has named the file;
+    unless it is an index of ours, it is left alone.
     """
 
-    def __init__(self, path: str, make: Callable[[apsw.Connection], None], *, shared: bool = False) -> None:
-        self._path, self._make, self._shared = path, make, shared
+    def __init__(
+        self, path: str, make: Callable[[apsw.Connection], None], *, shared: bool = False, given: bool = False
+    ) -> None:
+        self._path, self._make, self._shared, self._given = path, make, shared, given
         self._lock = threading.RLock()
         self._connection: apsw.Connection | None = None
         self._closed = False
@@ -113,11 +127,31 @@ class SQLiteFile:
     def _configure(self, connection: apsw.Connection) -> None:
         connection.set_busy_handler(_BusyHandler())
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        if self._given:
+            refuse_strangers(connection, self._path)
         if self._path != MEMORY:
+            if not self._shared:
+                _mark(connection)
             _wal(connection)
-        # What a crash takes from an index comes back from the stream.
-        for pragma in ("trusted_schema = OFF", "synchronous = NORMAL", "temp_store = MEMORY", "cache_size = -64000"):
+        # What a crash takes from an index comes back from the stream. What is forgotten is overwritten, not only left out.
+        for pragma in (
+            "trusted_schema = OFF",
+            "synchronous = NORMAL",
+            "temp_store = MEMORY",
+            "cache_size = -64000",
+            "secure_delete = ON",
+        ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
+
+    def truncate_log(self) -> None:
+        """Move what is in the write-ahead log into the file, and empty it, unless others are in the middle of something."""
+        with self._lock, suppress(apsw.Error):
+            if self._connection is not None and self._path != MEMORY:
+                self._connection.set_busy_timeout(TRUNCATE_MILLISECONDS)
+                try:
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                finally:
+                    self._connection.set_busy_handler(_BusyHandler())
 
     def close(self) -> None:
         with self._lock:
@@ -133,7 +167,7 @@ class SQLiteFile:
 
     def mend(self, problem: Unusable) -> bool:
         """Make the tables anew, empty. False if that is not possible, or not wise."""
-        if isinstance(problem.error, _NOT_HERE):
+        if isinstance(problem, Stranger) or isinstance(problem.error, _NOT_HERE):
             return False
         with self._lock:
             self._drop_connection()
@@ -163,8 +197,10 @@ class SQLiteFile:
         if self._path == MEMORY:
             return True
         try:
-            _reset(self._path)
+            _reset(self._path, given=self._given)
         except apsw.Error:
+            if self._given:
+                raise  # what cannot be read cannot be known to be ours
             for suffix in ("", "-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     os.unlink(self._path + suffix)
@@ -186,12 +222,69 @@ class SQLiteFile:
 
 
 def drop_tables(connection: apsw.Connection) -> None:
-    """Drop all tables of an index, of whatever format, in the transaction that is open."""
-    made = (
-        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'memory_*' ORDER BY sql NOT LIKE '%VIRTUAL%'"
-    )
-    for (name,) in connection.execute(made).fetchall():
+    """Drop all tables of an index, of whatever format, in the transaction that is open. None, if no index was made here."""
+    made = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY sql NOT LIKE '%VIRTUAL%'"
+    names = [name for (name,) in connection.execute(made).fetchall() if name in TABLES]
+    for name in names if "memory_format" in names else ():
         connection.execute(f'DROP TABLE IF EXISTS "{name}"')
+
+
+def refuse_strangers(connection: apsw.Connection, path: str) -> None:
+    """`Stranger` if there is something in the file, and it is no index of memories. Nothing in it is changed."""
+    try:
+        if _is_marked(connection):
+            return
+        (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0]
+        (application,) = connection.execute("PRAGMA application_id").fetchall()[0]
+        # What is new may be in the log only. Ours has its mark before it has a log, and before it has tables: it is looked for
+        # again, because another process may be making the index.
+        other = 0 < _size(path) < SMALLEST or _size(f"{path}-wal") > 0 or application or objects
+        if other and not _is_marked(connection):
+            raise Stranger(path)
+    except (apsw.NotADBError, apsw.CorruptError):
+        raise Stranger(path) from None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _is_marked(connection: apsw.Connection) -> bool:
+    return connection.execute("PRAGMA application_id").fetchall() == [(APPLICATION_ID,)]
+
+
+def is_stranger(path: str) -> bool:
+    """Whether there is a file of something else. False too if it cannot be read: that is noticed when it is used."""
+    try:
+        # Immutable: not even a lock, or a file beside it, is made. The mark is in the file itself.
+        address = f"file:{quote(os.path.abspath(path))}?immutable=1"
+        connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        try:
+            refuse_strangers(connection, path)
+        finally:
+            close(connection)
+    except Stranger:
+        return True
+    except apsw.Error:
+        return False
+    return False
+
+
+class Stranger(Unusable):
+    """A file that is to be the index is something else."""
+
+    def __init__(self, path: str) -> None:
+        what = f"{path} is no index of memories, and was left as it is"
+        super().__init__(what, ValueError(what))
+
+
+def _mark(connection: apsw.Connection) -> None:
+    """Say in the header that this is an index. Before anything is in the write-ahead log: the mark is never without the file."""
+    if not _is_marked(connection):
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()
 
 
 def _flags(path: str) -> int:
@@ -207,10 +300,12 @@ def _prepare(path: str) -> None:
         raise Unusable(f"there can be no index of memories in {path} ({type(error).__name__})", error) from error
 
 
-def _reset(path: str) -> None:
+def _reset(path: str, *, given: bool) -> None:
     connection = apsw.Connection(path, flags=_flags(path))
     try:
         connection.set_busy_handler(_BusyHandler())
+        if given:
+            refuse_strangers(connection, path)
         connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
         connection.execute("VACUUM").fetchall()
         connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
@@ -221,6 +316,6 @@ def _reset(path: str) -> None:
 
 def _allowed(action: int, table: Any, column: Any, database: Any, trigger: Any) -> int:
     """In the store's own file the index writes to its own tables only, whatever triggers somebody planted on them."""
-    if action in _WRITES and not str(table).startswith(("memory_", "sqlite_")):
+    if action in _WRITES and table not in TABLES and not str(table).startswith("sqlite_"):
         return apsw.SQLITE_DENY
     return apsw.SQLITE_OK

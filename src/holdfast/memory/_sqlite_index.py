@@ -14,41 +14,48 @@ import apsw
 import msgspec
 
 from ..backends import StreamKey
+from ._candidates import markers_of
 from ._fold import Changes
 from ._index import Around, Counts, Found, Known
 from ._model import Doc, Position, Where
 from ._sqlite_file import MEMORY, SQLiteFile, drop_tables
+from ._sqlite_search import Place, page, rowid_of, search
 from ._sqlite_vectors import TABLES as VECTOR_TABLES
 from ._sqlite_vectors import SQLiteVectors, clear_vectors, drop_vectors
 from ._sqlite_where import condition_of
 
-FORMAT: Final = 2
+FORMAT: Final = 5
 """Tables of another format are dropped, and made anew from the streams."""
-WORK: Final = 8_000
-"""About so many entries of posting lists are ranked for one question; the most common terms are left to the ranking that follows."""
+MERGED_PAGES: Final = 500
+"""So much of the words is merged in one transaction."""
+MOST_MERGES: Final = 1_000
+"""While others write, there is always a little more to merge."""
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS memory_format (format INTEGER NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS memory_spaces (
+CREATE TABLE memory_format (format INTEGER NOT NULL) STRICT;
+CREATE TABLE memory_spaces (
     space INTEGER PRIMARY KEY, tenant TEXT NOT NULL, id TEXT NOT NULL, life BLOB NOT NULL, version INTEGER NOT NULL,
-    memories INTEGER NOT NULL, terms INTEGER NOT NULL, UNIQUE (tenant, id)
+    hash BLOB NOT NULL, memories INTEGER NOT NULL, terms INTEGER NOT NULL, UNIQUE (tenant, id)
 ) STRICT;
-CREATE TABLE IF NOT EXISTS memory_docs (
+CREATE TABLE memory_docs (
     doc INTEGER PRIMARY KEY, space INTEGER NOT NULL, number INTEGER NOT NULL, id TEXT NOT NULL, at REAL NOT NULL,
-    source TEXT, expires_at REAL, length INTEGER NOT NULL, body BLOB NOT NULL
+    first_at REAL NOT NULL, source TEXT, sources TEXT, expires_at REAL, length INTEGER NOT NULL, body BLOB NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX IF NOT EXISTS memory_docs_by_number ON memory_docs (space, number);
-CREATE INDEX IF NOT EXISTS memory_docs_by_source ON memory_docs (space, source, at, number);
-CREATE TABLE IF NOT EXISTS memory_ids (
+CREATE UNIQUE INDEX memory_docs_by_number ON memory_docs (space, number);
+CREATE INDEX memory_docs_by_source ON memory_docs (space, source, first_at, number);
+CREATE INDEX memory_docs_by_sources ON memory_docs (space) WHERE sources IS NOT NULL;
+CREATE INDEX memory_docs_by_time ON memory_docs (space, at);
+CREATE INDEX memory_docs_by_end ON memory_docs (space, expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE memory_ids (
     space INTEGER NOT NULL, id TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (space, id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS memory_keys (
+CREATE TABLE memory_keys (
     space INTEGER NOT NULL, key TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (space, key, number)
 ) STRICT, WITHOUT ROWID;
-CREATE VIRTUAL TABLE IF NOT EXISTS memory_terms USING fts5(
+CREATE VIRTUAL TABLE memory_terms USING fts5(
     terms, content='', contentless_delete=1, tokenize="ascii tokenchars '-_.@:&+#'"
 );
-CREATE VIRTUAL TABLE IF NOT EXISTS memory_frequency USING fts5vocab(memory_terms, 'row');
+CREATE VIRTUAL TABLE memory_frequency USING fts5vocab(memory_terms, 'row');
 """
 
 _encode = msgspec.json.Encoder().encode
@@ -58,18 +65,17 @@ _decoder = msgspec.json.Decoder(
 
 
 class SQLiteIndex(SQLiteVectors):
-    """An index in a SQLite file, or in memory. `shared`: the file is the store's own."""
+    """An index in a SQLite file, or in memory. `shared`: the file is the store's own. `given`: a user has named it."""
 
-    def __init__(self, path: str = MEMORY, *, shared: bool = False) -> None:
-        self._file = SQLiteFile(path, _make_tables, shared=shared)
+    def __init__(self, path: str = MEMORY, *, shared: bool = False, given: bool = False) -> None:
+        self._file = SQLiteFile(path, _make_tables, shared=shared, given=given)
         self.mend, self.close = self._file.mend, self._file.close
 
     # -- following the stream --------------------------------------------------------------------
 
     def position(self, space: StreamKey) -> Position | None:
         with self._reading() as execute:
-            row = execute(_SPACE, (space.tenant, space.id)).fetchone()
-            return None if row is None else Position(row[1], row[2])
+            return _position(execute(_SPACE, (space.tenant, space.id)).fetchone())
 
     def known(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> Known:
         with self._reading() as execute:
@@ -86,14 +92,14 @@ class SQLiteIndex(SQLiteVectors):
     def write(self, space: StreamKey, before: Position | None, after: Position, changes: Changes) -> bool:
         with self._file.writing() as connection:
             row = connection.execute(_SPACE, (space.tenant, space.id)).fetchone()
-            if (None if row is None else Position(row[1], row[2])) != before:
+            if _position(row) != before:
                 return False
             if row is None:
-                connection.execute(_NEW_SPACE, (space.tenant, space.id, after.life, after.version))
+                connection.execute(_NEW_SPACE, (space.tenant, space.id, *after))
                 number = connection.last_insert_rowid()
             else:
                 number = row[0]
-                connection.execute("UPDATE memory_spaces SET version = ? WHERE space = ?", (after.version, number))
+                connection.execute(_MOVED, (after.version, after.hash, number))
             self._apply(connection, number, changes)
             return True
 
@@ -102,7 +108,8 @@ class SQLiteIndex(SQLiteVectors):
         execute = connection.execute
         memories, terms = 0, 0
         gone = {doc.number for doc in changes.gone}
-        for doc in (*changes.gone, *changes.put):
+        # FTS5 gathers what comes in the order of rowids, and begins a new segment for what does not.
+        for doc in sorted((*changes.gone, *changes.put), key=_by_number):
             row = execute(
                 "SELECT doc, length, body FROM memory_docs WHERE space = ? AND number = ?", (space, doc.number)
             ).fetchone()
@@ -119,16 +126,15 @@ class SQLiteIndex(SQLiteVectors):
             if doc.number in gone or doc.text != old.text:
                 drop_vectors(execute, space, doc.number)
             memories, terms = memories - 1, terms - length
-        for doc in changes.put:
-            length = doc.terms.count(" ") + 1
+        for doc in sorted(changes.put, key=_by_number):
+            length, rowid = doc.terms.count(" ") + 1, rowid_of(space, doc.number)
             execute(
-                "INSERT INTO memory_docs (space, number, id, at, source, expires_at, length, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (space, doc.number, doc.id, doc.at, doc.source, doc.expires_at, length, _encode(doc)),
+                "INSERT INTO memory_docs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (rowid, space, doc.number, doc.id, *_columns(doc), length, _encode(doc)),
             )
-            rowid = connection.last_insert_rowid()
             execute(
                 "INSERT INTO memory_terms (rowid, terms) VALUES (?, ?)",
-                (rowid, _prefixed(space, f"{doc.terms} {doc.context}")),
+                (rowid, _prefixed(space, [*doc.terms.split(" "), *doc.context.split(" "), *markers_of(doc)])),
             )
             execute("INSERT OR IGNORE INTO memory_ids VALUES (?, ?, ?)", (space, doc.id, doc.number))
             connection.executemany(
@@ -143,16 +149,42 @@ class SQLiteIndex(SQLiteVectors):
                 (memories, terms, space),
             )
 
-    def clear(self, space: StreamKey, life: bytes) -> None:
+    def expired(self, space: StreamKey, before: float, limit: int) -> Sequence[Doc]:
+        with self._reading() as execute:
+            found = execute(_EXPIRED, (self._number(execute, space), before, limit))
+            return [_decoder.decode(body or b"") for (body,) in found]
+
+    def clear(self, space: StreamKey, at: Position) -> None:
         with self._writing() as execute:
             row = execute(_SPACE, (space.tenant, space.id)).fetchone()
-            if row is None or row[1] != life:
+            if _position(row) != at:
                 return
-            number = row[0]
-            execute("DELETE FROM memory_terms WHERE rowid IN (SELECT doc FROM memory_docs WHERE space = ?)", (number,))
-            clear_vectors(execute, number)
-            for table in ("docs", "ids", "keys", "spaces"):
-                execute(f"DELETE FROM memory_{table} WHERE space = ?", (number,))  # noqa: S608  names of ours
+            _clear(execute, row[0])
+        self._erase()
+
+    def _erase(self) -> None:
+        """Have nothing left of what was deleted: FTS5 drops its words only when it merges the parts of its table.
+
+        A little at a time, so that nobody has to wait for long.
+        """
+        for turn in range(MOST_MERGES):
+            with self._file.writing() as connection:
+                before, pages = connection.total_changes(), MERGED_PAGES if turn else -MERGED_PAGES  # negative: begin
+                connection.execute("INSERT INTO memory_terms (memory_terms, rank) VALUES ('merge', ?)", (pages,))
+                if connection.total_changes() - before < 2:
+                    break  # there was nothing to do
+        self._file.truncate_log()
+
+    def replace(self, space: StreamKey, by: StreamKey) -> bool:
+        with self._writing() as execute:
+            old, new = (execute(_SPACE, (one.tenant, one.id)).fetchone() for one in (space, by))
+            if old is not None and new is not None:
+                if old[1] == new[1] and old[2] > new[2]:
+                    return False
+                _clear(execute, old[0])
+            if new is not None:
+                execute("UPDATE memory_spaces SET tenant = ?, id = ? WHERE space = ?", (space.tenant, space.id, new[0]))
+            return True
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -161,17 +193,7 @@ class SQLiteIndex(SQLiteVectors):
             row = execute(_SPACE, (space.tenant, space.id)).fetchone()
             if row is None or not terms:
                 return Found([], 0, 0.0, {})
-            number, total, length = row[0], row[3], row[4]
-            prefixed = {f"{number}_{term}": term for term in terms}
-            rows = execute(_FREQUENCY, (_encode(list(prefixed)).decode(),)).fetchall()
-            frequency = {prefixed[term]: count for term, count in rows}
-            chosen = _chosen(terms, frequency)
-            if not chosen:
-                return Found([], total, length / max(total, 1), frequency)
-            question = " OR ".join(f'"{number}_{term}"' for term in chosen)
-            condition, values = condition_of(where)
-            found = execute(_MATCHING.format(condition), (question, *values, limit)).fetchall()
-            return Found([_decoder.decode(body or b"") for (body,) in found], total, length / max(total, 1), frequency)
+            return search(execute, Place(row[0], row[4], row[5]), terms, where, limit)
 
     def around(self, space: StreamKey, docs: Sequence[Doc], reach: int, where: Where) -> list[Around]:
         with self._reading() as execute:
@@ -184,7 +206,7 @@ class SQLiteIndex(SQLiteVectors):
                     continue
                 sides = []
                 for sql in (_BEFORE, _AFTER):
-                    place = (number, doc.source, doc.at, doc.number, *values, reach)
+                    place = (number, doc.source, doc.first_at, doc.number, *values, reach)
                     sides.append([_decoder.decode(body or b"") for (body,) in execute(sql.format(condition), place)])
                 found.append(Around(*sides))
             return found
@@ -192,13 +214,7 @@ class SQLiteIndex(SQLiteVectors):
     def page(self, space: StreamKey, after: int, limit: int, where: Where) -> Sequence[Doc]:
         with self._reading() as execute:
             number = self._number(execute, space)
-            if number is None:
-                return []
-            condition, values = condition_of(where)
-            return [
-                _decoder.decode(body or b"")
-                for (body,) in execute(_PAGE.format(condition), (number, after, *values, limit))
-            ]
+            return [] if number is None else page(execute, number, after, limit, where)
 
     def counts(self, space: StreamKey, now: float) -> Counts:
         with self._reading() as execute:
@@ -249,24 +265,38 @@ def _format_of(connection: apsw.Connection) -> list[Any]:
     return connection.execute("SELECT format FROM memory_format").fetchall()
 
 
-def _prefixed(space: int, words: str) -> str:
-    return " ".join(f"{space}_{word}" for word in words.split(" ") if word)
+def _position(row: Sequence[Any] | None) -> Position | None:
+    return None if row is None else Position(*row[1:4])
 
 
-def _chosen(terms: Mapping[str, float], frequency: Mapping[str, int]) -> list[str]:
-    """The terms to look for: the rarer first, as long as there is not too much to rank."""
-    chosen: list[str] = []
-    work = 0
-    for term in sorted((term for term in terms if frequency.get(term)), key=lambda term: frequency[term]):
-        if chosen and work + frequency[term] > WORK:
-            break
-        chosen.append(term)
-        work += frequency[term]
-    return chosen
+def _clear(execute: Any, space: int) -> None:
+    """Everything of a namespace, in the transaction that is open."""
+    execute("DELETE FROM memory_terms WHERE rowid IN (SELECT doc FROM memory_docs WHERE space = ?)", (space,))
+    clear_vectors(execute, space)
+    for table in ("docs", "ids", "keys", "spaces"):
+        execute(f"DELETE FROM memory_{table} WHERE space = ?", (space,))  # noqa: S608  names of ours
 
 
-_SPACE: Final = "SELECT space, life, version, memories, terms FROM memory_spaces WHERE tenant = ? AND id = ?"
-_NEW_SPACE: Final = "INSERT INTO memory_spaces (tenant, id, life, version, memories, terms) VALUES (?, ?, ?, ?, 0, 0)"
+def _columns(doc: Doc) -> tuple[Any, ...]:
+    """What memories are chosen by. All sources, if there is more than one."""
+    sources = _encode(doc.sources).decode() if doc.sources else None
+    return doc.at, doc.first_at, doc.source, sources, doc.expires_at
+
+
+def _by_number(doc: Doc) -> int:
+    return doc.number
+
+
+def _prefixed(space: int, words: Sequence[str]) -> str:
+    return " ".join(f"{space}_{word}" for word in words if word)
+
+
+_SPACE: Final = "SELECT space, life, version, hash, memories, terms FROM memory_spaces WHERE tenant = ? AND id = ?"
+_NEW_SPACE: Final = (
+    "INSERT INTO memory_spaces (tenant, id, life, version, hash, memories, terms) VALUES (?, ?, ?, ?, ?, 0, 0)"
+)
+_MOVED: Final = "UPDATE memory_spaces SET version = ?, hash = ? WHERE space = ?"
+_EXPIRED: Final = "SELECT body FROM memory_docs WHERE space = ? AND expires_at <= ? ORDER BY expires_at LIMIT ?"
 _NUMBERS_BY_ID: Final = """
 SELECT memory_ids.id, number FROM memory_ids JOIN memory_docs USING (space, number)
 WHERE space = ? AND memory_ids.id IN (SELECT value FROM json_each(?))"""
@@ -274,17 +304,17 @@ _NUMBERS_BY_KEY: Final = (
     "SELECT DISTINCT number FROM memory_keys WHERE space = ? AND key IN (SELECT value FROM json_each(?))"
 )
 _DOCS: Final = "SELECT body FROM memory_docs WHERE space = ? AND number IN (SELECT value FROM json_each(?))"
-_FREQUENCY: Final = "SELECT term, doc FROM memory_frequency WHERE term IN (SELECT value FROM json_each(?))"
-_MATCHING: Final = """
-SELECT body FROM memory_terms JOIN memory_docs ON memory_docs.doc = memory_terms.rowid
-WHERE memory_terms MATCH ? AND {} ORDER BY memory_terms.rank LIMIT ?"""
 _BEFORE: Final = """
-SELECT body FROM memory_docs WHERE space = ? AND source = ? AND (at, number) < (?, ?) AND {}
-ORDER BY at DESC, number DESC LIMIT ?"""
+SELECT body FROM memory_docs WHERE space = ? AND source = ? AND (first_at, number) < (?, ?) AND {}
+ORDER BY first_at DESC, number DESC LIMIT ?"""
 _AFTER: Final = """
-SELECT body FROM memory_docs WHERE space = ? AND source = ? AND (at, number) > (?, ?) AND {}
-ORDER BY at, number LIMIT ?"""
-_PAGE: Final = "SELECT body FROM memory_docs WHERE space = ? AND number > ? AND {} ORDER BY number LIMIT ?"
+SELECT body FROM memory_docs WHERE space = ? AND source = ? AND (first_at, number) > (?, ?) AND {}
+ORDER BY first_at, number LIMIT ?"""
 _COUNTS: Final = """
-SELECT count(*), count(DISTINCT source), min(at), max(at) FROM memory_docs
-WHERE space = ? AND (expires_at IS NULL OR expires_at > ?)"""
+WITH living AS (
+    SELECT source, sources, first_at, at FROM memory_docs WHERE space = ? AND (expires_at IS NULL OR expires_at > ?)
+)
+SELECT count(*), (
+    SELECT count(*) FROM (SELECT source FROM living WHERE source IS NOT NULL
+    UNION SELECT value FROM living, json_each(sources) WHERE sources IS NOT NULL)
+), min(first_at), max(at) FROM living"""

@@ -10,31 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ..backends import StreamKey
-from ._index import Vector, VectorPage
-from ._model import Doc, Where
+from ._index import MODELS, Vector, VectorPage
+from ._model import Doc, Where, doc_of
+from ._sqlite_search import numbers
 from ._sqlite_where import condition_of
 
-MODELS: Final = 2
-"""So many models have vectors in a namespace: the one that is in use, and the one before or after it."""
-
 TABLES: Final = """
-CREATE TABLE IF NOT EXISTS memory_models (
+CREATE TABLE memory_models (
     model INTEGER PRIMARY KEY AUTOINCREMENT, space INTEGER NOT NULL, name TEXT NOT NULL, filling BLOB NOT NULL,
     vectors INTEGER NOT NULL, UNIQUE (space, name)
 ) STRICT;
-CREATE TABLE IF NOT EXISTS memory_vectors (
+CREATE TABLE memory_vectors (
     place INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, number INTEGER NOT NULL, floats BLOB NOT NULL,
     UNIQUE (model, number)
 ) STRICT;
-CREATE INDEX IF NOT EXISTS memory_vectors_by_model ON memory_vectors (model);
-CREATE TRIGGER IF NOT EXISTS memory_vector_put AFTER INSERT ON memory_vectors
+CREATE INDEX memory_vectors_by_model ON memory_vectors (model);
+CREATE TRIGGER memory_vector_put AFTER INSERT ON memory_vectors
 BEGIN UPDATE memory_models SET vectors = vectors + 1 WHERE model = NEW.model; END;
-CREATE TRIGGER IF NOT EXISTS memory_vector_gone AFTER DELETE ON memory_vectors
+CREATE TRIGGER memory_vector_gone AFTER DELETE ON memory_vectors
 BEGIN UPDATE memory_models SET vectors = vectors - 1 WHERE model = OLD.model; END;
 """
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Doc)
 
 
 class SQLiteVectors:
@@ -53,11 +50,11 @@ class SQLiteVectors:
             rows = execute(_MODELS, (space.tenant, space.id)).fetchall()
             return (rows[0][0] if rows else 0), {name: count for _, name, count in rows if name is not None}
 
-    def without_vector(self, space: StreamKey, model: str, after: int, limit: int) -> Sequence[Doc]:
+    def without_vector(self, space: StreamKey, model: str, after: int, limit: int, now: float) -> Sequence[Doc]:
         with self._reading() as execute:
             number = self._number(execute, space)
-            found = execute(_WITHOUT, (number, model, number, after, limit)).fetchall()
-            return [_decoder.decode(body) for (body,) in found]
+            found = execute(_WITHOUT, (number, model, number, after, now, limit)).fetchall()
+            return [doc_of(body) for (body,) in found]
 
     def put_vectors(self, space: StreamKey, model: str, made: Sequence[tuple[Doc, bytes]]) -> None:
         with self._writing() as execute:
@@ -97,15 +94,17 @@ class SQLiteVectors:
 
     def numbers(self, space: StreamKey, where: Where) -> Sequence[int]:
         with self._reading() as execute:
-            condition, values = condition_of(where)
-            found = execute(_NUMBERS.format(condition), (self._number(execute, space), *values)).fetchall()
-            return sorted(number for (number,) in found)
+            number = self._number(execute, space)
+            return [] if number is None else numbers(execute, number, where)
 
     def docs(self, space: StreamKey, numbers: Sequence[int], where: Where) -> Sequence[Doc]:
         with self._reading() as execute:
             condition, values = condition_of(where)
             chosen = (self._number(execute, space), _encode(numbers).decode(), *values)
-            return [_decoder.decode(body) for (body,) in execute(_DOCS.format(condition), chosen)]
+            return [doc_of(body) for (body,) in execute(_DOCS.format(condition), chosen)]
+
+    def comparing(self) -> None:
+        """None: SQLite compares no vectors."""
 
 
 def drop_vectors(execute: Any, space: int, number: int) -> None:
@@ -134,7 +133,8 @@ _OLD_MODELS: Final = "SELECT model FROM memory_models WHERE space = ? ORDER BY m
 _WITHOUT: Final = """
 SELECT body FROM memory_docs LEFT JOIN memory_vectors
     ON model = (SELECT model FROM memory_models WHERE space = ? AND name = ?) AND memory_vectors.number = memory_docs.number
-WHERE space = ? AND memory_docs.number > ? AND place IS NULL ORDER BY memory_docs.number LIMIT ?"""
+WHERE space = ? AND memory_docs.number > ? AND place IS NULL AND (expires_at IS NULL OR expires_at > ?)
+ORDER BY memory_docs.number LIMIT ?"""
 _PUT: Final = """
 INSERT OR IGNORE INTO memory_vectors (model, number, floats)
 SELECT ?, number, ? FROM memory_docs WHERE space = ? AND number = ? AND body ->> '$.text' = ?"""
@@ -145,7 +145,6 @@ SELECT number, floats FROM memory_vectors WHERE model = ? AND number IN (SELECT 
 _BY_PLACE: Final = """
 SELECT place, number, floats FROM memory_vectors WHERE +model = ? AND place IN (SELECT value FROM json_each(?))"""
 # Sorted afterwards: asked for an order, SQLite goes through all by number, instead of by source.
-_NUMBERS: Final = "SELECT number FROM memory_docs WHERE space = ? AND {}"
 _DOCS: Final = "SELECT body FROM memory_docs WHERE space = ? AND number IN (SELECT value FROM json_each(?)) AND {}"
 _DROP: Final = """
 DELETE FROM memory_vectors WHERE number = ? AND model IN (SELECT model FROM memory_models WHERE space = ?)"""

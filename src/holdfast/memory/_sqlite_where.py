@@ -13,7 +13,10 @@ def condition_of(where: Where) -> tuple[str, list[Any]]:
     """What `where` asks for, as SQL over memory_docs."""
     conditions = ["(expires_at IS NULL OR expires_at > ?)"]
     values: list[Any] = [where.now]
-    for column, value in (("source = ?", where.source), ("at >= ?", where.since), ("at <= ?", where.until)):
+    if where.source is not None:
+        conditions.append("(source = ? OR sources IS NOT NULL AND ? IN (SELECT value FROM json_each(sources)))")
+        values += [where.source, where.source]
+    for column, value in (("at >= ?", where.since), ("at <= ?", where.until)):
         if value is not None:
             conditions.append(column)
             values.append(value)

@@ -15,7 +15,7 @@ from .._log import Log
 from ..backends import StreamKey
 from ._fold import Changes
 from ._following import catch_up
-from ._index import Around, Counts, Found, Index, Known, Unusable, Vector, VectorIndex, VectorPage
+from ._index import Around, Comparing, Counts, Found, Index, Known, Unusable, Vector, VectorIndex, VectorPage
 from ._model import Doc, Position, Where
 
 logger = logging.getLogger("holdfast")
@@ -66,8 +66,14 @@ class SturdyIndex:
     def counts(self, space: StreamKey, now: float) -> Counts:
         return self._ask(space, lambda index: index.counts(space, now))
 
-    def clear(self, space: StreamKey, life: bytes) -> None:
-        self._do(lambda index: index.clear(space, life))
+    def expired(self, space: StreamKey, before: float, limit: int) -> Sequence[Doc]:
+        return self._ask(space, lambda index: index.expired(space, before, limit))
+
+    def clear(self, space: StreamKey, at: Position) -> None:
+        self._do(lambda index: index.clear(space, at))
+
+    def replace(self, space: StreamKey, by: StreamKey) -> bool:
+        return self._do(lambda index: index.replace(space, by))
 
     def close(self) -> None:
         self._index.close()
@@ -108,8 +114,8 @@ class SturdyVectorIndex(SturdyIndex):
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
         return self._ask(space, lambda index: _vectors(index).models(space))
 
-    def without_vector(self, space: StreamKey, model: str, after: int, limit: int) -> Sequence[Doc]:
-        return self._ask(space, lambda index: _vectors(index).without_vector(space, model, after, limit))
+    def without_vector(self, space: StreamKey, model: str, after: int, limit: int, now: float) -> Sequence[Doc]:
+        return self._ask(space, lambda index: _vectors(index).without_vector(space, model, after, limit, now))
 
     def put_vectors(self, space: StreamKey, model: str, made: Sequence[tuple[Doc, bytes]]) -> None:
         self._ask(space, lambda index: _vectors(index).put_vectors(space, model, made))
@@ -128,6 +134,9 @@ class SturdyVectorIndex(SturdyIndex):
 
     def docs(self, space: StreamKey, numbers: Sequence[int], where: Where) -> Sequence[Doc]:
         return self._ask(space, lambda index: _vectors(index).docs(space, numbers, where))
+
+    def comparing(self) -> Comparing | None:
+        return self._do(lambda index: _vectors(index).comparing())
 
 
 def _vectors(index: Index) -> VectorIndex:

@@ -13,12 +13,15 @@ from typing import Final
 
 from ._characters import KOREAN, UNSPACED, plain, word_class
 from ._dates import dated_words, day_and_weekday, rewrite_dates
+from ._spellings import NAMES, with_telephones, without_opening, without_umlauts
 from ._stemming import stem
 from ._words import GENERAL, NEGATED, NUMBERS, SPELLED_LIKE_STOP_WORDS, STOP, UNITS
 
 LONGEST: Final = 64
 JOINERS: Final = "-_.@:&+#"
 GENERAL_WEIGHT: Final = 0.4
+CHARACTER_WEIGHT: Final = 0.3
+"""Of one Chinese character, where the question has more: most words have two."""
 
 _CACHED: Final = 1 << 15
 _CACHED_LENGTH: Final = 32
@@ -35,7 +38,9 @@ _CONTRACTED: Final = re.compile("(.+?)(n't|'s|'re|'ve|'ll|'d|'m)")
 # Between a lower and an upper letter, and before the last capital of a row: camel|Case, HTTP|Server, but LLMs.
 _HUMPS: Final = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 _SPLIT: Final = re.compile(r"[-_.@:&+#]+")
-_KANA_AROUND: Final = re.compile("(?<![\u3400-\u9fff])[\u3400-\u9fff](?![\u3400-\u9fff])")
+_LEFT_OUT: Final = frozenset("-_.")
+# Chinese characters, but for those that are in every other sentence and mean little alone.
+_HAN: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff](?<![的了是在和与也就都不吗呢吧啊我你他她它们這这那有個个])")
 _RUNS: Final = re.compile(f"([{UNSPACED}]+)|([{KOREAN}]+)|([^{UNSPACED}{KOREAN}]+)")
 _SCRIPTS: Final = re.compile(f"[{UNSPACED}{KOREAN}]")
 
@@ -43,20 +48,33 @@ _SCRIPTS: Final = re.compile(f"[{UNSPACED}{KOREAN}]")
 def terms(text: str) -> list[str]:
     """The index terms of a text, in order and with repeats. Never raises, whatever the text is."""
     found: list[str] = []
-    for chunk in rewrite_dates(text).split():
+    for chunk in with_telephones(rewrite_dates(text)).split():
         found.extend(_remembered(chunk) if len(chunk) <= _CACHED_LENGTH else _read(chunk))
     return found
 
 
 def query_terms(text: str) -> dict[str, float]:
     """The terms of a question with their weights: 1, or less for words that many questions have. Empty: nothing to ask for."""
-    return {term: GENERAL_WEIGHT if term in _GENERAL_TERMS else 1.0 for term in terms(text)}
+    asked = terms(without_opening(text))
+    alone = len(asked) == 1
+    return {term: 1.0 if alone else _weight(term) for term in asked}
+
+
+def _weight(term: str) -> float:
+    if term in _GENERAL_TERMS:
+        return GENERAL_WEIGHT
+    return CHARACTER_WEIGHT if len(term) == 1 and _HAN.match(term) else 1.0
 
 
 def date_terms(at: float) -> list[str]:
     """The terms by which a question may name the day (UTC) of a Unix time. Empty if it is no day of any calendar."""
-    day = day_and_weekday(at)
-    return [] if day is None else [*terms(day[0]), *terms(day[1])]
+    return list(_of_day(at // 86_400))
+
+
+@lru_cache(1024)
+def _of_day(day: float) -> tuple[str, ...]:
+    named = day_and_weekday(day * 86_400)
+    return () if named is None else (*terms(named[0]), *terms(named[1]))
 
 
 @lru_cache(_CACHED)
@@ -68,7 +86,13 @@ def _read(chunk: str) -> list[str]:
     """The terms of text without spaces."""
     if chunk.startswith("--") and (date := _date(chunk)):
         return date
-    chunk = plain(chunk)
+    found = _read_plain(plain(chunk))
+    if written := without_umlauts(chunk):
+        found += [term for term in _read_plain(plain(written)) if term not in found]
+    return found
+
+
+def _read_plain(chunk: str) -> list[str]:
     if "," in chunk:
         chunk = _THOUSANDS.sub("", chunk)
     pattern = _ASCII if chunk.isascii() else _any_script()
@@ -90,8 +114,8 @@ def _by_script(token: str) -> list[str]:
     for unspaced, korean, other in _RUNS.findall(token):
         if unspaced:
             found.extend(_pairs(unspaced) or [unspaced])
-            if len(unspaced) > 1:  # one Chinese character between kana is a word of Japanese
-                found.extend(_KANA_AROUND.findall(unspaced))
+            if len(unspaced) > 1:  # many a Chinese character is a word
+                found.extend(_HAN.findall(unspaced))
         elif korean:
             found.append(korean)
             found.extend(_pairs(korean) if len(korean) > 2 else ())
@@ -109,13 +133,21 @@ def _token(token: str) -> list[str]:
     if "'" in token:
         return _with_apostrophe(token)
     if token.isalpha():
-        if token in SPELLED_LIKE_STOP_WORDS:
+        if token in SPELLED_LIKE_STOP_WORDS or token in NAMES:
             return [token.lower()]
         return _word(token.casefold()) if token[1:].islower() or token.isupper() else _camel(token[:LONGEST])
     lower = token.casefold()
     if _NUMBER.fullmatch(lower):
-        return [lower]
+        return [lower, *_parts_of_number(lower)] if ":" in lower else [lower]
     return _date(lower) or _measured(lower) or (_identifier if _SPLIT.search(lower) else _letters_and_digits)(token)
+
+
+def _parts_of_number(number: str) -> list[str]:
+    """ "14:30:00" is found as 14:30; "10.0.0.5:5432" by the address and by the port."""
+    parts = number.split(":")
+    if all(len(part) <= 2 for part in parts):
+        return [f"{parts[0]}:{parts[1]}"] if len(parts) == 3 else []
+    return parts
 
 
 def _word(word: str) -> list[str]:
@@ -167,8 +199,12 @@ def _identifier(token: str) -> list[str]:
     letters = all(part.isalpha() for part in parts)
     if letters and all(len(part) == 1 for part in parts) and set(lower) & {"."}:
         return _word("".join(parts).casefold())  # U.S.A., e.g., p.m.
-    hyphened = letters and set(_SPLIT.findall(lower)) == {"-"}
-    whole = _word("".join(parts).casefold()) if hyphened else [lower]  # "e-mail" is "email"
+    signs = set(_SPLIT.findall(lower))
+    whole = [] if letters and signs == {"-"} else [lower]
+    if letters and len(signs) == 1 and signs <= _LEFT_OUT and len(parts) <= 3:
+        whole += _word(
+            "".join(parts).casefold()
+        )  # "e-mail" is "email", "user_name" also "username", "Node.js" "nodejs"
     version = _VERSION.fullmatch(lower)
     return whole + ([version[1]] if version else [term for part in parts for term in _token(part)])
 

@@ -1,13 +1,14 @@
 """Is one word the other with a slip of the finger?
 
-Most words have a neighbour one letter away that is a word too ("sending" and "spending", "living" and "loving"), and
-taking one for the other loses a fact. So the rule is narrow: two letters swapped in a word of six; one letter left out,
-added, or replaced by its neighbour on the keyboard in a word of eight; never the first letter, never an ending.
+Most words have a neighbour one letter away that is a word too ("sending" and "spending", "living" and "loving"), and no
+rule can tell such a pair from a slip. So the rule is narrow: two letters swapped in a word of six; one letter left out,
+added, or replaced by its neighbour on the keyboard in a word of eight; never the first letter, never an ending. It still
+takes "contracts" and "contacts" for one word, and so nothing may be thrown away because of it.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Final
 
 from ._stemming import inflection
@@ -48,27 +49,17 @@ def typo(one: str, other: str) -> bool:
 
 
 def letters_swapped(one: str, other: str) -> bool:
-    """Whether two letters beside each other changed places, in words that may also differ in plural and tense."""
-    if min(len(one), len(other)) < _SWAPPED_LENGTH or not _comparable(one, other):
+    """Whether two letters beside each other changed places."""
+    if len(one) < _SWAPPED_LENGTH or len(one) != len(other) or not _comparable(one, other):
         return False
-    return any(_swap(*bases) for bases in product(_bases(one), _bases(other)))
+    at = _first_difference(one, other)
+    return 0 < at < len(one) - 1 and one[:at] + one[at + 1] + one[at] + one[at + 2 :] == other
 
 
 def _comparable(one: str, other: str) -> bool:
     if one[:1] != other[:1] or not (one + other).isascii() or not (one + other).isalpha():
         return False
     return frozenset((inflection(one), inflection(other))) not in _BOTH_WORDS
-
-
-def _bases(word: str) -> list[str]:
-    """The word, and what is left of it without the endings of plural and tense."""
-    bases = [word, *(word[: -len(ending)] for ending in ("s", "es", "d", "ed", "ing") if word.endswith(ending))]
-    return [base for base in bases if len(base) >= _SWAPPED_LENGTH]
-
-
-def _swap(one: str, other: str) -> bool:
-    at = _first_difference(one, other)
-    return 0 < at < len(one) - 1 and one[:at] + one[at + 1] + one[at] + one[at + 2 :] == other
 
 
 def _edited(short: str, long: str) -> bool:

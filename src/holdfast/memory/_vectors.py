@@ -8,13 +8,15 @@ estimate four hundred of these; those are read from the index and compared exact
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ..backends import StreamKey
-from ._index import VectorIndex
+from ._index import Nearest, Prepared, VectorIndex
 from ._model import Doc, Where
 
 if TYPE_CHECKING:
@@ -165,12 +167,11 @@ def _apart(words: Words, question: Words) -> NDArray[np.uint16]:
     return apart
 
 
-class Meaning:
+class Meaning(ABC):
     """A question as a vector, asked of one namespace."""
 
-    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, bits: Bits) -> None:
-        self._index, self._space, self._model = index, space, model
-        self._question, self._bits = question, bits
+    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats) -> None:
+        self._index, self._space, self._model, self._question = index, space, model, question
         self._likeness: dict[int, float] = {}
 
     @property
@@ -179,8 +180,20 @@ class Meaning:
 
         A few memories may all be about what is asked. So they count as if there were `FEW` more, about nothing in particular.
         """
-        bits = self._bits
-        return 0.0 if bits.mean is None else float(bits.mean @ self._question) * bits.count / (bits.count + FEW)
+        average, count = self._average()
+        return average * count / (count + FEW)
+
+    @abstractmethod
+    def _average(self) -> tuple[float, int]:
+        """How like the question the memories are on average, and how many there are. Asked after `nearest`."""
+
+    @abstractmethod
+    def begin(self, where: Where, limit: int, enough: int) -> None:
+        """`nearest` will be asked for this. Whoever can have it found meanwhile does."""
+
+    @abstractmethod
+    def nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
+        """The memories that mean most nearly what is asked, nearest first: at least `enough`, if so many are asked for."""
 
     def likeness(self, numbers: Collection[int]) -> dict[int, float]:
         """The cosines of these memories, as far as they have a vector."""
@@ -189,8 +202,64 @@ class Meaning:
             self._compare(list(found), list(found.values()))
         return {number: self._likeness[number] for number in numbers if number in self._likeness}
 
+    def _compare(self, numbers: Sequence[int], vectors: Sequence[bytes]) -> None:
+        if numbers:
+            rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(numbers), -1)
+            # Not `@`: for so few rows its threads cost more than they save.
+            likeness = np.einsum("ij,j->i", rows, self._question)
+            self._likeness.update(zip(numbers, likeness.tolist(), strict=True))
+
+
+class ServedMeaning(Meaning):
+    """Asked of an engine that compares vectors by itself."""
+
+    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, prepared: Prepared) -> None:
+        super().__init__(index, space, model, question)
+        self._prepared, self._common = prepared, 0.0
+        self._begun: Future[Nearest] | None = None
+
+    def _average(self) -> tuple[float, int]:
+        return self._common, self._prepared.count
+
+    def begin(self, where: Where, limit: int, enough: int) -> None:
+        """On another connection: the server looks for words and for the nearest at the same time."""
+        begun: Future[Nearest] = Future()
+
+        def find() -> None:
+            try:
+                begun.set_result(self._prepared.nearest(self._question, where, limit, enough))
+            except BaseException as error:  # raised where it is asked for
+                begun.set_exception(error)
+
+        if self._prepared.count > PREFILTER:
+            threading.Thread(target=find, name="holdfast-memory", daemon=True).start()
+            self._begun = begun
+
     def nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
-        """The memories that mean most nearly what is asked, nearest first: at least `enough`, if so many are asked for."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            docs, self._common = begun.result()
+        else:
+            docs, self._common = self._prepared.nearest(self._question, where, limit, enough)
+        self._compare([doc.number for doc, _ in docs], [floats for _, floats in docs])
+        return sorted((doc for doc, _ in docs), key=lambda doc: -self._likeness[doc.number])
+
+
+class HeldMeaning(Meaning):
+    """Asked of the bits that this process holds."""
+
+    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, bits: Bits) -> None:
+        super().__init__(index, space, model, question)
+        self._bits = bits
+
+    def begin(self, where: Where, limit: int, enough: int) -> None:
+        """Nothing: it takes this process no time to wait for."""
+
+    def _average(self) -> tuple[float, int]:
+        bits = self._bits
+        return (0.0 if bits.mean is None else float(bits.mean @ self._question)), bits.count
+
+    def nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
         bits, count = self._bits, max(PREFILTER, limit)
         if where.source is None:
             with bits.lock:
@@ -219,10 +288,3 @@ class Meaning:
             if len(found) >= limit or expected < enough:
                 break
         return found[:limit]
-
-    def _compare(self, numbers: Sequence[int], vectors: Sequence[bytes]) -> None:
-        if numbers:
-            rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(numbers), -1)
-            # Not `@`: for so few rows its threads cost more than they save.
-            likeness = np.einsum("ij,j->i", rows, self._question)
-            self._likeness.update(zip(numbers, likeness.tolist(), strict=True))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Weights:
     """What decides the order of what is recalled. The defaults suit conversations and the findings of tasks alike.
 
-    A memory is worth how well its own words fit the question (0 to about 1), plus what its neighbours and its source lend it; then
-    come gentle factors, none of which makes more of a weak match than of a strong one.
+    A memory is worth how well its own words fit the question, from 0 to 1. What its neighbours and its source lend it closes part of
+    the gap to the best match. Then come gentle factors, which change the less, the better a memory fits: one that has all that is asked
+    for is worth 1, and nothing comes before it.
     """
 
     saturation: float = 1.2

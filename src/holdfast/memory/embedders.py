@@ -1,28 +1,58 @@
 """Embedders for `store.memory(namespace, embed=…)`: any OpenAI-compatible endpoint, sentence-transformers, and static models.
 
-An embedder is a function from a list of texts to as many vectors. It may have a `name` that says which model it is, and a `query`
-that makes the vector of a question where that is made in another way. Write your own as a plain function; these save you that.
+An embedder is a function from a list of texts to as many vectors. It may have a `name` that says which model it is, a `query`
+that makes the vector of a question where that is made in another way, and a `timeout`, the seconds for which a recall waits for it.
+Write your own as a plain function; these save you that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from .._arguments import seconds
+from .._ids import checked_id
 from ..errors import MissingExtra
+from ._calling import is_async
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["OpenAIEmbedder", "SentenceTransformerEmbedder", "StaticEmbedder", "WordLlamaEmbedder"]
+__all__ = ["Embedder", "OpenAIEmbedder", "SentenceTransformerEmbedder", "StaticEmbedder", "WordLlamaEmbedder"]
 
 TEXT_BYTES: Final = 8_000
 """A token is at least one byte, and OpenAI's models take 8,191 tokens of a text: what is longer is cut off."""
 REQUEST_BYTES: Final = 250_000
 """And 300,000 tokens in one request."""
+
+
+class Embedder:
+    """A function of yours with what is to be known of it. Its `name` has to change with the model.
+
+    `query` makes the vector of a question, if that is made in another way. `timeout`: for how many seconds a recall waits for it.
+    """
+
+    def __init__(
+        self,
+        embed: Callable[[list[str]], Any],
+        *,
+        name: str,
+        query: Callable[[str], Any] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        if not callable(embed):
+            raise TypeError("embed is a function: a list of texts in, as many vectors out")
+        if not (limit := seconds(timeout, "timeout")):
+            raise ValueError("timeout is a number of seconds, more than 0")
+        self._embed, self.query, self.name = embed, query, checked_id(name, "name")
+        self.timeout, self.is_async = limit, is_async(embed)
+
+    def __call__(self, texts: list[str]) -> Any:
+        return self._embed(texts)
 
 
 class OpenAIEmbedder:
@@ -44,7 +74,7 @@ class OpenAIEmbedder:
             client = _imported("openai", "OpenAIEmbedder", "openai").OpenAI()
         self._create, self._model, self._dimensions = client.embeddings.create, model, dimensions
         self._most_bytes = most_bytes
-        self.name = f"openai/{model}"
+        self.name, self.is_async = f"openai/{model}", inspect.iscoroutinefunction(self._create)
 
     def __call__(self, texts: list[str]) -> Any:
         """As many vectors; an awaitable of them, if the client is async."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import logging
 
+from .. import _operations as ops
+from .._blobs import life_of
+from .._log import Log
 from .._streams import new_stamp
-from ..backends import StreamKey
+from ..backends import Head, StreamKey
 from ..errors import Expired, HoldfastError, NotFound, TaskEnded
 from . import _events as ev
 from ._answering import child_ended
@@ -41,33 +44,45 @@ def report(key: StreamKey) -> Script[None]:
         )
 
 
-def cancel(key: StreamKey, reason: str | None) -> Script[None]:
+def cancel(log: Log, key: StreamKey, reason: str | None) -> Script[None]:
     """Cancel a task and all children of it that have not ended."""
     stamp = new_stamp()
     found: tuple[State, str] = yield Do(lambda: cancel_one(key, reason, stamp))
     state, life = found
+    yield from _forgetting_its_end(log, state, life)
     for step in list(state.steps.values()):
         if step.kind == CHILD and step.place.key is not None and step.state != "completed":
-            yield from _cancel_child(key._replace(id=step.place.key), ev.Parent(key.id, life), reason)
+            yield from _cancel_child(log, key._replace(id=step.place.key), ev.Parent(key.id, life), reason)
     if state.parent is not None:
         yield from report(key)
 
 
-def delete(key: StreamKey, reason: str) -> Script[bool]:
+def delete(log: Log, key: StreamKey, reason: str) -> Script[bool]:
     """Delete a task; if a parent waits for it, that need not wait any more."""
+    head: Head | None = yield Do(lambda: ops.head(key))
     state: State = yield Do(lambda: load(key))
     parent, stamp = state.parent, new_stamp()
     deleted: bool = yield Do(lambda: delete_one(key, stamp, reason))
+    if deleted and head is not None and not state.ended:
+        yield from _forgetting_its_end(log, state, life_of(head.incarnation))
     if deleted and parent is not None and not state.ended:
         told = new_stamp()
         yield Do(lambda: child_ended(key._replace(id=parent.id), parent.life, key.id, "deleted", told))
     return deleted
 
 
-def _cancel_child(child: StreamKey, parent: ev.Parent, reason: str | None) -> Script[None]:
+def _forgetting_its_end(log: Log, state: State, life: str) -> Script[None]:
+    """A run may have left memories of an end that was never recorded, and will not be."""
+    if state.agent is not None:
+        from ..memory import _from_tasks
+
+        yield from _from_tasks.leave_nothing(log, state, life)
+
+
+def _cancel_child(log: Log, child: StreamKey, parent: ev.Parent, reason: str | None) -> Script[None]:
     try:
         state: State = yield Do(lambda: load(child))
         if state.parent == parent:
-            yield from cancel(child, reason)
+            yield from cancel(log, child, reason)
     except (NotFound, TaskEnded, Expired):
         pass  # it was never begun, or has ended

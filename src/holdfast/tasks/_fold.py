@@ -115,6 +115,8 @@ class State:
         self.runs = 0
         self.crashes = self.failures = 0
         """How many runs in a row were killed, or failed, without getting any further."""
+        self.ends = 0
+        """How often it was recorded that it has failed, or was given up; it may have gone on since."""
         self.waits = Waits()
         self.suspended_on = ev.Suspended()
         self.plan: list[PlanItem] = []
@@ -232,6 +234,7 @@ class State:
     def _failed(self, _key: StreamKey, _version: int, _at: float, event: ev.Failed) -> None:
         self.status, self.holder, self.error = "failed", None, (event.type, event.message)
         self.failures += 1
+        self.ends += 1
         self.unasked, self.drift = event.unasked, event.drift
         self._try_again(event.steps)
 
@@ -284,6 +287,7 @@ class State:
     def _parked(self, _key: StreamKey, _version: int, _at: float, event: ev.Parked) -> None:
         why = f"its process died {event.crashes} times in a row without getting any further"
         self.status, self.holder, self.error = "stuck", None, ("stuck", why)
+        self.ends += 1
 
     def _nothing(self, _key: StreamKey, _version: int, _at: float, _event: ev.Event) -> None:
         """A heartbeat, a fork, or word to the parent."""

@@ -263,7 +263,7 @@ class Record:
         )
 
     def _recalled(self, memory: Remembered, room: Room, rank: int) -> Recalled:
-        text = room.part(memory.text, MEMORY, rank)
+        text = room.part(memory.full_text, MEMORY, rank)
         assert text is not None  # as below
         source = None if memory.source is None else room.name(memory.source)
         return Recalled(memory.id, source, f"{memory.at:%Y-%m-%d}", text)

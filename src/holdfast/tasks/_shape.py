@@ -56,6 +56,7 @@ from ._view import PlanItem, Status, TaskView
 
 if TYPE_CHECKING:
     from ..conversations._tokens import Counter
+    from ..memory._calling import Script as Waits
     from ..memory._model import Remembered
     from ._briefing import ResumeContext
 
@@ -619,7 +620,7 @@ class Shape:
     def _cancelling(self, reason: str | None) -> Script[None]:
         if reason is not None:
             encode_text(reason, "reason")
-        yield from family.cancel(self._key, reason)
+        yield from family.cancel(self._log, self._key, reason)
         session = self._session
         if session is not None and session.is_here() and not session.opened_ended:
             session.state.status = "cancelled"
@@ -650,13 +651,11 @@ class Shape:
         drift = None if session.opened_ended else list(session.drift)
         return (yield from _loading.view_of(session.state, fields, session.run, unasked, drift))
 
-    def _relevant(self, view: TaskView, most: int) -> list[Remembered]:
-        """What its agent's memory has to say about the goal. Blocks."""
-        if whole_number(most, "memories") == 0:
-            return []
+    def _relevant(self, view: TaskView, most: int) -> Waits[list[Remembered]]:
+        """What its agent's memory has to say about the goal."""
         from ..memory import _from_tasks
 
-        return _from_tasks.relevant_to(self, view, most)
+        return _from_tasks.relevant_to(self, view, whole_number(most, "memories"))
 
     def _briefed(
         self,

@@ -269,8 +269,10 @@ class Task(Shape):
 
         With what earlier tasks of its agent have left that fits the goal: up to so many `memories`.
         """
+        from ..memory._calling import run
+
         view = self.view()
-        return self._briefed(view, self._relevant(view, memories), max_tokens, notes, counter)
+        return self._briefed(view, run(self._relevant(view, memories)), max_tokens, notes, counter)
 
     def checkpoint(self) -> AgentCheckpoint:
         """The task as one plain document."""
@@ -283,7 +285,7 @@ class Task(Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the task and what it holds, and free its id; False if there was none. `HasForks` if others begin with it."""
-        deleted = drive(self._log, family.delete(self._key, reason))
+        deleted = drive(self._log, family.delete(self._log, self._key, reason))
         self._deleted()
         return deleted
 
@@ -515,8 +517,10 @@ class AsyncTask(Shape):
         self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None, memories: int = 5
     ) -> ResumeContext:
         """`Task.resume_context`, awaited."""
+        from ..memory._calling import run_async
+
         view = await self.view()
-        found = await self._log.in_thread(self._relevant, view, memories)
+        found = await run_async(self._log, self._relevant(view, memories))
         return self._briefed(view, found, max_tokens, notes, counter)
 
     async def checkpoint(self) -> AgentCheckpoint:
@@ -530,7 +534,7 @@ class AsyncTask(Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Task.delete`, awaited."""
-        deleted = await drive_async(self._log, family.delete(self._key, reason))
+        deleted = await drive_async(self._log, family.delete(self._log, self._key, reason))
         self._deleted()
         return deleted
 

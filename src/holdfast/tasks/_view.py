@@ -215,7 +215,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     def resume_context(
         self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
     ) -> ResumeContext:
-        """`Task.resume_context`, of the task as it stood."""
+        """`Task.resume_context`, of the task as it stood: its record alone, without memories."""
         from ._briefing import brief
 
         return brief(self, max_tokens, notes=notes, counter=counter)
