@@ -143,6 +143,7 @@ PUBLIC = [
     "current_task",
     "errors",
     "idempotency_key",
+    "memory",
     "open",
     "replay",
     "step",

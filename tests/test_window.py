@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -66,16 +67,16 @@ class Case:
             covered=max(self.covers - self.start, 0),
         )
 
-    def read_on(self) -> None:
-        """Read further back, until a window can begin somewhere."""
-        while True:
+    def read_on(self, starts: Iterable[int] | None = None) -> None:
+        """Read further back, until a window can begin somewhere; `starts` are the places from which it may be read."""
+        allowed = range(len(self.history) + 1) if starts is None else starts
+        for self.start in sorted((start for start in allowed if start <= self.start), reverse=True):
             try:
                 self.fit(10**9)
             except NoPlaceToBegin:
-                assert self.start > 0
-                self.start -= 1
-            else:
-                return
+                continue
+            return
+        raise AssertionError("the whole history has no place to begin")
 
     def fit_or_none(self, budget: int) -> list[Message] | None:
         try:
@@ -127,7 +128,7 @@ def test_system_prompt_and_pinned_messages_stay(case: Case) -> None:
 @unhurried
 @given(cases(damaged=False))
 def test_a_window_is_what_is_pinned_then_the_summary_then_the_newest_messages_without_a_gap(case: Case) -> None:
-    case.start = max(start for start in unit_starts(case.history) if start <= case.start)
+    case.read_on(unit_starts(case.history))
     case.pins = [index for index in case.pins if index >= case.start]  # what is read in halves is mended, see below
     window = case.fit_or_none(case.budget)
     assume(window is not None)
@@ -165,7 +166,7 @@ def test_a_shortened_window_begins_with_a_question_or_where_a_summary_leads_on(c
 @unhurried
 @given(cases(damaged=False))
 def test_reasoning_stays_with_what_it_led_to(case: Case) -> None:
-    case.start = max(start for start in unit_starts(case.history) if start <= case.start)
+    case.read_on(unit_starts(case.history))
     case.pins = [index for index in case.pins if index >= case.start]
     window = case.fit_or_none(case.budget)
     assume(window is not None)

@@ -101,6 +101,7 @@ from .tasks import (
 )
 
 if _typing.TYPE_CHECKING:
+    from . import memory
     from ._backups import backup
     from ._copying import Copied, CopyProgress, copy
     from ._worker import Ran, Worker
@@ -223,6 +224,7 @@ __all__ = [
     "current_task",
     "errors",
     "idempotency_key",
+    "memory",
     "open",
     "replay",
     "step",
@@ -247,6 +249,7 @@ _LATER = {
     "Worker": "_worker",
     "backup": "_backups",
     "copy": "_copying",
+    "memory": "memory",
     "replay": "tasks._replay",
 }
 
@@ -257,7 +260,8 @@ def __getattr__(name: str) -> _typing.Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    found = import_module(f".{_LATER[name]}", __name__)
+    return found if name == _LATER[name] else getattr(found, name)
 
 
 def __dir__() -> list[str]:

@@ -64,6 +64,8 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     if durability not in (None, "disk", "process", "memory"):
         raise ValueError("durability is 'disk', 'process' or 'memory'")
     at, embedding = None if index is None else os.fspath(index), _embedding(embed, awaited=False)
+    if at in (":memory:", "memory:", "memory://"):
+        at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
     backend = _backend(url, durability, create=create)
     if at is not None:
         _check_index(at, backend)

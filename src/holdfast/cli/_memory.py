@@ -131,7 +131,7 @@ def remember(
     ] = None,
     tenant: Tenant = "default",
 ) -> None:
-    """Remember a text; its id. What is known already is reinforced, and keeps its id."""
+    """Remember a text; its id. What the same author has said before is reinforced, and keeps its id."""
     url, namespace, given = _given(names, 2, "holdfast remember agents.db buyer 'Ann signs the orders' --tag people")
     text, moment = _text(given), _moment(at, "at")
     with opened(url, tenant, create=True) as store:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,13 +130,16 @@ def name_of(embed: object) -> str:
         return name
     qualname, owner = getattr(embed, "__qualname__", "<made>"), getattr(embed, "__self__", None)
     inside = getattr(embed, "__closure__", None) or getattr(embed, "__defaults__", None)
-    made = "<made>" in qualname or "<lambda>" in qualname or ("<locals>" in qualname and inside)
+    module = getattr(embed, "__module__", "")
+    if module == "__main__":  # two programs may have one of that name: it goes by the name of its file
+        module = Path(getattr(sys.modules["__main__"], "__file__", None) or module).stem
+    made = any(part in f"{module}.{qualname}" for part in ("<made>", "<lambda>")) or ("<locals>" in qualname and inside)
     if made or not (owner is None or isinstance(owner, ModuleType)):
         raise ValueError(
             "this embedder needs a name that changes with its model, or vectors of two models could be mixed up: "
             "holdfast.memory.embedders.Embedder(embed, name='my-model-1'), or an attribute `name`"
         )
-    return f"{getattr(embed, '__module__', '')}.{qualname}"
+    return f"{module}.{qualname}"
 
 
 def _patience(embed: object) -> float:

@@ -256,6 +256,10 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
             return str((yield Call(_named, (memory, found), {})))
         if session.replaying is None:
             session.check()
+    if not unless_recalled([said], [*session.state.recalled, *session.recalled]):
+        told = yield Call(_told, (memory, said.text), {})
+        if told is not None:
+            return str(told)
     stamp = new_stamp()
     appended = yield from _append(session.patiently, space, [NewEvent(REMEMBERED, _encode(said))], append_id, stamp)
     if appended.duplicate:
@@ -263,6 +267,15 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
     new = [Happened(0, id_texts(stamp.id, 1)[0], stamp.at, said)]
     [name] = yield Call(memory._names, (appended, new), {})
     return str(name)
+
+
+def _told(memory: Memory, text: str) -> str | None:
+    """The id of the memory that says this; None if it has been forgotten."""
+    from ._duplicates import same, signature
+
+    mine = signature(text)
+    docs = memory._current().known(memory._key, [], list(mine.keys)).docs
+    return next((doc.id for doc in docs if same(mine, signature(doc.text)) == "same"), None)
 
 
 def _named(memory: Memory, appended: Appended) -> str:

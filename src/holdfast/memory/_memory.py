@@ -204,6 +204,12 @@ class _Shape:
         return query, where, whole_number(k, "k"), score_of(min_score, "min_score"), max_tokens, vector
 
 
+def _useful(value: object) -> bool:
+    if type(value) is not bool:
+        raise TypeError("useful is True or False")
+    return value
+
+
 def _where(
     tags: Iterable[str] = (),
     source: Source | None = None,
@@ -314,7 +320,7 @@ class Memory(_Shape):
 
     def feedback(self, id: str, *, useful: bool) -> None:
         """Say whether a memory was of use: it is then recalled a little earlier, or later. Fades in a few weeks."""
-        self._append(self._noting(JUDGED, Judged(self._one(id).id, bool(useful))))
+        self._append(self._noting(JUDGED, Judged(self._one(id).id, _useful(useful))))
 
     def supersede(
         self,
@@ -492,7 +498,7 @@ class AsyncMemory(_Shape):
     async def feedback(self, id: str, *, useful: bool) -> None:
         """`Memory.feedback`, awaited."""
         doc = await self._log.in_thread(self._one, id)
-        await self._append(self._noting(JUDGED, Judged(doc.id, bool(useful))))
+        await self._append(self._noting(JUDGED, Judged(doc.id, _useful(useful))))
 
     async def supersede(
         self,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+from typing import Final
+
+WHOLE: Final = {"reach": 0, "candidates": 1}
+"""What is counted, and from where."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +43,14 @@ class Weights:
     """By how much use and feedback can raise a memory, or lower it."""
     candidates: int = 120
     """So many matches are looked at closely."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value: object = getattr(self, field.name)
+            if field.name in WHOLE:
+                if type(value) is not int or value < WHOLE[field.name]:
+                    raise ValueError(f"{field.name} is a whole number from {WHOLE[field.name]} on")
+            elif type(value) not in (int, float) or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
+                raise ValueError(f"{field.name} is a number, 0 or more")
+        if not self.recency_days:
+            raise ValueError("recency_days is more than 0; to leave the age out of account, recency=0")

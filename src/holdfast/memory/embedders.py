@@ -8,6 +8,7 @@ Write your own as a plain function; these save you that.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from os import PathLike, fspath
@@ -144,7 +145,11 @@ class WordLlamaEmbedder:
     """The small static model that comes inside the package wordllama: 16 MB, 256 numbers, English; nothing is downloaded."""
 
     def __init__(self) -> None:
+        root = logging.getLogger()
+        level, handlers = root.level, list(root.handlers)
         wordllama = _imported("wordllama", "WordLlamaEmbedder", "static")
+        root.setLevel(level)  # it sets up logging for the whole program when it is imported
+        root.handlers[:] = handlers
         # Its own search looks beside the folder where the package has the tokenizer. Named as a cache, the folder is found.
         home = Path(wordllama.__file__).parent
         self._model = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
