@@ -31,6 +31,7 @@ from .errors import (
     AccessDenied,
     AlreadyAnswered,
     AlreadyExists,
+    AnchorRefused,
     BudgetExceeded,
     ChildFailed,
     Closed,
@@ -38,6 +39,7 @@ from .errors import (
     CorruptFile,
     CorruptRecord,
     DataProblem,
+    Erased,
     Expired,
     HasForks,
     HeadRegressed,
@@ -45,12 +47,15 @@ from .errors import (
     HoldfastError,
     IdReused,
     InvalidId,
+    InvalidKey,
     InvalidURL,
     LeaseLost,
     MissingExtra,
+    MissingKey,
     NeedsHuman,
     NoTask,
     NotDone,
+    NotEncrypted,
     NotFound,
     NotSerializable,
     NotSetUp,
@@ -64,12 +69,15 @@ from .errors import (
     StepInDoubt,
     StorageFull,
     Suspended,
+    TamperDetected,
     TaskEnded,
     TooLarge,
     Unavailable,
+    UnknownKey,
     UnsupportedFilesystem,
     UnsupportedServer,
     UnsupportedVersion,
+    WrongKey,
 )
 from .tasks import (
     Agent,
@@ -101,8 +109,12 @@ from .tasks import (
 )
 
 if _typing.TYPE_CHECKING:
+    from . import keys
+    from ._anchors import Anchor
+    from ._audit import Audit, AuditEntry
     from ._backups import backup
     from ._copying import Copied, CopyProgress, copy
+    from ._verifying import StreamProblem, Verified, VerifyProgress
     from ._worker import Ran, Worker
     from .memory._memory import AsyncMemory, Memory
     from .memory._model import Hit, MemoryStats, Remembered
@@ -119,6 +131,8 @@ __all__ = [
     "AgentCheckpoint",
     "AlreadyAnswered",
     "AlreadyExists",
+    "Anchor",
+    "AnchorRefused",
     "Appended",
     "Artifact",
     "ArtifactInfo",
@@ -130,6 +144,8 @@ __all__ = [
     "AsyncStore",
     "AsyncStream",
     "AsyncTask",
+    "Audit",
+    "AuditEntry",
     "Budget",
     "BudgetExceeded",
     "ChildFailed",
@@ -146,6 +162,7 @@ __all__ = [
     "Draft",
     "Drift",
     "Entry",
+    "Erased",
     "Event",
     "EventType",
     "Expired",
@@ -159,15 +176,18 @@ __all__ = [
     "IdReused",
     "Imported",
     "InvalidId",
+    "InvalidKey",
     "InvalidURL",
     "Lease",
     "LeaseLost",
     "Memory",
     "MemoryStats",
     "MissingExtra",
+    "MissingKey",
     "NeedsHuman",
     "NoTask",
     "NotDone",
+    "NotEncrypted",
     "NotFound",
     "NotSerializable",
     "NotSetUp",
@@ -199,20 +219,26 @@ __all__ = [
     "Store",
     "Stream",
     "StreamInfo",
+    "StreamProblem",
     "Suspended",
     "Swept",
     "SweptStream",
+    "TamperDetected",
     "Task",
     "TaskEnded",
     "TaskInfo",
     "TaskView",
     "TooLarge",
     "Unavailable",
+    "UnknownKey",
     "UnsupportedFilesystem",
     "UnsupportedServer",
     "UnsupportedVersion",
     "Usage",
+    "Verified",
+    "VerifyProgress",
     "Worker",
+    "WrongKey",
     "agent",
     "aopen",
     "backup",
@@ -223,6 +249,7 @@ __all__ = [
     "current_task",
     "errors",
     "idempotency_key",
+    "keys",
     "open",
     "replay",
     "step",
@@ -232,7 +259,10 @@ __all__ = [
 
 _LATER = {
     "AgentCheckpoint": "tasks._checkpoint",
+    "Anchor": "_anchors",
     "AsyncMemory": "memory._memory",
+    "Audit": "_audit",
+    "AuditEntry": "_audit",
     "Copied": "_copying",
     "CopyProgress": "_copying",
     "Divergence": "tasks._replay",
@@ -244,9 +274,13 @@ _LATER = {
     "Remembered": "memory._model",
     "Replay": "tasks._replay",
     "ResumeContext": "tasks._briefing",
+    "StreamProblem": "_verifying",
+    "Verified": "_verifying",
+    "VerifyProgress": "_verifying",
     "Worker": "_worker",
     "backup": "_backups",
     "copy": "_copying",
+    "keys": "keys",
     "replay": "tasks._replay",
 }
 
@@ -257,7 +291,8 @@ def __getattr__(name: str) -> _typing.Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    found = import_module(f".{_LATER[name]}", __name__)
+    return found if name == _LATER[name] else getattr(found, name)
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from . import _chain, _clock, _context, _telemetry
 from . import _operations as ops
 from ._appender import NOWHERE, Appender, Entry, Known, reason
@@ -24,10 +26,12 @@ from ._ids import SYSTEM_TENANT, append_id, new_id
 from ._leases import Heartbeat
 from .backends import Append, Appended, Backend, Description, Head, Record, StreamKey
 from .backends._fork import register
+from .encryption._place import TENANT_SEALED, is_encrypted, missing_key
 from .errors import (
     Closed,
     CorruptRecord,
     DataProblem,
+    Erased,
     IdReused,
     OutcomeUnknown,
     Unavailable,
@@ -38,10 +42,14 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
+    from .encryption._cipher import Cipher
+
 KNOWN_STREAMS: Final = 10_000
 READER_THREADS: Final = 4
 SETTLE_SECONDS: Final = 30.0
 REREADS: Final = 3
+ERASED: Final = b'{"id":"","type":"erased","at":0}'
+"""What stands for a record whose own key was erased."""
 
 T = TypeVar("T")
 
@@ -60,8 +68,9 @@ class Log:
         settle_seconds: float = SETTLE_SECONDS,
         pause: Callable[[float], None] = time.sleep,
         index_at: str | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
-        self.backend, self.index_at = backend, index_at
+        self.backend, self.index_at, self.cipher = backend, index_at, cipher
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()
@@ -70,6 +79,7 @@ class Log:
     def _reset(self) -> None:
         """Queues, locks, threads and knowledge, new: at the start and in a forked child."""
         self._appender = self.appender(self.backend, settle_seconds=self._settle_seconds, pause=self._pause)
+        self._appender.cipher = self.cipher
         self._committer = Committer(self._appender.commit)
         self._learning: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
         self._tenants: set[str] = set()
@@ -107,6 +117,10 @@ class Log:
     def describe(self) -> Description:
         return self.backend.describe()
 
+    def forget(self, stream: StreamKey) -> None:
+        """Look at a stream again before the next append."""
+        self._appender.known.pop(stream, None)
+
     def before_fork(self) -> None:
         """Nothing: what other threads are in the middle of goes on in the parent."""
 
@@ -122,6 +136,8 @@ class Log:
         """Do what an operation asks for."""
         if _context.replays:
             _refuse_writes(request)
+        if self.cipher is not None:
+            request = self._renamed(request)
         if type(request) is ops.Append:
             return self._append(request)
         if self._closed:
@@ -133,10 +149,19 @@ class Log:
         if _context.replays:
             _refuse_writes(request)
         if isinstance(request, ops.Append):
-            return await self._append_async(request)
+            if self.cipher is not None and request.stream.kind == "blob":
+                request = await self.in_thread(self._renamed, request)
+            return await self._append_async(cast("ops.Append", request))
         if isinstance(request, ops.Pause):
             return await _clock.sleep_async(request.seconds)
         return await self.in_thread(self.handle, request)
+
+    def _renamed(self, request: ops.Request) -> ops.Request:
+        """A request with the name that its stream has in an encrypted store."""
+        stream = getattr(request, "stream", None)
+        if self.cipher is None or stream is None or stream.kind != "blob":
+            return request
+        return msgspec.structs.replace(request, stream=self.cipher.stored_as(stream))
 
     def in_line(self) -> threading.Lock:
         return self._line
@@ -166,7 +191,8 @@ class Log:
         self._pause(request.seconds)
 
     def _head(self, request: ops.GetHead) -> Head | None:
-        return self.backend.head(request.stream)
+        head = self.backend.head(request.stream)
+        return head if head is None or self.cipher is None else self.cipher.head(head)
 
     def _find(self, request: ops.Find) -> Appended | None:
         head = self.backend.head(request.stream)
@@ -183,18 +209,22 @@ class Log:
         return answer if isinstance(answer, Appended) else None
 
     def _heads(self, request: ops.ListHeads) -> Sequence[Head]:
-        return self.backend.heads(
+        heads = self.backend.heads(
             tenant=request.tenant, kind=request.kind, status=request.status, after=request.after, limit=request.limit
         )
+        return heads if self.cipher is None else self.cipher.heads(heads)
 
     def _due(self, request: ops.ListDue) -> Sequence[Head]:
-        return self.backend.due(
+        heads = self.backend.due(
             tenant=request.tenant, kind=request.kind, before=request.before, after=request.after, limit=request.limit
         )
+        return heads if self.cipher is None else self.cipher.heads(heads)
 
     def _delete(self, request: ops.Delete) -> bool:
         deleted = self.backend.delete(request.stream, expected=request.expected)
         self._appender.known.pop(request.stream, None)
+        if deleted and self.cipher is not None:
+            self.cipher.drop(request.stream, request.expected.incarnation)
         if deleted and _telemetry.wanted():
             _telemetry.deleted(request)
         return deleted
@@ -202,7 +232,7 @@ class Log:
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self, request: ops.Read) -> list[Stored]:
-        records = self._records(request.stream, request.after, request.limit, request.reverse)
+        records = self._records(request.stream, request.after, request.limit, request.reverse, request.spare)
         stored: list[Stored] = []
         open_body = open_plain if request.plain else open_envelope
         try:
@@ -216,8 +246,10 @@ class Log:
     def _read_records(self, request: ops.ReadRecords) -> Sequence[Record]:
         return self._records(request.stream, request.after, None, False)
 
-    def _records(self, stream: StreamKey, after: int, limit: int | None, reverse: bool) -> Sequence[Record]:
-        """One verified page, ascending or descending."""
+    def _records(
+        self, stream: StreamKey, after: int, limit: int | None, reverse: bool, spare: bool = False
+    ) -> Sequence[Record]:
+        """One verified page, ascending or descending; opened, in an encrypted store."""
         known = self._appender.known.get(stream) or Known(stream, self.backend.head(stream))
         for _ in range(REREADS):
             # Taken before the page is read: what is acknowledged meanwhile may be missing from it.
@@ -227,6 +259,8 @@ class Log:
             if bad is None:
                 bad = _first_missing(page, anchor, after, reverse, acknowledged)
             if bad is None:
+                if self.cipher is not None:
+                    page = [self._opened(stream, known.incarnation, record, spare) for record in page]
                 return page[::-1] if reverse else page
             # The stream may have been deleted and begun anew since we learned of it: look again before crying wolf.
             fresh = Known(stream, self.backend.head(stream))
@@ -235,6 +269,25 @@ class Log:
             known = fresh
             self._appender.known.pop(stream, None)
         raise CorruptRecord(str(stream), version=bad, what="the record is missing, altered or out of place")
+
+    def _opened(self, stream: StreamKey, incarnation: bytes, record: Record, spare: bool) -> Record:
+        try:
+            body = self.opened(stream, incarnation, record)
+        except Erased:
+            if not spare:
+                raise
+            body = ERASED
+        return Record(record.version, record.append_id, record.hash, body)
+
+    def opened(self, stream: StreamKey, incarnation: bytes, record: Record) -> bytes:
+        """The body of a stored record, as it was appended."""
+        if self.cipher is None:
+            return record.body
+        body = self.cipher.open(stream, incarnation, record)
+        if self.cipher.is_mark(stream, record.body):
+            self.cipher.forget(stream, incarnation)
+            raise Erased(str(stream))
+        return body
 
     def _anchored_page(
         self, stream: StreamKey, after: int, limit: int | None, reverse: bool
@@ -302,6 +355,8 @@ class Log:
         if stream.tenant not in self._tenants:
             if stream.tenant != SYSTEM_TENANT:
                 self._register(stream.tenant)
+                if self.cipher is not None:
+                    self.cipher.keys.house(stream.tenant, make=True)
             self._tenants.add(stream.tenant)  # not before: if registering failed, the next append has to do it
         known = Known(stream, self.backend.head(stream))
         with self._lock:
@@ -325,7 +380,7 @@ class Log:
         stream = StreamKey(SYSTEM_TENANT, "tenant", tenant)
         if self.backend.head(stream) is None:
             stamp = Stamp(new_id(), _clock.time())
-            events = [NewEvent("tenant.registered", b"null")]
+            events = [NewEvent("tenant.registered", b"null" if self.cipher is None else TENANT_SEALED)]
             try:
                 self._append(ops.Append(stream, seal(events, stamp, {}), stamp, expected=0))
             except ConflictError:
@@ -333,6 +388,8 @@ class Log:
             except OutcomeUnknown as error:
                 # Not the caller's doubt: its own append has not been sent.
                 raise Unavailable(f"tenant {tenant!r} could not be registered; nothing was written") from error
+            if self.cipher is None and is_encrypted(self.backend):
+                raise missing_key()  # since this store was opened, somebody has begun to encrypt it
 
     def _compare(self, request: ops.Append, answer: Appended) -> None:
         """A repeated id must mean the same events: same types, same data. The envelope may differ."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ._ids import checked_tenant
 from ._log import Log
@@ -15,7 +15,12 @@ from ._places import is_file_store, is_folder_store
 from ._store import AsyncStore, Store
 from .backends import Backend
 from .backends._urls import without
+from .encryption._place import is_encrypted, missing_key
 from .errors import InvalidURL, NotSetUp
+
+if TYPE_CHECKING:
+    from .encryption._cipher import Cipher
+    from .keys import KeyLike
 
 Durable = Literal["disk", "process", "memory"]
 
@@ -41,6 +46,7 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     durability: Durable | None = None,
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
+    key: KeyLike | None = None,
 ) -> Store:
     """Open a store, creating it if it is not there.
 
@@ -53,13 +59,37 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     too: `?durability=process`. With `create=False` nothing is made: `NotSetUp` if there is no store yet.
     `index`: where the index of memories is, which is derived and can be deleted. None: in the store's own file or database, in a file
     of this user's cache for engines that cannot search; else `"memory"`, or the path of an SQLite file of its own.
+    `key`: encrypts everything that may hold content, from the first append on: 32 bytes, or a key of `holdfast.keys`. A store is encrypted
+    as a whole or not at all, and one that is cannot be opened without its key. The index of memories is then in memory only,
+    unless `index` says otherwise: it is not encrypted.
     A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
     if durability not in (None, "disk", "process", "memory"):
         raise ValueError("durability is 'disk', 'process' or 'memory'")
     at = None if index is None else os.fspath(index)
-    return Store(Log(_backend(url, durability, create=create), index_at=at), tenant)
+    backend = _backend(url, durability, create=create)
+    try:
+        cipher = _cipher(backend, key, create)
+    except BaseException:
+        if not isinstance(url, Backend):
+            backend.close()
+        raise
+    if cipher is not None and at is None:
+        at = "memory"
+    return Store(Log(backend, index_at=at, cipher=cipher), tenant)
+
+
+def _cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | None:
+    """What seals and opens, if the store is encrypted, or is to be."""
+    if key is None:
+        if is_encrypted(backend):
+            raise missing_key()
+        return None
+    from .encryption._cipher import Cipher
+    from .encryption._ring import opened_ring
+
+    return Cipher(backend, opened_ring(backend, key, create=create))
 
 
 def aopen(
@@ -69,9 +99,10 @@ def aopen(
     durability: Durable | None = None,
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
+    key: KeyLike | None = None,
 ) -> Opening:
     """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
-    return Opening(url, tenant, durability, create, index)
+    return Opening(url, tenant, durability, create, index, key)
 
 
 class Opening:
@@ -84,8 +115,10 @@ class Opening:
         durability: Durable | None,
         create: bool,
         index: str | os.PathLike[str] | None,
+        key: KeyLike | None,
     ) -> None:
         self._url, self._tenant, self._durability, self._create, self._index = url, tenant, durability, create, index
+        self._key = key
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -101,6 +134,7 @@ class Opening:
             durability=self._durability,
             create=self._create,
             index=self._index,
+            key=self._key,
         )
         return AsyncStore(store._log, store.tenant)
 

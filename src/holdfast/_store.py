@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from . import _operations as ops
 from ._events import EventType
@@ -35,7 +36,14 @@ from .tasks._listing import (
 from .tasks._performing import perform, perform_async
 
 if TYPE_CHECKING:
+    from ._anchor_keys import AnchorKey
+    from ._anchors import Anchor
+    from ._audit import Audit
+    from ._verifying import Verified, VerifyProgress
     from ._worker import Ran
+    from .encryption._erasure import Erasable, Erasure
+    from .encryption._rotation import Rekeyed
+    from .keys import KeyLike
     from .memory import Weights
     from .memory._embedding import Embed
     from .memory._memory import AsyncMemory, Memory
@@ -281,6 +289,79 @@ class Store:
         """
         return sweep(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
 
+    def erase(
+        self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
+    ) -> Erasure:
+        """Erase for good: a conversation, task, memory, document or stream; or with `subject` everything that is about one.
+
+        Destroys the keys, so that nobody can read it any more, wherever copies of the records may be; large values, and what the
+        index of memories knows, are deleted too. Reading raises `Erased` from then on; the chain still verifies, and the audit stream
+        says what was erased, when and why. `NotEncrypted` if the store is in clear: there is no key to destroy.
+        """
+        from .encryption._erasure import erase
+
+        return erase(self._log, self._tenant, what, subject, reason)
+
+    def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> Rekeyed:
+        """Give an encrypted store a new key. Data keys are wrapped anew; no record is touched, and others may go on meanwhile.
+
+        Killed at any instant, it is finished by the same call. Programs that are to go on need both keys (`key=[new, old]`) before
+        this is called, and the new one after it. `progress` is called with the number of data keys done.
+        """
+        from .encryption._rotation import rekey
+
+        return rekey(self._log, key, progress)
+
+    def verify(
+        self,
+        anchor: str | os.PathLike[str] | None = None,
+        *,
+        anchor_key: AnchorKey | None = None,
+        since: str | os.PathLike[str] | None = None,
+        all_tenants: bool = False,
+        progress: Callable[[VerifyProgress], object] | None = None,
+    ) -> Verified:
+        """Read everything and check it: chains, heads, large values. Reports what is wrong, and where; raises for nothing that is stored.
+
+        A chain shows that records were altered, put in, moved or taken out. That the newest are gone, a stream as a whole, or that an old
+        backup was put back, only an `anchor` shows (`store.anchor`), the path of its file; `anchor_key` is its key, or for Ed25519 the
+        public half. `since=` in place of `anchor=` trusts what the anchor has seen, and reads only what came after.
+        `AnchorRefused` if the anchor itself was altered. `progress` is called now and then, in the thread that called this.
+        """
+        from ._verifying import verify
+
+        tenant = None if all_tenants else self._tenant
+        return verify(self._log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress)
+
+    def anchor(
+        self,
+        to: str | os.PathLike[str] | IO[str],
+        *,
+        key: AnchorKey | None = None,
+        all_tenants: bool = False,
+        overwrite: bool = False,
+    ) -> Anchor:
+        """Write where every stream stands now, signed, to a file (or `sys.stdout`): for `verify`, and to be kept where the store is not.
+
+        `key`: at least 32 random bytes (HMAC-SHA256), an Ed25519 private key, or the path of a file with one of them. `AlreadyExists` if there
+        is a file, unless `overwrite=True`. It is there whole or not at all, and readable by its owner alone.
+        """
+        from ._anchors import write_anchor
+        from ._copy_reading import Steady
+
+        tenant = None if all_tenants else self._tenant
+        return write_anchor(Steady(self._log.backend), tenant, key, to, overwrite=overwrite)
+
+    def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
+        """Who did what when: the entries of a task, or of a stream of another `kind` ("conversation", "memory", "state", "stream"), in order.
+
+        With what the tenant's audit stream says of its deletion, also when it is gone. Names, times and people, and no content
+        unless `content=True`. `print` it, or take its `text()`, `jsonl()` or `csv()`. `NotFound` if nothing is known of it.
+        """
+        from ._audit import audit, audited
+
+        return ops.run(self._log, audit(audited(self._tenant, kind, id), content=content))
+
     def health(self) -> Health:
         """Where the state is, on what engine, how durable, how large, and the oldest lease."""
         return ops.run(self._log, examine(self._log.describe(), self._tenant))
@@ -505,6 +586,57 @@ class AsyncStore:
     ) -> Swept:
         """`Store.sweep`, awaited."""
         return await sweep_async(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
+
+    async def erase(
+        self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
+    ) -> Erasure:
+        """`Store.erase`, awaited."""
+        from .encryption._erasure import erase
+
+        return await self._log.in_thread(erase, self._log, self._tenant, what, subject, reason)
+
+    async def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> Rekeyed:
+        """`Store.rekey`, awaited. `progress` is called in a thread."""
+        from .encryption._rotation import rekey
+
+        return await self._log.in_thread(rekey, self._log, key, progress)
+
+    async def verify(
+        self,
+        anchor: str | os.PathLike[str] | None = None,
+        *,
+        anchor_key: AnchorKey | None = None,
+        since: str | os.PathLike[str] | None = None,
+        all_tenants: bool = False,
+        progress: Callable[[VerifyProgress], object] | None = None,
+    ) -> Verified:
+        """`Store.verify`, awaited. It runs in threads, and so does `progress`."""
+        from ._verifying import verify_async
+
+        tenant = None if all_tenants else self._tenant
+        return await verify_async(
+            self._log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress
+        )
+
+    async def anchor(
+        self,
+        to: str | os.PathLike[str] | IO[str],
+        *,
+        key: AnchorKey | None = None,
+        all_tenants: bool = False,
+        overwrite: bool = False,
+    ) -> Anchor:
+        """`Store.anchor`, awaited."""
+        import asyncio
+
+        plain = Store(self._log, self._tenant, owner=False)
+        return await asyncio.to_thread(plain.anchor, to, key=key, all_tenants=all_tenants, overwrite=overwrite)
+
+    async def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
+        """`Store.audit`, awaited."""
+        from ._audit import audit, audited
+
+        return await ops.run_async(self._log, audit(audited(self._tenant, kind, id), content=content))
 
     async def health(self) -> Health:
         """`Store.health`, awaited."""

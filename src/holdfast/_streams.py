@@ -53,6 +53,7 @@ def append_events(
     fields: Fields | None = None,
     incarnation: bytes | None = None,
     exclusive: bool = False,
+    keys: Sequence[str] = (),
 ) -> Operation[Appended]:
     """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
     blobs: dict[bytes, Blob] = {}
@@ -65,7 +66,9 @@ def append_events(
             blobs[data] = yield from put_blob(stream, life_of(incarnation), data, stamp)
     bodies = seal(events, stamp, blobs)
     return (
-        yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, seen, fields, incarnation, exclusive))
+        yield from ops.append(
+            ops.Append(stream, bodies, stamp, id, expected, seen, fields, incarnation, exclusive, keys)
+        )
     )
 
 

@@ -280,6 +280,11 @@ class SQLiteBackend:
         now = _clock.time()
         return [_head(StreamKey(tenant, kind, row[0]), row, now) for row in rows]
 
+    def scrub(self) -> None:
+        """Bring what was deleted out of the write-ahead log. In the file itself it is overwritten already."""
+        with self._reading() as connection:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
         """A connection for one statement. No transaction outlives the block, so readers never hold up checkpoints."""

@@ -10,7 +10,7 @@ import typer
 import holdfast
 from holdfast import StreamInfo
 
-from . import _asks, _copy, _crashtest, _replay, _tasks, _worker
+from . import _asks, _audit, _copy, _crashtest, _replay, _tasks, _verify, _worker
 from ._stores import Json, Tenant, Url, failed, named, opened
 from ._text import event_json, event_line, message_line, printable, to_json
 
@@ -125,6 +125,9 @@ app.command()(_asks.signal)
 app.command()(_worker.worker)
 app.command()(_replay.replay)
 app.command()(_crashtest.crashtest)
+app.command()(_verify.verify)
+app.command()(_verify.anchor)
+app.command()(_audit.audit)
 app.command()(_copy.copy)
 app.command()(_copy.backup)
 app.command()(_copy.schema)

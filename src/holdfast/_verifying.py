@@ -1,0 +1,360 @@
+"""Verifying a store: every chain walked, every head compared, every large value looked for; with an anchor, also what is no longer there.
+
+It reads straight from the backend, page by page, several streams at a time, and never raises for what it finds: that is what it is for.
+What goes on meanwhile is left alone: each stream is verified as far as it stood when its turn came.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import datetime, timezone
+from typing import Final, Literal
+
+import msgspec
+
+from ._anchor_keys import AnchorKey
+from ._anchors import AnchorFile, Place, order, registered, scope
+from ._blobs import life_of
+from ._copy_reading import Steady, sliced
+from ._log import Log
+from ._verify_chain import Fault, ProblemKind
+from ._verify_deletions import Deletions
+from ._verify_stream import Verdict, Verifier
+from .backends import Costly, StreamKey
+from .errors import AnchorRefused
+
+THREADS: Final = 4
+FAR_THREADS: Final = 16
+"""For an engine that answers slowly. Elsewhere more threads than a few gain nothing: the work is Python's."""
+
+SLICE: Final = 16
+NAMED: Final = 1000
+"""So many problems are listed; all are counted."""
+
+GONE: Final = 50_000
+"""Streams that an anchor knows and that are gone are looked up in the audit stream together, at most so many at a time."""
+
+TELL_SECONDS: Final = 0.2
+"""How often a caller who wants to know hears how far a long stream has got."""
+
+Work = tuple[StreamKey, Place | None]
+
+
+class StreamProblem(msgspec.Struct, frozen=True):
+    """Something that is wrong with a stream, and where. `what` is one of:
+
+    - `altered`, `missing`, `misplaced`, `inserted`: a record, by the chain;
+    - `head`: the head and the newest record do not fit; `undecodable`: a record that is no event, or does not open; `value`: a large value or
+      a file that is missing or altered; `unreadable`: the engine cannot read it;
+    - by an anchor: `truncated` (records at the end are gone), `forked` (another record than the anchor has seen), `rolled_back` (another life of
+      the stream) and `stream_missing`, where no deletion was noted.
+    """
+
+    tenant: str
+    kind: str
+    id: str
+    version: int | None
+    what: ProblemKind
+    details: str
+
+    def __str__(self) -> str:
+        at = "" if self.version is None else f" (version {self.version})"
+        return f"{StreamKey(self.tenant, self.kind, self.id)}{at}: {self.what.replace('_', ' ')}: {self.details}"
+
+
+class VerifyProgress(msgspec.Struct, frozen=True):
+    """How far a verification has got. `of` is how many streams there are, None as long as they are not counted."""
+
+    streams: int
+    records: int
+    bytes: int
+    problems: int
+    of: int | None
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What a verification found. `ok` if nothing is wrong, as far as can be told.
+
+    `problems` has the first 1,000 of `found`. `anchored` says against what: "unanchored" means that missing newest records, an old backup
+    put back, deleted streams and a store that was written anew from the beginning cannot be noticed. `deleted` streams of the
+    anchor are gone, and the audit stream says since when and why; of `erased` streams the keys were destroyed, and only the chain is checked.
+    """
+
+    problems: list[StreamProblem]
+    found: int
+    streams: int
+    records: int
+    bytes: int
+    deleted: int
+    erased: int
+    anchored: Literal["unanchored", "unsigned", "hmac-sha256", "ed25519"]
+    anchor_at: datetime | None = None
+    complete: bool = True
+    """False if only what came after the anchor was read (`since=`)."""
+
+    @property
+    def ok(self) -> bool:
+        return self.found == 0
+
+    def __str__(self) -> str:
+        read = "" if self.complete else " since the anchor"
+        wrong = "no problem" if self.ok else f"{self.found:,} problem{'s' if self.found > 1 else ''}"
+        parts = [f"{wrong} in {self.streams:,} streams, {self.records:,} records{read}"]
+        if self.anchor_at is None:
+            parts.append("unanchored: what is gone from the end, or as a whole, cannot be noticed")
+        else:
+            signed = "an unsigned anchor" if self.anchored == "unsigned" else f"an anchor ({self.anchored})"
+            parts.append(f"compared with {signed} of {self.anchor_at:%Y-%m-%d %H:%M:%S} UTC")
+        if self.deleted:
+            parts.append(f"{self.deleted:,} of its streams were deleted since, as the audit stream says")
+        if self.erased:
+            parts.append(f"{self.erased:,} were erased")
+        return "; ".join(parts)
+
+
+def verify(
+    log: Log,
+    tenant: str | None,
+    *,
+    anchor: str | os.PathLike[str] | None,
+    anchor_key: AnchorKey | None,
+    since: str | os.PathLike[str] | None,
+    progress: Callable[[VerifyProgress], object] | None,
+    stop: threading.Event | None = None,
+) -> Verified:
+    """Verify all streams of a tenant, or of all tenants. `Store.verify`."""
+    if anchor is not None and since is not None:
+        raise ValueError("give anchor= to read everything, or since= to read what came after it, not both")
+    path = since if anchor is None else anchor
+    if path is None and anchor_key is not None:
+        raise ValueError("anchor_key is the key of an anchor; give that too: anchor=, or since=")
+    file = None if path is None else AnchorFile(path, anchor_key)
+    if file is not None and file.anchor.tenant not in (None, tenant):
+        raise AnchorRefused(os.fspath(path or ""), what=f"it is of tenant {file.anchor.tenant!r} alone; verify that")
+    work = _Verification(log, tenant, file, since=since is not None, progress=progress, stop=stop or threading.Event())
+    return work.run()
+
+
+async def verify_async(
+    log: Log,
+    tenant: str | None,
+    *,
+    anchor: str | os.PathLike[str] | None,
+    anchor_key: AnchorKey | None,
+    since: str | os.PathLike[str] | None,
+    progress: Callable[[VerifyProgress], object] | None,
+) -> Verified:
+    """`verify` in a thread. If it is cancelled, the threads end after the page that they are at."""
+    import asyncio
+
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(
+            verify, log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress, stop=stop
+        )
+    finally:
+        stop.set()
+
+
+class _Verification:
+    """A verification on its way."""
+
+    def __init__(
+        self,
+        log: Log,
+        tenant: str | None,
+        file: AnchorFile | None,
+        *,
+        since: bool,
+        progress: Callable[[VerifyProgress], object] | None,
+        stop: threading.Event,
+    ) -> None:
+        self._tenant, self._file, self._since, self._progress, self._stop = tenant, file, since, progress, stop
+        self._backend = log.backend
+        self._store = Steady(log.backend)
+        self._verifier = Verifier(log, self._store, since=since, count=self._count)
+        self._lock, self._counting = threading.Lock(), threading.Lock()
+        self._read, self._size = 0, 0
+        self._tally: Counter[str] = Counter()
+        self._problems: list[StreamProblem] = []
+        self._of: int | None = None
+        self._deletions = Deletions(log, self._store)
+        self._gone: list[tuple[Place, bool]] = []
+        self._left_out: set[StreamKey] = set()
+        self._places = iter(()) if file is None else filter(self._is_wanted, file.places())
+        self._place = next(self._places, None)
+
+    def run(self) -> Verified:
+        threads = FAR_THREADS if isinstance(self._backend, Costly) else THREADS
+        pool = ThreadPoolExecutor(threads + bool(self._progress), thread_name_prefix="holdfast-verify")
+        try:
+            if self._progress:
+                pool.submit(self._count_streams)
+            waiting: set[Future[None]] = set()
+            for tenant, work in self._parts():
+                for some in sliced(work, SLICE):
+                    if self._stop.is_set():
+                        break
+                    waiting.add(pool.submit(self._verify_some, some))
+                    while len(waiting) >= 2 * threads:
+                        waiting = self._wait(waiting)
+                while waiting:  # large values come before what names them, and deletions before what was deleted
+                    waiting = self._wait(waiting)
+                if tenant is None or len(self._gone) > GONE:
+                    self._settle()
+        finally:
+            self._store.stopped = True
+            self._stop.set()
+            pool.shutdown(cancel_futures=True)
+        self._tell()
+        return self._report()
+
+    def _report(self) -> Verified:
+        tally, anchor = self._tally, None if self._file is None else self._file.anchor
+        self._problems.sort(key=lambda problem: (problem.tenant, problem.kind, problem.id, problem.version or 0))
+        return Verified(
+            self._problems,
+            tally["found"],
+            tally["streams"],
+            tally["records"],
+            tally["bytes"],
+            tally["deleted"],
+            tally["erased"],
+            "unanchored" if anchor is None else anchor.signed,
+            None if anchor is None else datetime.fromtimestamp(anchor.at, timezone.utc),
+            not self._since,
+        )
+
+    # -- what there is to do -------------------------------------------------------------------------------------------
+
+    def _parts(self) -> Iterator[tuple[str | None, Iterator[Work]]]:
+        """All streams, kind by kind, and after each tenant, and in the end, None: what is gone can be settled."""
+        if self._tenant is not None:
+            yield self._tenant, self._with_places([registered(self._tenant)])
+        before: str | None = None
+        for tenant, kind in scope(self._store, self._tenant):
+            if before not in (None, tenant):
+                yield None, iter(())
+            before = tenant
+            if kind != "blob" or not self._since:  # else they are read with the records that name them
+                yield tenant, self._with_places(self._all_of(tenant, kind))
+        yield None, self._rest_of_places()
+
+    def _all_of(self, tenant: str, kind: str) -> Iterator[StreamKey]:
+        """What is listed, and what the lists leave out."""
+        left_out = self._store.damaged(tenant, kind)
+        self._left_out.update(left_out)
+        damaged = [stream.id for stream in left_out]
+        listed = (head.stream.id for head in self._store.listed(tenant, kind))
+        before: str | None = None
+        for name in heapq.merge(listed, damaged):
+            if name != before:
+                yield StreamKey(tenant, kind, name)
+            before = name
+
+    def _with_places(self, streams: Iterable[StreamKey]) -> Iterator[Work]:
+        """Streams, each with where the anchor has seen it, and before them those that only the anchor knows."""
+        for stream in streams:
+            here = order(stream)
+            while self._place is not None and order(self._place.stream) < here:
+                yield self._place.stream, self._taken()
+            mine = self._place is not None and self._place.stream == stream
+            yield stream, self._taken() if mine else None
+
+    def _rest_of_places(self) -> Iterator[Work]:
+        while self._place is not None:
+            yield self._place.stream, self._taken()
+
+    def _taken(self) -> Place | None:
+        place, self._place = self._place, next(self._places, None)
+        return place
+
+    def _is_wanted(self, place: Place) -> bool:
+        return self._tenant in (None, place.tenant) or place.stream == registered(self._tenant or "")
+
+    def _count_streams(self) -> None:
+        """In a thread of the pool: how much there is to do."""
+        count = int(self._tenant is not None)
+        for tenant, kind in scope(self._store, self._tenant):
+            for _ in self._store.listed(tenant, kind):
+                if self._stop.is_set():
+                    return
+                count += 1
+        self._of = count
+
+    # -- doing it ------------------------------------------------------------------------------------------------------
+
+    def _verify_some(self, some: list[Work]) -> None:
+        """In a thread of the pool."""
+        for stream, place in some:
+            if self._stop.is_set():
+                return
+            verdict = self._verifier.verify(stream, place)
+            if verdict.head is None and not verdict.faults and self._is_left_out(stream):
+                verdict.faults.append(Fault(None, "unreadable", "the engine finds parts of it, and not the whole"))
+            with self._lock:
+                self._note(stream, place, verdict)
+
+    def _is_left_out(self, stream: StreamKey) -> bool:
+        """Whether the engine still says that it cannot read a stream that is not there: else it was deleted meanwhile."""
+        return stream in self._left_out and stream in self._store.damaged(stream.tenant, stream.kind)
+
+    def _note(self, stream: StreamKey, place: Place | None, verdict: Verdict) -> None:
+        tally = self._tally
+        tally["streams"] += verdict.head is not None
+        tally["records"] += verdict.records
+        tally["bytes"] += verdict.bytes
+        tally["erased"] += verdict.erased
+        for fault in verdict.faults:
+            self._add(stream, fault)
+        if stream.kind == "audit" and verdict.faults:
+            self._deletions.distrust(stream.tenant, [fault.version for fault in verdict.faults])
+        if place is not None:
+            if verdict.head is None and not verdict.faults:
+                self._gone.append((place, False))
+            elif verdict.head is not None and life_of(verdict.head.incarnation) != place.life:
+                self._gone.append((place, True))
+
+    def _add(self, stream: StreamKey, fault: Fault) -> None:
+        self._tally["found"] += 1
+        if len(self._problems) < NAMED:
+            self._problems.append(StreamProblem(*stream, *fault))
+
+    def _settle(self) -> None:
+        """Of the streams that the anchor has seen and that are gone: which were deleted as they should be?"""
+        gone, self._gone = self._gone, []
+        for tenant in sorted({place.tenant for place, _ in gone}):
+            mine = [(place, is_other) for place, is_other in gone if place.tenant == tenant]
+            noted = self._deletions.noted(tenant, [place for place, _ in mine])
+            for place, is_other in mine:
+                if (place.kind, place.id, place.life) in noted:
+                    self._tally["deleted"] += 1
+                elif is_other:
+                    what = "it was begun anew since the anchor, or is one from before, and no deletion was noted"
+                    self._add(place.stream, Fault(None, "rolled_back", what))
+                else:
+                    what = f"the anchor has seen it at version {place.version}, and no deletion was noted"
+                    self._add(place.stream, Fault(None, "stream_missing", what))
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _wait(self, waiting: set[Future[None]]) -> set[Future[None]]:
+        done, waiting = wait(waiting, TELL_SECONDS, FIRST_COMPLETED)
+        for future in done:
+            future.result()
+        self._tell()
+        return waiting
+
+    def _count(self, records: int, size: int) -> None:
+        with self._counting:
+            self._read, self._size = self._read + records, self._size + size
+
+    def _tell(self) -> None:
+        if self._progress:
+            tally = self._tally
+            self._progress(VerifyProgress(tally["streams"], self._read, self._size, tally["found"], self._of))
