@@ -244,7 +244,9 @@ class AnchorFile:
             signature = bytes.fromhex(seal.signature)
         except ValueError:
             signature = b""
-        if not key.fits(signature, _message(seal.signed, seal.streams, self._digest)):
+        if signature.hex() != seal.signature or not key.fits(
+            signature, _message(seal.signed, seal.streams, self._digest)
+        ):
             raise self._refused("it was altered, or signed with another key")
 
     def _first(self) -> bytes:

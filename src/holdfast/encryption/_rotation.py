@@ -51,6 +51,8 @@ def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> Rekeyed:
     keys = DataKeys(log.backend, ring)
     done, now = 0, 0
     for head in _key_streams(log.backend):
+        if head.stream.id.endswith("." + ring.current.id):
+            continue
         now += _wrap_anew(log.backend, keys, head)
         done += 1
         if progress is not None:
