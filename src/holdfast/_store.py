@@ -16,6 +16,7 @@ from ._log import Log
 from ._retention import Swept, sweep, sweep_async
 from ._state import AsyncState, State
 from ._streams import AsyncStream, Stream, StreamInfo, list_streams
+from ._subjects import About
 from .conversations import AsyncConversation, Conversation
 from .conversations._lifecycle import listed
 from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView
@@ -73,9 +74,13 @@ class Store:
         """The same store for another tenant, who shares the engine and none of the data. Closing a view closes nothing."""
         return Store(self._log, checked_tenant(tenant), owner=False)
 
-    def conversation(self, id: str) -> Conversation:
-        """A conversation. No I/O until it is used; it exists from its first message."""
-        return Conversation(self._log, stream_key(self._tenant, "conversation", id))
+    def conversation(self, id: str, *, subject: str | None = None) -> Conversation:
+        """A conversation. No I/O until it is used; it exists from its first message.
+
+        `subject`: whom it is about, so that `store.erase(subject=…)` finds it. Listed before the next message is stored.
+        """
+        key = stream_key(self._tenant, "conversation", id)
+        return Conversation(self._log, key, None, None if subject is None else About(key, subject))
 
     def conversations(self) -> Iterator[Conversation]:
         """The conversations that have not expired, ordered by id, page by page."""
@@ -99,6 +104,7 @@ class Store:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> Task:
         """A task, to be entered: `with store.task(id) as task`. The same id starts it, or goes on with it. No I/O until entered.
 
@@ -106,8 +112,9 @@ class Store:
         it at a time: entering takes over from a dead one at once, else waits (`wait` seconds; by default one `lease`)
         and then raises `Held`; `steal=True` takes it from whoever has it. `ttl`: how long it is kept after it has
         ended. `restart=True` begins an expired id anew. `budget`: how much its model calls may use; what is given last counts.
+        `subject`: whom it is about, its conversation, children and what it leaves to memory too; see `erase`. Said when it is begun.
         """
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget)
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
         return Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
 
     def get_task(self, id: str) -> TaskView | None:
@@ -135,6 +142,7 @@ class Store:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> Any:
         """Run an agent's task to its end here and give its result; of a task that has finished, the stored one.
 
@@ -143,7 +151,7 @@ class Store:
         `budget`: how much its model calls and those of its children may use; stored, and what is given last counts.
         """
         found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
         return perform(task, found, found.returns)
 
@@ -167,13 +175,14 @@ class Store:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> bool:
         """Let a worker run an agent's task, now or `at` a time; True if the task is new.
 
         On a task that is there and has not ended, it lets a worker try again, also after it was given up as failed or stuck.
         `budget`: how much its model calls and those of its children may use. After `BudgetExceeded`, a larger one lets it go on.
         """
-        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
+        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
         make = submitting(stream_key(self._tenant, "task", id), wanted, at)
         return ops.run_until_settled(self._log, make)
 
@@ -397,9 +406,10 @@ class AsyncStore:
         """`Store.for_tenant`."""
         return AsyncStore(self._log, checked_tenant(tenant), owner=False)
 
-    def conversation(self, id: str) -> AsyncConversation:
+    def conversation(self, id: str, *, subject: str | None = None) -> AsyncConversation:
         """`Store.conversation`, with awaited methods."""
-        return AsyncConversation(self._log, stream_key(self._tenant, "conversation", id))
+        key = stream_key(self._tenant, "conversation", id)
+        return AsyncConversation(self._log, key, None, None if subject is None else About(key, subject))
 
     async def conversations(self) -> AsyncIterator[AsyncConversation]:
         """`Store.conversations` as an async iterator."""
@@ -424,9 +434,10 @@ class AsyncStore:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> AsyncTask:
         """`Store.task`, to be entered with `async with`."""
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget)
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
         return AsyncTask(self._log, stream_key(self._tenant, "task", id), wanted, input, True)
 
     async def get_task(self, id: str) -> TaskView | None:
@@ -455,10 +466,11 @@ class AsyncStore:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> Any:
         """`Store.run`, awaited; a plain function runs in a thread."""
         found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         key = stream_key(self._tenant, "task", id)
         if found.is_async:
             return await perform_async(AsyncTask(self._log, key, wanted, input, True), found, found.returns)
@@ -483,9 +495,10 @@ class AsyncStore:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> bool:
         """`Store.submit`, awaited."""
-        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
+        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
         make = submitting(stream_key(self._tenant, "task", id), wanted, at)
         return await ops.run_until_settled_async(self._log, make)
 

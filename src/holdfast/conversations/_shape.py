@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .. import _clock
 from .. import _operations as ops
@@ -19,6 +19,7 @@ from .._log import Log
 from .._operations import Operation
 from .._remembered import Messages, readers
 from .._streams import new_stamp
+from .._subjects import About
 from ..backends import Appended, StreamKey
 from ..errors import Conflict, Held, HoldfastError
 from . import _lifecycle, _mending, _reading, _turns, _windowing, _writing
@@ -34,6 +35,8 @@ from ._turns import Turn
 IMPORT_BATCH: Final = 500
 FRESH_SECONDS: Final = 5.0
 """For how long what was learned of a conversation is good for the next append without looking."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger("holdfast")
 
@@ -59,8 +62,8 @@ def as_system(value: object | None) -> list[Message]:
 class Shape:
     """The key, what was learned of the conversation by the last append, and the operations."""
 
-    def __init__(self, log: Log, key: StreamKey, holder: str | None = None) -> None:
-        self._log, self._key, self._turn_holder = log, key, holder
+    def __init__(self, log: Log, key: StreamKey, holder: str | None = None, about: About | None = None) -> None:
+        self._log, self._key, self._turn_holder, self._about = log, key, holder, about
         self._known: _reading.Known | None = None
         self._known_at = 0.0
         self._mirror: Mirror | None = None
@@ -75,6 +78,11 @@ class Shape:
     def __holdfast_fingerprint__(self) -> str:
         """As an argument of a step, a conversation is the same whatever has been said in it since."""
         return f"conversation {self._key.id}"
+
+    def _noting(self, make: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
+        """An operation that first lists the conversation with its subject, if it has one."""
+        about = self._about
+        return make if about is None else lambda: about(make())
 
     def _holder(self) -> str | None:
         """The turn in which a write happens: that of the block this object was made for, or that of the running code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 from ..errors import who
@@ -67,6 +68,7 @@ _FACTS: Final = {
     ev.STEP_SETTLED: _STEP,
     ev.STEP_USED: _STEP,
 }
+_TIMES: Final = ("at", "retry_at", "since", "until")
 _COUNTS: Final = {ev.PLANNED: "items", ev.RECALLED: "ids", ev.SUSPENDED: "waits"}
 
 # What others do to a task, whoever holds it.
@@ -110,6 +112,7 @@ class Teller:
 
     def __init__(self) -> None:
         self._holder: str | None = None
+        self._children: set[str | None] = set()
 
     def tell(self, name: str, data: Any) -> Told:
         """An event in words. Whoever can write to the store can write anything: what has another form is left out."""
@@ -136,11 +139,13 @@ class Teller:
         if name == ev.STEP_SETTLED and data.get("again") is True:
             return "step to be tried again, ordered by hand"
         if name.startswith("step."):
-            if data.get("kind") == "child":
+            step, attempt = _text(data, "step"), data.get("attempt")
+            if data.get("kind") == "child":  # which only its first event says
+                self._children.add(step)
+            if step in self._children:
                 words = words.replace("step", "child task", 1)
-            attempt = data.get("attempt")
-            if name == ev.STEP_STARTED and type(attempt) is int and attempt > 1:
-                words = words.replace("started", f"tried again (attempt {attempt})")
+            if type(attempt) is int and attempt > 1:
+                words += f" (attempt {attempt})"
             if data.get("doubt") is True:
                 words += ", in doubt"
         return words
@@ -157,7 +162,9 @@ def _facts(name: str, data: dict[str, Any]) -> dict[str, Any]:
         value = data.get(field)
         if field == "step" or value is None:
             continue
-        if isinstance(value, _PLAIN):
+        if field in _TIMES and type(value) is float:
+            facts[field] = _time(value)
+        elif isinstance(value, _PLAIN):
             facts[field] = value
         elif field in ("usage", "budget") and type(value) is dict:
             facts[field] = {key: number for key, number in value.items() if type(number) in (int, float)}
@@ -173,6 +180,13 @@ def _facts(name: str, data: dict[str, Any]) -> dict[str, Any]:
     if type(counted) is list:
         facts["count"] = len(counted)
     return facts
+
+
+def _time(seconds: float) -> str | float:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return seconds
 
 
 def _text(data: dict[str, Any], name: str) -> str | None:

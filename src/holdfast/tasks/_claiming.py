@@ -19,6 +19,7 @@ from .._ids import append_id, checked_id, new_secret
 from .._operations import Operation
 from .._remembered import Messages
 from .._streams import append_events, new_stamp
+from .._subjects import note_subject
 from ..backends import Fields, Head, StreamKey
 from ..errors import Conflict, Expired, Held, ReplayMismatch, TaskEnded
 from . import _events as ev
@@ -53,6 +54,7 @@ class Wanted(msgspec.Struct, frozen=True):
     restart: bool
     parent: ev.Parent | None = None
     budget: Budget | None = None
+    subject: str | None = None
 
 
 def as_wanted(
@@ -65,6 +67,7 @@ def as_wanted(
     ttl: float | timedelta | None,
     restart: bool,
     budget: Budget | None = None,
+    subject: str | None = None,
 ) -> Wanted:
     """The arguments of `store.task`, checked."""
     if goal is not None and (type(goal) is not str or not goal.strip()):
@@ -86,6 +89,7 @@ def as_wanted(
         None if ttl is None else seconds(ttl, "ttl"),
         bool(restart),
         budget=budget,
+        subject=None if subject is None else checked_id(subject, "subject"),
     )
 
 
@@ -217,6 +221,7 @@ def _create(
         agent=wanted.agent,
         parent=wanted.parent,
         budget=wanted.budget,
+        subject=wanted.subject,
         input=msgspec.Raw(wanted.input or b"null"),
     )
     state = State(key)
@@ -226,6 +231,8 @@ def _create(
     fields = Fields(state.status, label_of(state, doubt=False), state.holder, due(stamp.at))
     # Chosen here, because the keys of its steps are made from it.
     incarnation = append_id(stamp.id)
+    if wanted.subject is not None:
+        yield from note_subject(key, incarnation, wanted.subject, msgspec.structs.replace(stamp, id=stamp.id + 4))
     answer = yield from append_events(
         key, events, stamp, expected=0, fields=fields, incarnation=incarnation, exclusive=True
     )

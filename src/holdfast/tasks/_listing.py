@@ -75,11 +75,12 @@ def wanted_by(
     wait: float | None,
     restart: bool,
     budget: Budget | None,
+    subject: str | None,
 ) -> Wanted:
     """How a task is opened for an agent. A name need not be known here: another program may have it."""
     if isinstance(agent, str):
         return as_wanted(
-            goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart, budget
+            goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart, budget, subject
         )
     found = find(agent)
-    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart, budget)
+    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart, budget, subject)

@@ -411,7 +411,8 @@ class Shape:
                 f"a child may have to wait, and whoever goes on with it has to find its agent: @holdfast.agent({agent.name!r})"
             )
         key = self._child(id)
-        wanted = as_wanted(goal, input, agent.name, agent.lease, 0.0, False, TASK_TTL, False)
+        about = self._held().state.subject
+        wanted = as_wanted(goal, input, agent.name, agent.lease, 0.0, False, TASK_TTL, False, subject=about)
         returns = agent.returns if returns is UNRESOLVED else returns
         declared = child_step(self, agent, wanted, key.id, returns)
         return self._calling(declared, current_frame(), agent.name, (goal, input), {})
