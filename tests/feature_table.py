@@ -35,7 +35,7 @@ ENGINES = {
 FEATURES = {
     "test_conformance.py": "the contract of backends",
     "test_conformance_servers.py": "the contract of backends",
-    "test_store.py": "streams of events, tenants, verify",
+    "test_store.py": "streams of events, tenants",
     "test_following.py": "follow",
     "test_conversations.py": "conversations",
     "test_conversations_processes.py": "conversations of several processes",
@@ -59,6 +59,9 @@ FEATURES = {
     "test_kill.py": "writers, killed with -9",
     "test_tasks_kill.py": "tasks, killed with -9",
     "test_copy.py": "copy to another engine and back",
+    "test_verify.py": "verify",
+    "test_anchors.py": "anchors",
+    "test_audit.py": "audit",
     "test_memory.py": "long-term memory",
     "test_memory_processes.py": "long-term memory",
     "test_memory_tasks.py": "memories of tasks",

@@ -1,7 +1,7 @@
 """Keys to open an encrypted store with: `holdfast.open(url, key=…)`.
 
     key=secret                                    32 bytes
-    key=keys.from_file("master.key")              a file with a key: holdfast key new master.key
+    key=keys.from_file("master.key")              a file with a key: holdfast key master.key
     key=keys.passphrase("correct horse …")        scrypt; its parameters are kept in the store
     key=keys.kms("alias/agents")                  AWS KMS: one call when the store is opened
     key=keys.from_function(fetch, id="2026-07")   your vault: fetch("2026-07") returns 32 bytes
@@ -155,7 +155,7 @@ def _key_in(content: bytes, where: str) -> bytes:
         secret = decode(text)
         if secret is not None and len(secret) == KEY_BYTES:
             return secret
-    raise InvalidKey(f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key new FILE")
+    raise InvalidKey(f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key FILE")
 
 
 def _hexadecimal(text: bytes) -> bytes | None:

@@ -10,8 +10,8 @@ import typer
 import holdfast
 from holdfast import StreamInfo
 
-from . import _asks, _audit, _copy, _crashtest, _replay, _tasks, _verify, _worker
-from ._stores import Json, Tenant, Url, failed, named, opened
+from . import _asks, _audit, _copy, _crashtest, _keys, _replay, _tasks, _verify, _worker
+from ._stores import Json, Tenant, Url, failed, named, opened, use_keys
 from ._text import event_json, event_line, message_line, printable, to_json
 
 app = typer.Typer(
@@ -34,8 +34,17 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help=f"The key of an encrypted store: {_keys.KEYS}. May be given again. Or set HOLDFAST_KEY.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Options of the command as a whole."""
+    use_keys(key or [])
 
 
 @app.command()
@@ -128,6 +137,9 @@ app.command()(_crashtest.crashtest)
 app.command()(_verify.verify)
 app.command()(_verify.anchor)
 app.command()(_audit.audit)
+app.command()(_keys.key)
+app.command()(_keys.rekey)
+app.command()(_keys.erase)
 app.command()(_copy.copy)
 app.command()(_copy.backup)
 app.command()(_copy.schema)
