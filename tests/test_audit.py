@@ -107,6 +107,16 @@ def test_a_deletion_stays_in_the_audit_when_all_else_is_gone(store: holdfast.Sto
     assert [entry.what for entry in store.audit("t")] == ["deletion decided", "created", "claimed", "left"]
 
 
+def test_of_what_was_erased_the_audit_says_that_it_was() -> None:
+    with holdfast.open("memory://", key=bytes(range(32))) as store:
+        with store.task("t", goal=SECRET) as task:
+            task.finish("done")
+        with holdfast.correlate("req-19", actor="dpo"):
+            store.erase(store.task("t"), reason="asked to")
+        [entry] = store.audit("t", content=True)
+        assert (entry.what, entry.by, entry.details["reason"]) == ("erasure decided", "dpo", "asked to")
+
+
 def test_what_is_not_known_is_not_found(store: holdfast.Store) -> None:
     with pytest.raises(NotFound, match="there is no task 'x'"):
         store.audit("x")

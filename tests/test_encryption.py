@@ -11,12 +11,14 @@ import pytest
 
 import holdfast
 from holdfast import (
+    AccessDenied,
     HoldfastError,
     InvalidKey,
     MissingKey,
     NotEncrypted,
     Store,
     TamperDetected,
+    Unavailable,
     UnknownKey,
     WrongKey,
     _chain,
@@ -26,6 +28,7 @@ from holdfast._ids import SYSTEM_TENANT
 from holdfast.backends import Fields, Head, Record, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.encryption import _cipher, _data_keys
+from servers import aws, free_port
 
 CANARY = "CANARY-7f3a"
 KEY, OTHER = keys.generate(), keys.generate()
@@ -530,3 +533,63 @@ def test_a_fake_source_of_randomness_does_not_reach_the_nonces(monkeypatch: pyte
             store.stream("events").append(("said", "the same"))
     bodies = bodies_of(backend, StreamKey("default", "stream", "events"))
     assert len({body[2:14] for body in bodies}) == 5
+
+
+# -- KMS -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def vault(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client of KMS."""
+    import boto3
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    return boto3.client("kms", region_name="eu-central-1", endpoint_url=aws())
+
+
+def test_a_key_in_kms_opens_the_store_and_is_asked_once(vault: Any) -> None:
+    made = vault.create_key()["KeyMetadata"]["KeyId"]
+    backend = Lasting()
+    with holdfast.open(backend, key=keys.kms(made, client=vault)) as store:
+        store.conversation("chat").append(say("hello"))
+    calls: list[str] = []
+    vault.meta.events.register("before-call.kms.*", lambda model, **_: calls.append(model.name))
+    with holdfast.open(backend, key=keys.kms(made, client=vault)) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+        store.conversation("another").append(say("hello"))
+    assert calls == ["Decrypt"]
+    with holdfast.open(backend, key=keys.kms(made, region="eu-central-1", endpoint=aws())) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+
+
+def test_another_key_of_kms_or_none_is_refused(vault: Any) -> None:
+    made, other = (vault.create_key()["KeyMetadata"]["KeyId"] for _ in range(2))
+    backend = Lasting()
+    holdfast.open(backend, key=keys.kms(made, client=vault)).close()
+    with pytest.raises((WrongKey, TamperDetected, AccessDenied)):
+        holdfast.open(backend, key=keys.kms(other, client=vault))
+    with pytest.raises(AccessDenied):
+        holdfast.open(Lasting(), key=keys.kms("alias/none", client=vault))
+    with pytest.raises(WrongKey):
+        holdfast.open(backend, key=KEY)
+
+
+def test_kms_that_cannot_be_reached_is_said_to_be_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    key = keys.kms("alias/agents", region="eu-central-1", endpoint=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unavailable, match="KMS cannot be reached"):
+        holdfast.open(Lasting(), key=key)
+
+
+def test_a_store_moves_from_a_file_to_kms(vault: Any) -> None:
+    made = vault.create_key()["KeyMetadata"]["KeyId"]
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        store.rekey(keys.kms(made, client=vault))
+    with holdfast.open(backend, key=keys.kms(made, client=vault)) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+    with pytest.raises(WrongKey):
+        holdfast.open(backend, key=KEY)

@@ -387,6 +387,69 @@ def test_a_file_that_nobody_has_finished_writing_is_no_damage() -> None:
     assert store_of(backend).verify().ok
 
 
+# -- encrypted ---------------------------------------------------------------------------------------------------------
+
+SECRET = bytes(range(32))
+
+
+def test_an_encrypted_store_is_in_order_and_stays_so_with_a_new_key_and_after_erasure(tmp_path: Path) -> None:
+    backend, anchor = MemoryBackend(), tmp_path / "anchor"
+    with holdfast.open(backend, key=SECRET) as store:
+        populate(store)
+        assert store.verify(all_tenants=True).ok
+        store.anchor(anchor, all_tenants=True)
+        store.rekey(SECRET[::-1])
+        store.erase(store.task("claim-42"))
+        for options in ({}, {"anchor": anchor}, {"since": anchor}):
+            report = store.verify(all_tenants=True, **options)
+            assert report.problems == [] and report.erased == 1
+            assert "1 were erased" in str(report)
+
+
+def sealed() -> MemoryBackend:
+    backend = MemoryBackend()
+    store = holdfast.open(backend, key=SECRET)
+    for name in ("a", "b"):
+        for number in range(4):
+            store.stream(name).append(("noted", number))
+    store.stream("b").append(("noted", LARGE))
+    return backend
+
+
+def test_a_copy_of_sealed_records_opens() -> None:
+    """So that whatever the following tests find is what they have changed."""
+    target = MemoryBackend()
+    rebuild(sealed(), target, {}, one_by_one=True)
+    assert holdfast.open(target, key=SECRET).verify(all_tenants=True).ok
+
+
+@pytest.mark.parametrize("planted", ["of another stream", "in clear", "an earlier one", "flipped"])
+def test_a_record_that_does_not_open_is_found_even_if_the_chain_was_made_anew(planted: str) -> None:
+    source, target = sealed(), MemoryBackend()
+    head = source.head(key("b"))
+    assert head is not None
+    mine, others = ([body for _, body in links(source, key(name))] for name in "ba")
+    new = {
+        "of another stream": others[2],
+        "in clear": b'{"id":"x","type":"noted","at":0,"data":2}',
+        "an earlier one": mine[1],
+        "flipped": mine[2][:-1] + bytes([mine[2][-1] ^ 1]),
+    }[planted]
+    forged = chained(key("b"), head.incarnation, [*mine[:2], new, *mine[3:]])
+    rebuild(source, target, {key("b"): lambda _: forged}, one_by_one=True)
+    with holdfast.open(target, key=SECRET) as store:
+        assert found(store.verify()) == [("b", 3, "undecodable")]
+
+
+def test_an_encrypted_large_value_that_is_gone_or_was_exchanged_is_found() -> None:
+    source = sealed()
+    [value] = [head.stream for head in source.heads(tenant="default", kind="blob")]
+    target = MemoryBackend()
+    rebuild(source, target, {value: lambda _: []}, one_by_one=True)
+    with holdfast.open(target, key=SECRET) as store:
+        assert found(store.verify()) == [("b", 5, "value")]
+
+
 # -- while others write ------------------------------------------------------------------------------------------------
 
 

@@ -110,6 +110,8 @@ from .tasks import (
 
 if _typing.TYPE_CHECKING:
     from . import keys
+    from .encryption._erasure import Erasure
+    from .encryption._rotation import Rekeyed
     from ._anchors import Anchor
     from ._audit import Audit, AuditEntry
     from ._backups import backup
@@ -163,6 +165,7 @@ __all__ = [
     "Drift",
     "Entry",
     "Erased",
+    "Erasure",
     "Event",
     "EventType",
     "Expired",
@@ -199,6 +202,7 @@ __all__ = [
     "Progress",
     "Ran",
     "ReadOnly",
+    "Rekeyed",
     "Remembered",
     "Replay",
     "ReplayMismatch",
@@ -266,6 +270,8 @@ _LATER = {
     "Copied": "_copying",
     "CopyProgress": "_copying",
     "Divergence": "tasks._replay",
+    "Erasure": "encryption._erasure",
+    "Rekeyed": "encryption._rotation",
     "Hit": "memory._model",
     "Memory": "memory._memory",
     "MemoryStats": "memory._model",

@@ -20,7 +20,7 @@ from ._blobs import life_of
 from ._events import Stored
 from ._ids import stream_key
 from ._operations import Operation
-from ._streams import audit_of, data_of, deletion_of
+from ._streams import audit_of, data_of
 from .backends import StreamKey
 from .errors import NotFound
 from .tasks._audit import Teller, Told
@@ -28,6 +28,7 @@ from .tasks._audit import Teller, Told
 KINDS: Final = ("task", "conversation", "memory", "state", "stream")
 COLUMNS: Final = ("version", "at", "event", "what", "by", "holder", "correlation", "step", "details")
 FORMULA: Final = frozenset("=+-@＝＋－＠|%")  # noqa: RUF001  the wide ones too: some programs take them for the others
+DECIDED: Final = {"stream.deleted": "deletion decided", "stream.erased": "erasure decided"}
 _HIDDEN: Final = ("task.renewed", "turn.renewed")
 
 
@@ -125,10 +126,14 @@ def audit(key: StreamKey, *, content: bool) -> Operation[Audit]:
 
 
 def _own(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
+    """Of a record that was erased nothing is known, not even when it was written: it is left out."""
     entries: list[AuditEntry] = []
-    teller = Teller() if key.kind == "task" else None
-    while page := (yield from ops.read(key, after=entries[-1].version if entries else 0, plain=True, spare=True)):
+    teller, version = Teller() if key.kind == "task" else None, 0
+    while page := (yield from ops.read(key, after=version, plain=True, spare=True)):
+        version = page[-1].version
         for stored in page:
+            if not stored.envelope.id:
+                continue
             name, data = stored.envelope.type, None
             if content or teller is not None:
                 data = yield from data_of(key, stored)
@@ -138,21 +143,20 @@ def _own(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
 
 
 def _deletions(key: StreamKey, life: str, content: bool) -> Operation[tuple[list[AuditEntry], list[AuditEntry]]]:
-    """What the audit stream says was deleted under this name: former lives, and the one that is there."""
+    """What the audit stream says was deleted or erased under this name: of former lives, and of the one that is there."""
     before: list[AuditEntry] = []
     after: list[AuditEntry] = []
     version = 0
     while page := (yield from ops.read(audit_of(key.tenant), after=version, plain=True, spare=True)):
         version = page[-1].version
         for stored in page:
-            deletion = deletion_of(stored)
-            if deletion is None or (deletion.kind, deletion.id) != (key.kind, key.id):
-                continue
             data: Any = stored.envelope.data
-            details = {name: data[name] for name in ("version", "life") if name in data}
-            told = Told("deletion decided", None, None, None, {**details, "reason": deletion.reason})
-            entry = _entry(stored, told, data if content else None, "audit")
-            (after if deletion.life == life else before).append(entry)
+            words = DECIDED.get(stored.envelope.type)
+            if words is None or type(data) is not dict or (data.get("kind"), data.get("id")) != (key.kind, key.id):
+                continue
+            details = {name: data[name] for name in ("version", "life", "reason") if type(data.get(name)) in (int, str)}
+            entry = _entry(stored, Told(words, None, None, None, details), data if content else None, "audit")
+            (after if data.get("life") == life else before).append(entry)
     return before, after
 
 

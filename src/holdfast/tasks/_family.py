@@ -11,7 +11,7 @@ import logging
 
 from .._streams import new_stamp
 from ..backends import StreamKey
-from ..errors import Expired, HoldfastError, NotFound, TaskEnded
+from ..errors import Erased, Expired, HoldfastError, NotFound, TaskEnded
 from . import _events as ev
 from ._answering import child_ended
 from ._driving import Do, Script
@@ -55,7 +55,10 @@ def cancel(key: StreamKey, reason: str | None) -> Script[None]:
 
 def delete(key: StreamKey, reason: str) -> Script[bool]:
     """Delete a task; if a parent waits for it, that need not wait any more."""
-    state: State = yield Do(lambda: load(key))
+    try:
+        state: State = yield Do(lambda: load(key))
+    except Erased:
+        state = State(key)  # nobody knows any more whether it had a parent
     parent, stamp = state.parent, new_stamp()
     deleted: bool = yield Do(lambda: delete_one(key, stamp, reason))
     if deleted and parent is not None and not state.ended:
