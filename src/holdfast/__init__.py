@@ -110,14 +110,15 @@ from .tasks import (
 
 if _typing.TYPE_CHECKING:
     from . import keys
-    from .encryption._erasure import Erasure
-    from .encryption._rotation import Rekeyed
     from ._anchors import Anchor
     from ._audit import Audit, AuditEntry
     from ._backups import backup
     from ._copying import Copied, CopyProgress, copy
     from ._verifying import StreamProblem, Verified, VerifyProgress
     from ._worker import Ran, Worker
+    from .encryption._erasure import Erasure
+    from .encryption._rotation import Rekeyed
+    from .encryption._transcribing import Transcribed, decrypt, encrypt
     from .memory._memory import AsyncMemory, Memory
     from .memory._model import Hit, MemoryStats, Remembered
     from .tasks._briefing import ResumeContext
@@ -233,6 +234,7 @@ __all__ = [
     "TaskInfo",
     "TaskView",
     "TooLarge",
+    "Transcribed",
     "Unavailable",
     "UnknownKey",
     "UnsupportedFilesystem",
@@ -251,6 +253,8 @@ __all__ = [
     "correlate",
     "current_step",
     "current_task",
+    "decrypt",
+    "encrypt",
     "errors",
     "idempotency_key",
     "keys",
@@ -272,6 +276,7 @@ _LATER = {
     "Divergence": "tasks._replay",
     "Erasure": "encryption._erasure",
     "Rekeyed": "encryption._rotation",
+    "Transcribed": "encryption._transcribing",
     "Hit": "memory._model",
     "Memory": "memory._memory",
     "MemoryStats": "memory._model",
@@ -286,6 +291,8 @@ _LATER = {
     "Worker": "_worker",
     "backup": "_backups",
     "copy": "_copying",
+    "decrypt": "encryption._transcribing",
+    "encrypt": "encryption._transcribing",
     "keys": "keys",
     "replay": "tasks._replay",
 }

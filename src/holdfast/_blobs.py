@@ -45,6 +45,11 @@ def file_key(owner: StreamKey, blob: Blob) -> StreamKey:
     return StreamKey(owner.tenant, "blob", f"{blob_prefix(owner, blob.life)}file-{blob.digest}")
 
 
+def is_file_name(id: str) -> bool:
+    """Whether the stream of that id is a file's, not a value's. See `file_key`."""
+    return id[66:].startswith("file-")
+
+
 def chunks_of(blob: Blob) -> int:
     """How many chunks it has."""
     return -(-blob.size // CHUNK_BYTES)

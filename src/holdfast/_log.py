@@ -117,6 +117,19 @@ class Log:
     def describe(self) -> Description:
         return self.backend.describe()
 
+    def register(self, tenant: str) -> None:
+        """Make sure that a tenant is known before its first stream."""
+        if tenant not in self._tenants:
+            if tenant != SYSTEM_TENANT:
+                self._register(tenant)
+                if self.cipher is not None:
+                    self.cipher.keys.house(tenant, make=True)
+            self._tenants.add(tenant)  # not before: if registering failed, the next append has to do it
+
+    def records(self, stream: StreamKey, after: int = 0) -> Sequence[Record]:
+        """One page of verified records, opened; of single ones that were erased, what stands for them."""
+        return self._records(stream, after, None, False, spare=True)
+
     def forget(self, stream: StreamKey) -> None:
         """Look at a stream again before the next append."""
         self._appender.known.pop(stream, None)
@@ -274,8 +287,8 @@ class Log:
         try:
             body = self.opened(stream, incarnation, record)
         except Erased:
-            if not spare:
-                raise
+            if not spare or self.cipher is None or not self.cipher.is_about_subject(record.body):
+                raise  # not a single record, but the whole stream
             body = ERASED
         return Record(record.version, record.append_id, record.hash, body)
 
@@ -352,12 +365,7 @@ class Log:
         """Where a stream is, asked once; its tenant is registered before its first stream."""
         if self._closed:
             raise Closed("the store was closed; open it again")
-        if stream.tenant not in self._tenants:
-            if stream.tenant != SYSTEM_TENANT:
-                self._register(stream.tenant)
-                if self.cipher is not None:
-                    self.cipher.keys.house(stream.tenant, make=True)
-            self._tenants.add(stream.tenant)  # not before: if registering failed, the next append has to do it
+        self.register(stream.tenant)
         known = Known(stream, self.backend.head(stream))
         with self._lock:
             if len(self._appender.known) >= KNOWN_STREAMS:

@@ -18,7 +18,7 @@ import msgspec
 from ..backends import Append, Appended, Backend, Conflict, Fields, Head, Record, StreamKey
 from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
 from ..keys import NONCE_BYTES, TAG_BYTES
-from ._data_keys import CLEAR, HOUSE, OF_HOUSE, DataKey, DataKeys, name_of
+from ._data_keys import CLEAR, HOUSE, OF_HOUSE, SUBJECT, DataKey, DataKeys, name_of
 from ._ring import Ring
 
 SEALED: Final = 1
@@ -159,6 +159,10 @@ class Cipher:
     def is_mark(self, stream: StreamKey, body: bytes) -> bool:
         """Whether a record, that has been opened, says that its stream was erased."""
         return stream.kind not in OF_HOUSE and body[1] == len(HOUSE) and body[2 : 2 + len(HOUSE)] == HOUSE.encode()
+
+    def is_about_subject(self, body: bytes) -> bool:
+        """Whether a record is sealed with the key of a subject, not with that of its stream."""
+        return body[2 : 2 + body[1]].startswith(SUBJECT)
 
     def head(self, head: Head) -> Head:
         """A head with its label opened. One that does not open is no label: whoever needs it says so."""

@@ -29,6 +29,8 @@ from ._ring import Master, Ring, stored
 HOUSE: Final = "house"
 """The key of a tenant as a whole: labels, the audit stream, graves."""
 GRAVE: Final = ".erased"
+SUBJECT: Final = b"subject-"
+"""How the names of keys of subjects begin."""
 CLEAR: Final = frozenset({"tenant", "key"})
 """Kinds of streams that are not sealed: they say which tenants and which keys there are."""
 OF_HOUSE: Final = frozenset({"audit", "closed", "subject"})
@@ -51,7 +53,7 @@ def name_of(stream: StreamKey, incarnation: bytes) -> str:
 
 def subject_key(subject: str, life: str) -> str:
     """The name of the key for single records that are about a subject, in this life of its stream."""
-    return f"subject-{sha256(subject.encode()).hexdigest()[:32]}-{life}"
+    return f"{SUBJECT.decode()}{sha256(subject.encode()).hexdigest()[:32]}-{life}"
 
 
 class DataKey:

@@ -193,7 +193,7 @@ def opened_ring(backend: Backend, key: KeyLike, *, create: bool = True) -> Ring:
 def not_encrypted() -> NotEncrypted:
     return NotEncrypted(
         "a key was given, but what this store holds is in clear; copy it into an encrypted one: "
-        "holdfast copy SRC DST --to-key …, or open it without a key"
+        "holdfast encrypt SRC DST --to KEY, or open it without a key"
     )
 
 

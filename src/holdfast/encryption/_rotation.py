@@ -43,7 +43,7 @@ Progress = Callable[[int], object]
 def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> Rekeyed:
     """Give a store a new key."""
     if log.cipher is None:
-        raise NotEncrypted("the store is in clear; copy it into an encrypted one: holdfast copy SRC DST --to-key …")
+        raise NotEncrypted("the store is in clear; copy it into an encrypted one: holdfast encrypt SRC DST --to KEY")
     new = given(key)
     ring = Ring(log.backend, [*new, *log.cipher.keys.ring.keys])
     ring.reload()
