@@ -335,15 +335,55 @@ def test_an_anchor_that_was_changed_anywhere_is_refused(anchor: Path) -> None:
             list(AnchorFile(anchor, SECRET).places())
 
 
+def sealed_again(anchor: Path, lines: list[bytes]) -> None:
+    """An unsigned anchor of these lines, as anybody can make one."""
+    seal = {"streams": len(lines) - 1, "sha256": sha256(b"".join(lines)).hexdigest(), "signed": "unsigned"}
+    anchor.write_bytes(b"".join(lines) + json.dumps(seal).encode() + b"\n")
+
+
 def test_lines_that_were_exchanged_are_refused_even_if_nobody_signed_them(anchor: Path) -> None:
     store = store_of(written(1))
     store.anchor(anchor)
     header, one, two, *rest, _ = anchor.read_bytes().splitlines(keepends=True)
-    lines = [header, two, one, *rest]
-    seal = {"streams": len(lines) - 1, "sha256": sha256(b"".join(lines)).hexdigest(), "signed": "unsigned"}
-    anchor.write_bytes(b"".join(lines) + json.dumps(seal).encode() + b"\n")
+    sealed_again(anchor, [header, two, one, *rest])
     with pytest.raises(AnchorRefused, match="out of order"):
         store.verify(anchor)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 0},
+        {"version": -1},
+        {"version": 1 << 63},
+        {"version": "1"},
+        {"kind": "blob"},
+        {"kind": "nothing"},
+        {"hash": 1},
+        {"id": None},
+    ],
+)
+@pytest.mark.parametrize("since", [False, True])
+def test_lines_that_no_store_has_written_are_refused(change: dict[str, Any], since: bool, anchor: Path) -> None:
+    store = store_of(written(1))
+    store.anchor(anchor)
+    header, *places, _ = anchor.read_bytes().splitlines(keepends=True)
+    places[1] = json.dumps({**json.loads(places[1]), **change}).encode() + b"\n"
+    sealed_again(anchor, [header, *places])
+    with pytest.raises(AnchorRefused, match="line 3"):
+        store.verify(since=anchor) if since else store.verify(anchor)
+
+
+@pytest.mark.parametrize("text", ["", "zz", "00", "ä"])
+def test_a_hash_or_a_life_that_is_none_fits_nothing_and_ends_nothing(text: str, anchor: Path) -> None:
+    store = store_of(written(1))
+    for name, what in (("hash", "forked"), ("life", "rolled_back")):
+        store.anchor(anchor, overwrite=True)
+        header, *places, _ = anchor.read_bytes().splitlines(keepends=True)
+        places[1] = json.dumps({**json.loads(places[1]), name: text}).encode() + b"\n"
+        sealed_again(anchor, [header, *places])
+        for options in ({"anchor": anchor}, {"since": anchor}):
+            assert [problem.what for problem in store.verify(**options).problems] == [what]
 
 
 @pytest.mark.parametrize(

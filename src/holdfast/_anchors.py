@@ -223,6 +223,8 @@ class AnchorFile:
                 place = _places.decode(line)
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 raise self._refused(f"line {number + 1} is no stream") from None
+            if place.kind not in ANCHORED or not 1 <= place.version < 1 << 63:
+                raise self._refused(f"line {number + 1} is no stream that an anchor can have")
             now = order(place.stream)
             if before is not None and now <= before:
                 raise self._refused(f"line {number + 1} is out of order")

@@ -10,7 +10,7 @@ import typer
 import holdfast
 from holdfast import StreamInfo
 
-from . import _asks, _audit, _copy, _crashtest, _keys, _replay, _tasks, _verify, _worker
+from . import _asks, _audit, _copy, _crashtest, _keys, _replay, _tasks, _transcribe, _verify, _worker
 from ._stores import Json, Tenant, Url, failed, named, opened, use_keys
 from ._text import event_json, event_line, message_line, printable, to_json
 
@@ -140,6 +140,8 @@ app.command()(_audit.audit)
 app.command()(_keys.key)
 app.command()(_keys.rekey)
 app.command()(_keys.erase)
+app.command()(_transcribe.encrypt)
+app.command()(_transcribe.decrypt)
 app.command()(_copy.copy)
 app.command()(_copy.backup)
 app.command()(_copy.schema)
