@@ -387,6 +387,30 @@ def test_a_file_that_nobody_has_finished_writing_is_no_damage() -> None:
     assert store_of(backend).verify().ok
 
 
+# -- heads -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "hash", "what", "at"),
+    [(6, b"\1" * 32, "head", 6), (8, None, "missing", 7), (4, None, "head", 4)],
+)
+def test_a_head_that_does_not_fit_the_newest_record_is_found(
+    version: int, hash: bytes | None, what: str, at: int
+) -> None:
+    backend = written()
+    stream = backend._streams[key("b")]
+    stream.version, stream.hash = version, hash or stream.records[min(version, 6) - 1].hash
+    assert found(store_of(backend).verify()) == [("b", at, what)]
+
+
+def test_records_without_a_head_are_found() -> None:
+    class Headless(Wrapper):
+        def head(self, stream: StreamKey) -> Head | None:
+            return None if stream.id == "b" else super().head(stream)
+
+    assert found(store_of(Headless(written())).verify()) == [("b", None, "head")]
+
+
 # -- encrypted ---------------------------------------------------------------------------------------------------------
 
 SECRET = bytes(range(32))
