@@ -78,7 +78,7 @@ def test_a_store_that_went_on_is_in_order(asynchronous: bool, store: holdfast.St
         report = verified(store, anchor, since, all_tenants=True)
         assert report.ok and report.problems == []
         assert (report.anchored, report.deleted, report.complete) == ("hmac-sha256", 2, not since)
-        assert report.anchor_at is not None and "2 of its streams were deleted since" in str(report)
+        assert report.anchor_at is not None and "as the audit stream says: 2 streams" in str(report)
 
 
 def test_what_is_gone_or_was_written_anew_is_found(url: str, anchor: Path) -> None:
@@ -103,6 +103,7 @@ def test_what_is_gone_or_was_written_anew_is_found(url: str, anchor: Path) -> No
                 ("other life", None, "rolled_back"),
             ]
             assert "compared with an anchor (hmac-sha256)" in str(report)
+            assert report.streams == 5  # each of them once
 
 
 def test_an_sqlite_file_that_was_put_back_is_found(tmp_path: Path, anchor: Path) -> None:
@@ -192,6 +193,19 @@ def test_a_tenant_whose_registration_is_gone_is_looked_at_all_the_same(anchor: P
         ("$system", "stream_missing"),
         ("globex", "missing"),
     }
+
+
+def test_tenants_of_any_name_are_found_again_in_an_anchor(anchor: Path) -> None:
+    store = store_of(MemoryBackend())
+    tenants = ["!", '"', "%", "A", "a", "ä", "\U0001f600", "\uffee"]
+    for tenant in tenants:
+        for name in ("ä", "z", "\U0001f600", "\uffee"):
+            store.for_tenant(tenant).stream(name).append(("noted", 1))
+            store.for_tenant(tenant).conversation(name).append({"role": "user", "content": "Hello"})
+    store.anchor(anchor, key=SECRET, all_tenants=True)
+    for since in (False, True):
+        report = verified(store, anchor, since, all_tenants=True)
+        assert (report.ok, report.streams, report.records) == (True, 9 * len(tenants), 0 if since else 9 * len(tenants))
 
 
 # -- since -------------------------------------------------------------------------------------------------------------
@@ -335,6 +349,16 @@ def test_an_anchor_that_was_changed_anywhere_is_refused(anchor: Path) -> None:
             list(AnchorFile(anchor, SECRET).places())
 
 
+def test_an_unsigned_anchor_that_was_altered_is_refused(anchor: Path) -> None:
+    store = store_of(written(1))
+    store.anchor(anchor)
+    content = anchor.read_text()
+    for changed in (content.replace('"version":1', '"version":2', 1), content.replace('"streams":4', '"streams":3')):
+        anchor.write_text(changed)
+        with pytest.raises(AnchorRefused, match="altered"):
+            store.verify(anchor)
+
+
 def sealed_again(anchor: Path, lines: list[bytes]) -> None:
     """An unsigned anchor of these lines, as anybody can make one."""
     seal = {"streams": len(lines) - 1, "sha256": sha256(b"".join(lines)).hexdigest(), "signed": "unsigned"}
@@ -372,6 +396,16 @@ def test_lines_that_no_store_has_written_are_refused(change: dict[str, Any], sin
     sealed_again(anchor, [header, *places])
     with pytest.raises(AnchorRefused, match="line 3"):
         store.verify(since=anchor) if since else store.verify(anchor)
+
+
+@pytest.mark.parametrize("change", [{"format": "holdfast anchor 2"}, {"at": 1e300}, {"at": -1.0}, {"tenant": 3}])
+def test_a_beginning_that_no_store_has_written_is_refused(change: dict[str, Any], anchor: Path) -> None:
+    store = store_of(written(1))
+    store.anchor(anchor)
+    header, *places, _ = anchor.read_bytes().splitlines(keepends=True)
+    sealed_again(anchor, [json.dumps({**json.loads(header), **change}).encode() + b"\n", *places])
+    with pytest.raises(AnchorRefused):
+        store.verify(anchor)
 
 
 @pytest.mark.parametrize("text", ["", "zz", "00", "ä"])
@@ -419,7 +453,9 @@ def test_an_anchor_of_one_tenant_is_for_that_tenant(anchor: Path) -> None:
         with pytest.raises(AnchorRefused, match="of tenant 'acme' alone"):
             verified(other, anchor, **options)
     store.anchor(anchor, key=SECRET, all_tenants=True, overwrite=True)
-    assert verified(store.for_tenant("acme"), anchor).ok
+    store.stream("a").delete()
+    report = verified(store.for_tenant("acme"), anchor)
+    assert (report.ok, report.streams, report.deleted) == (True, 2, 0)  # what others have is not looked at
 
 
 def test_anchor_and_since_are_not_given_together(anchor: Path) -> None:

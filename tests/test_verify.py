@@ -403,6 +403,20 @@ def test_a_head_that_does_not_fit_the_newest_record_is_found(
     assert found(store_of(backend).verify()) == [("b", at, what)]
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("key", []), ("stream", [("s", 1, "missing")])])
+def test_only_a_key_may_have_lost_its_beginning(kind: str, expected: list[tuple[str, int, str]]) -> None:
+    """Old wrappings of a data key are deleted when it gets a new one."""
+    backend, stream = written(1), key("s", kind)
+    made = chained(stream, LIFE, [b'{"id":"x","type":"key.wrapped","at":0,"data":%d}' % number for number in range(4)])
+    backend.append([Append(stream, 0, b"", LIFE, b"i" * 16, made)])
+    head = backend.head(stream)
+    assert head is not None and backend.delete(stream, expected=head, upto=2)
+    assert found(store_of(backend).verify()) == expected
+    records = backend._streams[stream].records
+    records[1] = msgspec.structs.replace(records[1], body=b"{}")
+    assert ("s", 4, "altered") in found(store_of(backend).verify())
+
+
 def test_records_without_a_head_are_found() -> None:
     class Headless(Wrapper):
         def head(self, stream: StreamKey) -> Head | None:
@@ -427,7 +441,7 @@ def test_an_encrypted_store_is_in_order_and_stays_so_with_a_new_key_and_after_er
         for options in ({}, {"anchor": anchor}, {"since": anchor}):
             report = store.verify(all_tenants=True, **options)
             assert report.problems == [] and report.erased == 1
-            assert "1 were erased" in str(report)
+            assert "erased: 1 stream" in str(report)
 
 
 def sealed() -> MemoryBackend:

@@ -114,7 +114,7 @@ if _typing.TYPE_CHECKING:
     from ._audit import Audit, AuditEntry
     from ._backups import backup
     from ._copying import Copied, CopyProgress, copy
-    from ._verifying import StreamProblem, Verified, VerifyProgress
+    from ._verify_report import StreamProblem, Verified, VerifyProgress
     from ._worker import Ran, Worker
     from .encryption._erasure import Erasure
     from .encryption._rotation import Rekeyed
@@ -285,9 +285,9 @@ _LATER = {
     "Remembered": "memory._model",
     "Replay": "tasks._replay",
     "ResumeContext": "tasks._briefing",
-    "StreamProblem": "_verifying",
-    "Verified": "_verifying",
-    "VerifyProgress": "_verifying",
+    "StreamProblem": "_verify_report",
+    "Verified": "_verify_report",
+    "VerifyProgress": "_verify_report",
     "Worker": "_worker",
     "backup": "_backups",
     "copy": "_copying",

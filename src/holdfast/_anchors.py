@@ -34,6 +34,9 @@ ANCHORED: Final = tuple(sorted(set(KINDS) - {"blob", "key"}))
 """The kinds of streams that are in an anchor, in the order in which they are there. Of each tenant, what it has deleted comes first."""
 
 FORMAT: Final = "holdfast anchor 1"
+LAST_TIME: Final = 253_402_300_800.0
+"""No calendar goes further: the end of the year 9999."""
+
 MAX_LINE: Final = 64 * 1024
 SLICE: Final = 64
 
@@ -207,7 +210,7 @@ class AnchorFile:
         self._digest, self._count = digest.digest(), lines - 2
         self._check(seal, None if key is None else signing(key))
         header = self._as(_Header, first if lines > 2 else self._first())
-        if header.format != FORMAT:
+        if header.format != FORMAT or not 0 <= header.at < LAST_TIME:
             raise self._refused("it is of a form that this Holdfast does not know")
         self.anchor = Anchor(header.at, header.tenant, seal.streams, seal.sha256, seal.signed)
 

@@ -22,7 +22,7 @@ from ._ids import stream_key
 from ._operations import Operation
 from ._streams import audit_of, data_of
 from .backends import StreamKey
-from .errors import NotFound
+from .errors import Erased, NotFound
 from .tasks._audit import Teller, Told
 
 KINDS: Final = ("task", "conversation", "memory", "state", "stream")
@@ -129,7 +129,13 @@ def _own(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
     """Of a record that was erased nothing is known, not even when it was written: it is left out."""
     entries: list[AuditEntry] = []
     teller, version = Teller() if key.kind == "task" else None, 0
-    while page := (yield from ops.read(key, after=version, plain=True, spare=True)):
+    while True:
+        try:
+            page = yield from ops.read(key, after=version, plain=True, spare=True)
+        except Erased:
+            break  # as a whole
+        if not page:
+            break
         version = page[-1].version
         for stored in page:
             if not stored.envelope.id:

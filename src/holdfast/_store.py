@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ._anchor_keys import AnchorKey
     from ._anchors import Anchor
     from ._audit import Audit
-    from ._verifying import Verified, VerifyProgress
+    from ._verify_report import Verified, VerifyProgress
     from ._worker import Ran
     from .encryption._erasure import Erasable, Erasure
     from .encryption._rotation import Rekeyed

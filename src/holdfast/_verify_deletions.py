@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from ._anchors import Place
-from ._codec import Undecodable
 from ._copy_reading import Steady
 from ._events import open_plain
 from ._log import Log
@@ -64,7 +63,7 @@ class Deletions:
                         envelope = open_plain(self._log.opened(stream, head.incarnation, record))
                         if envelope.type == "stream.deleted":
                             yield msgspec.convert(envelope.data, _Told)
-                    except (DataProblem, Undecodable, msgspec.ValidationError):
+                    except (DataProblem, msgspec.ValidationError):
                         continue  # it proves nothing
                 after = page[-1].version
         except DataProblem:

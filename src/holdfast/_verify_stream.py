@@ -225,8 +225,6 @@ class _Reading:
             self._found.erased = True
         except Damage as error:
             self._add(record.version, "undecodable", _words(error))
-        except Undecodable as error:
-            self._add(record.version, "undecodable", str(error))
         else:
             if envelope.blob is not None:
                 self._look_for(record.version, blob_key(self._stream, envelope.blob), envelope.blob)

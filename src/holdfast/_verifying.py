@@ -13,17 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime, timezone
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 from ._anchor_keys import AnchorKey
 from ._anchors import AnchorFile, Place, order, registered, scope
 from ._blobs import life_of
-from ._copy_reading import Steady, sliced
+from ._copy_reading import Steady
 from ._log import Log
-from ._verify_chain import Fault, ProblemKind
+from ._verify_chain import Fault
 from ._verify_deletions import Deletions
+from ._verify_report import StreamProblem, Verified, VerifyProgress
 from ._verify_stream import Verdict, Verifier
 from .backends import Costly, StreamKey
 from .errors import AnchorRefused
@@ -33,6 +32,9 @@ FAR_THREADS: Final = 16
 """For an engine that answers slowly. Elsewhere more threads than a few gain nothing: the work is Python's."""
 
 SLICE: Final = 16
+SLICE_RECORDS: Final = 2000
+"""Short streams are handed to a thread together, long ones alone."""
+
 NAMED: Final = 1000
 """So many problems are listed; all are counted."""
 
@@ -42,79 +44,8 @@ GONE: Final = 50_000
 TELL_SECONDS: Final = 0.2
 """How often a caller who wants to know hears how far a long stream has got."""
 
-Work = tuple[StreamKey, Place | None]
-
-
-class StreamProblem(msgspec.Struct, frozen=True):
-    """Something that is wrong with a stream, and where. `what` is one of:
-
-    - `altered`, `missing`, `misplaced`, `inserted`: a record, by the chain;
-    - `head`: the head and the newest record do not fit; `undecodable`: a record that is no event, or does not open; `value`: a large value or
-      a file that is missing or altered; `unreadable`: the engine cannot read it;
-    - by an anchor: `truncated` (records at the end are gone), `forked` (another record than the anchor has seen), `rolled_back` (another life of
-      the stream) and `stream_missing`, where no deletion was noted.
-    """
-
-    tenant: str
-    kind: str
-    id: str
-    version: int | None
-    what: ProblemKind
-    details: str
-
-    def __str__(self) -> str:
-        at = "" if self.version is None else f" (version {self.version})"
-        return f"{StreamKey(self.tenant, self.kind, self.id)}{at}: {self.what.replace('_', ' ')}: {self.details}"
-
-
-class VerifyProgress(msgspec.Struct, frozen=True):
-    """How far a verification has got. `of` is how many streams there are, None as long as they are not counted."""
-
-    streams: int
-    records: int
-    bytes: int
-    problems: int
-    of: int | None
-
-
-class Verified(msgspec.Struct, frozen=True):
-    """What a verification found. `ok` if nothing is wrong, as far as can be told.
-
-    `problems` has the first 1,000 of `found`. `anchored` says against what: "unanchored" means that missing newest records, an old backup
-    put back, deleted streams and a store that was written anew from the beginning cannot be noticed. `deleted` streams of the
-    anchor are gone, and the audit stream says since when and why; of `erased` streams the keys were destroyed, and only the chain is checked.
-    """
-
-    problems: list[StreamProblem]
-    found: int
-    streams: int
-    records: int
-    bytes: int
-    deleted: int
-    erased: int
-    anchored: Literal["unanchored", "unsigned", "hmac-sha256", "ed25519"]
-    anchor_at: datetime | None = None
-    complete: bool = True
-    """False if only what came after the anchor was read (`since=`)."""
-
-    @property
-    def ok(self) -> bool:
-        return self.found == 0
-
-    def __str__(self) -> str:
-        read = "" if self.complete else " since the anchor"
-        wrong = "no problem" if self.ok else f"{self.found:,} problem{'s' if self.found > 1 else ''}"
-        parts = [f"{wrong} in {self.streams:,} streams, {self.records:,} records{read}"]
-        if self.anchor_at is None:
-            parts.append("unanchored: what is gone from the end, or as a whole, cannot be noticed")
-        else:
-            signed = "an unsigned anchor" if self.anchored == "unsigned" else f"an anchor ({self.anchored})"
-            parts.append(f"compared with {signed} of {self.anchor_at:%Y-%m-%d %H:%M:%S} UTC")
-        if self.deleted:
-            parts.append(f"{self.deleted:,} of its streams were deleted since, as the audit stream says")
-        if self.erased:
-            parts.append(f"{self.erased:,} were erased")
-        return "; ".join(parts)
+Work = tuple[StreamKey, Place | None, int]
+"""A stream, where the anchor has seen it, and about how many records it has."""
 
 
 def verify(
@@ -197,7 +128,7 @@ class _Verification:
                 pool.submit(self._count_streams)
             waiting: set[Future[None]] = set()
             for tenant, work in self._parts():
-                for some in sliced(work, SLICE):
+                for some in _sliced(work):
                     if self._stop.is_set():
                         break
                     waiting.add(pool.submit(self._verify_some, some))
@@ -235,7 +166,7 @@ class _Verification:
     def _parts(self) -> Iterator[tuple[str | None, Iterator[Work]]]:
         """All streams, kind by kind, and after each tenant, and in the end, None: what is gone can be settled."""
         if self._tenant is not None:
-            yield self._tenant, self._with_places([registered(self._tenant)])
+            yield self._tenant, self._with_places([(registered(self._tenant), 1)])
         before: str | None = None
         for tenant, kind in scope(self._store, self._tenant):
             if before not in (None, tenant):
@@ -245,30 +176,29 @@ class _Verification:
                 yield tenant, self._with_places(self._all_of(tenant, kind))
         yield None, self._rest_of_places()
 
-    def _all_of(self, tenant: str, kind: str) -> Iterator[StreamKey]:
-        """What is listed, and what the lists leave out."""
+    def _all_of(self, tenant: str, kind: str) -> Iterator[tuple[StreamKey, int]]:
+        """What is listed, and what the lists leave out; ordered, with about how many records each has."""
         left_out = self._store.damaged(tenant, kind)
         self._left_out.update(left_out)
-        damaged = [stream.id for stream in left_out]
-        listed = (head.stream.id for head in self._store.listed(tenant, kind))
-        before: str | None = None
-        for name in heapq.merge(listed, damaged):
-            if name != before:
-                yield StreamKey(tenant, kind, name)
-            before = name
+        listed = ((head.stream, head.version) for head in self._store.listed(tenant, kind))
+        before: StreamKey | None = None
+        for stream, version in heapq.merge(listed, ((stream, 0) for stream in left_out)):
+            if stream != before:
+                yield stream, version
+            before = stream
 
-    def _with_places(self, streams: Iterable[StreamKey]) -> Iterator[Work]:
+    def _with_places(self, streams: Iterable[tuple[StreamKey, int]]) -> Iterator[Work]:
         """Streams, each with where the anchor has seen it, and before them those that only the anchor knows."""
-        for stream in streams:
+        for stream, version in streams:
             here = order(stream)
             while self._place is not None and order(self._place.stream) < here:
-                yield self._place.stream, self._taken()
+                yield self._place.stream, self._taken(), 0
             mine = self._place is not None and self._place.stream == stream
-            yield stream, self._taken() if mine else None
+            yield stream, self._taken() if mine else None, version
 
     def _rest_of_places(self) -> Iterator[Work]:
         while self._place is not None:
-            yield self._place.stream, self._taken()
+            yield self._place.stream, self._taken(), 0
 
     def _taken(self) -> Place | None:
         place, self._place = self._place, next(self._places, None)
@@ -291,7 +221,7 @@ class _Verification:
 
     def _verify_some(self, some: list[Work]) -> None:
         """In a thread of the pool."""
-        for stream, place in some:
+        for stream, place, _ in some:
             if self._stop.is_set():
                 return
             verdict = self._verifier.verify(stream, place)
@@ -358,3 +288,15 @@ class _Verification:
         if self._progress:
             tally = self._tally
             self._progress(VerifyProgress(tally["streams"], self._read, self._size, tally["found"], self._of))
+
+
+def _sliced(work: Iterable[Work]) -> Iterator[list[Work]]:
+    some, records = list[Work](), 0
+    for each in work:
+        some.append(each)
+        records += each[2]
+        if len(some) == SLICE or records >= SLICE_RECORDS:
+            yield some
+            some, records = [], 0
+    if some:
+        yield some
