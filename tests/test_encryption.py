@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from holdfast import (
     keys,
 )
 from holdfast._ids import SYSTEM_TENANT
-from holdfast.backends import Fields, Head, Record, StreamKey
+from holdfast.backends import Backend, Fields, Head, Record, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.encryption import _cipher, _data_keys
 from servers import aws, free_port
@@ -90,6 +91,36 @@ def test_what_was_stored_comes_back_and_is_not_to_be_seen_on_disk(local_url: str
         assert store.artifact("task", "file.txt").read() == CANARY.encode()
         assert store.verify().ok
     assert not any(CANARY.encode() in content for content in everything_in(tmp_path))
+
+
+def test_what_is_stored_is_sealed_on_every_engine(url: str) -> None:
+    with holdfast.open(url, key=KEY) as store:
+        store.conversation("chat").append(say(CANARY), say("x" * 70_000))
+        with store.task("task", goal=CANARY) as task:
+            task.finish(task.step("one", lambda: CANARY))
+        assert store.conversation("chat").messages() == [say(CANARY), say("x" * 70_000)]
+        assert [info.goal for info in store.tasks()] == [CANARY]
+        assert_sealed(store._log.backend)
+
+
+def test_what_an_async_store_keeps_is_sealed_on_every_engine(url: str) -> None:
+    async def run() -> None:
+        async with holdfast.aopen(url, key=KEY) as store:
+            await store.conversation("chat").append(say(CANARY), say("x" * 70_000))
+            async with store.task("task", goal=CANARY) as task:
+                await task.finish(await task.step("one", lambda: CANARY))
+            assert await store.conversation("chat").messages() == [say(CANARY), say("x" * 70_000)]
+            assert_sealed(store._log.backend)
+
+    asyncio.run(run())
+
+
+def assert_sealed(backend: Backend) -> None:
+    for kind in ("conversation", "task", "blob"):
+        for head in backend.heads(tenant="default", kind=kind):
+            assert CANARY.encode() not in (head.fields.label or b"")
+            for record in backend.read(head.stream):
+                assert record.body[0] == 1 and CANARY.encode() not in record.body
 
 
 def test_the_names_of_large_values_tell_nothing_of_their_content() -> None:

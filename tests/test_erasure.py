@@ -95,7 +95,11 @@ def test_a_writer_elsewhere_is_refused_and_nothing_is_stored_under_a_dead_key() 
     chat.append(say("known there"))
     here.erase(here.conversation("chat"))
     before = backend.head(CHAT)
-    for attempt in (lambda: chat.append(say("late")), lambda: there.conversation("chat").append(say("late")), chat.messages):
+    for attempt in (
+        lambda: chat.append(say("late")),
+        lambda: there.conversation("chat").append(say("late")),
+        chat.messages,
+    ):
         with pytest.raises(Erased):
             attempt()
     after = backend.head(CHAT)
@@ -270,9 +274,20 @@ def test_what_to_erase_must_be_said() -> None:
             store.erase(store.conversation("none"))
 
 
-def test_the_async_store_does_the_same(tmp_path: Path) -> None:
+def test_erasing_on_every_engine(url: str) -> None:
+    with holdfast.open(url, key=KEY) as store:
+        chat = store.conversation("chat", subject=WHO)
+        chat.append(say(CANARY), say("x" * 70_000))
+        store.erase(subject=WHO)
+        for attempt in (chat.messages, lambda: chat.append(say("late"))):
+            with pytest.raises(Erased):
+                attempt()
+        assert not store._log.backend.heads(tenant="default", kind="blob")
+
+
+def test_erasing_in_async_code_on_every_engine(url: str) -> None:
     async def run() -> None:
-        async with holdfast.aopen(str(tmp_path / "agents.db"), key=KEY) as store:
+        async with holdfast.aopen(url, key=KEY) as store:
             chat = store.conversation("chat", subject=WHO)
             await chat.append(say(CANARY))
             async with store.task("task", goal=CANARY, subject=WHO) as task:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -234,16 +234,21 @@ def test_kill_9_in_the_middle_of_it(tmp_path: Path) -> None:
         check(store)
 
 
-async def _rekeyed(url: str) -> list[Any]:
-    async with holdfast.aopen(url, key=OLD) as store:
-        await store.conversation("chat").append(say("hello"))
-        await store.rekey(NEW)
-    async with holdfast.aopen(url, key=NEW) as store:
-        messages: list[Any] = await store.conversation("chat").messages()
-        return messages
+def test_a_store_gets_a_new_key_while_it_is_open(url: str) -> None:
+    with holdfast.open(url, key=OLD) as store:
+        filled(store)
+        assert store.rekey(NEW).now == 5
+        check(store)
+        assert len(wrapped_by(store._log.backend)) == 1
 
 
-def test_the_async_store_does_the_same(tmp_path: Path) -> None:
-    import asyncio
+def test_an_async_store_gets_a_new_key_while_it_is_open(url: str) -> None:
+    async def run() -> None:
+        async with holdfast.aopen(url, key=OLD) as store:
+            await store.conversation("chat").append(say("hello"))
+            assert (await store.rekey(NEW)).now == 2
+            assert await store.conversation("chat").messages() == [say("hello")]
+            await store.conversation("new").append(say("hello"))
+            assert len(wrapped_by(store._log.backend)) == 1
 
-    assert asyncio.run(_rekeyed(str(tmp_path / "agents.db"))) == [say("hello")]
+    asyncio.run(run())

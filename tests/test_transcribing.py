@@ -43,7 +43,9 @@ def test_there_and_back_it_is_the_same(durable_url: str, tmp_path: Path) -> None
         assert everything(store) == before
         assert store.for_tenant("globex").conversation("chat").messages() == [say("of globex")]
         assert store.verify(all_tenants=True).ok
-    assert not any(CANARY.encode() in content for path in tmp_path.glob("sealed.db*") for content in [path.read_bytes()])
+    assert not any(
+        CANARY.encode() in content for path in tmp_path.glob("sealed.db*") for content in [path.read_bytes()]
+    )
     assert holdfast.encrypt(durable_url, sealed, key=KEY).skipped == done.streams
     holdfast.decrypt(sealed, again, key=KEY)
     with holdfast.open(again) as store:
