@@ -624,3 +624,45 @@ def test_a_store_moves_from_a_file_to_kms(vault: Any) -> None:
         assert store.conversation("chat").messages() == [say("hello")]
     with pytest.raises(WrongKey):
         holdfast.open(backend, key=KEY)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_needs_no_key_and_opens_with_the_same_one(durable_url: str, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "source.db", key=KEY) as store:
+        filled(store)
+    holdfast.copy(tmp_path / "source.db", durable_url)
+    with holdfast.open(durable_url, key=KEY) as store:
+        assert store.conversation("chat").messages()[0] == say(CANARY)
+        assert store.artifact("task", "file.txt").read() == CANARY.encode()
+        assert store.verify().ok
+    with pytest.raises(MissingKey):
+        holdfast.open(durable_url)
+
+
+def test_a_copy_follows_deletions_if_it_can_read_of_them(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.db", tmp_path / "target.db"
+    with holdfast.open(source, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        store.conversation("other").append(say("stays"))
+        holdfast.copy(source, target)
+        store.conversation("chat").delete()
+        with pytest.raises(MissingKey):
+            holdfast.copy(source, target, delete=True)
+        assert holdfast.copy(source, target, delete=True, key=KEY).deleted >= 1
+        store.conversation("other").delete()
+        assert holdfast.copy(store, target, delete=True).deleted >= 1
+    with holdfast.open(target, key=KEY) as store:
+        assert list(store.conversations()) == []
+
+
+def test_an_export_in_clear_must_be_meant(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db", key=KEY) as store:
+        chat = store.conversation("chat")
+        chat.append(say(CANARY))
+        with pytest.raises(NotEncrypted, match="in_clear"):
+            chat.export_json(tmp_path / "out.json")
+        assert not (tmp_path / "out.json").exists()
+        chat.export_json(tmp_path / "out.json", in_clear=True)
+        assert CANARY in (tmp_path / "out.json").read_text()

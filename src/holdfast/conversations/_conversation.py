@@ -216,8 +216,12 @@ class Conversation(Shape):
             self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
         return Imported(len(found.messages), found.complete)
 
-    def export_json(self, path: Path) -> None:
-        """Write the live messages as a JSON list. The file is replaced in one step, or not at all."""
+    def export_json(self, path: Path, *, in_clear: bool = False) -> None:
+        """Write the live messages as a JSON list. The file is replaced in one step, or not at all.
+
+        Of an encrypted store, only with `in_clear=True`: nobody can read the store, and anybody the file.
+        """
+        self._may_export(in_clear)
         from ._json_files import as_json, write_atomically
 
         write_atomically(path, as_json(self.messages()))
@@ -399,8 +403,9 @@ class AsyncConversation(Shape):
             await self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
         return Imported(len(found.messages), found.complete)
 
-    async def export_json(self, path: Path) -> None:
+    async def export_json(self, path: Path, *, in_clear: bool = False) -> None:
         """`Conversation.export_json`, awaited."""
+        self._may_export(in_clear)
         messages = await self.messages()
         from ._json_files import as_json, write_atomically
 

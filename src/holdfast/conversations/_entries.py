@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-
-def moment(time: float) -> datetime:
-    return datetime.fromtimestamp(time, timezone.utc)
+from .._clock import moment
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

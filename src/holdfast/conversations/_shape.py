@@ -21,12 +21,13 @@ from .._remembered import Messages, readers
 from .._streams import new_stamp
 from .._subjects import About
 from ..backends import Appended, StreamKey
-from ..errors import Conflict, Held, HoldfastError
+from ..errors import Conflict, Held, HoldfastError, NotEncrypted
 from . import _lifecycle, _mending, _reading, _turns, _windowing, _writing
 from ._entries import Draft, Entry, Problem
 from ._following import Cursor
 from ._mending import Chapter
 from ._messages import Message, as_message, is_instruction
+from ._pieces import Pieces
 from ._sources import Source
 from ._syncing import Mirror, Synced, digest_of, sync
 from ._tokens import Counter, default_counter
@@ -67,6 +68,7 @@ class Shape:
         self._known: _reading.Known | None = None
         self._known_at = 0.0
         self._mirror: Mirror | None = None
+        self._pieces = Pieces()
 
     @property
     def id(self) -> str:
@@ -112,6 +114,8 @@ class Shape:
         )
 
     def _new(self, message: Message, meta: dict[str, Any] | None, pin: bool = False) -> _writing.New:
+        if self._log.redactor is not None:
+            message, meta = self._log.redacted_value(message), self._log.redacted_value(meta)
         return _writing.encode_message(message, meta, pin=pin, leads=is_instruction(message))
 
     def _remembering(
@@ -131,13 +135,14 @@ class Shape:
         return operation
 
     def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[Synced]]:
-        given = [as_message(message) for message in messages]
+        given = [self._log.redacted_value(as_message(message)) for message in messages]
         if not given:
             raise ValueError("an empty list would undo the whole conversation; if that is what you want, use clear()")
         new = [self._new(message, None) for message in given]
         digests = [digest_of(message) for message in given]
         stamp, holder, mirror = new_stamp(), self._holder(), self._mirror
-        return lambda: sync(self._key, new, digests, stamp, mirror=mirror, holder=holder)
+        stored = self._log.redacted_value  # what is there may have been stored before anything was redacted
+        return lambda: sync(self._key, new, digests, stamp, mirror=mirror, holder=holder, stored=stored)
 
     def _synced(self, done: Synced) -> int:
         if done.version is not None:  # not raised by the operation, which would be run again for it
@@ -157,11 +162,15 @@ class Shape:
         stamp, holder = new_stamp(), self._holder()
         return lambda: _writing.rewind(self._key, to, stamp, holder)
 
-    def _drafting(self, text: str, of: str) -> Callable[[], Operation[Appended]]:
+    def _drafting(self, text: str, of: str) -> Callable[[], Operation[Appended | None]]:
         if type(text) is not str:
             raise TypeError("text is the piece of the answer, a str")
         encode(text)
         checked_id(of, "of")
+        if self._log.redactor is not None:
+            text = self._pieces.added(self._log.redactor, of, text)
+            if not text:
+                return _nothing
         stamp, holder = new_stamp(), self._holder()
         return self._remembering(lambda known: _writing.draft(self._key, of, text, stamp, known=known, holder=holder))
 
@@ -178,6 +187,7 @@ class Shape:
         return _mending.chapter(self._key, whole_number(keep_last, "keep_last"))
 
     def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[Entry | int]]:
+        message = self._log.redacted_value(message)
         encode(message)
         stamp, holder = new_stamp(), self._holder()
         return lambda: _mending.summarize(self._key, part, message, stamp, holder)
@@ -191,6 +201,10 @@ class Shape:
         """An append id for a part of a file, so that the same file again adds nothing."""
         part = f"{digest}/{pair or ''}".encode()
         return f"import/{sha256(part).hexdigest()}/{at}"
+
+    def _may_export(self, in_clear: bool) -> None:
+        if self._log.cipher is not None and not in_clear:
+            raise NotEncrypted("the store is encrypted, and the file would be in clear: if you mean it, pass in_clear=True")
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -214,8 +228,8 @@ class Shape:
 
     def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
         self._known = self._mirror = None
-        holder = self._holder()
-        return lambda: _lifecycle.delete(self._key, new_stamp(), reason, holder)
+        holder, why = self._holder(), self._log.redacted_text(reason)
+        return lambda: _lifecycle.delete(self._key, new_stamp(), why, holder)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -319,6 +333,10 @@ class Shape:
                 self._log.heartbeat.release(turn.holder)
         except HoldfastError as error:
             logger.warning("the turn on %s could not be renewed (%s)", self._key, type(error).__name__)
+
+
+def _nothing() -> Operation[None]:
+    yield from ()
 
 
 class Pending:
