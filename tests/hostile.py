@@ -68,7 +68,7 @@ def populate(store: holdfast.Store) -> None:
             pass
         task.decide("so", why="because")
         task.discover("that")
-        task.attach("file.txt", b"content " * 300_000)
+        task.attach("file.txt", b"content " * 140_000)
         task.map("each", lambda n: n + 1, [1, 2])
         task.conversation().append({"role": "user", "content": "in a task"})
         task.remember("the user likes tea")
@@ -198,7 +198,12 @@ def cloned(backend: MemoryBackend) -> Lasting:
     new = Lasting()
     for key, stream in backend._streams.items():
         copy = type(stream)(stream.incarnation)
-        copy.base, copy.records, copy.ids, copy.fields = stream.base, list(stream.records), dict(stream.ids), stream.fields
+        copy.base, copy.records, copy.ids, copy.fields = (
+            stream.base,
+            list(stream.records),
+            dict(stream.ids),
+            stream.fields,
+        )
         copy.version, copy.hash = stream.version, stream.hash
         new._streams[key] = copy
     return new
@@ -223,11 +228,11 @@ def places(backend: MemoryBackend) -> Iterator[tuple[StreamKey, int]]:
     for key, stream in backend._streams.items():
         for record in stream.records:
             try:
-                type = msgspec.json.decode(record.body)["type"]
+                name = msgspec.json.decode(record.body)["type"]
             except (msgspec.DecodeError, UnicodeDecodeError):
-                type = "raw"
-            if (key.kind, type) not in seen:
-                seen.add((key.kind, type))
+                name = "raw"
+            if (key.kind, name) not in seen:
+                seen.add((key.kind, name))
                 yield key, record.version
 
 
@@ -262,7 +267,12 @@ def _changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 def ways(store: holdfast.Store, folder: Path) -> dict[str, Callable[[], Any]]:
     """Every public way of looking at what is stored, and of going on with it."""
-    chat, task, memory, document = store.conversation("chat"), store.task("task"), store.memory("space"), store.state("document")
+    chat, task, memory, document = (
+        store.conversation("chat"),
+        store.task("task"),
+        store.memory("space"),
+        store.state("document"),
+    )
     events, system = store.stream("events"), store.for_tenant("default")
 
     def enter() -> Any:
@@ -284,7 +294,7 @@ def ways(store: holdfast.Store, folder: Path) -> dict[str, Callable[[], Any]]:
         "count": chat.count, "info": chat.info, "pending": lambda: chat.pending, "drafts": chat.drafts, "validate": chat.validate,
         "window": lambda: chat.window(1000), "answer": lambda: chat.answer(1), "follow": lambda: list(chat.follow(timeout=0)),
         "export": lambda: chat.export_json(folder / "chat.json"), "fork": lambda: store.conversation("fork").messages(),
-        "conversations": lambda: [one.info() for one in store.conversations()], "sync": lambda: chat.sync(chat.messages()),
+        "conversations": lambda: [one.info() for one in store.conversations()], "sync": lambda: chat.sync(chat.messages() or [{"role": "user", "content": "x"}]),
         "repair": chat.repair, "turn": turn, "pop": chat.pop, "summarize": lambda: chat.summarize(lambda _: "s", keep_last=1),
         "get task": lambda: repr(store.get_task("task")), "get asking": lambda: repr(store.get_task("asking")),
         "get done": lambda: repr(store.get_task("done")), "forked": lambda: store.task("forked").view(),
@@ -305,7 +315,7 @@ def ways(store: holdfast.Store, folder: Path) -> dict[str, Callable[[], Any]]:
         "health": lambda: repr(system.health()), "verify": lambda: repr(store.verify(all_tenants=True)),
         "anchor": lambda: store.anchor(io.StringIO(), key=b"k" * 31 + b"l"),
         "audit": lambda: [store.audit("task", content=True).text(), store.audit("task").csv(), store.audit("task").jsonl()],
-        "audit of all": lambda: [store.audit(id, kind=kind, content=True).text() for kind, id in AUDITED],
+        "audit of all": lambda: [store.audit(name, kind=kind, content=True).text() for kind, name in AUDITED],
         "audit of what is gone": lambda: store.audit("gone", kind="stream").text(),
         "closed": lambda: store.conversation("old-1").append({"role": "user", "content": "x"}),
         "look": lambda: store.recover(limit=3), "answer ask": lambda: store.answer("asking", "payout", True, by="ann"),
@@ -342,4 +352,16 @@ def foreign_errors(open_store: Callable[[], holdfast.Store], folder: Path) -> li
     return found + [f"executed {what}" for what in TRIPPED]
 
 
-_OURS = ("holdfast", "msgspec", "encodings", "_", "asyncio", "concurrent", "csv", "multiprocessing", "numpy", "apsw", "cryptography")
+_OURS = (
+    "holdfast",
+    "msgspec",
+    "encodings",
+    "_",
+    "asyncio",
+    "concurrent",
+    "csv",
+    "multiprocessing",
+    "numpy",
+    "apsw",
+    "cryptography",
+)

@@ -164,6 +164,7 @@ PUBLIC = [
     "idempotency_key",
     "keys",
     "open",
+    "redact",
     "replay",
     "step",
     "text_counter",

@@ -109,7 +109,7 @@ from .tasks import (
 )
 
 if _typing.TYPE_CHECKING:
-    from . import keys
+    from . import keys, redact
     from ._anchors import Anchor
     from ._audit import Audit, AuditEntry
     from ._backups import backup
@@ -259,6 +259,7 @@ __all__ = [
     "idempotency_key",
     "keys",
     "open",
+    "redact",
     "replay",
     "step",
     "text_counter",
@@ -294,6 +295,7 @@ _LATER = {
     "decrypt": "encryption._transcribing",
     "encrypt": "encryption._transcribing",
     "keys": "keys",
+    "redact": "redact",
     "replay": "tasks._replay",
 }
 

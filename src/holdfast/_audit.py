@@ -10,16 +10,18 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
 
 from . import _operations as ops
 from ._blobs import life_of
+from ._clock import moment
 from ._events import Stored
 from ._ids import stream_key
 from ._operations import Operation
+from ._quiet import Quiet
 from ._streams import audit_of, data_of
 from .backends import StreamKey
 from .errors import Erased, NotFound
@@ -32,12 +34,14 @@ DECIDED: Final = {"stream.deleted": "deletion decided", "stream.erased": "erasur
 _HIDDEN: Final = ("task.renewed", "turn.renewed")
 
 
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened: `version` in the stream, or in the tenant's audit stream if `source` says so.
 
     `by` is the person or program that is named (`holdfast.correlate(actor=…)`, or who answered), `holder` the process that held the task.
     `details` are facts that are no content; `data` is the content, if it was asked for.
     """
+
+    _content = ("data",)
 
     source: Literal["stream", "audit"] = "stream"
     version: int
@@ -171,7 +175,7 @@ def _entry(stored: Stored, told: Told, data: Any, source: Literal["stream", "aud
     return AuditEntry(
         source=source,
         version=stored.version,
-        at=_time(envelope.at),
+        at=moment(envelope.at),
         event=envelope.type,
         what=told.what,
         by=told.by or envelope.by,
@@ -181,13 +185,6 @@ def _entry(stored: Stored, told: Told, data: Any, source: Literal["stream", "aud
         details=told.details,
         data=data,
     )
-
-
-def _time(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(0, timezone.utc)  # whoever can write to the store can write any number
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------

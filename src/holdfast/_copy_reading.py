@@ -63,9 +63,12 @@ class Steady:
 
     def listed(self, tenant: str, kind: str) -> Iterator[Head]:
         """The heads of all streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
-        page: Sequence[Head] = ()
-        while page := self._heads(tenant, kind, page[-1].stream.id if page else ""):
+        after = ""
+        while page := self._heads(tenant, kind, after):
             yield from page
+            if page[-1].stream.id <= after:
+                raise CorruptRecord(str(page[-1].stream), what="the engine lists it again and again")
+            after = page[-1].stream.id
 
     def _heads(self, tenant: str, kind: str, after: str) -> Sequence[Head]:
         return self._steadily(lambda: self._backend.heads(tenant=tenant, kind=kind, after=after))

@@ -21,6 +21,7 @@ from .errors import InvalidURL, NotSetUp
 if TYPE_CHECKING:
     from .encryption._cipher import Cipher
     from .keys import KeyLike
+    from .redact import Hook, Redactor
 
 Durable = Literal["disk", "process", "memory"]
 
@@ -47,6 +48,7 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
     key: KeyLike | None = None,
+    redact: bool | Redactor | Hook = False,
 ) -> Store:
     """Open a store, creating it if it is not there.
 
@@ -62,12 +64,15 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     `key`: encrypts everything that may hold content, from the first append on: 32 bytes, or a key of `holdfast.keys`. A store is encrypted
     as a whole or not at all, and one that is cannot be opened without its key. The index of memories is then in memory only,
     unless `index` says otherwise: it is not encrypted.
+    `redact`: takes secrets and personal data out before anything is stored: True for what is known by its shape or its name (keys, tokens,
+    card numbers, IBANs, e-mail addresses, passwords), a `holdfast.redact.Redactor`, or a function of a field's name and a text.
     A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
     if durability not in (None, "disk", "process", "memory"):
         raise ValueError("durability is 'disk', 'process' or 'memory'")
     at = None if index is None else os.fspath(index)
+    redactor = _redactor(redact)
     backend = _backend(url, durability, create=create)
     try:
         cipher = _cipher(backend, key, create)
@@ -77,7 +82,15 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
         raise
     if cipher is not None and at is None:
         at = "memory"
-    return Store(Log(backend, index_at=at, cipher=cipher), tenant)
+    return Store(Log(backend, index_at=at, cipher=cipher, redactor=redactor), tenant)
+
+
+def _redactor(redact: bool | Redactor | Hook) -> Redactor | None:
+    if redact is False:  # as it is in most programs, which need not import it
+        return None
+    from .redact import as_redactor
+
+    return as_redactor(redact)
 
 
 def _cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | None:
@@ -100,9 +113,10 @@ def aopen(
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
     key: KeyLike | None = None,
+    redact: bool | Redactor | Hook = False,
 ) -> Opening:
     """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`."""
-    return Opening(url, tenant, durability, create, index, key)
+    return Opening(url, tenant, durability, create, index, key, redact)
 
 
 class Opening:
@@ -116,9 +130,10 @@ class Opening:
         create: bool,
         index: str | os.PathLike[str] | None,
         key: KeyLike | None,
+        redact: bool | Redactor | Hook,
     ) -> None:
         self._url, self._tenant, self._durability, self._create, self._index = url, tenant, durability, create, index
-        self._key = key
+        self._key, self._redact = key, redact
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -135,6 +150,7 @@ class Opening:
             create=self._create,
             index=self._index,
             key=self._key,
+            redact=self._redact,
         )
         return AsyncStore(store._log, store.tenant)
 

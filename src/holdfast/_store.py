@@ -183,7 +183,7 @@ class Store:
         `budget`: how much its model calls and those of its children may use. After `BudgetExceeded`, a larger one lets it go on.
         """
         wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
-        make = submitting(stream_key(self._tenant, "task", id), wanted, at)
+        make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
         return ops.run_until_settled(self._log, make)
 
     def recover(self, *, limit: int | None = None) -> list[Ran]:
@@ -201,11 +201,13 @@ class Store:
         `by` says who answers. `ask` is the id of the question that was looked at (`view.asks`): if the task has replaced it
         by another meanwhile, the answer is refused instead of being taken for the new one.
         """
-        ops.run_until_settled(self._log, answering(stream_key(self._tenant, "task", task_id), name, value, by, ask))
+        ops.run_until_settled(
+            self._log, answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, ask)
+        )
 
     def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
         """Tell a task that something happened (`task.wait_for`), now or later waited for. With `id`, telling it twice is once (False)."""
-        make = signalling(stream_key(self._tenant, "task", task_id), name, payload, id)
+        make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return ops.run_until_settled(self._log, make)
 
     def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
@@ -213,7 +215,9 @@ class Store:
 
         `step` is its path, or its name if that is unambiguous. With `retry=True` a step that has failed is tried again too.
         """
-        ops.run_until_settled(self._log, resolving(stream_key(self._tenant, "task", task_id), step, result, retry))
+        ops.run_until_settled(
+            self._log, resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
+        )
 
     def artifact(self, task_id: str, name: str) -> Artifact:
         """A file that is attached to a task, to be read; `NotFound` if there is none of that name."""
@@ -236,7 +240,7 @@ class Store:
         """
         from .tasks._checkpoint import save_checkpoint
 
-        return ops.run(self._log, save_checkpoint(self._tenant, checkpoint))
+        return ops.run(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """The saved checkpoint, yours to change; if none was saved, the task of this id as one; None if there is neither."""
@@ -499,7 +503,7 @@ class AsyncStore:
     ) -> bool:
         """`Store.submit`, awaited."""
         wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
-        make = submitting(stream_key(self._tenant, "task", id), wanted, at)
+        make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
         return await ops.run_until_settled_async(self._log, make)
 
     async def recover(self, *, limit: int | None = None) -> list[Ran]:
@@ -514,17 +518,17 @@ class AsyncStore:
         self, task_id: str, name: str, value: object, *, by: str | None = None, ask: str | None = None
     ) -> None:
         """`Store.answer`, awaited."""
-        make = answering(stream_key(self._tenant, "task", task_id), name, value, by, ask)
+        make = answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, ask)
         await ops.run_until_settled_async(self._log, make)
 
     async def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
         """`Store.signal`, awaited."""
-        make = signalling(stream_key(self._tenant, "task", task_id), name, payload, id)
+        make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return await ops.run_until_settled_async(self._log, make)
 
     async def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
         """`Store.resolve`, awaited."""
-        make = resolving(stream_key(self._tenant, "task", task_id), step, result, retry)
+        make = resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
         await ops.run_until_settled_async(self._log, make)
 
     async def artifact(self, task_id: str, name: str) -> AsyncArtifact:
@@ -543,7 +547,7 @@ class AsyncStore:
         """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
         from .tasks._checkpoint import save_checkpoint
 
-        return ops.run_async(self._log, save_checkpoint(self._tenant, checkpoint))
+        return ops.run_async(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     async def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """`Store.load_checkpoint`, awaited."""

@@ -200,8 +200,8 @@ class _Shape:
                 raise ValueError(
                     f"this stream declares its event types, and {name!r} is not one of {sorted(self._types)}"
                 )
-            return NewEvent(name, encode(data))
-        return NewEvent(name, declared.encode(data), declared.version)
+            return NewEvent(name, self._log.redacted(encode(data)))
+        return NewEvent(name, self._log.redacted(declared.encode(data), declared.data), declared.version)
 
     def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
         whole_number(after, "after")
@@ -283,7 +283,9 @@ class Stream(_Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the stream and its large values; False if there was none. The audit stream keeps that and why."""
-        return ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        return ops.run_until_settled(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )
 
 
 class AsyncStream(_Shape):
@@ -315,4 +317,6 @@ class AsyncStream(_Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Stream.delete`, awaited."""
-        return await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        return await ops.run_until_settled_async(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )

@@ -12,12 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from datetime import datetime, timezone
 from typing import Final
 
 from ._anchor_keys import AnchorKey
 from ._anchors import AnchorFile, Place, order, registered, scope
 from ._blobs import life_of
+from ._clock import moment
 from ._copy_reading import Steady
 from ._log import Log
 from ._verify_chain import Fault
@@ -157,7 +157,7 @@ class _Verification:
             tally["deleted"],
             tally["erased"],
             "unanchored" if anchor is None else anchor.signed,
-            None if anchor is None else datetime.fromtimestamp(anchor.at, timezone.utc),
+            None if anchor is None else moment(anchor.at),
             not self._since,
         )
 

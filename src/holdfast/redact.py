@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ._codec import Undecodable, decode, path_text
+from ._codec import Undecodable, decode
+from ._codec_walk import path_text
 from ._redact_patterns import PATTERNS as _PATTERNS
 from ._redact_patterns import mark, without_fields
 from .errors import NotSerializable
@@ -63,7 +64,7 @@ class Redactor:
         unknown = [name for name in patterns if name not in _PATTERNS]
         if unknown:
             raise ValueError(f"there is no pattern {unknown[0]!r}; there are {', '.join(PATTERNS)}")
-        if not all(isinstance(name, str) and re.fullmatch(r"[\w -]{1,64}", name) for name in fields):
+        if not all(re.fullmatch(r"[\w -]{1,64}", name) for name in fields):
             raise ValueError("fields are names of letters, digits, '_' and '-', up to 64 of them")
         if hook is not None and not callable(hook):
             raise TypeError("hook is a function of a field's name and a text, that returns a text")

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import StreamInfo
 
 from . import _asks, _audit, _copy, _crashtest, _keys, _replay, _tasks, _transcribe, _verify, _worker
-from ._stores import Json, Tenant, Url, failed, named, opened, use_keys
+from ._stores import Json, Tenant, Url, failed, named, opened, use_keys, use_redaction
 from ._text import event_json, event_line, message_line, printable, to_json
 
 app = typer.Typer(
@@ -42,9 +42,18 @@ def _options(
             show_default=False,
         ),
     ] = None,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact",
+            envvar="HOLDFAST_REDACT",
+            help="Take keys, tokens, card numbers, IBANs, e-mail addresses and passwords out of what is stored.",
+        ),
+    ] = False,
 ) -> None:
     """Options of the command as a whole."""
     use_keys(key or [])
+    use_redaction(redact)
 
 
 @app.command()

@@ -23,11 +23,17 @@ Json = Annotated[bool, typer.Option("--json", help="JSON instead of text for peo
 
 
 _keys: list[str] = []
+_redacting: list[bool] = [False]
 
 
 def use_keys(given: Sequence[str]) -> None:
     """The keys that were given before the command."""
     _keys[:] = given
+
+
+def use_redaction(wanted: bool) -> None:
+    """Whether what a command stores is redacted."""
+    _redacting[:] = [wanted]
 
 
 def key_given() -> list[str]:
@@ -64,7 +70,7 @@ def opened(url: str | None, tenant: str, *, create: bool = False, key: KeyLike |
     try:
         refuse_memory(chosen)
         is_new = create and not _is_there(chosen, tenant, key)
-        with holdfast.open(chosen, tenant=tenant, create=create, key=key) as store:
+        with holdfast.open(chosen, tenant=tenant, create=create, key=key, redact=_redacting[0]) as store:
             if is_new:
                 typer.echo(f"made {printable(shown_url(chosen))}")
             yield store

@@ -8,13 +8,16 @@ from typing import Any
 import msgspec
 
 from .._clock import moment
+from .._quiet import Quiet
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(Quiet, msgspec.Struct, frozen=True, gc=False):
     """One message with what is known about it. Order is by `version`, never by clock.
 
     One exception: a message that `repair` put among older ones stands where it belongs, with the version of its repair.
     """
+
+    _content = ("message", "meta")
 
     version: int
     id: str
@@ -31,8 +34,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return moment(self.time)
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(Quiet, msgspec.Struct, frozen=True):
     """An answer that was begun and never finished: its pieces, joined."""
+
+    _content = ("text",)
 
     of: str
     text: str

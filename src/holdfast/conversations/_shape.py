@@ -204,7 +204,9 @@ class Shape:
 
     def _may_export(self, in_clear: bool) -> None:
         if self._log.cipher is not None and not in_clear:
-            raise NotEncrypted("the store is encrypted, and the file would be in clear: if you mean it, pass in_clear=True")
+            raise NotEncrypted(
+                "the store is encrypted, and the file would be in clear: if you mean it, pass in_clear=True"
+            )
 
     # -- life --------------------------------------------------------------------------------------
 

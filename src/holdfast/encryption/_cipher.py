@@ -158,7 +158,9 @@ class Cipher:
 
     def is_mark(self, stream: StreamKey, body: bytes) -> bool:
         """Whether a record, that has been opened, says that its stream was erased."""
-        return stream.kind not in OF_HOUSE and body[1] == len(HOUSE) and body[2 : 2 + len(HOUSE)] == HOUSE.encode()
+        if stream.kind in OF_HOUSE or stream.kind in CLEAR:
+            return False
+        return body[1] == len(HOUSE) and body[2 : 2 + len(HOUSE)] == HOUSE.encode()
 
     def is_about_subject(self, body: bytes) -> bool:
         """Whether a record is sealed with the key of a subject, not with that of its stream."""

@@ -50,6 +50,7 @@ def erase(log: Log, tenant: str, what: Erasable | None, subject: str | None, rea
     """Erase one stream, or all that is about a subject."""
     if (what is None) == (subject is None):
         raise TypeError("say what to erase: erase(store.conversation(id)), or erase(subject=…)")
+    reason = log.redacted_text(reason)
     if subject is not None:
         return erase_subject(log, tenant, checked_id(subject, "subject"), reason)
     key = getattr(what, "_key", None)

@@ -28,7 +28,7 @@ from ..tasks._driving import Call, Do, Script
 from ..tasks._fingerprint import fingerprint
 from ..tasks._quoting import text_of
 from ..tasks._view import Failure
-from ._arguments import LONGEST, said_in, said_of, source_name
+from ._arguments import LONGEST, redacted, said_in, said_of, source_name
 from ._model import FORGOTTEN, KIND, REMEMBERED, Forgotten, Remembered, Said, Where
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def leave(
         if failure is not None:
             ended = {"status": "failed", "error": Failure(*failure)}
         left = given_by((yield from task._value(how, (msgspec.structs.replace(view, **ended),), {})), task)
-    left = unless_recalled(left, [*state.recalled, *session.recalled])
+    left = unless_recalled([redacted(session.log, one) for one in left], [*state.recalled, *session.recalled])
     yield from _leave(session, left, "finish" if failure is None else f"failure/{state.runs}")
 
 
@@ -218,7 +218,7 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
     from ._fold import Happened
 
     session = task._held()
-    said = said_of(text, _clock.time(), **options, source=task)
+    said = redacted(session.log, said_of(text, _clock.time(), **options, source=task))
     if session.state.agent is None:
         raise _nobody(task._key)
     session.check_here()

@@ -18,7 +18,7 @@ from .._operations import Operation
 from .._streams import append_events, delete_stream, new_stamp
 from ..backends import Appended, StreamKey
 from ..errors import NotFound
-from ._arguments import checked_text, moment, said_in, said_of, source_name, tags_of
+from ._arguments import checked_text, moment, redacted, said_in, said_of, source_name, tags_of
 from ._fold import Happened
 from ._index import Index, VectorIndex
 from ._model import (
@@ -36,7 +36,6 @@ from ._model import (
     Superseded,
     Where,
     shown,
-    time_of,
 )
 from ._places import follower_of, vectors_of
 from ._recalling import recall
@@ -82,6 +81,7 @@ class _Shape:
 
     def _saying(self, said: Sequence[Said | Superseded]) -> tuple[Make, list[Happened]]:
         """What appends these, and the events that they become."""
+        said = [redacted(self._log, one) for one in said]
         events = [_event(REMEMBERED if isinstance(one, Said) else SUPERSEDED, one) for one in said]
         stamp = new_stamp()
         new = [Happened(0, name, stamp.at, one) for name, one in zip(id_texts(stamp.id, len(said)), said, strict=True)]
@@ -165,7 +165,7 @@ class _Shape:
         index = self._current()
         position = index.position(self._key)
         counts = index.counts(self._key, _clock.time())
-        oldest, newest = (None if at is None else time_of(at) for at in (counts.oldest, counts.newest))
+        oldest, newest = (None if at is None else _clock.moment(at) for at in (counts.oldest, counts.newest))
         vectors = self._vector_count(index)
         return MemoryStats(
             counts.memories, counts.sources, oldest, newest, vectors, position.version if position else 0
@@ -369,7 +369,9 @@ class Memory(_Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the namespace: everything that was ever remembered in it. False if there was nothing."""
-        deleted = ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        deleted = ops.run_until_settled(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )
         self._current()  # nothing of it stays in the index
         return deleted
 
@@ -499,7 +501,9 @@ class AsyncMemory(_Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Memory.delete`, awaited."""
-        deleted = await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        deleted = await ops.run_until_settled_async(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )
         await self._log.in_thread(self._current)
         return deleted
 

@@ -6,10 +6,13 @@ is a fold of them (`_fold`), and that is what an index keeps.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from .._clock import moment
+from .._quiet import Quiet
 
 KIND: Final = "memory"
 REMEMBERED: Final = "memory.remembered"
@@ -133,8 +136,10 @@ class Where(msgspec.Struct, frozen=True):
 # -- what users get --------------------------------------------------------------------------------
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class Remembered(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """A memory. `heard` counts how often it was said; `at` is when first."""
+
+    _content = ("text", "tags", "meta")
 
     id: str
     text: str
@@ -175,21 +180,17 @@ def hit(doc: Doc, score: float, why: dict[str, float]) -> Hit:
     return Hit(**_fields(doc), score=score, why=why)
 
 
-def time_of(at: float) -> datetime:
-    return datetime.fromtimestamp(at, timezone.utc)
-
-
 def _fields(doc: Doc) -> dict[str, Any]:
     return {
         "id": doc.id,
         "text": doc.text,
-        "at": time_of(doc.at),
+        "at": moment(doc.at),
         "source": doc.source,
         "tags": doc.tags,
         "meta": dict(doc.meta or {}),
         "author": doc.author,
         "importance": doc.importance,
         "subject": doc.subject,
-        "expires_at": None if doc.expires_at is None else time_of(doc.expires_at),
+        "expires_at": None if doc.expires_at is None else moment(doc.expires_at),
         "heard": doc.heard,
     }
