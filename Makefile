@@ -7,6 +7,7 @@
 #   KILLS=1000 TASK_KILLS=500 SEEDS=50000 SERVER_KILLS=300 SERVER_CUTS=2000 EXAMPLES=20   how long `make soak` runs: kills of
 #                       writers and of tasks on each engine, seeds of faults, kills of servers and answers of theirs that
 #                       are cut off, and how many times as many examples of each law
+#   FUZZ_SECONDS=300    how long it fuzzes each decoder with atheris, where that can be installed
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -26,6 +27,7 @@ SERVER_KILLS ?= 300
 SERVER_CUTS ?= 2000
 EXAMPLES ?= 20
 LAWS := $(shell grep -l "^from lengths import" tests/test_*.py)
+FUZZ_SECONDS ?= 300
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
@@ -37,7 +39,7 @@ help:
 	@echo "make check   formatting, lint and types"
 	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
 	@echo "             apart, and longer: .venv/bin/python -m bench.scale, and -m bench.costs"
-	@echo "make soak    the crash tests, for a long time"
+	@echo "make soak    the crash tests, hostile stores and fuzzing, for a long time"
 	@echo "make clean   remove everything that was made here, .venv and .venvs too"
 
 demo: $(RUNTIME)
@@ -75,6 +77,9 @@ soak: $(DEV)
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py tests/test_objects_schedules.py
 	HOLDFAST_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -n 2 --timeout 0 $(LAWS)
 	HOLDFAST_SIMULATED=all $(PY) -m pytest -n 2 -k "dynamodb or s3" --ignore tests/crash
+	HOLDFAST_HOSTILE=all HOLDFAST_FUZZ_EXAMPLES=100000 $(PY) -m pytest -n 2 --timeout 0 tests/test_hostile_store.py tests/fuzz
+	-@if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(PY) atheris; else $(PY) -m pip install --quiet atheris; fi
+	$(PY) tests/fuzz/run_atheris.py $(FUZZ_SECONDS)
 
 clean:
 	rm -rf $(VENV) .venvs build dist bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis

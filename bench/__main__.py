@@ -15,6 +15,7 @@ from rich.console import Console
 from . import (
     _report,
     appends,
+    encryption,
     failover,
     imports,
     memory,
@@ -48,10 +49,11 @@ PARTS = {
     "scale": scale,
     "failover": failover,
     "memory": memory,
+    "encryption": encryption,
 }
 LONG = {"scale"}
 """Parts that take so long that they are run only when they are asked for."""
-LETTERS = dict(zip("abcdefghijklmn", PARTS, strict=True))
+LETTERS = dict(zip("abcdefghijklmno", PARTS, strict=True))
 
 
 def main() -> None:

@@ -324,7 +324,7 @@ def test_going_on_with_a_saved_checkpoint_is_one_append_and_reads_nothing(store:
     checkpoint, asked = small(), list[str]()
     store.save_checkpoint(checkpoint)
     checkpoint.completed.append(0)
-    ops.run(cast(Log, Watched()), save_checkpoint(store.tenant, checkpoint))
+    ops.run(cast(Log, Watched()), save_checkpoint(store._log, store.tenant, checkpoint))
     assert asked == ["Append"]
 
 

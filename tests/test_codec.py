@@ -646,7 +646,7 @@ REFUSED: list[tuple[object, Any, str, str]] = [
     ({"p": [pathlib.Path("a\udcff")]}, dict[str, list[pathlib.Path]], "$.p[0]", "surrogate"),
     ({"p": {"a\ud800": 1}}, dict[str, dict[str, int]], "$.p", "a key with a lone surrogate"),
     ([pathlib.PurePosixPath("a")], list[pathlib.Path], "$[0]", "PurePosixPath would come back as"),
-    ({"s": Secret(password=pydantic.SecretStr(CANARY))}, dict[str, Secret], "$.s.password", "another value"),
+    ({"s": Secret(password=pydantic.SecretStr(CANARY))}, dict[str, Secret], "$.s.password", "is a secret"),
     ([Lossy(hidden=3)], list[Lossy], "$[0].hidden", "another value"),
     (Renamed.model_validate({"in": 3}), Renamed, "$.value", "another value"),
     ([1, Unwritable(thing=CANARY)], list[Any], "$[1]", "Unwritable cannot be stored"),

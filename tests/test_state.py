@@ -71,6 +71,9 @@ class Watched:
         self.asked.append(type(request).__name__)
         return self.log.handle(request)
 
+    def redacted(self, raw: bytes, declared: Any) -> bytes:
+        return self.log.redacted(raw, declared)
+
 
 def watched(store: holdfast.Store) -> tuple[State, list[str]]:
     log = Watched(store._log)

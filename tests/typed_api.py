@@ -89,6 +89,15 @@ def an_event_has_typed_fields(event: Event) -> None:
     assert_type((event.by, event.correlation), tuple[str | None, str | None])
 
 
+def what_is_audited(store: Store, path: Path) -> None:
+    assert_type(store.anchor(path, key=b"k" * 32), holdfast.Anchor)
+    report = store.verify(path, anchor_key="anchor.key", progress=print)
+    assert_type(report, holdfast.Verified)
+    assert_type(report.problems[0].version, int | None)
+    assert_type([entry.by for entry in store.audit("t", content=True)], list[str | None])
+    assert_type(store.audit("c", kind="conversation").csv(), str)
+
+
 def health_is_plain_data(health: Health) -> None:
     assert_type(health.location, str)
     assert_type(health.oldest_lease, Lease | None)

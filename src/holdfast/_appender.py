@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from . import _chain
 from . import _operations as ops
@@ -22,6 +22,9 @@ from .backends._seam import Blocked, Lost
 from .errors import Closed, HeadRegressed, HoldfastError, OutcomeUnknown, ReadOnly, Unavailable
 from .errors import Conflict as ConflictError
 
+if TYPE_CHECKING:
+    from .encryption._cipher import Cipher, Writer
+
 KNOWN_DOUBTS: Final = 1_000
 NOWHERE: Final = bytes(32)
 """A hash that no record has."""
@@ -31,6 +34,7 @@ Answer = Appended | Conflict | Exception
 _LOCKED: Final = (
     "{} is locked by somebody else on the server, for {:.0f} s now; nothing was written; try it again later"
 )
+_NO_KEY: Final = "the key for {} could not be stored; nothing was written"
 _UNKNOWN: Final = "{} did not get a certain answer within {:.0f} s (last: {}); repeat the call with id=error.id"
 
 logger = logging.getLogger("holdfast")
@@ -40,7 +44,7 @@ class Known:
     """Where this process last knew a stream to be. `foreign` is the newest version that an append must have `seen`:
     one that the process did not append itself, or an exclusive one."""
 
-    __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version")
+    __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version", "writer")
 
     def __init__(self, stream: StreamKey, head: Head | None, incarnation: bytes | None = None) -> None:
         if head is None:
@@ -49,6 +53,7 @@ class Known:
             self.version, self.hash, self.incarnation = head.version, head.hash, head.incarnation
         self.foreign = self.acknowledged = self.version
         self.seed = _chain.seed(stream, self.incarnation)
+        self.writer: Writer | None = None  # in an encrypted store, once something was sealed
 
 
 class _Behind(Conflict, frozen=True):
@@ -83,6 +88,9 @@ class Entry(Waiting):
 class Appender:
     """Sends batches to a backend. `known` is where this process believes the streams to be."""
 
+    cipher: Cipher | None = None
+    """In an encrypted store."""
+
     def __init__(self, backend: Backend, *, settle_seconds: float, pause: Callable[[float], None]) -> None:
         self.backend = backend
         self.known: dict[StreamKey, Known] = {}
@@ -100,6 +108,9 @@ class Appender:
                 if self._prepare(entry):
                     ready.append(entry)
                     prepared.append(entry.prepared)
+            if ready and self.cipher is not None:
+                ready = self._with_keys(ready)
+                prepared = [entry.prepared for entry in ready]
             if ready:
                 answers = self._send(prepared)
                 for entry, answer in zip(ready, answers, strict=True):
@@ -109,6 +120,35 @@ class Appender:
             for entry in cast("Sequence[Entry]", batch):
                 self.known.pop(entry.request.stream, None)
             raise
+
+    def _with_keys(self, entries: list[Entry]) -> list[Entry]:
+        """Those whose key is stored; new keys are stored first. The others are refused, or tried again with the key that is there."""
+        new = {
+            id(w): w
+            for e in entries
+            if e.basis is not None and (w := e.basis.writer) is not None and w.fresh is not None
+        }
+        if not new:
+            return entries
+        cipher: Any = self.cipher
+        answers = self._send([cast("Append", writer.fresh) for writer in new.values()])
+        bad = {
+            key: answer
+            for (key, writer), answer in zip(new.items(), answers, strict=True)
+            if not cipher.take(writer, answer)
+        }
+        good = []
+        for entry in entries:
+            answer = bad.get(id(entry.basis.writer)) if entry.basis is not None else None
+            if answer is None:
+                good.append(entry)
+                continue
+            entry.prepared = None
+            self.known.pop(entry.request.stream, None)
+            if isinstance(answer, Exception):
+                kind = Unavailable if _in_doubt(answer) else None
+                self._refuse(entry, kind(_NO_KEY.format(entry.request.stream)) if kind else answer)
+        return good
 
     def _prepare(self, entry: Entry) -> bool:
         """Give an append its place. False if its outcome is already decided."""
@@ -141,7 +181,7 @@ class Appender:
             fits = _fits(request, known)
         if fits:
             entry.basis = known
-            placed = _placed(request, known, known.version, known.hash if known.version else b"")
+            placed = self._placed(request, known)
             # Together: an interrupt in between must not leave a place that never was.
             known.version, known.hash = known.version + len(request.bodies), placed.records[-1][0]
             entry.prepared = placed
@@ -153,8 +193,35 @@ class Appender:
             return False
         # An id is looked at before the version: ask for it, at a place where nothing can be stored.
         entry.basis = None
-        entry.prepared = _placed(request, known, known.version or 1, NOWHERE)
+        entry.prepared = Append(
+            request.stream,
+            known.version or 1,
+            NOWHERE,
+            known.incarnation,
+            append_id(request.id),
+            [(NOWHERE, b"")],
+            True,
+        )
         return True
+
+    def _placed(self, request: ops.Append, known: Known) -> Append:
+        """An append at its place, after what is known; sealed for it, in an encrypted store."""
+        name = append_id(request.stamp.id if request.id is None else request.id)
+        bodies, fields = request.bodies, request.fields
+        if self.cipher is not None:
+            writer = known.writer
+            if self.cipher.is_last(request.keys):
+                writer = self.cipher.writer_without_key(request.stream, known.incarnation)
+            elif writer is None:
+                writer = known.writer = self.cipher.writer(request.stream, known.incarnation, new=known.version == 0)
+            if writer is not None:
+                bodies = writer.seal(known.version, name, bodies, request.keys)
+                fields = self.cipher.fields(request.stream, known.incarnation, fields)
+        digest = known.hash if known.version else b""
+        links = _chain.extend(known.seed, digest or _chain.GENESIS, known.version, bodies)
+        return Append(
+            request.stream, known.version, digest, known.incarnation, name, links, request.id is not None, fields
+        )
 
     def _looked_again(self, known: Known, request: ops.Append) -> Known:
         """What the engine says of a stream, if it is further than we knew: the caller may have read what others appended.
@@ -303,20 +370,6 @@ class Appender:
         if len(self._doubts) >= KNOWN_DOUBTS:
             del self._doubts[next(iter(self._doubts))]
         self._doubts[entry.request.stream, entry.id] = ghosts
-
-
-def _placed(request: ops.Append, known: Known, version: int, digest: bytes) -> Append:
-    """An append at its place: after that version, whose hash is `digest`."""
-    return Append(
-        request.stream,
-        version,
-        digest,
-        known.incarnation,
-        append_id(request.stamp.id if request.id is None else request.id),
-        _chain.extend(known.seed, digest or _chain.GENESIS, version, request.bodies),
-        request.id is not None,
-        request.fields,
-    )
 
 
 def _fits(request: ops.Append, known: Known) -> bool:

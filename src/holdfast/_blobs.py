@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
+from ._codec import MAX_STORED
 from ._events import Blob, Stamp
 from ._ids import append_id
 from ._operations import Append, Operation, append, delete, head, heads, read_records
 from .backends import StreamKey
-from .errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, Unavailable
+from .errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
 
 CHUNK_BYTES: Final = 1024 * 1024
 FILE: Final = "file"
@@ -45,6 +46,11 @@ def file_key(owner: StreamKey, blob: Blob) -> StreamKey:
     return StreamKey(owner.tenant, "blob", f"{blob_prefix(owner, blob.life)}file-{blob.digest}")
 
 
+def is_file_name(id: str) -> bool:
+    """Whether the stream of that id is a file's, not a value's. See `file_key`."""
+    return id[66:].startswith("file-")
+
+
 def chunks_of(blob: Blob) -> int:
     """How many chunks it has."""
     return -(-blob.size // CHUNK_BYTES)
@@ -52,6 +58,8 @@ def chunks_of(blob: Blob) -> int:
 
 def put_blob(owner: StreamKey, life: str, value: bytes, stamp: Stamp) -> Operation[Blob]:
     """Store a value beside its owner, once for the same content."""
+    if len(value) > MAX_STORED:
+        raise TooLarge(f"{len(value)} bytes as JSON in one event, over the limit of {MAX_STORED}")
     blob = Blob(sha256(value).hexdigest(), len(value), life)
     key = blob_key(owner, blob)
     if (yield from head(key)) is None:
@@ -67,7 +75,9 @@ def put_blob(owner: StreamKey, life: str, value: bytes, stamp: Stamp) -> Operati
 
 
 def get_blob(owner: StreamKey, blob: Blob) -> Operation[bytes]:
-    """The value, checked against the digest that names it."""
+    """The value, checked against the digest that names it. Not more of it than it is said to have, nor than a value can have."""
+    if blob.size > MAX_STORED:
+        raise CorruptRecord(str(owner), what=f"its large value has {blob.size} bytes, which no value has")
     key = blob_key(owner, blob)
     chunks: list[bytes] = []
     size, version = 0, 0

@@ -5,6 +5,7 @@ Called as attributes of this module (`_clock.time()`), never imported by name: `
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,20 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
-__all__ = ["monotonic", "of_engine", "rest", "rest_async", "sleep", "sleep_async", "time", "wait"]
+__all__ = ["moment", "monotonic", "of_engine", "rest", "rest_async", "sleep", "sleep_async", "time", "wait"]
 
 
 def of_engine(now: float) -> float:
     """The time, where a server says it: its clock is the one that all its clients share."""
     return now
+
+
+def moment(stored: float) -> datetime:
+    """A stored time, in UTC. Whoever can write to the store can write any number: one that no calendar has is the beginning of 1970."""
+    try:
+        return datetime.fromtimestamp(stored, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0, timezone.utc)
 
 
 async def sleep_async(seconds: float) -> None:

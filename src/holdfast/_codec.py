@@ -21,6 +21,8 @@ from .errors import DataProblem, NotSerializable, TooLarge
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 100
+MAX_STORED = 2 * MAX_BYTES + 1024 * 1024
+"""What is stored as one piece has at most so many bytes: one or two values and what we say of them. More is not read into memory."""
 
 _write = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder().decode

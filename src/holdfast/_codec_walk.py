@@ -26,6 +26,7 @@ from .errors import NotSerializable, TooLarge
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 NOT_FINITE = "a float that is nan or infinite has no JSON form: use None or text instead"
+NEVER_STORED = "is a secret, and those are never stored: leave it out, or store the name by which it is looked up"
 _ANY_ELEMENT = ...  # the label of a set's element, which has no index
 _ABSENT = object()
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -75,6 +76,15 @@ def _class_fields(kind: Any) -> tuple[str, ...] | None:
     if hasattr(kind, "__attrs_attrs__"):
         return tuple(field.name for field in kind.__attrs_attrs__)
     return tuple(kind.model_fields) if is_pydantic_model(kind) else None
+
+
+def is_secret(value: object) -> bool:
+    """Whether the type of a value says that it is not to be shown: Pydantic's SecretStr and SecretBytes, and what is made like them."""
+    return callable(getattr(type(value), "get_secret_value", None))
+
+
+def secret_problem(value: object) -> str:
+    return f"{type_name(value)} {NEVER_STORED}"
 
 
 def is_pydantic_model(kind: type) -> bool:
@@ -145,6 +155,8 @@ def _native_problem(part: object) -> str | None:
         return None if finite else NOT_FINITE
     if kind is list or kind is Messages or kind is bool or part is None:
         return None
+    if is_secret(part):
+        return secret_problem(part)
     return f"{type_name(part)} is not JSON-native: declare its type, or convert it{_conversion(part)}"
 
 
@@ -203,6 +215,8 @@ def encoding_problem(value: object, encode: Callable[[object], bytes]) -> tuple[
                 return path_text(labels), problem or f"a key of type {type_name(key)} cannot be written as a JSON key"
     if isinstance(value, (str, pathlib.PurePath)) and (problem := _text_problem(str(value), type_name(value))):
         return path_text(labels), problem
+    if is_secret(value):
+        return path_text(labels), secret_problem(value)
     return path_text(
         labels
     ), f"{type_name(value)} cannot be stored: declare a type that can, or convert it{_conversion(value)}"
@@ -259,6 +273,8 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
             return []
         if after is _ABSENT:
             return "would be lost: the declared type has no place for it"
+        if is_secret(before):
+            return secret_problem(before)
         converted = _conversion(before) if type(after) in _NATIVE and kind not in _NATIVE else f" to {type_name(after)}"
         return f"{type_name(before)} would come back as {type_name(after)}: declare its type, or convert it{converted}"
     if kind in _ATOMS:
@@ -277,6 +293,8 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
     names = field_names(before)
     if names is not None:
         return [(name, getattr(before, name, _ABSENT), getattr(after, name, _ABSENT)) for name in names]
+    if is_secret(before):
+        return secret_problem(before)
     if _equal(before, after):
         return []
     moment = isinstance(before, (datetime.datetime, datetime.time))

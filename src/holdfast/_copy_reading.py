@@ -16,7 +16,7 @@ from ._events import Stored, open_plain
 from ._streams import audit_of, deletion_of
 from .backends import Append, Appended, Backend, Conflict, Damaged, Head, Record, StreamKey
 from .backends._seam import Blocked
-from .errors import CorruptRecord, OutcomeUnknown, Unavailable
+from .errors import CorruptRecord, DataProblem, OutcomeUnknown, Unavailable
 
 TRIES: Final = 8
 """How often a call is made that gets no answer, with growing pauses of 0.05 to 3.2 s between."""
@@ -28,6 +28,9 @@ NEAR: Final = 512
 
 Pair = tuple[Head | None, Head | None]
 """The same stream at the source and at the destination."""
+
+Opens = Callable[[StreamKey, bytes, Record], bytes]
+"""What opens a sealed record, of a stream and its life."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -60,9 +63,12 @@ class Steady:
 
     def listed(self, tenant: str, kind: str) -> Iterator[Head]:
         """The heads of all streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
-        page: Sequence[Head] = ()
-        while page := self._heads(tenant, kind, page[-1].stream.id if page else ""):
+        after = ""
+        while page := self._heads(tenant, kind, after):
             yield from page
+            if page[-1].stream.id <= after:
+                raise CorruptRecord(str(page[-1].stream), what="the engine lists it again and again")
+            after = page[-1].stream.id
 
     def _heads(self, tenant: str, kind: str, after: str) -> Sequence[Head]:
         return self._steadily(lambda: self._backend.heads(tenant=tenant, kind=kind, after=after))
@@ -205,8 +211,8 @@ class Ended:
     left behind, or has records of its own, nobody can say any more: it goes only if `delete` says that the destination is to follow.
     """
 
-    def __init__(self, source: Steady, target: Steady, *, delete: bool) -> None:
-        self._source, self._target, self._delete = source, target, delete
+    def __init__(self, source: Steady, target: Steady, *, delete: bool, opens: Opens | None = None) -> None:
+        self._source, self._target, self._delete, self._opens = source, target, delete, opens
         self._lives: dict[tuple[str, str], _Life] = {}
         self._known: set[str] = set()
 
@@ -252,11 +258,14 @@ class Ended:
 
     def _read(self, tenant: str) -> None:
         page: Sequence[Record] = ()
-        while page := self._source.read(audit_of(tenant), after=page[-1].version if page else 0):
+        audit = audit_of(tenant)
+        head = self._source.head(audit) if self._opens else None
+        while page := self._source.read(audit, after=page[-1].version if page else 0):
             for record in page:
                 try:
-                    stored = Stored(record.version, open_plain(record.body))
-                except Undecodable:
+                    body = self._opens(audit, head.incarnation, record) if self._opens and head else record.body
+                    stored = Stored(record.version, open_plain(body))
+                except (Undecodable, DataProblem):
                     continue  # it proves nothing
                 deletion = deletion_of(stored)
                 if deletion is not None:

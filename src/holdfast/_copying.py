@@ -13,18 +13,22 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from ._copy_checking import Checker
-from ._copy_reading import THREADS, Ended, Steady
+from ._copy_reading import THREADS, Ended, Opens, Steady
 from ._copy_writing import Copier, Tally
 from ._ids import SYSTEM_TENANT
 from ._kinds import KINDS
 from ._open import _backend
 from ._store import AsyncStore, Store
 from .backends import Backend
+from .encryption._place import is_encrypted, missing_key
+
+if TYPE_CHECKING:
+    from .keys import KeyLike
 
 Place = str | os.PathLike[str] | Store | AsyncStore | Backend
 
@@ -70,6 +74,7 @@ def copy(
     progress: Callable[[CopyProgress], object] | None = None,
     verify: bool = True,
     delete: bool = False,
+    key: KeyLike | None = None,
 ) -> Copied:
     """Copy every stream of a store, of all tenants, to another: byte for byte, whatever the two engines are.
 
@@ -80,12 +85,18 @@ def copy(
     deletes copies of streams that were deleted at the source since; the destination is to have no other writers then,
     because a copy that was left behind cannot be told from one with records of its own.
 
+    An encrypted store is copied as it is, with its keys, and no key is needed; only to know what was deleted there, which its audit
+    stream tells: `key`, or an open store as the source. To encrypt a store that is in clear, use `holdfast.encrypt`.
+
     From async code: `await asyncio.to_thread(holdfast.copy, …)`.
     """
     with ExitStack() as stack:
         source = opened(src, stack, create=False)
         target = opened(dst, stack, create=True)
-        work = _Copy(Steady(source), Steady(target), progress, verify=verify, delete=delete)
+        opens = _opening(src, source, key)
+        if delete and opens is None and is_encrypted(source):
+            raise missing_key()
+        work = _Copy(Steady(source), Steady(target), progress, verify=verify, delete=delete, opens=opens)
         stack.callback(work.stop)
         return work.run()
 
@@ -100,6 +111,18 @@ def opened(place: Place, stack: ExitStack, *, create: bool) -> Backend:
     return backend
 
 
+def _opening(src: Place, source: Backend, key: KeyLike | None) -> Opens | None:
+    """What opens the records of an encrypted source, if its key is known."""
+    if isinstance(src, Store | AsyncStore) and src._log.cipher is not None:
+        return src._log.cipher.open
+    if key is None:
+        return None
+    from .encryption._cipher import Cipher
+    from .encryption._ring import opened_ring
+
+    return Cipher(source, opened_ring(source, key, create=False)).open
+
+
 class _Copy:
     """A copy on its way."""
 
@@ -111,11 +134,12 @@ class _Copy:
         *,
         verify: bool,
         delete: bool,
+        opens: Opens | None,
     ) -> None:
         self._source, self._target, self._progress = source, target, progress
         self._of: int | None = None
         self._pool = ThreadPoolExecutor(THREADS + 1, thread_name_prefix="holdfast-copy")
-        self._tally, ended = Tally(), Ended(source, target, delete=delete)
+        self._tally, ended = Tally(), Ended(source, target, delete=delete, opens=opens)
         self._copier = Copier(source, target, ended, self._tally, self._pool, lambda: self._tell("copying"))
         self._checker = Checker(
             source,

@@ -13,14 +13,16 @@ and never compared. Schema 1 of this form is readable for ever; `v` appears when
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from ._codec import MAX_DEPTH, Undecodable, check_declared, decode, decode_as, encode, encode_as
+from ._clock import moment
+from ._codec import MAX_DEPTH, MAX_STORED, Undecodable, check_declared, decode, decode_as, encode, encode_as
 from ._ids import checked_id, id_texts
+from ._quiet import Quiet
 from .errors import UnsupportedVersion
 
 INLINE_BYTES: Final = 64 * 1024
@@ -115,8 +117,10 @@ class EventType:
         return decode_as(raw, self.data)
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(Quiet, msgspec.Struct, frozen=True, gc=False):
     """One event of a stream, as read back."""
+
+    _content = ("data",)
 
     version: int
     id: str
@@ -129,7 +133,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     @property
     def at(self) -> datetime:
         """When it was appended, in UTC. Order is by `version`, never by clock."""
-        return datetime.fromtimestamp(self.time, timezone.utc)
+        return moment(self.time)
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):
@@ -189,6 +193,8 @@ def seal(events: Sequence[NewEvent], stamp: Stamp, blobs: Mapping[bytes, Blob]) 
 
 def open_envelope(body: bytes) -> Envelope:
     """The envelope in a record's body, or `Undecodable`."""
+    if len(body) > MAX_STORED:
+        raise Undecodable(f"it has more than {MAX_STORED} bytes, which no event has")
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -197,7 +203,9 @@ def open_envelope(body: bytes) -> Envelope:
 
 def open_plain(body: bytes) -> PlainEnvelope:
     """The envelope in a record's body with its data decoded, or `Undecodable`."""
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:  # it may be nested too deep: look closer
+    if (
+        len(body) > MAX_STORED or body.count(b"[") + body.count(b"{") > MAX_DEPTH
+    ):  # it may be nested too deep: look closer
         raw = open_envelope(body)
         decode(bytes(raw.data))
     try:

@@ -17,7 +17,7 @@ from ._blobs import life_of
 from ._events import Stored
 from ._operations import Operation
 from .backends import Head, StreamKey
-from .errors import CorruptRecord
+from .errors import CorruptRecord, Erased
 
 T = TypeVar("T")
 
@@ -47,13 +47,16 @@ def living_forks(head: Head, gone: Collection[StreamKey] = ()) -> Operation[list
     key, found = head.stream, dict[str, bool]()
     life = _Ancestor(key.id, life_of(head.incarnation))
     after = 0
-    while page := (yield from ops.read(key, after=after, plain=True)):
-        after = page[-1].version
-        for stored in page:
-            if stored.envelope.type == f"{key.kind}.forked":
-                child = key._replace(id=_data(key, stored, _Forked).child)
-                if child.id not in found and child not in gone:
-                    found[child.id] = yield from _begins_with(child, life)
+    try:
+        while page := (yield from ops.read(key, after=after, plain=True)):
+            after = page[-1].version
+            for stored in page:
+                if stored.envelope.type == f"{key.kind}.forked":
+                    child = key._replace(id=_data(key, stored, _Forked).child)
+                    if child.id not in found and child not in gone:
+                        found[child.id] = yield from _begins_with(child, life)
+    except Erased:
+        return []  # nobody reads from it any more
     return [child for child, living in found.items() if living]
 
 

@@ -19,5 +19,5 @@ KINDS: Final = (
 )
 """What is pointed to comes before what points to it: keys and blobs before the streams that name them."""
 
-COUNTED: Final = tuple(sorted(set(KINDS) - {"tenant", "closed"}))
+COUNTED: Final = tuple(sorted(set(KINDS) - {"tenant", "closed", "key"}))
 """What `health` counts: not what only says that something is, or was, there."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from . import _chain, _clock, _context, _telemetry
 from . import _operations as ops
 from ._appender import NOWHERE, Appender, Entry, Known, reason
@@ -22,12 +24,15 @@ from ._committer import Committer
 from ._events import Envelope, NewEvent, PlainEnvelope, Stamp, Stored, open_envelope, open_plain, seal
 from ._ids import SYSTEM_TENANT, append_id, new_id
 from ._leases import Heartbeat
+from ._redacting import Redacting
 from .backends import Append, Appended, Backend, Description, Head, Record, StreamKey
 from .backends._fork import register
+from .encryption._place import TENANT_SEALED, is_encrypted, missing_key
 from .errors import (
     Closed,
     CorruptRecord,
     DataProblem,
+    Erased,
     IdReused,
     OutcomeUnknown,
     Unavailable,
@@ -38,19 +43,23 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
+    from .encryption._cipher import Cipher
     from .memory._embedding import Embedding
+    from .redact import Redactor
 
 KNOWN_STREAMS: Final = 10_000
 READER_THREADS: Final = 4
 SETTLE_SECONDS: Final = 30.0
 REREADS: Final = 3
+ERASED: Final = b'{"id":"","type":"erased","at":0}'
+"""What stands for a record whose own key was erased."""
 
 T = TypeVar("T")
 
 logger = logging.getLogger("holdfast")
 
 
-class Log:
+class Log(Redacting):
     """One backend, its queue, and what is known of its streams. Used by any number of threads and event loops."""
 
     appender: ClassVar[type[Appender]] = Appender
@@ -63,8 +72,11 @@ class Log:
         pause: Callable[[float], None] = time.sleep,
         index_at: str | None = None,
         embedding: Embedding | None = None,
+        cipher: Cipher | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self.backend, self.index_at, self.embedding = backend, index_at, embedding
+        self.cipher, self.redactor = cipher, redactor
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()
@@ -73,6 +85,7 @@ class Log:
     def _reset(self) -> None:
         """Queues, locks, threads and knowledge, new: at the start and in a forked child."""
         self._appender = self.appender(self.backend, settle_seconds=self._settle_seconds, pause=self._pause)
+        self._appender.cipher = self.cipher
         self._committer = Committer(self._appender.commit)
         self._learning: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
         self._tenants: set[str] = set()
@@ -110,6 +123,23 @@ class Log:
     def describe(self) -> Description:
         return self.backend.describe()
 
+    def register(self, tenant: str) -> None:
+        """Make sure that a tenant is known before its first stream."""
+        if tenant not in self._tenants:
+            if tenant != SYSTEM_TENANT:
+                self._register(tenant)
+                if self.cipher is not None:
+                    self.cipher.keys.house(tenant, make=True)
+            self._tenants.add(tenant)  # not before: if registering failed, the next append has to do it
+
+    def records(self, stream: StreamKey, after: int = 0) -> Sequence[Record]:
+        """One page of verified records, opened; of single ones that were erased, what stands for them."""
+        return self._records(stream, after, None, False, spare=True)
+
+    def forget(self, stream: StreamKey) -> None:
+        """Look at a stream again before the next append."""
+        self._appender.known.pop(stream, None)
+
     def before_fork(self) -> None:
         """Nothing: what other threads are in the middle of goes on in the parent."""
 
@@ -125,6 +155,8 @@ class Log:
         """Do what an operation asks for."""
         if _context.replays:
             _refuse_writes(request)
+        if self.cipher is not None:
+            request = self._renamed(request)
         if type(request) is ops.Append:
             return self._append(request)
         if self._closed:
@@ -136,10 +168,19 @@ class Log:
         if _context.replays:
             _refuse_writes(request)
         if isinstance(request, ops.Append):
-            return await self._append_async(request)
+            if self.cipher is not None and request.stream.kind == "blob":
+                request = await self.in_thread(self._renamed, request)
+            return await self._append_async(cast("ops.Append", request))
         if isinstance(request, ops.Pause):
             return await _clock.sleep_async(request.seconds)
         return await self.in_thread(self.handle, request)
+
+    def _renamed(self, request: ops.Request) -> ops.Request:
+        """A request with the name that its stream has in an encrypted store."""
+        stream = getattr(request, "stream", None)
+        if self.cipher is None or stream is None or stream.kind != "blob":
+            return request
+        return msgspec.structs.replace(request, stream=self.cipher.stored_as(stream))
 
     def in_line(self) -> threading.Lock:
         return self._line
@@ -169,7 +210,8 @@ class Log:
         self._pause(request.seconds)
 
     def _head(self, request: ops.GetHead) -> Head | None:
-        return self.backend.head(request.stream)
+        head = self.backend.head(request.stream)
+        return head if head is None or self.cipher is None else self.cipher.head(head)
 
     def _find(self, request: ops.Find) -> Appended | None:
         head = self.backend.head(request.stream)
@@ -186,18 +228,30 @@ class Log:
         return answer if isinstance(answer, Appended) else None
 
     def _heads(self, request: ops.ListHeads) -> Sequence[Head]:
-        return self.backend.heads(
+        heads = self.backend.heads(
             tenant=request.tenant, kind=request.kind, status=request.status, after=request.after, limit=request.limit
         )
+        if heads and heads[-1].stream.id <= request.after:
+            raise CorruptRecord(str(heads[-1].stream), what=_NO_END)
+        return heads if self.cipher is None else self.cipher.heads(heads)
 
     def _due(self, request: ops.ListDue) -> Sequence[Head]:
-        return self.backend.due(
+        heads = self.backend.due(
             tenant=request.tenant, kind=request.kind, before=request.before, after=request.after, limit=request.limit
         )
+        if (
+            heads
+            and request.after is not None
+            and not (heads[-1].fields.due or 0.0, heads[-1].stream.id) > request.after
+        ):
+            raise CorruptRecord(str(heads[-1].stream), what=_NO_END)
+        return heads if self.cipher is None else self.cipher.heads(heads)
 
     def _delete(self, request: ops.Delete) -> bool:
         deleted = self.backend.delete(request.stream, expected=request.expected)
         self._appender.known.pop(request.stream, None)
+        if deleted and self.cipher is not None:
+            self.cipher.drop(request.stream, request.expected.incarnation)
         if deleted and _telemetry.wanted():
             _telemetry.deleted(request)
         return deleted
@@ -205,7 +259,7 @@ class Log:
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self, request: ops.Read) -> list[Stored]:
-        records = self._records(request.stream, request.after, request.limit, request.reverse)
+        records = self._records(request.stream, request.after, request.limit, request.reverse, request.spare)
         stored: list[Stored] = []
         open_body = open_plain if request.plain else open_envelope
         try:
@@ -219,8 +273,10 @@ class Log:
     def _read_records(self, request: ops.ReadRecords) -> Sequence[Record]:
         return self._records(request.stream, request.after, None, False)
 
-    def _records(self, stream: StreamKey, after: int, limit: int | None, reverse: bool) -> Sequence[Record]:
-        """One verified page, ascending or descending."""
+    def _records(
+        self, stream: StreamKey, after: int, limit: int | None, reverse: bool, spare: bool = False
+    ) -> Sequence[Record]:
+        """One verified page, ascending or descending; opened, in an encrypted store."""
         known = self._appender.known.get(stream) or Known(stream, self.backend.head(stream))
         for _ in range(REREADS):
             # Taken before the page is read: what is acknowledged meanwhile may be missing from it.
@@ -230,6 +286,8 @@ class Log:
             if bad is None:
                 bad = _first_missing(page, anchor, after, reverse, acknowledged)
             if bad is None:
+                if self.cipher is not None:
+                    page = [self._opened(stream, known.incarnation, record, spare) for record in page]
                 return page[::-1] if reverse else page
             # The stream may have been deleted and begun anew since we learned of it: look again before crying wolf.
             fresh = Known(stream, self.backend.head(stream))
@@ -238,6 +296,25 @@ class Log:
             known = fresh
             self._appender.known.pop(stream, None)
         raise CorruptRecord(str(stream), version=bad, what="the record is missing, altered or out of place")
+
+    def _opened(self, stream: StreamKey, incarnation: bytes, record: Record, spare: bool) -> Record:
+        try:
+            body = self.opened(stream, incarnation, record)
+        except Erased:
+            if not spare or self.cipher is None or not self.cipher.is_about_subject(record.body):
+                raise  # not a single record, but the whole stream
+            body = ERASED
+        return Record(record.version, record.append_id, record.hash, body)
+
+    def opened(self, stream: StreamKey, incarnation: bytes, record: Record) -> bytes:
+        """The body of a stored record, as it was appended."""
+        if self.cipher is None:
+            return record.body
+        body = self.cipher.open(stream, incarnation, record)
+        if self.cipher.is_mark(stream, record.body):
+            self.cipher.forget(stream, incarnation)
+            raise Erased(str(stream))
+        return body
 
     def _anchored_page(
         self, stream: StreamKey, after: int, limit: int | None, reverse: bool
@@ -302,10 +379,7 @@ class Log:
         """Where a stream is, asked once; its tenant is registered before its first stream."""
         if self._closed:
             raise Closed("the store was closed; open it again")
-        if stream.tenant not in self._tenants:
-            if stream.tenant != SYSTEM_TENANT:
-                self._register(stream.tenant)
-            self._tenants.add(stream.tenant)  # not before: if registering failed, the next append has to do it
+        self.register(stream.tenant)
         known = Known(stream, self.backend.head(stream))
         with self._lock:
             if len(self._appender.known) >= KNOWN_STREAMS:
@@ -328,7 +402,7 @@ class Log:
         stream = StreamKey(SYSTEM_TENANT, "tenant", tenant)
         if self.backend.head(stream) is None:
             stamp = Stamp(new_id(), _clock.time())
-            events = [NewEvent("tenant.registered", b"null")]
+            events = [NewEvent("tenant.registered", b"null" if self.cipher is None else TENANT_SEALED)]
             try:
                 self._append(ops.Append(stream, seal(events, stamp, {}), stamp, expected=0))
             except ConflictError:
@@ -336,6 +410,8 @@ class Log:
             except OutcomeUnknown as error:
                 # Not the caller's doubt: its own append has not been sent.
                 raise Unavailable(f"tenant {tenant!r} could not be registered; nothing was written") from error
+            if self.cipher is None and is_encrypted(self.backend):
+                raise missing_key()  # since this store was opened, somebody has begun to encrypt it
 
     def _compare(self, request: ops.Append, answer: Appended) -> None:
         """A repeated id must mean the same events: same types, same data. The envelope may differ."""
@@ -347,8 +423,14 @@ class Log:
                 break
             stored += page
         found = [_content(event.envelope) for event in stored]
-        if found != [_content(open_plain(body)) for body in request.bodies]:
+        given = [_content(open_plain(body)) for body in request.bodies]
+        if found != given and self.redactor is not None:  # it may have been stored before anything was redacted
+            found = [(name, self.redactor.value(data) if type(data) is not tuple else data) for name, data in found]
+        if found != given:
             raise IdReused(str(request.stream), id=str(request.id))
+
+
+_NO_END: Final = "the engine lists it where it is not, so that the list would never come to an end"
 
 
 def _refuse_writes(request: ops.Request) -> None:

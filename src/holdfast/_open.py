@@ -15,10 +15,14 @@ from ._places import is_file_store, is_folder_store
 from ._store import AsyncStore, Store
 from .backends import Backend
 from .backends._urls import without
+from .encryption._place import is_encrypted, missing_key
 from .errors import InvalidURL, NotSetUp
 
 if TYPE_CHECKING:
+    from .encryption._cipher import Cipher
+    from .keys import KeyLike
     from .memory._embedding import Embed, Embedding
+    from .redact import Hook, Redactor
 
 Durable = Literal["disk", "process", "memory"]
 
@@ -45,6 +49,8 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
     embed: Embed | None = None,
+    key: KeyLike | None = None,
+    redact: bool | Redactor | Hook = False,
 ) -> Store:
     """Open a store, creating it if it is not there.
 
@@ -58,6 +64,11 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     `index`: where the index of memories is, which is derived and can be deleted. None: in the store's own file or database, in a file
     of this user's cache for engines that cannot search; else `"memory"`, or the path of an SQLite file of its own.
     `embed`: the embedder of all memories that are not given another one, and of the briefings of tasks; see `Store.memory`.
+    `key`: encrypts everything that may hold content, from the first append on: 32 bytes, or a key of `holdfast.keys`. A store is encrypted
+    as a whole or not at all, and one that is cannot be opened without its key. The index of memories is then in memory only,
+    unless `index` says otherwise: it is not encrypted.
+    `redact`: takes secrets and personal data out before anything is stored: True for what is known by its shape or its name (keys, tokens,
+    card numbers, IBANs, e-mail addresses, passwords), a `holdfast.redact.Redactor`, or a function of a field's name and a text.
     A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
     """
     checked_tenant(tenant)
@@ -66,21 +77,46 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     at, embedding = None if index is None else os.fspath(index), _embedding(embed, awaited=False)
     if at in (":memory:", "memory:", "memory://"):
         at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
+    redactor = _redactor(redact)
     backend = _backend(url, durability, create=create)
-    if at is not None:
-        _check_index(at, backend)
-    return Store(Log(backend, index_at=at, embedding=embedding), tenant)
+    try:
+        cipher = _cipher(backend, key, create)
+        if at is not None:
+            _check_index(at)
+    except BaseException:
+        if not isinstance(url, Backend):
+            backend.close()
+        raise
+    if cipher is not None and at is None:
+        at = "memory"
+    return Store(Log(backend, index_at=at, embedding=embedding, cipher=cipher, redactor=redactor), tenant)
 
 
-def _check_index(path: str, backend: Backend) -> None:
+def _check_index(path: str) -> None:
     """Refuse a file of something else at once, the store's own among them: the index would be made in its place."""
     from .memory._places import check_index
 
-    try:
-        check_index(path)
-    except ValueError:
-        backend.close()
-        raise
+    check_index(path)
+
+
+def _redactor(redact: bool | Redactor | Hook) -> Redactor | None:
+    if redact is False:  # as it is in most programs, which need not import it
+        return None
+    from .redact import as_redactor
+
+    return as_redactor(redact)
+
+
+def _cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | None:
+    """What seals and opens, if the store is encrypted, or is to be."""
+    if key is None:
+        if is_encrypted(backend):
+            raise missing_key()
+        return None
+    from .encryption._cipher import Cipher
+    from .encryption._ring import opened_ring
+
+    return Cipher(backend, opened_ring(backend, key, create=create))
 
 
 def aopen(
@@ -91,12 +127,14 @@ def aopen(
     create: bool = True,
     index: str | os.PathLike[str] | None = None,
     embed: Embed | None = None,
+    key: KeyLike | None = None,
+    redact: bool | Redactor | Hook = False,
 ) -> Opening:
     """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`.
 
     `embed` may be a coroutine function.
     """
-    return Opening(url, tenant, durability, create, index, _embedding(embed, awaited=True))
+    return Opening(url, tenant, durability, create, index, _embedding(embed, awaited=True), key, redact)
 
 
 class Opening:
@@ -109,10 +147,12 @@ class Opening:
         durability: Durable | None,
         create: bool,
         index: str | os.PathLike[str] | None,
-        embedding: Embedding | None = None,
+        embedding: Embedding | None,
+        key: KeyLike | None,
+        redact: bool | Redactor | Hook,
     ) -> None:
         self._url, self._tenant, self._durability, self._create, self._index = url, tenant, durability, create, index
-        self._embedding = embedding
+        self._embedding, self._key, self._redact = embedding, key, redact
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -128,6 +168,8 @@ class Opening:
             durability=self._durability,
             create=self._create,
             index=self._index,
+            key=self._key,
+            redact=self._redact,
         )
         store._log.embedding = self._embedding
         return AsyncStore(store._log, store.tenant)

@@ -26,13 +26,17 @@ RERUNS = 100
 
 
 class Read(msgspec.Struct, frozen=True):
-    """One page of verified events; see `Backend.read`. `plain`: with their data decoded as JSON-native values."""
+    """One page of verified events; see `Backend.read`. `plain`: with their data decoded as JSON-native values.
+
+    `spare`: a record whose own key was erased is given as an event of type `erased`, without data, instead of an error.
+    """
 
     stream: StreamKey
     after: int = 0
     limit: int | None = None
     reverse: bool = False
     plain: bool = False
+    spare: bool = False
 
 
 class ReadRecords(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     version n are this process's own, else `Conflict`. Neither: wherever it is. With `incarnation`, only in that
     life of the stream: the one it has, or the one it gets if it does not exist. After an `exclusive` one, `seen` must
     include it, in this process too: a lease was taken, or something was done that its holder has to know of.
+    `keys`: in an encrypted store, the names of the keys that the records are sealed with; "" for the stream's own.
     """
 
     stream: StreamKey
@@ -87,6 +92,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     fields: Fields | None = None
     incarnation: bytes | None = None
     exclusive: bool = False
+    keys: Sequence[str] = ()
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -105,10 +111,16 @@ Operation = Generator[Request, Any, T]
 
 
 def read(
-    stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False, plain: bool = False
+    stream: StreamKey,
+    *,
+    after: int = 0,
+    limit: int | None = None,
+    reverse: bool = False,
+    plain: bool = False,
+    spare: bool = False,
 ) -> Operation[list[Stored]]:
     """One page of events. May be shorter than `limit`; empty only at the end."""
-    return cast("list[Stored]", (yield Read(stream, after, limit, reverse, plain)))
+    return cast("list[Stored]", (yield Read(stream, after, limit, reverse, plain, spare)))
 
 
 def read_records(stream: StreamKey, *, after: int = 0) -> Operation[Sequence[Record]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from . import _closed
 from . import _operations as ops
 from ._arguments import seconds, whole_number
 from ._blobs import blob_prefix, life_of
+from ._clock import moment
 from ._events import Stamp
 from ._forks import living_forks
 from ._log import Log
@@ -187,7 +188,7 @@ class Sweep:
         if why is not None:
             self._spared.append(SparedStream(key.kind, key.id, why))
         elif self._dry_run or (yield from self._deleted(head)):
-            expired = datetime.fromtimestamp(max(head.fields.expires_at or 0.0, 0.0), timezone.utc)
+            expired = moment(max(head.fields.expires_at or 0.0, 0.0))
             self._swept.append(SweptStream(key.kind, key.id, head.version, expired))
             self._gone.add(key)
             if self._share:

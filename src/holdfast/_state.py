@@ -7,7 +7,7 @@ carries in its envelope what reading it takes (`Fold`), so that a reader goes st
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from . import _operations as ops
 from ._arguments import seconds, whole_number
 from ._blobs import get_blob
+from ._clock import moment
 from ._codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
 from ._delta import BadDelta, diff, patch
 from ._events import NewEvent, Stamp, Stored
@@ -50,7 +51,7 @@ class StateVersion(msgspec.Struct, frozen=True):
     @property
     def at(self) -> datetime:
         """When it was saved, in UTC. Order is by `version`, never by clock."""
-        return datetime.fromtimestamp(self.time, timezone.utc)
+        return moment(self.time)
 
 
 class Fold(msgspec.Struct, frozen=True, array_like=True):
@@ -320,7 +321,7 @@ class _Shape:
         """What makes the operation of a save. The value is taken here: what the caller does to it later does not matter."""
         if if_version is not None:
             whole_number(if_version, "if_version")
-        raw = encode_as(value, self._type)
+        raw = self._log.redacted(encode_as(value, self._type), self._type)
         if self._type is not Any:
             raw = _write(decode(raw))  # a model may write its JSON in a way of its own; equal values have equal bytes
         stamp, known, look = new_stamp(), self._known, False
@@ -352,7 +353,8 @@ class _Shape:
         return lambda: expire(self._key, after, stamp)
 
     def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
-        return lambda: delete_stream(self._key, new_stamp(), reason)
+        why = self._log.redacted_text(reason)
+        return lambda: delete_stream(self._key, new_stamp(), why)
 
     def _keep(self, known: Known) -> int:
         self._known = known

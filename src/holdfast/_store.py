@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from . import _operations as ops
 from ._events import EventType
@@ -15,6 +16,7 @@ from ._log import Log
 from ._retention import Swept, sweep, sweep_async
 from ._state import AsyncState, State
 from ._streams import AsyncStream, Stream, StreamInfo, list_streams
+from ._subjects import About
 from .conversations import AsyncConversation, Conversation
 from .conversations._lifecycle import listed
 from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView
@@ -35,7 +37,14 @@ from .tasks._listing import (
 from .tasks._performing import perform, perform_async
 
 if TYPE_CHECKING:
+    from ._anchor_keys import AnchorKey
+    from ._anchors import Anchor
+    from ._audit import Audit
+    from ._verify_report import Verified, VerifyProgress
     from ._worker import Ran
+    from .encryption._erasure import Erasable, Erasure
+    from .encryption._rotation import Rekeyed
+    from .keys import KeyLike
     from .memory import Weights
     from .memory._embedding import Embed
     from .memory._memory import AsyncMemory, Memory
@@ -65,9 +74,13 @@ class Store:
         """The same store for another tenant, who shares the engine and none of the data. Closing a view closes nothing."""
         return Store(self._log, checked_tenant(tenant), owner=False)
 
-    def conversation(self, id: str) -> Conversation:
-        """A conversation. No I/O until it is used; it exists from its first message."""
-        return Conversation(self._log, stream_key(self._tenant, "conversation", id))
+    def conversation(self, id: str, *, subject: str | None = None) -> Conversation:
+        """A conversation. No I/O until it is used; it exists from its first message.
+
+        `subject`: whom it is about, so that `store.erase(subject=…)` finds it. Listed before the next message is stored.
+        """
+        key = stream_key(self._tenant, "conversation", id)
+        return Conversation(self._log, key, None, None if subject is None else About(key, subject))
 
     def conversations(self) -> Iterator[Conversation]:
         """The conversations that have not expired, ordered by id, page by page."""
@@ -91,6 +104,7 @@ class Store:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> Task:
         """A task, to be entered: `with store.task(id) as task`. The same id starts it, or goes on with it. No I/O until entered.
 
@@ -98,8 +112,9 @@ class Store:
         it at a time: entering takes over from a dead one at once, else waits (`wait` seconds; by default one `lease`)
         and then raises `Held`; `steal=True` takes it from whoever has it. `ttl`: how long it is kept after it has
         ended. `restart=True` begins an expired id anew. `budget`: how much its model calls may use; what is given last counts.
+        `subject`: whom it is about, its conversation, children and what it leaves to memory too; see `erase`. Said when it is begun.
         """
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget)
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
         return Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
 
     def get_task(self, id: str) -> TaskView | None:
@@ -127,6 +142,7 @@ class Store:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> Any:
         """Run an agent's task to its end here and give its result; of a task that has finished, the stored one.
 
@@ -135,7 +151,7 @@ class Store:
         `budget`: how much its model calls and those of its children may use; stored, and what is given last counts.
         """
         found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
         return perform(task, found, found.returns)
 
@@ -159,14 +175,15 @@ class Store:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> bool:
         """Let a worker run an agent's task, now or `at` a time; True if the task is new.
 
         On a task that is there and has not ended, it lets a worker try again, also after it was given up as failed or stuck.
         `budget`: how much its model calls and those of its children may use. After `BudgetExceeded`, a larger one lets it go on.
         """
-        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
-        make = submitting(stream_key(self._tenant, "task", id), wanted, at)
+        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
+        make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
         return ops.run_until_settled(self._log, make)
 
     def recover(self, *, limit: int | None = None) -> list[Ran]:
@@ -184,11 +201,13 @@ class Store:
         `by` says who answers. `ask` is the id of the question that was looked at (`view.asks`): if the task has replaced it
         by another meanwhile, the answer is refused instead of being taken for the new one.
         """
-        ops.run_until_settled(self._log, answering(stream_key(self._tenant, "task", task_id), name, value, by, ask))
+        ops.run_until_settled(
+            self._log, answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, ask)
+        )
 
     def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
         """Tell a task that something happened (`task.wait_for`), now or later waited for. With `id`, telling it twice is once (False)."""
-        make = signalling(stream_key(self._tenant, "task", task_id), name, payload, id)
+        make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return ops.run_until_settled(self._log, make)
 
     def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
@@ -196,7 +215,9 @@ class Store:
 
         `step` is its path, or its name if that is unambiguous. With `retry=True` a step that has failed is tried again too.
         """
-        ops.run_until_settled(self._log, resolving(stream_key(self._tenant, "task", task_id), step, result, retry))
+        ops.run_until_settled(
+            self._log, resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
+        )
 
     def artifact(self, task_id: str, name: str) -> Artifact:
         """A file that is attached to a task, to be read; `NotFound` if there is none of that name."""
@@ -219,7 +240,7 @@ class Store:
         """
         from .tasks._checkpoint import save_checkpoint
 
-        return ops.run(self._log, save_checkpoint(self._tenant, checkpoint))
+        return ops.run(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """The saved checkpoint, yours to change; if none was saved, the task of this id as one; None if there is neither."""
@@ -281,6 +302,79 @@ class Store:
         """
         return sweep(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
 
+    def erase(
+        self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
+    ) -> Erasure:
+        """Erase for good: a conversation, task, memory, document or stream; or with `subject` everything that is about one.
+
+        Destroys the keys, so that nobody can read it any more, wherever copies of the records may be; large values, and what the
+        index of memories knows, are deleted too. Reading raises `Erased` from then on; the chain still verifies, and the audit stream
+        says what was erased, when and why. `NotEncrypted` if the store is in clear: there is no key to destroy.
+        """
+        from .encryption._erasure import erase
+
+        return erase(self._log, self._tenant, what, subject, reason)
+
+    def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> Rekeyed:
+        """Give an encrypted store a new key. Data keys are wrapped anew; no record is touched, and others may go on meanwhile.
+
+        Killed at any instant, it is finished by the same call. Programs that are to go on need both keys (`key=[new, old]`) before
+        this is called, and the new one after it. `progress` is called with the number of data keys done.
+        """
+        from .encryption._rotation import rekey
+
+        return rekey(self._log, key, progress)
+
+    def verify(
+        self,
+        anchor: str | os.PathLike[str] | None = None,
+        *,
+        anchor_key: AnchorKey | None = None,
+        since: str | os.PathLike[str] | None = None,
+        all_tenants: bool = False,
+        progress: Callable[[VerifyProgress], object] | None = None,
+    ) -> Verified:
+        """Read everything and check it: chains, heads, large values. Reports what is wrong, and where; raises for nothing that is stored.
+
+        A chain shows that records were altered, put in, moved or taken out. That the newest are gone, a stream as a whole, or that an old
+        backup was put back, only an `anchor` shows (`store.anchor`), the path of its file; `anchor_key` is its key, or for Ed25519 the
+        public half. `since=` in place of `anchor=` trusts what the anchor has seen, and reads only what came after.
+        `AnchorRefused` if the anchor itself was altered. `progress` is called now and then, in the thread that called this.
+        """
+        from ._verifying import verify
+
+        tenant = None if all_tenants else self._tenant
+        return verify(self._log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress)
+
+    def anchor(
+        self,
+        to: str | os.PathLike[str] | IO[str],
+        *,
+        key: AnchorKey | None = None,
+        all_tenants: bool = False,
+        overwrite: bool = False,
+    ) -> Anchor:
+        """Write where every stream stands now, signed, to a file (or `sys.stdout`): for `verify`, and to be kept where the store is not.
+
+        `key`: at least 32 random bytes (HMAC-SHA256), an Ed25519 private key, or the path of a file with one of them. `AlreadyExists` if there
+        is a file, unless `overwrite=True`. It is there whole or not at all, and readable by its owner alone.
+        """
+        from ._anchors import write_anchor
+        from ._copy_reading import Steady
+
+        tenant = None if all_tenants else self._tenant
+        return write_anchor(Steady(self._log.backend), tenant, key, to, overwrite=overwrite)
+
+    def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
+        """Who did what when: the entries of a task, or of a stream of another `kind` ("conversation", "memory", "state", "stream"), in order.
+
+        With what the tenant's audit stream says of its deletion, also when it is gone. Names, times and people, and no content
+        unless `content=True`. `print` it, or take its `text()`, `jsonl()` or `csv()`. `NotFound` if nothing is known of it.
+        """
+        from ._audit import audit, audited
+
+        return ops.run(self._log, audit(audited(self._tenant, kind, id), content=content))
+
     def health(self) -> Health:
         """Where the state is, on what engine, how durable, how large, and the oldest lease."""
         return ops.run(self._log, examine(self._log.describe(), self._tenant))
@@ -316,9 +410,10 @@ class AsyncStore:
         """`Store.for_tenant`."""
         return AsyncStore(self._log, checked_tenant(tenant), owner=False)
 
-    def conversation(self, id: str) -> AsyncConversation:
+    def conversation(self, id: str, *, subject: str | None = None) -> AsyncConversation:
         """`Store.conversation`, with awaited methods."""
-        return AsyncConversation(self._log, stream_key(self._tenant, "conversation", id))
+        key = stream_key(self._tenant, "conversation", id)
+        return AsyncConversation(self._log, key, None, None if subject is None else About(key, subject))
 
     async def conversations(self) -> AsyncIterator[AsyncConversation]:
         """`Store.conversations` as an async iterator."""
@@ -343,9 +438,10 @@ class AsyncStore:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> AsyncTask:
         """`Store.task`, to be entered with `async with`."""
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget)
+        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
         return AsyncTask(self._log, stream_key(self._tenant, "task", id), wanted, input, True)
 
     async def get_task(self, id: str) -> TaskView | None:
@@ -374,10 +470,11 @@ class AsyncStore:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> Any:
         """`Store.run`, awaited; a plain function runs in a thread."""
         found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget)
+        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         key = stream_key(self._tenant, "task", id)
         if found.is_async:
             return await perform_async(AsyncTask(self._log, key, wanted, input, True), found, found.returns)
@@ -402,10 +499,11 @@ class AsyncStore:
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
+        subject: str | None = None,
     ) -> bool:
         """`Store.submit`, awaited."""
-        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget)
-        make = submitting(stream_key(self._tenant, "task", id), wanted, at)
+        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
+        make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
         return await ops.run_until_settled_async(self._log, make)
 
     async def recover(self, *, limit: int | None = None) -> list[Ran]:
@@ -420,17 +518,17 @@ class AsyncStore:
         self, task_id: str, name: str, value: object, *, by: str | None = None, ask: str | None = None
     ) -> None:
         """`Store.answer`, awaited."""
-        make = answering(stream_key(self._tenant, "task", task_id), name, value, by, ask)
+        make = answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, ask)
         await ops.run_until_settled_async(self._log, make)
 
     async def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
         """`Store.signal`, awaited."""
-        make = signalling(stream_key(self._tenant, "task", task_id), name, payload, id)
+        make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return await ops.run_until_settled_async(self._log, make)
 
     async def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
         """`Store.resolve`, awaited."""
-        make = resolving(stream_key(self._tenant, "task", task_id), step, result, retry)
+        make = resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
         await ops.run_until_settled_async(self._log, make)
 
     async def artifact(self, task_id: str, name: str) -> AsyncArtifact:
@@ -449,7 +547,7 @@ class AsyncStore:
         """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
         from .tasks._checkpoint import save_checkpoint
 
-        return ops.run_async(self._log, save_checkpoint(self._tenant, checkpoint))
+        return ops.run_async(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     async def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """`Store.load_checkpoint`, awaited."""
@@ -505,6 +603,57 @@ class AsyncStore:
     ) -> Swept:
         """`Store.sweep`, awaited."""
         return await sweep_async(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
+
+    async def erase(
+        self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
+    ) -> Erasure:
+        """`Store.erase`, awaited."""
+        from .encryption._erasure import erase
+
+        return await self._log.in_thread(erase, self._log, self._tenant, what, subject, reason)
+
+    async def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> Rekeyed:
+        """`Store.rekey`, awaited. `progress` is called in a thread."""
+        from .encryption._rotation import rekey
+
+        return await self._log.in_thread(rekey, self._log, key, progress)
+
+    async def verify(
+        self,
+        anchor: str | os.PathLike[str] | None = None,
+        *,
+        anchor_key: AnchorKey | None = None,
+        since: str | os.PathLike[str] | None = None,
+        all_tenants: bool = False,
+        progress: Callable[[VerifyProgress], object] | None = None,
+    ) -> Verified:
+        """`Store.verify`, awaited. It runs in threads, and so does `progress`."""
+        from ._verifying import verify_async
+
+        tenant = None if all_tenants else self._tenant
+        return await verify_async(
+            self._log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress
+        )
+
+    async def anchor(
+        self,
+        to: str | os.PathLike[str] | IO[str],
+        *,
+        key: AnchorKey | None = None,
+        all_tenants: bool = False,
+        overwrite: bool = False,
+    ) -> Anchor:
+        """`Store.anchor`, awaited."""
+        import asyncio
+
+        plain = Store(self._log, self._tenant, owner=False)
+        return await asyncio.to_thread(plain.anchor, to, key=key, all_tenants=all_tenants, overwrite=overwrite)
+
+    async def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
+        """`Store.audit`, awaited."""
+        from ._audit import audit, audited
+
+        return await ops.run_async(self._log, audit(audited(self._tenant, kind, id), content=content))
 
     async def health(self) -> Health:
         """`Store.health`, awaited."""

@@ -53,10 +53,12 @@ def append_events(
     fields: Fields | None = None,
     incarnation: bytes | None = None,
     exclusive: bool = False,
+    keys: Sequence[str] = (),
 ) -> Operation[Appended]:
     """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
     blobs: dict[bytes, Blob] = {}
-    large = [event.data for event in events if len(event.data) > INLINE_BYTES]
+    # What has a key of its own stays in its record: a large value has the key of the stream.
+    large = [event.data for event in events if len(event.data) > INLINE_BYTES and not keys]
     if large:
         if incarnation is None:
             head = yield from ops.head(stream)
@@ -65,7 +67,9 @@ def append_events(
             blobs[data] = yield from put_blob(stream, life_of(incarnation), data, stamp)
     bodies = seal(events, stamp, blobs)
     return (
-        yield from ops.append(ops.Append(stream, bodies, stamp, id, expected, seen, fields, incarnation, exclusive))
+        yield from ops.append(
+            ops.Append(stream, bodies, stamp, id, expected, seen, fields, incarnation, exclusive, keys)
+        )
     )
 
 
@@ -197,8 +201,8 @@ class _Shape:
                 raise ValueError(
                     f"this stream declares its event types, and {name!r} is not one of {sorted(self._types)}"
                 )
-            return NewEvent(name, encode(data))
-        return NewEvent(name, declared.encode(data), declared.version)
+            return NewEvent(name, self._log.redacted(encode(data)))
+        return NewEvent(name, self._log.redacted(declared.encode(data), declared.data), declared.version)
 
     def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
         whole_number(after, "after")
@@ -280,7 +284,9 @@ class Stream(_Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the stream and its large values; False if there was none. The audit stream keeps that and why."""
-        return ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        return ops.run_until_settled(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )
 
 
 class AsyncStream(_Shape):
@@ -312,4 +318,6 @@ class AsyncStream(_Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Stream.delete`, awaited."""
-        return await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        return await ops.run_until_settled_async(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )

@@ -14,6 +14,11 @@
     │   ├── AlreadyAnswered    somebody has answered before
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
+    │   ├── InvalidKey         what was given as a key is none
+    │   ├── MissingKey         the store is encrypted, and no key was given
+    │   ├── WrongKey           the store is encrypted with another key
+    │   ├── UnknownKey         a key that the store names is not there
+    │   ├── NotEncrypted       a key was given, and the store is in clear
     │   ├── MissingExtra       a package that this engine needs is not installed
     │   ├── NotSetUp           there is no store, and it may not, or cannot, be made here
     │   ├── ReadOnly           the store cannot be written to
@@ -24,8 +29,11 @@
     │   ├── UnsupportedServer  a server that cannot promise what was asked for
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
     ├── DataProblem        this piece of data cannot be stored or cannot be trusted
+    │   ├── AnchorRefused      an anchor was altered, or signed with another key
     │   ├── CorruptFile        a file to import is damaged
     │   ├── CorruptRecord      stored bytes do not match their digest
+    │   ├── TamperDetected     stored bytes were altered, or put there without the key
+    │   ├── Erased             its key was destroyed by store.erase
     │   ├── HeadRegressed      the engine lost acknowledged writes
     │   ├── IdReused           the same append id with other content
     │   ├── InvalidId          an id that no backend could keep apart from others
@@ -185,6 +193,36 @@ class MissingExtra(NeedsHuman, ImportError):
         self.extra = extra
 
 
+class MissingKey(NeedsHuman):
+    """The store is encrypted, and no key was given: `holdfast.open(url, key=…)`. Nothing was written."""
+
+
+class WrongKey(NeedsHuman):
+    """The store is encrypted with another key than the one that was given. Nothing was written."""
+
+
+class UnknownKey(NeedsHuman, DataProblem):
+    """The store names a key that is not among those that were given, or not in the store. `key` is its id.
+
+    If the store has got a new key since it was opened, open it again with the new one.
+    """
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class NotEncrypted(NeedsHuman, DataProblem):
+    """A key was given, and what is stored is in clear; or something is asked for that only an encrypted store can do.
+
+    A single record in clear among sealed ones was put there by somebody without the key. It is never returned as data.
+    """
+
+
+class InvalidKey(NeedsHuman, ValueError):
+    """What was given as a key is none."""
+
+
 class NotSetUp(NeedsHuman):
     """The database, its tables or the bucket are not there, and they cannot be made from here."""
 
@@ -242,6 +280,14 @@ class UnsupportedVersion(NeedsHuman):
     """The data was written by a newer Holdfast, or is not a Holdfast store at all."""
 
 
+class AnchorRefused(DataProblem):
+    """An anchor cannot be trusted: it was altered, signed with another key, or is none. Nothing was verified against it."""
+
+    def __init__(self, path: str, *, what: str) -> None:
+        super().__init__(f"the anchor {path} is refused: {what}; nothing was verified against it")
+        self.path, self.what = path, what
+
+
 class CorruptFile(DataProblem):
     """A file cannot be imported as it is: `what` is wrong `at` that byte. The file is left untouched, nothing was stored."""
 
@@ -260,6 +306,26 @@ class CorruptRecord(DataProblem):
         at = f", {place}" if place else ""
         super().__init__(f"{stream}{where} is damaged: {what}{at}; restore it from a backup or a copy")
         self.stream, self.version, self.what, self.place = stream, version, what, place
+
+
+class TamperDetected(DataProblem):
+    """Stored bytes were altered, moved, replayed or put there by somebody without the key. They are never returned as data."""
+
+    def __init__(self, stream: str, *, version: int | None = None, what: str) -> None:
+        where = f" (version {version})" if version is not None else ""
+        super().__init__(
+            f"{stream}{where} cannot be trusted: {what}; find out who wrote it, and restore it from a backup or a copy"
+        )
+        self.stream, self.version, self.what = stream, version, what
+
+
+class Erased(DataProblem):
+    """What was stored here was erased for good, by `store.erase`: its key was destroyed."""
+
+    def __init__(self, stream: str, *, version: int | None = None) -> None:
+        where = f" (version {version})" if version is not None else ""
+        super().__init__(f"{stream}{where} was erased; its key was destroyed, nobody can read it any more")
+        self.stream, self.version = stream, version
 
 
 class HeadRegressed(DataProblem):

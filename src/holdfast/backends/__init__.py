@@ -13,6 +13,7 @@ from ._seam import (
     Fields,
     Head,
     Record,
+    Scrubbing,
     StreamKey,
     Watching,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Fields",
     "Head",
     "Record",
+    "Scrubbing",
     "StreamKey",
     "Watching",
 ]

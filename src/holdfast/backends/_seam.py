@@ -229,6 +229,15 @@ class Damaged(Protocol):
 
 
 @runtime_checkable
+class Scrubbing(Protocol):
+    """What a backend may have beside the eight methods: a way to get rid of what is deleted and still on disk."""
+
+    def scrub(self) -> None:
+        """Overwrite or cut off what was deleted, where the engine keeps it a while longer (a write-ahead log, free pages)."""
+        ...
+
+
+@runtime_checkable
 class Watching(Protocol):
     """What a backend may have beside the eight methods: a way to hear of appends without asking again and again."""
 

@@ -93,6 +93,7 @@ def _configure(connection: apsw.Connection, path: str, durability: str) -> None:
     _pragma(connection, "trusted_schema", "OFF", 0)
     _pragma(connection, "cell_size_check", "ON", 1)
     _pragma(connection, "mmap_size", "0", 0)
+    _pragma(connection, "secure_delete", "ON", 1)  # what is deleted is overwritten: it may be a key
     mode = _wal(connection)
     if mode != "wal":
         raise UnsupportedFilesystem(path, f"no write-ahead log, journal mode {mode!r}")

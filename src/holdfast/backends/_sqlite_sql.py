@@ -107,7 +107,10 @@ HEADS: Final = f"{_HEADS} AND id > ? ORDER BY id LIMIT ?"
 
 HEADS_BY_STATUS: Final = f"{_HEADS} AND status = ? AND id > ? ORDER BY id LIMIT ?"
 
-DUE: Final = f"{_HEADS} AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?) ORDER BY due, id LIMIT ?"
+# Whoever pages goes on after the due time that a head has. A row that somebody has given another in `due`, by which it is found,
+# would come again and again: it is left out.
+DUE: Final = f"""{_HEADS} AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?)
+AND due = min(ifnull(due_at, expires_at), ifnull(expires_at, due_at)) ORDER BY due, id LIMIT ?"""
 
 READ: Final = """
 SELECT version, append_id, hash, body FROM records

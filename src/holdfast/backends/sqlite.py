@@ -40,6 +40,8 @@ IDLE_READERS = 8
 CHECK_SECONDS = 0.01
 """How often a busy writer looks whether its files are still there: looking at each commit would cost more than it saves."""
 KNOWN_ROWS = 100_000
+LAST_VERSION = 1 << 62
+"""Nobody has written so many records; the numbers after it leave no room for an append."""
 WAL_WARNING_BYTES = 256 * 1024 * 1024
 
 T = TypeVar("T")
@@ -244,21 +246,25 @@ class SQLiteBackend:
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
-        statement, start = (sql.READ_REVERSE, after or 1 << 62) if reverse else (sql.READ, after)
+        statement, start = (sql.READ_REVERSE, after or LAST_VERSION) if reverse else (sql.READ, after)
         records: list[Record] = []
         append, size = records.append, 0
         with self._reading() as reader:
             for row in reader.execute(statement, (*stream, start, -1 if limit is None else limit)):
-                size += len(row[3])
+                version, append_id, digest, body = row
+                # A strict table holds nothing else, unless somebody has put another in its place.
+                if not (type(body) is type(digest) is type(append_id) is bytes and type(version) is int):
+                    raise _not_ours(self._path)
+                size += len(body)
                 if size > PAGE_BYTES and records:
                     break
-                append(Record(*row))
+                append(Record(version, append_id, digest, body))
         return records
 
     def head(self, stream: StreamKey) -> Head | None:
         with self._reading() as reader:
             row = reader.execute(sql.HEAD, stream).fetchone()
-        return _head(stream, row, _clock.time()) if row else None
+        return _head(stream, row, _clock.time(), self._path) if row else None
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
@@ -278,7 +284,12 @@ class SQLiteBackend:
         with self._reading() as reader:
             rows: list[Any] = reader.execute(statement, values).fetchall()
         now = _clock.time()
-        return [_head(StreamKey(tenant, kind, row[0]), row, now) for row in rows]
+        return [_head(StreamKey(tenant, kind, row[0]), row, now, self._path) for row in rows]
+
+    def scrub(self) -> None:
+        """Bring what was deleted out of the write-ahead log. In the file itself it is overwritten already."""
+        with self._reading() as connection:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
@@ -384,6 +395,8 @@ def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
     if append.indexed:
         known = writer.execute(sql.FIND_APPEND_ID, (append_id, *stream)).fetchone()
         if known:
+            if not type(known[0]) is type(known[1]) is int:
+                raise _not_ours(writer.connection.filename)
             return Appended(known[0], known[1], True, now)
     expected = version, append.expected_hash, append.incarnation
     row = writer.rows.get(stream, 0)
@@ -424,15 +437,31 @@ def _look(writer: _Writer, append: Append, now: float) -> Appended | Conflict | 
         if last > append.expected:
             return Appended(append.expected + 1, last, True, now)
     head = writer.execute(sql.HEAD, append.stream).fetchone()
-    return Conflict(_head(append.stream, head, now) if head else None)
+    return Conflict(_head(append.stream, head, now, writer.connection.filename) if head else None)
 
 
 def _columns(fields: Fields) -> tuple[Any, ...]:
     return fields.status, fields.label, fields.owner, fields.due_at, fields.expires_at, fields.due
 
 
-def _head(stream: StreamKey, row: Sequence[Any], now: float) -> Head:
-    return Head(stream, row[1], row[2], row[3], Fields(*row[4:9]), now)
+def _head(stream: StreamKey, row: Sequence[Any], now: float, path: str) -> Head:
+    id, version, digest, incarnation, status, label, owner, due_at, expires_at = row  # noqa: A001
+    if not (type(id) is str and type(version) is int and type(digest) is type(incarnation) is bytes):
+        raise _not_ours(path)
+    if not 0 < version < LAST_VERSION:
+        raise CorruptRecord(str(stream), version=version, what="so many records it cannot have")
+    if type(status) not in _TEXT or type(owner) not in _TEXT or type(label) not in _BYTES:
+        raise _not_ours(path)
+    if type(due_at) not in _TIME or type(expires_at) not in _TIME:
+        raise _not_ours(path)
+    return Head(stream, version, digest, incarnation, Fields(status, label, owner, due_at, expires_at), now)
+
+
+_TEXT, _BYTES, _TIME = (str, type(None)), (bytes, type(None)), (float, type(None))
+
+
+def _not_ours(path: str) -> CorruptRecord:
+    return CorruptRecord(path, what="a row of its tables holds what these tables cannot hold")
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -10,8 +10,8 @@ import typer
 import holdfast
 from holdfast import StreamInfo
 
-from . import _asks, _copy, _crashtest, _memory, _replay, _tasks, _worker
-from ._stores import Json, Tenant, Url, failed, named, opened
+from . import _asks, _audit, _copy, _crashtest, _keys, _memory, _replay, _tasks, _transcribe, _verify, _worker
+from ._stores import Json, Tenant, Url, failed, named, opened, use_keys, use_redaction
 from ._text import event_json, event_line, message_line, printable, to_json
 
 app = typer.Typer(
@@ -34,8 +34,26 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help=f"The key of an encrypted store: {_keys.KEYS}. May be given again. Or set HOLDFAST_KEY.",
+            show_default=False,
+        ),
+    ] = None,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact",
+            envvar="HOLDFAST_REDACT",
+            help="Take keys, tokens, card numbers, IBANs, e-mail addresses and passwords out of what is stored.",
+        ),
+    ] = False,
 ) -> None:
     """Options of the command as a whole."""
+    use_keys(key or [])
+    use_redaction(redact)
 
 
 @app.command()
@@ -130,6 +148,14 @@ app.command()(_memory.reindex)
 app.command()(_worker.worker)
 app.command()(_replay.replay)
 app.command()(_crashtest.crashtest)
+app.command()(_verify.verify)
+app.command()(_verify.anchor)
+app.command()(_audit.audit)
+app.command()(_keys.key)
+app.command()(_keys.rekey)
+app.command()(_keys.erase)
+app.command()(_transcribe.encrypt)
+app.command()(_transcribe.decrypt)
 app.command()(_copy.copy)
 app.command()(_copy.backup)
 app.command()(_copy.schema)

@@ -16,7 +16,7 @@ import holdfast
 from holdfast import HoldfastError
 from holdfast.backends._urls import shown_url, without
 
-from ._stores import Json, Url, failed, named, refuse_memory, store_url
+from ._stores import Json, Url, failed, key_given, named, refuse_memory, store_url
 from ._text import printable, size
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def copy(
         if not as_json:
             typer.echo(f"from {printable(shown_url(src))} to {printable(shown_url(dst))}")
         with _shown(as_json) as progress:
-            copied = holdfast.copy(src, dst, progress=progress, verify=verify, delete=delete)
+            copied = holdfast.copy(src, dst, progress=progress, verify=verify, delete=delete, key=key_given() or None)
     typer.echo(printable(msgspec.json.encode(copied).decode()) if as_json else _summary(copied, verify))
 
 

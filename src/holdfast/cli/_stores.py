@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 import holdfast
-from holdfast import HoldfastError, NotSetUp, Store
+from holdfast import HoldfastError, NotEncrypted, NotSetUp, Store
 from holdfast.backends._urls import shown_url
+from holdfast.keys import KeyLike
 
 from ._text import printable
 
@@ -19,6 +20,26 @@ URLS = "A path, or a URL like file:///directory or postgresql://host/database. O
 Url = Annotated[str | None, typer.Argument(metavar="URL", help=f"The store. {URLS}", show_default=False)]
 Tenant = Annotated[str, typer.Option(metavar="NAME", envvar="HOLDFAST_TENANT", help="Whose streams to look at.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
+
+
+_keys: list[str] = []
+_redacting: list[bool] = [False]
+
+
+def use_keys(given: Sequence[str]) -> None:
+    """The keys that were given before the command."""
+    _keys[:] = given
+
+
+def use_redaction(wanted: bool) -> None:
+    """Whether what a command stores is redacted."""
+    _redacting[:] = [wanted]
+
+
+def key_given() -> list[str]:
+    """The keys to open a store with: those that were given, or that of the environment."""
+    told = os.environ.get("HOLDFAST_KEY")
+    return list(_keys) or ([told] if told else [])
 
 
 def store_url(given: str | None) -> str:
@@ -39,16 +60,17 @@ def named(url: str | None, name: str | None, usage: str) -> tuple[str | None, st
 
 
 @contextmanager
-def opened(url: str | None, tenant: str, *, create: bool = False) -> Iterator[Store]:
+def opened(url: str | None, tenant: str, *, create: bool = False, key: KeyLike | None = None) -> Iterator[Store]:
     """The open store; an error of the library, in here, is one line on stderr and exit code 1.
 
     Looking at a store must not make one: a mistyped name would look like an empty store. With `create` it may, and says so.
     """
     chosen = store_url(url)
+    key = key or key_given() or None
     try:
         refuse_memory(chosen)
-        is_new = create and not _is_there(chosen, tenant)
-        with holdfast.open(chosen, tenant=tenant, create=create) as store:
+        is_new = create and not _is_there(chosen, tenant, key)
+        with holdfast.open(chosen, tenant=tenant, create=create, key=key, redact=_redacting[0]) as store:
             if is_new:
                 typer.echo(f"made {printable(shown_url(chosen))}")
             yield store
@@ -56,10 +78,10 @@ def opened(url: str | None, tenant: str, *, create: bool = False) -> Iterator[St
         raise failed(str(error)) from None
 
 
-def _is_there(url: str, tenant: str) -> bool:
+def _is_there(url: str, tenant: str, key: KeyLike | None) -> bool:
     try:
-        holdfast.open(url, tenant=tenant, create=False).close()
-    except NotSetUp:
+        holdfast.open(url, tenant=tenant, create=False, key=key).close()
+    except (NotSetUp, NotEncrypted):  # with a key, a store that is empty is as good as none
         return False
     return True
 

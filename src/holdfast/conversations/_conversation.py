@@ -47,8 +47,8 @@ class Conversation(Shape):
         the conversation must be at that version, else `Conflict` and nothing is written. `meta` is kept beside each
         message and never sent to a model. `pin=True` keeps the messages in every window.
         """
-        make = self._appending(messages, id, if_version, meta, pin)
-        return ops.run(self._log, make()) if if_version is not None else self._settle(make)
+        make = self._noting(self._appending(messages, id, if_version, meta, pin))
+        return ops.run(self._log, make()) if if_version is not None else ops.run_until_settled(self._log, make)
 
     def sync(self, messages: Iterable[object]) -> int:
         """Hand over the whole list of messages; only what is new is appended. How many that were.
@@ -148,7 +148,7 @@ class Conversation(Shape):
             self._give_back(turn)
 
     def _held_by(self, holder: str) -> Conversation:
-        return Conversation(self._log, self._key, holder)
+        return Conversation(self._log, self._key, holder, self._about)
 
     def _give_back(self, turn: Turn) -> None:
         try:
@@ -216,8 +216,12 @@ class Conversation(Shape):
             self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
         return Imported(len(found.messages), found.complete)
 
-    def export_json(self, path: Path) -> None:
-        """Write the live messages as a JSON list. The file is replaced in one step, or not at all."""
+    def export_json(self, path: Path, *, in_clear: bool = False) -> None:
+        """Write the live messages as a JSON list. The file is replaced in one step, or not at all.
+
+        Of an encrypted store, only with `in_clear=True`: nobody can read the store, and anybody the file.
+        """
+        self._may_export(in_clear)
         from ._json_files import as_json, write_atomically
 
         write_atomically(path, as_json(self.messages()))
@@ -235,7 +239,7 @@ class Conversation(Shape):
         return self._settle(lambda: _lifecycle.info(self._key))
 
     def _settle(self, make: Callable[[], Operation[T]]) -> T:
-        return ops.run_until_settled(self._log, make)
+        return ops.run_until_settled(self._log, self._noting(make))
 
 
 class AsyncConversation(Shape):
@@ -250,8 +254,11 @@ class AsyncConversation(Shape):
         pin: bool = False,
     ) -> Appended:
         """`Conversation.append`, awaited. If cancelled while the write is under way, it may have been stored: repeat with the same `id`."""
-        make = self._appending(messages, id, if_version, meta, pin)
-        return await (ops.run_async(self._log, make()) if if_version is not None else self._settle(make))
+        make = self._noting(self._appending(messages, id, if_version, meta, pin))
+        run = (
+            ops.run_async(self._log, make()) if if_version is not None else ops.run_until_settled_async(self._log, make)
+        )
+        return await run
 
     async def sync(self, messages: Iterable[object]) -> int:
         """`Conversation.sync`, awaited."""
@@ -335,7 +342,7 @@ class AsyncConversation(Shape):
                 raise asyncio.CancelledError
 
     def _held_by(self, holder: str) -> AsyncConversation:
-        return AsyncConversation(self._log, self._key, holder)
+        return AsyncConversation(self._log, self._key, holder, self._about)
 
     async def _give_back(self, turn: Turn) -> None:
         try:
@@ -396,8 +403,9 @@ class AsyncConversation(Shape):
             await self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
         return Imported(len(found.messages), found.complete)
 
-    async def export_json(self, path: Path) -> None:
+    async def export_json(self, path: Path, *, in_clear: bool = False) -> None:
         """`Conversation.export_json`, awaited."""
+        self._may_export(in_clear)
         messages = await self.messages()
         from ._json_files import as_json, write_atomically
 
@@ -416,4 +424,4 @@ class AsyncConversation(Shape):
         return await self._settle(lambda: _lifecycle.info(self._key))
 
     async def _settle(self, make: Callable[[], Operation[T]]) -> T:
-        return await ops.run_until_settled_async(self._log, make)
+        return await ops.run_until_settled_async(self._log, self._noting(make))

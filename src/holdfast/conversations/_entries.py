@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from .._clock import moment
+from .._quiet import Quiet
 
-def moment(time: float) -> datetime:
-    return datetime.fromtimestamp(time, timezone.utc)
 
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(Quiet, msgspec.Struct, frozen=True, gc=False):
     """One message with what is known about it. Order is by `version`, never by clock.
 
     One exception: a message that `repair` put among older ones stands where it belongs, with the version of its repair.
     """
+
+    _content = ("message", "meta")
 
     version: int
     id: str
@@ -33,8 +34,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return moment(self.time)
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(Quiet, msgspec.Struct, frozen=True):
     """An answer that was begun and never finished: its pieces, joined."""
+
+    _content = ("text",)
 
     of: str
     text: str

@@ -6,6 +6,7 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import life_of
+from .._clock import moment
 from .._closed import check_open, reopen
 from .._events import Stamp
 from .._forks import living_forks
@@ -14,7 +15,7 @@ from .._streams import delete_stream
 from ..backends import StreamKey
 from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound
 from . import _fold
-from ._entries import ConversationInfo, moment
+from ._entries import ConversationInfo
 from ._fold import Ancestor, Branched, Fold
 from ._reading import Known, learn, marks_at, segment_at, segments, state_at
 from ._writing import must_exist, new_event, put

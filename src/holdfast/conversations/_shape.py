@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .. import _clock
 from .. import _operations as ops
@@ -19,13 +19,15 @@ from .._log import Log
 from .._operations import Operation
 from .._remembered import Messages, readers
 from .._streams import new_stamp
+from .._subjects import About
 from ..backends import Appended, StreamKey
-from ..errors import Conflict, Held, HoldfastError
+from ..errors import Conflict, Held, HoldfastError, NotEncrypted
 from . import _lifecycle, _mending, _reading, _turns, _windowing, _writing
 from ._entries import Draft, Entry, Problem
 from ._following import Cursor
 from ._mending import Chapter
 from ._messages import Message, as_message, is_instruction
+from ._pieces import Pieces
 from ._sources import Source
 from ._syncing import Mirror, Synced, digest_of, sync
 from ._tokens import Counter, default_counter
@@ -34,6 +36,8 @@ from ._turns import Turn
 IMPORT_BATCH: Final = 500
 FRESH_SECONDS: Final = 5.0
 """For how long what was learned of a conversation is good for the next append without looking."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger("holdfast")
 
@@ -59,11 +63,12 @@ def as_system(value: object | None) -> list[Message]:
 class Shape:
     """The key, what was learned of the conversation by the last append, and the operations."""
 
-    def __init__(self, log: Log, key: StreamKey, holder: str | None = None) -> None:
-        self._log, self._key, self._turn_holder = log, key, holder
+    def __init__(self, log: Log, key: StreamKey, holder: str | None = None, about: About | None = None) -> None:
+        self._log, self._key, self._turn_holder, self._about = log, key, holder, about
         self._known: _reading.Known | None = None
         self._known_at = 0.0
         self._mirror: Mirror | None = None
+        self._pieces = Pieces()
 
     @property
     def id(self) -> str:
@@ -75,6 +80,11 @@ class Shape:
     def __holdfast_fingerprint__(self) -> str:
         """As an argument of a step, a conversation is the same whatever has been said in it since."""
         return f"conversation {self._key.id}"
+
+    def _noting(self, make: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
+        """An operation that first lists the conversation with its subject, if it has one."""
+        about = self._about
+        return make if about is None else lambda: about(make())
 
     def _holder(self) -> str | None:
         """The turn in which a write happens: that of the block this object was made for, or that of the running code."""
@@ -104,6 +114,8 @@ class Shape:
         )
 
     def _new(self, message: Message, meta: dict[str, Any] | None, pin: bool = False) -> _writing.New:
+        if self._log.redactor is not None:
+            message, meta = self._log.redacted_value(message), self._log.redacted_value(meta)
         return _writing.encode_message(message, meta, pin=pin, leads=is_instruction(message))
 
     def _remembering(
@@ -123,13 +135,14 @@ class Shape:
         return operation
 
     def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[Synced]]:
-        given = [as_message(message) for message in messages]
+        given = [self._log.redacted_value(as_message(message)) for message in messages]
         if not given:
             raise ValueError("an empty list would undo the whole conversation; if that is what you want, use clear()")
         new = [self._new(message, None) for message in given]
         digests = [digest_of(message) for message in given]
         stamp, holder, mirror = new_stamp(), self._holder(), self._mirror
-        return lambda: sync(self._key, new, digests, stamp, mirror=mirror, holder=holder)
+        stored = self._log.redacted_value  # what is there may have been stored before anything was redacted
+        return lambda: sync(self._key, new, digests, stamp, mirror=mirror, holder=holder, stored=stored)
 
     def _synced(self, done: Synced) -> int:
         if done.version is not None:  # not raised by the operation, which would be run again for it
@@ -149,11 +162,15 @@ class Shape:
         stamp, holder = new_stamp(), self._holder()
         return lambda: _writing.rewind(self._key, to, stamp, holder)
 
-    def _drafting(self, text: str, of: str) -> Callable[[], Operation[Appended]]:
+    def _drafting(self, text: str, of: str) -> Callable[[], Operation[Appended | None]]:
         if type(text) is not str:
             raise TypeError("text is the piece of the answer, a str")
         encode(text)
         checked_id(of, "of")
+        if self._log.redactor is not None:
+            text = self._pieces.added(self._log.redactor, of, text)
+            if not text:
+                return _nothing
         stamp, holder = new_stamp(), self._holder()
         return self._remembering(lambda known: _writing.draft(self._key, of, text, stamp, known=known, holder=holder))
 
@@ -170,6 +187,7 @@ class Shape:
         return _mending.chapter(self._key, whole_number(keep_last, "keep_last"))
 
     def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[Entry | int]]:
+        message = self._log.redacted_value(message)
         encode(message)
         stamp, holder = new_stamp(), self._holder()
         return lambda: _mending.summarize(self._key, part, message, stamp, holder)
@@ -183,6 +201,12 @@ class Shape:
         """An append id for a part of a file, so that the same file again adds nothing."""
         part = f"{digest}/{pair or ''}".encode()
         return f"import/{sha256(part).hexdigest()}/{at}"
+
+    def _may_export(self, in_clear: bool) -> None:
+        if self._log.cipher is not None and not in_clear:
+            raise NotEncrypted(
+                "the store is encrypted, and the file would be in clear: if you mean it, pass in_clear=True"
+            )
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -206,8 +230,8 @@ class Shape:
 
     def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
         self._known = self._mirror = None
-        holder = self._holder()
-        return lambda: _lifecycle.delete(self._key, new_stamp(), reason, holder)
+        holder, why = self._holder(), self._log.redacted_text(reason)
+        return lambda: _lifecycle.delete(self._key, new_stamp(), why, holder)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -311,6 +335,10 @@ class Shape:
                 self._log.heartbeat.release(turn.holder)
         except HoldfastError as error:
             logger.warning("the turn on %s could not be renewed (%s)", self._key, type(error).__name__)
+
+
+def _nothing() -> Operation[None]:
+    yield from ()
 
 
 class Pending:

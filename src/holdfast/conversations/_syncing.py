@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -46,14 +46,18 @@ def sync(
     *,
     mirror: Mirror | None,
     holder: str | None,
+    stored: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Operation[Synced]:
-    """Make the live messages those of a list: append what is new, after going back to where the two part."""
+    """Make the live messages those of a list: append what is new, after going back to where the two part.
+
+    `stored` gives a message as it would be stored now.
+    """
     known = yield from learn(key, holder=holder)
-    live = yield from _live(key, known, mirror)
+    live = yield from _live(key, known, mirror, stored)
     fold = known.fold if known else Fold()
     marks = yield from marks_at(key, fold)
     summary = yield from summary_at(key, fold, marks)
-    told = digest_of(summary.message) if summary else None
+    told = digest_of(stored(summary.message)) if summary else None
     aside = [message.leads or digest == told for message, digest in zip(new, digests, strict=True)]
     same, skip = _common(live.digests, digests, aside)
     undone = len(live.digests) - same
@@ -77,14 +81,16 @@ def sync(
     )
 
 
-def _live(key: StreamKey, known: Known | None, mirror: Mirror | None) -> Operation[Mirror]:
+def _live(
+    key: StreamKey, known: Known | None, mirror: Mirror | None, stored: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Operation[Mirror]:
     """What is live now: what was found the last time, if nothing has happened since."""
     if known is None:
         return Mirror(b"", 0, [], [])
     if mirror is not None and (mirror.incarnation, mirror.version) == (known.incarnation, known.version):
         return mirror
     entries = yield from newest(key, known, None)
-    digests = [digest_of(entry.message) for entry in entries]
+    digests = [digest_of(stored(entry.message)) for entry in entries]
     return Mirror(known.incarnation, known.version, digests, [entry.version for entry in entries])
 
 

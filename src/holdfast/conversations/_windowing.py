@@ -8,6 +8,7 @@ from typing import Any
 from .._operations import Operation
 from .._remembered import Messages
 from ..backends import StreamKey
+from ..errors import CorruptRecord
 from ._entries import Entry, Problem
 from ._fold import Fold, Marks
 from ._messages import Message, calls, is_answer, is_instruction, is_item, is_reasoning, opens_exchange, results
@@ -36,7 +37,10 @@ def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counte
         return (yield from _fitted(key, known, tail, budget, system, count))
     except NoPlaceToBegin:
         tail = (yield from scan(key, fold))[::-1]
-    return (yield from _fitted(key, known, tail, budget, system, count))
+    try:
+        return (yield from _fitted(key, known, tail, budget, system, count))
+    except NoPlaceToBegin:  # all of it was read, and there are not as many messages as its newest record says
+        raise CorruptRecord(str(key), what="its newest record does not say how many messages there are") from None
 
 
 def _fitted(

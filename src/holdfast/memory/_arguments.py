@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict, TypeVar
+
+import msgspec
 
 from .._arguments import seconds
 from .._codec import decode, encode
 from .._ids import checked_id
+from .._log import Log
 from ..backends import StreamKey
 from ..errors import NotSerializable, TooLarge
-from ._model import EARLIEST, LATEST, Said
+from ._model import EARLIEST, LATEST, Said, Superseded
 
 LONGEST: Final = 100_000
 """Characters of one memory. What is longer is a document: attach it to a task, and remember what matters of it."""
 MOST_TAGS: Final = 100
 MOST_META_BYTES: Final = 65_536
 """As JSON. It is read with the memory each time, also to rank it."""
+
+T = TypeVar("T", bound=Said | Superseded)
 
 
 class Sourced(Protocol):
@@ -78,6 +83,16 @@ def said_of(
         meta=_meta(meta),
         expires_at=None if ttl is None else now + seconds(ttl, "ttl"),
     )
+
+
+def redacted(log: Log, event: T) -> T:
+    """What is to be remembered, as it is to be stored."""
+    if log.redactor is None:
+        return event
+    if isinstance(event, Superseded):
+        return msgspec.structs.replace(event, by=redacted(log, event.by))
+    text, meta = log.redacted_text(event.text), log.redacted_value(event.meta)
+    return msgspec.structs.replace(event, text=text, meta=meta)
 
 
 def said_in(item: object, now: float) -> Said:

@@ -76,7 +76,7 @@ def asked_for(events: Iterable[Happened]) -> tuple[list[str], list[str]]:
             keys.update(dict.fromkeys(signature(event.by.text).keys))
         elif isinstance(event, Judged):
             ids[event.id] = None
-        elif event is not None:
+        elif event is not None:  # of a kind that only a newer Holdfast knows
             ids.update(dict.fromkeys(event.ids))
     return list(ids), list(keys)
 

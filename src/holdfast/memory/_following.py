@@ -161,14 +161,14 @@ def _read_on(space: StreamKey, position: Position | None) -> Operation[list[Happ
     """The first events beyond the position, after a look at the one that is there."""
     if position is None:
         return (yield from _read(space, 0))
-    stored = yield from ops.read(space, after=position.version - 1, plain=True)
+    stored = yield from ops.read(space, after=position.version - 1, plain=True, spare=True)
     if not stored or (stored[0].version, stored[0].hash) != (position.version, position.hash):
         raise _AnotherStream
     return (yield from _opened(space, stored[1:])) if stored[1:] else (yield from _read(space, position.version))
 
 
 def _read(space: StreamKey, after: int) -> Operation[list[Happened]]:
-    return (yield from _opened(space, (yield from ops.read(space, after=after, plain=True))))
+    return (yield from _opened(space, (yield from ops.read(space, after=after, plain=True, spare=True))))
 
 
 def _opened(space: StreamKey, page: Sequence[Stored]) -> Operation[list[Happened]]:

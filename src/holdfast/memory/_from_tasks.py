@@ -20,7 +20,7 @@ from .._codec import decode
 from .._events import NewEvent, Stamp
 from .._ids import id_texts, stream_key
 from .._operations import Operation
-from .._streams import append_events, new_stamp
+from .._streams import new_stamp
 from ..backends import Appended, StreamKey
 from ..errors import IdReused
 from ..tasks._agents import Remember, check_remember, registered
@@ -28,7 +28,8 @@ from ..tasks._driving import Call, Do, Script
 from ..tasks._fingerprint import fingerprint
 from ..tasks._quoting import text_of
 from ..tasks._view import Failure
-from ._arguments import LONGEST, said_in, said_of, source_name
+from ._about import append_about
+from ._arguments import LONGEST, redacted, said_in, said_of, source_name
 from ._calling import Look
 from ._calling import Script as Waits
 from ._model import FORGOTTEN, KIND, REMEMBERED, VARIANT, Forgotten, Remembered, Said, Where
@@ -82,7 +83,7 @@ def leave(
         if failure is not None:
             ended = {"status": "failed", "error": Failure(*failure)}
         left = given_by((yield from task._value(how, (msgspec.structs.replace(view, **ended),), {})), task)
-    left = unless_recalled(left, [*state.recalled, *session.recalled])
+    left = unless_recalled([redacted(session.log, one) for one in left], [*state.recalled, *session.recalled])
     yield from _leave(session.log, state, session.life, left, session.patiently, first=state.runs == 1)
 
 
@@ -119,7 +120,7 @@ def notes_of(state: State) -> list[Said]:
     noted = [*((DECISION, note) for note in state.decisions), *((DISCOVERY, note) for note in state.discoveries)]
     noted.sort(key=lambda each: each[1].version)
     return [
-        Said(_noted(note), (tag,), NOTED_IMPORTANCE, _source(state.key), at=note.at, fact=True)
+        Said(_noted(note), (tag,), NOTED_IMPORTANCE, _source(state.key), at=note.at, subject=state.subject, fact=True)
         for tag, note in noted
         if note.text.strip()
     ]
@@ -131,14 +132,15 @@ def outcome_of(state: State, result: bytes) -> list[Said]:
         return []
     value = decode(result)
     shown = "done" if value is None else _cut(text_of(value), OUTCOME_CHARACTERS).strip() or "done"
-    return [Said(f"{_cut(state.goal, OUTCOME_CHARACTERS)}\nOutcome: {shown}", (OUTCOME,), source=_source(state.key))]
+    text = f"{_cut(state.goal, OUTCOME_CHARACTERS)}\nOutcome: {shown}"
+    return [Said(text, (OUTCOME,), source=_source(state.key), subject=state.subject)]
 
 
 def failure_of(state: State, type: str, message: str) -> list[Said]:
     """What was to be reached, and what went wrong."""
     goal = "" if state.goal is None else f"{_cut(state.goal, OUTCOME_CHARACTERS)}\n"
     shown = ": ".join(filter(None, (type, _cut(message.strip(), OUTCOME_CHARACTERS))))
-    return [Said(f"{goal}Failed: {shown}", (FAILURE,), NOTED_IMPORTANCE, _source(state.key))]
+    return [Said(f"{goal}Failed: {shown}", (FAILURE,), NOTED_IMPORTANCE, _source(state.key), subject=state.subject)]
 
 
 def given_by(given: object, task: Shape) -> list[Said]:
@@ -147,7 +149,8 @@ def given_by(given: object, task: Shape) -> list[Said]:
         raise TypeError("the function of remember= gives a list of texts, or of dicts with what `remember` takes")
     items = [{"text": one} if isinstance(one, str) else one for one in given]
     now = _clock.time()
-    return [said_in({"source": task, **one} if isinstance(one, Mapping) else one, now) for one in items]
+    given_too = {"source": task, "subject": task._held().state.subject}
+    return [said_in({**given_too, **one} if isinstance(one, Mapping) else one, now) for one in items]
 
 
 def unless_recalled(left: Sequence[Said], recalled: Iterable[str]) -> list[Said]:
@@ -193,11 +196,16 @@ def _leave(
         if gone:
             gone = yield Call(_own, (_memory(log, state), gone), {})
         events = [NewEvent(FORGOTTEN, _encode(Forgotten(gone)))] if gone else []
-        events += [NewEvent(REMEMBERED, _encode(one)) for one in left if one.text not in earlier]
+        new = [one for one in left if one.text not in earlier]
+        subjects = [None] * len(events) + [one.subject for one in new]
+        events += [NewEvent(REMEMBERED, _encode(one)) for one in new]
         if not events and ((first and not number) or (yield Do(partial(ops.find, space, append_id))) is None):
             return
         try:
-            if events and not (yield from _append(patiently, space, events, append_id, new_stamp())).duplicate:
+            if (
+                events
+                and not (yield from _append(patiently, space, events, subjects, append_id, new_stamp())).duplicate
+            ):
                 return
         except IdReused:
             logger.info("%s came to another end before, which was not recorded", state.key)
@@ -205,9 +213,14 @@ def _leave(
 
 
 def _append(
-    patiently: Patiently, space: StreamKey, events: Sequence[NewEvent], id: str, stamp: Stamp
+    patiently: Patiently,
+    space: StreamKey,
+    events: Sequence[NewEvent],
+    subjects: Sequence[str | None],
+    id: str,
+    stamp: Stamp,
 ) -> Script[Appended]:
-    answer: Appended = yield Do(lambda: patiently(lambda: append_events(space, events, stamp, id=id)))
+    answer: Appended = yield Do(lambda: patiently(lambda: append_about(space, events, subjects, stamp, id=id)))
     return answer
 
 
@@ -241,7 +254,8 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
     from ._fold import Happened
 
     session = task._held()
-    said = said_of(text, _clock.time(), **options, source=task)
+    about = options.get("subject") or session.state.subject
+    said = redacted(session.log, said_of(text, _clock.time(), **{**options, "subject": about}, source=task))
     if session.state.agent is None:
         raise _nobody(task._key)
     session.check_here()
@@ -261,7 +275,9 @@ def remember(task: Shape, text: str, options: Mapping[str, Any]) -> Script[str]:
         if told is not None:
             return str(told)
     stamp = new_stamp()
-    appended = yield from _append(session.patiently, space, [NewEvent(REMEMBERED, _encode(said))], append_id, stamp)
+    appended = yield from _append(
+        session.patiently, space, [NewEvent(REMEMBERED, _encode(said))], [said.subject], append_id, stamp
+    )
     if appended.duplicate:
         return str((yield Call(_named, (memory, appended), {})))
     new = [Happened(0, id_texts(stamp.id, 1)[0], stamp.at, said)]

@@ -20,7 +20,19 @@ from .._operations import Operation
 from .._streams import append_events, delete_stream, new_stamp
 from ..backends import Appended, StreamKey
 from ..errors import NotFound
-from ._arguments import NewMemory, Source, bound, question_of, said_in, said_of, score_of, source_name, tags_of
+from ._about import append_about, subject_of
+from ._arguments import (
+    NewMemory,
+    Source,
+    bound,
+    question_of,
+    redacted,
+    said_in,
+    said_of,
+    score_of,
+    source_name,
+    tags_of,
+)
 from ._asking import all_embedded, as_vector
 from ._calling import Look, Script, run, run_async
 from ._fold import Happened
@@ -40,7 +52,6 @@ from ._model import (
     Superseded,
     Where,
     shown,
-    time_of,
 )
 from ._places import follower_of, vectors_of
 from ._recalling import recall
@@ -86,10 +97,12 @@ class _Shape:
 
     def _saying(self, said: Sequence[Said | Superseded]) -> tuple[Make, list[Happened]]:
         """What appends these, and the events that they become."""
+        said = [redacted(self._log, one) for one in said]
         events = [_event(REMEMBERED if isinstance(one, Said) else SUPERSEDED, one) for one in said]
         stamp = new_stamp()
         new = [Happened(0, name, stamp.at, one) for name, one in zip(id_texts(stamp.id, len(said)), said, strict=True)]
-        return lambda: append_events(self._key, events, stamp), new
+        subjects = [subject_of(one) for one in said]
+        return lambda: append_about(self._key, events, subjects, stamp), new
 
     def _noting(self, type: str, event: msgspec.Struct) -> Make:
         new, stamp = _event(type, event), new_stamp()
@@ -172,7 +185,7 @@ class _Shape:
         index = self._current()
         position = index.position(self._key)
         counts = index.counts(self._key, _clock.time())
-        oldest, newest = (None if at is None else time_of(at) for at in (counts.oldest, counts.newest))
+        oldest, newest = (None if at is None else _clock.moment(at) for at in (counts.oldest, counts.newest))
         vectors = self._vector_count(index)
         version = position.version if position else 0
         compared_by = _compared_by(index) if vectors else None
@@ -424,7 +437,9 @@ class Memory(_Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the namespace: everything that was ever remembered in it. False if there was nothing."""
-        deleted = ops.run_until_settled(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        deleted = ops.run_until_settled(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )
         self._current()  # nothing of it stays in the index
         return deleted
 
@@ -589,7 +604,9 @@ class AsyncMemory(_Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Memory.delete`, awaited."""
-        deleted = await ops.run_until_settled_async(self._log, lambda: delete_stream(self._key, new_stamp(), reason))
+        deleted = await ops.run_until_settled_async(
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+        )
         await self._log.in_thread(self._current)
         return deleted
 

@@ -7,14 +7,18 @@ is a fold of them (`_fold`), and that is what an index keeps.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from .._clock import moment
+from .._quiet import Quiet
+
 EARLIEST: Final = -62_135_596_800.0
 """The first second of the year 1, and the last of 9999: what a datetime can be."""
 LATEST: Final = 253_402_300_799.0
+
 KIND: Final = "memory"
 REMEMBERED: Final = "memory.remembered"
 SUPERSEDED: Final = "memory.superseded"
@@ -176,12 +180,14 @@ class Where(msgspec.Struct, frozen=True):
 # -- what users get --------------------------------------------------------------------------------
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class Remembered(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """A memory. `heard` counts how often it was said; `at` is when last, `first_at` when first.
 
     `sources` are all that said it, and `source` is the first of them. `variants` are texts that look like this one with a slip of
     the finger: mostly they are, but they may say something else, so they are kept.
     """
+
+    _content = ("text", "tags", "meta")
 
     id: str
     text: str
@@ -243,18 +249,13 @@ def hit(doc: Doc, score: float, why: dict[str, float]) -> Hit:
     return Hit(**_fields(doc), score=score, why=why)
 
 
-def time_of(at: float) -> datetime:
-    """A time that was stored. One that no datetime can have, from whoever wrote it, must not hide the other memories."""
-    return datetime.fromtimestamp(min(max(at, EARLIEST), LATEST), timezone.utc)
-
-
 def _fields(doc: Doc) -> dict[str, Any]:
     return {
         "id": doc.id,
         "text": doc.text,
         "variants": doc.variants,
-        "at": time_of(doc.at),
-        "first_at": time_of(doc.first_at),
+        "at": moment(doc.at),
+        "first_at": moment(doc.first_at),
         "source": doc.source,
         "sources": sources_of(doc),
         "tags": doc.tags,
@@ -262,6 +263,6 @@ def _fields(doc: Doc) -> dict[str, Any]:
         "author": doc.author,
         "importance": doc.importance,
         "subject": doc.subject,
-        "expires_at": None if doc.expires_at is None else time_of(doc.expires_at),
+        "expires_at": None if doc.expires_at is None else moment(doc.expires_at),
         "heard": doc.heard,
     }

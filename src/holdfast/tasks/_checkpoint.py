@@ -17,6 +17,7 @@ import msgspec
 from .._codec import decode, encode
 from .._events import Stamp
 from .._ids import checked_id, stream_key
+from .._log import Log
 from .._operations import Operation
 from .._state import SAVED, Known, find, save
 from .._streams import new_stamp
@@ -41,12 +42,12 @@ class AgentCheckpoint:
 
     agent_id: str
     task_id: str
-    goal: str
-    plan: list[PlanItem] = field(default_factory=list)
+    goal: str = field(repr=False)
+    plan: list[PlanItem] = field(default_factory=list, repr=False)
     completed: list[int] = field(default_factory=list)
-    results: dict[str, Any] = field(default_factory=dict)
-    decisions: list[Any] = field(default_factory=list)
-    discoveries: list[Any] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict, repr=False)
+    decisions: list[Any] = field(default_factory=list, repr=False)
+    discoveries: list[Any] = field(default_factory=list, repr=False)
     created_at: datetime = field(default_factory=_now)
     updated_at: datetime = field(default_factory=_now)
 
@@ -103,6 +104,7 @@ class _Document(msgspec.Struct):
 
 
 _check = msgspec.json.Decoder(_Document).decode
+_OURS = ("agent_id", "task_id", "completed", "created_at", "updated_at")
 
 
 def _written(checkpoint: AgentCheckpoint, updated_at: datetime) -> bytes:
@@ -170,13 +172,22 @@ def _key(tenant: str, task_id: str) -> StreamKey:
     return stream_key(tenant, "state", f"checkpoint/{checked_id(task_id, 'task_id')}")
 
 
-def save_checkpoint(tenant: str, checkpoint: AgentCheckpoint) -> Operation[int]:
+def save_checkpoint(log: Log, tenant: str, checkpoint: AgentCheckpoint) -> Operation[int]:
     """Save a checkpoint upon the version that it was loaded at. Its values and the time are taken when this is called."""
     key, stamp = _key(tenant, checkpoint.task_id), new_stamp()
     saved_at = datetime.fromtimestamp(stamp.at, timezone.utc)
     seen = checkpoint._seen
     known = seen[1] if seen is not None and seen[0] == key else None  # else its task_id was changed: a new document
-    return _save(key, checkpoint, _written(checkpoint, saved_at), stamp, saved_at, known)
+    raw = _redacted(log, _written(checkpoint, saved_at))
+    return _save(key, checkpoint, raw, stamp, saved_at, known)
+
+
+def _redacted(log: Log, raw: bytes) -> bytes:
+    """The document as it is to be stored. Its ids and times stay."""
+    if log.redactor is None:
+        return raw
+    document = decode(raw)
+    return encode({name: part if name in _OURS else log.redactor.value(part) for name, part in document.items()})
 
 
 def _save(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,9 +16,11 @@ from .._closed import closed_at, reopen
 from .._codec import decode, encode, encode_as
 from .._events import Stamp
 from .._ids import append_id, checked_id, new_secret
+from .._log import Log
 from .._operations import Operation
 from .._remembered import Messages
 from .._streams import append_events, new_stamp
+from .._subjects import note_subject
 from ..backends import Fields, Head, StreamKey
 from ..errors import Conflict, Expired, Held, ReplayMismatch, TaskEnded
 from . import _events as ev
@@ -29,6 +31,9 @@ from ._lifecycle import cancel, delete
 from ._loading import is_expired, is_held, label_of, load
 from ._usage import Budget
 from ._view import ENDED
+
+if TYPE_CHECKING:
+    from ..redact import Redactor
 
 TASK_TTL: Final = timedelta(days=7)
 NATIVE: Final = (type(None), bool, int, float, str, list, dict, Messages)
@@ -53,6 +58,8 @@ class Wanted(msgspec.Struct, frozen=True):
     restart: bool
     parent: ev.Parent | None = None
     budget: Budget | None = None
+    subject: str | None = None
+    redactor: Redactor | None = None
 
 
 def as_wanted(
@@ -65,6 +72,7 @@ def as_wanted(
     ttl: float | timedelta | None,
     restart: bool,
     budget: Budget | None = None,
+    subject: str | None = None,
 ) -> Wanted:
     """The arguments of `store.task`, checked."""
     if goal is not None and (type(goal) is not str or not goal.strip()):
@@ -86,7 +94,16 @@ def as_wanted(
         None if ttl is None else seconds(ttl, "ttl"),
         bool(restart),
         budget=budget,
+        subject=None if subject is None else checked_id(subject, "subject"),
     )
+
+
+def redacted(log: Log, wanted: Wanted, declared: Any = Any) -> Wanted:
+    """What a task is opened with, as it is to be stored. `declared`: the type of its input."""
+    if log.redactor is None:
+        return wanted
+    raw = None if wanted.input is None else log.redacted(wanted.input, declared)
+    return msgspec.structs.replace(wanted, goal=log.redacted_text(wanted.goal), input=raw, redactor=log.redactor)
 
 
 def encode_text(text: object, what: str) -> str:
@@ -217,6 +234,7 @@ def _create(
         agent=wanted.agent,
         parent=wanted.parent,
         budget=wanted.budget,
+        subject=wanted.subject,
         input=msgspec.Raw(wanted.input or b"null"),
     )
     state = State(key)
@@ -226,6 +244,8 @@ def _create(
     fields = Fields(state.status, label_of(state, doubt=False), state.holder, due(stamp.at))
     # Chosen here, because the keys of its steps are made from it.
     incarnation = append_id(stamp.id)
+    if wanted.subject is not None:
+        yield from note_subject(key, incarnation, wanted.subject, msgspec.structs.replace(stamp, id=stamp.id + 4))
     answer = yield from append_events(
         key, events, stamp, expected=0, fields=fields, incarnation=incarnation, exclusive=True
     )
@@ -266,9 +286,12 @@ def _take(state: State, head: Head, wanted: Wanted, holder: str, stamp: Stamp) -
 
 def _compare(state: State, wanted: Wanted) -> None:
     """One id is one task: what it is opened with must be what it was begun with."""
+    goal, given = state.goal, state.input
+    if wanted.redactor is not None:  # it may have been begun before anything was redacted
+        goal, given = None if goal is None else wanted.redactor.text(goal), wanted.redactor.json(given)
     for what, same in (
-        ("goal", wanted.goal is None or wanted.goal == state.goal),
-        ("input", wanted.input is None or _ordered(wanted.input) == _ordered(state.input)),
+        ("goal", wanted.goal is None or wanted.goal == goal),
+        ("input", wanted.input is None or _ordered(wanted.input) == _ordered(given)),
         ("agent", wanted.agent is None or wanted.agent == state.agent),
         ("parent", wanted.parent is None or wanted.parent == state.parent),
     ):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _operations as ops
 from .._log import Log
+from .._subjects import About
 from ..backends import Appended, StreamKey
 from ..conversations import AsyncConversation, Conversation
 from ._fingerprint import fingerprint
@@ -46,8 +47,12 @@ class _InTask:
 class TaskConversation(_InTask, Conversation):
     """A `Conversation` whose `append` does nothing when a resumed task runs the same code again."""
 
-    def __init__(self, log: Log, key: StreamKey, session: Session, holder: str | None = None) -> None:
-        super().__init__(log, key, holder)
+    def __init__(
+        self, log: Log, key: StreamKey, session: Session, holder: str | None = None, about: About | None = None
+    ) -> None:
+        if about is None and session.state.subject is not None:
+            about = About(key, session.state.subject)  # what a task says is about whom the task is about
+        super().__init__(log, key, holder, about)
         self._session = session
 
     def append(
@@ -78,14 +83,18 @@ class TaskConversation(_InTask, Conversation):
             yield held
 
     def _held_by(self, holder: str) -> TaskConversation:
-        return TaskConversation(self._log, self._key, self._session, holder)
+        return TaskConversation(self._log, self._key, self._session, holder, self._about)
 
 
 class AsyncTaskConversation(_InTask, AsyncConversation):
     """A `TaskConversation` whose methods are awaited."""
 
-    def __init__(self, log: Log, key: StreamKey, session: Session, holder: str | None = None) -> None:
-        super().__init__(log, key, holder)
+    def __init__(
+        self, log: Log, key: StreamKey, session: Session, holder: str | None = None, about: About | None = None
+    ) -> None:
+        if about is None and session.state.subject is not None:
+            about = About(key, session.state.subject)  # what a task says is about whom the task is about
+        super().__init__(log, key, holder, about)
         self._session = session
 
     async def append(
@@ -116,4 +125,4 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
             yield held
 
     def _held_by(self, holder: str) -> AsyncTaskConversation:
-        return AsyncTaskConversation(self._log, self._key, self._session, holder)
+        return AsyncTaskConversation(self._log, self._key, self._session, holder, self._about)

@@ -70,6 +70,7 @@ class Created(Event, frozen=True, omit_defaults=True):
     agent: str | None = None
     parent: Parent | None = None
     budget: Budget | None = None
+    subject: str | None = None
     input: msgspec.Raw = msgspec.Raw(b"null")
 
 

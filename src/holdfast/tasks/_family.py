@@ -14,7 +14,7 @@ from .._blobs import life_of
 from .._log import Log
 from .._streams import new_stamp
 from ..backends import Head, StreamKey
-from ..errors import Expired, HoldfastError, NotFound, TaskEnded
+from ..errors import Erased, Expired, HoldfastError, NotFound, TaskEnded
 from . import _events as ev
 from ._answering import child_ended
 from ._driving import Do, Script
@@ -60,7 +60,10 @@ def cancel(log: Log, key: StreamKey, reason: str | None) -> Script[None]:
 def delete(log: Log, key: StreamKey, reason: str) -> Script[bool]:
     """Delete a task; if a parent waits for it, that need not wait any more."""
     head: Head | None = yield Do(lambda: ops.head(key))
-    state: State = yield Do(lambda: load(key))
+    try:
+        state: State = yield Do(lambda: load(key))
+    except Erased:
+        state = State(key)  # nobody knows any more whether it had a parent
     parent, stamp = state.parent, new_stamp()
     deleted: bool = yield Do(lambda: delete_one(key, stamp, reason))
     if deleted and head is not None and not state.ended:

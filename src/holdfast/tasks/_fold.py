@@ -112,6 +112,7 @@ class State:
         self.status: Status = "open"
         self.holder: str | None = None
         self.parent: ev.Parent | None = None
+        self.subject: str | None = None
         self.runs = 0
         self.crashes = self.failures = 0
         """How many runs in a row were killed, or failed, without getting any further."""
@@ -159,7 +160,7 @@ class State:
 
     def _created(self, _key: StreamKey, _version: int, at: float, event: ev.Created) -> None:
         self.goal, self.agent, self.salt, self.ttl = event.goal, event.agent, event.salt, event.ttl
-        self.parent, self.budget = event.parent, event.budget
+        self.parent, self.budget, self.subject = event.parent, event.budget, event.subject
         self.input = bytes(event.input)
         self.created_at = at
 

@@ -9,12 +9,13 @@ from typing import Any
 from .._arguments import seconds
 from .._codec import encode_as
 from .._ids import checked_id
+from .._log import Log
 from .._operations import Operation
 from .._streams import new_stamp
 from ..backends import StreamKey
 from ._agents import find
 from ._answering import answer, signal
-from ._claiming import TASK_TTL, Wanted, as_wanted, declared_type, submit
+from ._claiming import TASK_TTL, Wanted, as_wanted, declared_type, redacted, submit
 from ._lifecycle import resolve
 from ._loading import get_view as get_task
 from ._loading import listed as list_tasks
@@ -29,42 +30,48 @@ def checked_status(status: str | None) -> None:
         raise ValueError(f"status is one of {', '.join(STATUSES)}")
 
 
-def resolving(key: StreamKey, step: str, result: Any, retry: bool) -> Callable[[], Operation[None]]:
+def resolving(log: Log, key: StreamKey, step: str, result: Any, retry: bool) -> Callable[[], Operation[None]]:
     """What makes the operation that settles a step."""
     if (result is ...) != retry:
         raise ValueError("say either result=… (it was done) or retry=True (it was not)")
     if type(step) is not str:  # a path may be longer than any id
         raise TypeError(f"step is a path or a name, not {type(step).__name__}")
-    raw = None if retry else encode_as(result, declared_type(result))
+    raw = None if retry else _encoded(log, result)
     stamp = new_stamp()
     return lambda: resolve(key, step, raw, stamp, retry=retry)
 
 
 def answering(
-    key: StreamKey, name: str, value: object, by: str | None, ask: str | None
+    log: Log, key: StreamKey, name: str, value: object, by: str | None, ask: str | None
 ) -> Callable[[], Operation[None]]:
     """What makes the operation that answers a question."""
     checked_id(name, "the name of a question")
     if by is not None:
         checked_id(by, "by")
-    raw, stamp = encode_as(value, declared_type(value)), new_stamp()
+    raw, stamp = _encoded(log, value), new_stamp()
     return lambda: answer(key, name, raw, by, ask, stamp)
 
 
-def signalling(key: StreamKey, name: str, payload: object, id: str | None) -> Callable[[], Operation[bool]]:
+def signalling(log: Log, key: StreamKey, name: str, payload: object, id: str | None) -> Callable[[], Operation[bool]]:
     """What makes the operation that sends a signal."""
     checked_id(name, "the name of a signal")
     if id is not None:
         checked_id(id, "id")
-    raw, stamp = encode_as(payload, declared_type(payload)), new_stamp()
+    raw, stamp = _encoded(log, payload), new_stamp()
     return lambda: signal(key, name, raw, id, stamp)
 
 
-def submitting(key: StreamKey, wanted: Wanted, at: float | datetime | None) -> Callable[[], Operation[bool]]:
+def submitting(log: Log, key: StreamKey, wanted: Wanted, at: float | datetime | None) -> Callable[[], Operation[bool]]:
     """What makes the operation that lets workers run a task."""
     when = at.timestamp() if isinstance(at, datetime) else None if at is None else seconds(at, "at")
-    stamp = new_stamp()
-    return lambda: submit(key, wanted, when, stamp)
+    stamp, opened = new_stamp(), redacted(log, wanted)
+    return lambda: submit(key, opened, when, stamp)
+
+
+def _encoded(log: Log, value: object) -> bytes:
+    """A value from outside, as it is to be stored."""
+    declared = declared_type(value)
+    return log.redacted(encode_as(value, declared), declared)
 
 
 def wanted_by(
@@ -75,11 +82,12 @@ def wanted_by(
     wait: float | None,
     restart: bool,
     budget: Budget | None,
+    subject: str | None,
 ) -> Wanted:
     """How a task is opened for an agent. A name need not be known here: another program may have it."""
     if isinstance(agent, str):
         return as_wanted(
-            goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart, budget
+            goal, input, checked_id(agent, "the name of an agent"), 30.0, wait, False, ttl, restart, budget, subject
         )
     found = find(agent)
-    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart, budget)
+    return as_wanted(goal, input, found.name, found.lease, wait, False, ttl, restart, budget, subject)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from datetime import datetime, timezone
 from typing import Any, cast
 
 import msgspec
 
 from .. import _operations as ops
 from .._blobs import get_blob, life_of
+from .._clock import moment
 from .._codec import Undecodable, decode, encode
 from .._events import Envelope, Stored
 from .._events import Event as PublicEvent
@@ -183,11 +183,11 @@ def view_of(
         discoveries=_notes(state.discoveries),
         result=_decoded(state.key, state.version, state.result),
         error=Failure(*state.error) if state.error else None,
-        created_at=_moment(state.created_at),
-        updated_at=_moment(state.updated_at),
+        created_at=moment(state.created_at),
+        updated_at=moment(state.updated_at),
         owner=fields.owner,
-        lease_until=None if fields.due_at is None or fields.owner is None else _moment(fields.due_at),
-        expires_at=None if fields.expires_at is None else _moment(fields.expires_at),
+        lease_until=None if fields.due_at is None or fields.owner is None else moment(fields.due_at),
+        expires_at=None if fields.expires_at is None else moment(fields.expires_at),
         version=state.version,
         runs=state.runs,
         unasked=list(state.unasked) if unasked is None else unasked,
@@ -197,7 +197,7 @@ def view_of(
         asks=[_ask(state, wait) for wait in map(state.waits.all.__getitem__, state.waits.current.values())],
         waits_for=words_for(state) if state.status == "suspended" else [],
         parent=state.parent.id if state.parent else None,
-        due_at=None if fields.due_at is None or fields.owner is not None else _moment(fields.due_at),
+        due_at=None if fields.due_at is None or fields.owner is not None else moment(fields.due_at),
         crashes=state.crashes,
         artifacts=[artifact_info(attachment) for attachment in list(state.attached.values())],
     )
@@ -205,7 +205,7 @@ def view_of(
 
 def artifact_info(attachment: Attachment) -> ArtifactInfo:
     blob = attachment.blob
-    return ArtifactInfo(attachment.name, blob.size, blob.digest, _moment(attachment.at))
+    return ArtifactInfo(attachment.name, blob.size, blob.digest, moment(attachment.at))
 
 
 def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
@@ -216,7 +216,7 @@ def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
     progress = None
     if step.cursor is not None and step.state != "completed":
         cursor = _decoded(state.key, step.version, bytes(step.cursor))
-        progress = Progress(cursor, step.done, step.total, _moment(step.progress_at))
+        progress = Progress(cursor, step.done, step.total, moment(step.progress_at))
     return StepInfo(
         path=step.path,
         name=step.place.name,
@@ -228,8 +228,8 @@ def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
         kind=step.kind,
         model=step.model,
         attempts=step.attempts,
-        started_at=_moment(step.started_at),
-        ended_at=None if step.ended_at is None else _moment(step.ended_at),
+        started_at=moment(step.started_at),
+        ended_at=None if step.ended_at is None else moment(step.ended_at),
         result=result,
         how=step.how,  # type: ignore[arg-type]
         error=None if step.error is None else Failure(step.error, step.message),
@@ -252,12 +252,12 @@ def _ask(state: State, wait: Wait) -> Ask:
         question=event.question,
         payload=_decoded(state.key, wait.version, bytes(event.payload)),
         schema=event.schema,
-        asked_at=_moment(wait.at),
-        until=None if event.until is None else _moment(event.until),
+        asked_at=moment(wait.at),
+        until=None if event.until is None else moment(event.until),
         status="answered" if over else "timeout" if wait.how else "open",
         answer=_decoded(state.key, wait.version, bytes(wait.value)) if over else None,
         by=wait.by,
-        answered_at=None if wait.ended_at is None else _moment(wait.ended_at),
+        answered_at=None if wait.ended_at is None else moment(wait.ended_at),
     )
 
 
@@ -266,7 +266,7 @@ def words_for(state: State) -> list[str]:
     found = []
     for event in (state.waits.all[each].event for each in state.suspended_on.waits if each in state.waits.all):
         if event.kind == TIMER:
-            found.append(_moment(event.until or 0.0).strftime("%Y-%m-%d %H:%M:%S UTC"))
+            found.append(moment(event.until or 0.0).strftime("%Y-%m-%d %H:%M:%S UTC"))
         else:
             found.append(f"{'the answer to' if event.kind == ASK else 'signal'} {event.name!r}")
     return found + [f"child {child!r}" for child in state.suspended_on.children]
@@ -274,14 +274,7 @@ def words_for(state: State) -> list[str]:
 
 def _notes(noted: list[Any]) -> list[Note]:
     ordered = sorted(noted, key=lambda note: cast("int", note.version))
-    return [Note(note.text, note.why, _moment(note.at), note.step) for note in ordered]
-
-
-def _moment(at: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(at, timezone.utc)
-    except (OverflowError, ValueError, OSError):  # nobody wrote that but a hostile hand
-        return datetime.fromtimestamp(0, timezone.utc)
+    return [Note(note.text, note.why, moment(note.at), note.step) for note in ordered]
 
 
 def _decoded(key: StreamKey, version: int, raw: bytes) -> Any:
@@ -332,9 +325,9 @@ def info_of(head: Head) -> TaskInfo:
         agent=label.agent,
         in_doubt=label.doubt,
         owner=fields.owner,
-        lease_until=None if fields.due_at is None or fields.owner is None else _moment(fields.due_at),
-        due_at=None if fields.due_at is None or fields.owner is not None else _moment(fields.due_at),
-        expires_at=None if fields.expires_at is None else _moment(fields.expires_at),
+        lease_until=None if fields.due_at is None or fields.owner is None else moment(fields.due_at),
+        due_at=None if fields.due_at is None or fields.owner is not None else moment(fields.due_at),
+        expires_at=None if fields.expires_at is None else moment(fields.expires_at),
         version=head.version,
         crashes=label.crashes,
     )

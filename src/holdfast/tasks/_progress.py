@@ -92,7 +92,7 @@ class StepRun:
         with `flush=True` now. In an async function, await it to know that it is stored.
         """
         self._session.check()
-        self._cursor = encode(cursor)
+        self._cursor = self._session.log.redacted(encode(cursor))
         self._unsaved = self.event(cursor=msgspec.Raw(self._cursor), done=done, total=total)
         change = self.unsaved(after=0.0 if flush else PROGRESS_SECONDS)
         if change is None:

@@ -15,6 +15,7 @@ from .._codec import Undecodable, decode, decode_as
 from .._ids import append_id
 from .._log import Log
 from .._operations import Operation
+from .._quiet import Quiet
 from ..backends import Appended, Head, StreamKey
 from ..errors import IdReused, NotFound, Suspended
 from ._agents import Agent
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
     from .._store import AsyncStore, Store
 
 
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
+class Replay(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """What became of a replay: how far the program and the recording agree."""
+
+    _content = ("result", "error")
 
     task: str
     version: int

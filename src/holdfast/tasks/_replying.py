@@ -91,6 +91,7 @@ class Replying(Running):
 
     def stored(self, value: object, declared: Any) -> tuple[bytes, Any]:
         raw, self.message = there_and_back(as_message(value), Any)
+        self.message = self.session.log.redacted_value(self.message)
         self.new: New = self.chat._new(self.message, {"task": self.session.key.id, "step": self.call.path})
         return raw, self.message
 

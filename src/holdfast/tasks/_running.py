@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
-from .._codec import Undecodable, decode_as, there_and_back
+from .._codec import Undecodable, decode_as, encode_as, there_and_back
+from .._codec_walk import NEVER_STORED
 from .._events import INLINE_BYTES
 from .._operations import Operation
 from .._streams import new_stamp
@@ -371,7 +372,7 @@ class Running:
         if not self._may_try_again(error):
             yield from self._failed(error)
         causes = self._causes(error)
-        failed = run.event(error=type(error).__name__, message=_text(error), causes=causes, again=True)
+        failed = run.event(error=type(error).__name__, message=self._said_by(error), causes=causes, again=True)
         if causes:  # steps inside it, that are to be tried again too: everybody has to know
             yield Do(lambda: self.session.put([(ev.STEP_FAILED, failed)], new_stamp()))
         else:
@@ -387,10 +388,14 @@ class Running:
 
     def stored(self, value: object, declared: Any) -> tuple[bytes, Any]:
         """A result as it is stored, and as it comes back: the first run sees what all later ones will see."""
+        log = self.session.log
         try:
-            return there_and_back(value, declared)
+            if log.redactor is None:
+                return there_and_back(value, declared)
+            raw = log.redacted(encode_as(value, declared), declared)
+            return raw, decode_as(raw, declared)
         except NotSerializable as error:
-            if declared is not Any:
+            if declared is not Any or NEVER_STORED in error.problem:
                 raise
             advice = "annotate what the function returns (-> Receipt), or return plain values"
             raise NotSerializable(error.path, f"{error.problem}; {advice}") from None
@@ -444,7 +449,7 @@ class Running:
         call = self.call
         doubt = bool(self.options.mode) and not isinstance(error, NotDone)
         causes = self._causes(error)
-        failed = self.run.event(error=type(error).__name__, message=_text(error), causes=causes, doubt=doubt)
+        failed = self.run.event(error=type(error).__name__, message=self._said_by(error), causes=causes, doubt=doubt)
         changes: list[Change] = [(ev.STEP_FAILED, self.run.end(failed))]
         unsaved = self.run.unsaved(after=0.0)
         if unsaved is not None:
@@ -456,6 +461,9 @@ class Running:
         raise _failure(call.declared)(
             str(self.session.key), step=call.path, type=failed.error or "", message=failed.message, causes=tuple(causes)
         ) from error
+
+    def _said_by(self, error: Exception) -> str:
+        return self.session.log.redacted_message(_text(error))
 
     def _causes(self, error: Exception) -> list[str]:
         """The steps inside this one whose failure it was."""

@@ -31,6 +31,7 @@ from ._frames import Branch, current_frame
 from ._loading import label_of, opened
 from ._matching import Matching
 from ._progress import PROGRESS_SECONDS
+from ._redacting import without_secrets
 from ._usage import Usage
 from ._view import Drift
 
@@ -432,6 +433,8 @@ class Session:
         waiting, told = self._take_waiting(changes)
         try:
             everything = [*map(_change, waiting.values()), *changes] if waiting else changes
+            if self.log.redactor is not None:
+                everything = [(name, without_secrets(self.log.redactor, change)) for name, change in everything]
             events: list[NewEvent] = []
             blobs: dict[bytes, Blob] = {}
             for name, change in everything:

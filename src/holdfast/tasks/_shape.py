@@ -41,7 +41,7 @@ from . import _events as ev
 from . import _family as family
 from ._agents import Remember, find, registered
 from ._answering import child_ended
-from ._claiming import TASK_TTL, Claim, Wanted, as_wanted, declared_type, encode_text, enter
+from ._claiming import TASK_TTL, Claim, Wanted, as_wanted, declared_type, encode_text, enter, redacted
 from ._driving import Call, Do, Quiet, Script
 from ._fingerprint import fingerprint
 from ._fold import name_of, paths_of
@@ -77,8 +77,8 @@ class Shape:
     """A task's key, how it is to be opened, and the session once it is."""
 
     def __init__(self, log: Log, key: StreamKey, wanted: Wanted, given: object, asynchronous: bool) -> None:
-        self._log, self._key, self._wanted = log, key, wanted
         self._input_type = declared_type(given)
+        self._log, self._key, self._wanted = log, key, redacted(log, wanted, self._input_type)
         self._asynchronous = asynchronous
         self._session: Session | None = None
         self._outside: Frame | None = None
@@ -187,7 +187,11 @@ class Shape:
             if isinstance(error, NeedsHuman | BudgetExceeded):
                 again = None
             failed = ev.Failed(
-                type(error).__name__, _message(error), failed_steps(error, str(self._key)), drift=drift, retry_at=again
+                type(error).__name__,
+                self._log.redacted_message(_message(error)),
+                failed_steps(error, str(self._key)),
+                drift=drift,
+                retry_at=again,
             )
             return ev.FAILED, failed, lambda: session.fields("failed", due_at=again)
         # Also if it was swallowed; but that another task waits, which was opened inside this one, says nothing of this one.
@@ -412,7 +416,8 @@ class Shape:
                 f"a child may have to wait, and whoever goes on with it has to find its agent: @holdfast.agent({agent.name!r})"
             )
         key = self._child(id)
-        wanted = as_wanted(goal, input, agent.name, agent.lease, 0.0, False, TASK_TTL, False)
+        about = self._held().state.subject
+        wanted = as_wanted(goal, input, agent.name, agent.lease, 0.0, False, TASK_TTL, False, subject=about)
         returns = agent.returns if returns is UNRESOLVED else returns
         declared = child_step(self, agent, wanted, key.id, returns)
         return self._calling(declared, current_frame(), agent.name, (goal, input), {})
@@ -436,7 +441,7 @@ class Shape:
             return deepcopy(session.state.plans[plan_id])
         session.check()
         try:
-            items = as_plan((yield from self._value(given, args, kwargs)))
+            items = as_plan(self._log.redacted_value(as_plan((yield from self._value(given, args, kwargs)))))
             if again:
                 items, paths = self._merged(session, items)
             planned = ev.Planned(plan_id, items, paths if again and paths != paths_of(items) else [])
@@ -541,11 +546,11 @@ class Shape:
             declared = declared_type(given) if returned is Any else returned
         if session.replaying is not None:
             is_value = returned is not UNRESOLVED or not callable(given)
-            session.replaying.finish(encode_as(given, declared) if is_value else None)
+            session.replaying.finish(self._log.redacted(encode_as(given, declared)) if is_value else None)
         elif not session.opened_ended:
             session.check_here(ends=True)
             value = given if returned is not UNRESOLVED else (yield from self._value(given, args, kwargs))
-            raw = encode_as(value, declared)
+            raw = self._log.redacted(encode_as(value, declared), declared)
             yield from _from_tasks.leave(self, remember, result=raw)
             state = session.state
             drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
@@ -576,7 +581,8 @@ class Shape:
     def _failing(self, reason: str) -> Script[None]:
         session = self._held()
         session.check_here()
-        failed = ev.Failed("fail", encode_text(reason, "reason"))
+        reason = self._log.redacted_text(encode_text(reason, "reason"))
+        failed = ev.Failed("fail", reason)
         if session.replaying is not None:
             session.replaying.fail(reason)
             return
@@ -619,7 +625,7 @@ class Shape:
 
     def _cancelling(self, reason: str | None) -> Script[None]:
         if reason is not None:
-            encode_text(reason, "reason")
+            reason = self._log.redacted_text(encode_text(reason, "reason"))
         yield from family.cancel(self._log, self._key, reason)
         session = self._session
         if session is not None and session.is_here() and not session.opened_ended:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from .._codec import MAX_BYTES
+from .._codec import MAX_BYTES, encode
 from ..errors import TooLarge
 from ._driving import Call, Emit, Script
 from ._frames import Frame, frame
@@ -38,7 +38,18 @@ def pass_on(running: Running, source: Any) -> Script[tuple[bytes, list[Any], Any
     finally:
         if closing is None:
             _close(source, running.frame)
+    if (whole := _redacted_across(running, chunks)) is not None:
+        raws, chunks = [encode(whole)], [whole]
     return b"[" + b",".join(raws) + b"]", chunks, last
+
+
+def _redacted_across(running: Running, chunks: list[Any]) -> str | None:
+    """All pieces of a text as one, if there is something to redact that no piece has alone."""
+    if running.session.log.redactor is None or not all(type(chunk) is str for chunk in chunks):
+        return None
+    text = "".join(chunks)
+    new = running.session.log.redacted_text(text)
+    return None if new == text else new
 
 
 def _ways(source: Any, inside: Frame) -> tuple[Call, Call | None]:

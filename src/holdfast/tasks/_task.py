@@ -285,7 +285,7 @@ class Task(Shape):
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
         """Delete the task and what it holds, and free its id; False if there was none. `HasForks` if others begin with it."""
-        deleted = drive(self._log, family.delete(self._log, self._key, reason))
+        deleted = drive(self._log, family.delete(self._log, self._key, self._log.redacted_text(reason)))
         self._deleted()
         return deleted
 
@@ -534,7 +534,7 @@ class AsyncTask(Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Task.delete`, awaited."""
-        deleted = await drive_async(self._log, family.delete(self._log, self._key, reason))
+        deleted = await drive_async(self._log, family.delete(self._log, self._key, self._log.redacted_text(reason)))
         self._deleted()
         return deleted
 

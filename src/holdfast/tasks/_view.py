@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from .._leases import is_dead
+from .._quiet import Quiet
 from ._usage import Budget, Usage
 
 if TYPE_CHECKING:
@@ -32,15 +33,19 @@ waiting: a child that had to wait, and so the task does; it goes on by itself.
 """
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(Quiet, msgspec.Struct, frozen=True):
     """What went wrong: the exception's type and its message."""
+
+    _content = ("message",)
 
     type: str
     message: str
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(Quiet, msgspec.Struct, frozen=True):
     """How far a step had got when it last saved."""
+
+    _content = ("cursor",)
 
     cursor: Any
     done: float | None
@@ -55,8 +60,10 @@ class Saw(msgspec.Struct, frozen=True):
     versions: list[tuple[int, int]]
 
 
-class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
+class StepInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """One step of a task. `path` names it within the task, `parent` the step that it was called from ("" for none)."""
+
+    _content = ("result",)
 
     path: str
     name: str
@@ -87,8 +94,10 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages its model saw, as far as they are a conversation's."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """A question to people. `id` is for `store.answer(…, ask=id)`; `schema` says what an answer looks like, as JSON Schema."""
+
+    _content = ("question", "payload", "answer")
 
     id: str
     name: str
@@ -103,8 +112,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     answered_at: datetime | None = None
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(Quiet, msgspec.Struct, frozen=True):
     """A decision (with its reason) or a discovery, and the step in which it was made."""
+
+    _content = ("text", "why")
 
     text: str
     why: str | None
@@ -130,8 +141,10 @@ class Drift(msgspec.Struct, frozen=True):
     now: str
 
 
-class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+class TaskInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """A task as it is listed."""
+
+    _content = ("goal",)
 
     id: str
     status: Status
@@ -153,8 +166,10 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.owner is not None and is_dead(self.owner)
 
 
-class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+class TaskView(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """A task as it stood at one version: read-only, complete, and without a connection to the store."""
+
+    _content = ("goal", "input", "plan", "result")
 
     id: str
     goal: str | None

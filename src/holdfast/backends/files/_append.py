@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown
+from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
 from .._seam import Append, Appended, Conflict, StreamKey
 from ._disk import translated, write_all
-from ._frame import BadFrame, Frame, Stored, encode_frame
+from ._frame import MAX_BYTES, BadFrame, Frame, Stored, encode_frame
 from ._names import folder_of, path_of
 from ._scan import Span, forward, locate, origin
 from ._state import State, mark_of
@@ -118,6 +118,11 @@ def _all_ids(span: Span) -> list[tuple[bytes, int, int]]:
 def store(streams: Streams, drafts: Sequence[Draft]) -> None:
     """Write and sync all drafts. `OutcomeUnknown` if some of it may be stored, any other error if surely nothing is."""
     lines = [draft.line() for draft in drafts]
+    if max(map(len, lines)) > MAX_BYTES:
+        raise TooLarge(
+            f"what is appended to a stream at once has at most {MAX_BYTES} bytes in its file; nothing was written. "
+            "Append less at once"
+        )
     # From here on nobody believes the index about these streams, until it is told how it ended.
     streams.catalog.use(lambda index: index.mark([draft.stream for draft in drafts]))
     for start in range(0, len(drafts), _AT_ONCE):

@@ -30,6 +30,7 @@ from ._append import Draft, store
 from ._catalog import Catalog
 from ._delete import delete_prefix, delete_stream
 from ._disk import Disk, translated
+from ._frame import MAX_BYTES
 from ._index import Index, Row
 from ._lock import WriterLock
 from ._names import TORN
@@ -162,7 +163,10 @@ class FilesBackend:
                 warnings.append("acknowledged appends survive the death of the process, not a power loss")
             sizes = {"data": self._catalog.read(lambda index: index.data_bytes()), "index": self._catalog.size()}
             return Description(
-                *("files", str(FORMAT), Path(self._root).as_uri(), self._durability), sizes=sizes, warnings=warnings
+                *("files", str(FORMAT), Path(self._root).as_uri(), self._durability),
+                limits={"append": MAX_BYTES},
+                sizes=sizes,
+                warnings=warnings,
             )
 
     def close(self) -> None:

@@ -22,6 +22,8 @@ import msgspec
 from .._seam import Fields, StreamKey
 
 HEADER_BYTES = 96
+MAX_BYTES = 256 * 1024 * 1024
+"""The longest line. A longer one that somebody planted is not read into memory to find out what it is."""
 _LENGTH = re.compile(rb'\{"length":([1-9][0-9]{0,17}),')
 _HEADER = re.compile(_LENGTH.pattern + rb'"first":(0|[1-9][0-9]{0,17}),"last":(0|[1-9][0-9]{0,17}),')
 _SUM_BYTES = len(b',"sum":""}\n') + 32

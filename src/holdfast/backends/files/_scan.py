@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ._frame import HEADER_BYTES, BadFrame, Frame, declared_length, decode_frame, header
+from ._frame import HEADER_BYTES, MAX_BYTES, BadFrame, Frame, declared_length, decode_frame, header
 
 _NEAR = 8 * 1024  # below this distance walking is cheaper than bisecting
 _SECTOR = 512
@@ -51,6 +51,8 @@ def frame_at(span: Span, start: int) -> Place:
         raise BadFrame("no frame begins here")
     if length > span.end - start:
         raise BadFrame("it is shorter than it declares")
+    if length > MAX_BYTES:
+        raise BadFrame("it is longer than any frame")
     return Place(decode_frame(span.get(start, start + length)), start, start + length)
 
 
@@ -73,6 +75,8 @@ def is_torn(span: Span, start: int) -> bool:
     bit does not change both. So a single line is torn if it ends early, or if whole sectors of it were
     never written and read as zeros. Anything else is damage, and stays as it is.
     """
+    if span.end - start > MAX_BYTES:
+        return False
     newline = newline_from(span, start)
     if newline not in (-1, span.end - 1):
         return False
@@ -169,6 +173,8 @@ def _line(span: Span, start: int, stop: int) -> Place:
     # The header comes first: a long run of garbage is not read to find out that it is none.
     if declared_length(span.get(start, min(stop, start + HEADER_BYTES))) != stop - start:
         raise BadFrame("its length is not the one it declares")
+    if stop - start > MAX_BYTES:
+        raise BadFrame("it is longer than any frame")
     return Place(decode_frame(span.get(start, stop)), start, stop)
 
 

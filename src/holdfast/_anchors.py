@@ -1,0 +1,277 @@
+"""Anchors: what the chains of a store ended in at some time, signed, and kept where the store is not.
+
+A chain shows that records were changed. It cannot show that the newest are gone, that a whole store was put back to an old backup, or
+that somebody wrote all of it anew: what is left then is a chain too. An anchor knows better.
+
+It is a file of JSON Lines: one that says when and of whom, one for each stream, ordered, and one with their digest and its signature.
+Neither writing nor reading it needs memory for more than a few lines. Large values are not in it: their names are digests of
+what they hold, and stand in records that are. Nor are data keys, which are replaced and destroyed: without its key a record does not open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import IO, Any, Final, Literal
+
+import msgspec
+
+from . import _clock
+from ._anchor_keys import AnchorKey, Signing, signing
+from ._blobs import life_of
+from ._copy_reading import THREADS, Steady, ahead, sliced
+from ._ids import SYSTEM_TENANT
+from ._kinds import KINDS
+from .backends import Head, StreamKey
+from .conversations._json_files import write_atomically
+from .errors import AlreadyExists, AnchorRefused, CorruptRecord, Unavailable
+
+Signed = Literal["unsigned", "hmac-sha256", "ed25519"]
+
+ANCHORED: Final = tuple(sorted(set(KINDS) - {"blob", "key"}))
+"""The kinds of streams that are in an anchor, in the order in which they are there. Of each tenant, what it has deleted comes first."""
+
+FORMAT: Final = "holdfast anchor 1"
+LAST_TIME: Final = 253_402_300_800.0
+"""No calendar goes further: the end of the year 9999."""
+
+MAX_LINE: Final = 64 * 1024
+SLICE: Final = 64
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a stream stood: which life of it, its version, and the hash there."""
+
+    tenant: str
+    kind: str
+    id: str
+    life: str
+    version: int
+    hash: str
+
+    @property
+    def stream(self) -> StreamKey:
+        return StreamKey(self.tenant, self.kind, self.id)
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """An anchor: when it was made (Unix seconds), of which tenant (None: of all), of how many streams, and how it is signed."""
+
+    at: float
+    tenant: str | None
+    streams: int
+    digest: str
+    signed: Signed
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: str
+    at: float
+    tenant: str | None
+
+
+class _Seal(msgspec.Struct, frozen=True):
+    streams: int
+    sha256: str
+    signed: Signed
+    signature: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_places = msgspec.json.Decoder(Place)
+
+
+def order(stream: StreamKey) -> tuple[bool, str, str, str]:
+    """The order of streams in an anchor, and of a walk through a store."""
+    return (stream.tenant != SYSTEM_TENANT, *stream)
+
+
+def scope(store: Steady, tenant: str | None) -> Iterator[tuple[str, str]]:
+    """The tenants and kinds to walk through, in order. Of one tenant, all but that it is registered: see `registered`."""
+    tenants = [tenant] if tenant is not None else [SYSTEM_TENANT, *all_tenants(store)]
+    for name in tenants:
+        for kind in sorted(KINDS):
+            yield name, kind
+
+
+def registered(tenant: str) -> StreamKey:
+    return StreamKey(SYSTEM_TENANT, "tenant", tenant)
+
+
+def all_tenants(store: Steady) -> list[str]:
+    listed = [head.stream.id for head in store.listed(SYSTEM_TENANT, "tenant")]
+    return sorted({*listed, *(stream.id for stream in store.damaged(SYSTEM_TENANT, "tenant"))})
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_anchor(
+    store: Steady, tenant: str | None, key: AnchorKey | None, to: str | os.PathLike[str] | IO[str], *, overwrite: bool
+) -> Anchor:
+    """Write where every stream stands now. Streams that go on meanwhile are in it as they were when it came to them."""
+    writing = _Writing(store, tenant, None if key is None else signing(key))
+    if isinstance(to, str | os.PathLike):
+        path = os.fspath(to)
+        if not overwrite and os.path.exists(path):
+            raise AlreadyExists(f"there is something at {path}; choose another path, or say that it may be replaced")
+        try:
+            write_atomically(path, writing.lines())
+        except OSError as error:
+            raise Unavailable(f"cannot write {path}: {error.strerror}; there is no anchor") from error
+    elif hasattr(to, "write"):
+        for line in writing.lines():
+            to.write(line.decode())
+        to.flush()
+    else:
+        raise TypeError("to is the path of a file, or a text file that is open for writing, like sys.stdout")
+    return writing.anchor
+
+
+class _Writing:
+    """An anchor that is being written."""
+
+    anchor: Anchor
+
+    def __init__(self, store: Steady, tenant: str | None, key: Signing | None) -> None:
+        self._store, self._tenant, self._key = store, tenant, key
+        if key is not None:
+            key.sign(b"")  # a key that cannot sign is noticed before anything is written
+
+    def lines(self) -> Iterator[bytes]:
+        store, digest, count, at = self._store, sha256(), 0, _clock.time()
+        head = _encode(_Header(FORMAT, at, self._tenant)) + b"\n"
+        digest.update(head)
+        yield head
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-anchor") as pool:
+            try:
+                for place in _stood(store, self._tenant, pool):
+                    line = _encode(place) + b"\n"
+                    digest.update(line)
+                    count += 1
+                    yield line
+            finally:
+                store.stopped = True
+        signed: Signed = "unsigned" if self._key is None else self._key.algorithm
+        signature = "" if self._key is None else self._key.sign(_message(signed, count, digest.digest())).hex()
+        yield _encode(_Seal(count, digest.hexdigest(), signed, signature)) + b"\n"
+        self.anchor = Anchor(at, self._tenant, count, digest.hexdigest(), signed)
+
+
+def _stood(store: Steady, tenant: str | None, pool: ThreadPoolExecutor) -> Iterator[Place]:
+    if tenant is not None:
+        yield from _exact(store, [registered(tenant)])
+    for name, kind in scope(store, tenant):
+        if kind not in ANCHORED:
+            continue
+        for stream in store.damaged(name, kind):
+            raise CorruptRecord(str(stream), what="it cannot be read, so that no anchor can be made")
+        listed = (head.stream for head in store.listed(name, kind))
+        for some in ahead(pool, lambda streams: _exact(store, streams), sliced(listed, SLICE)):
+            yield from some
+
+
+def _exact(store: Steady, streams: Sequence[StreamKey]) -> list[Place]:
+    """Where streams stand. A list may be early or late, and an anchor must not say what was not so."""
+    heads = map(store.head, streams)
+    return [place_of(head) for head in heads if head is not None]
+
+
+def place_of(head: Head) -> Place:
+    return Place(*head.stream, life_of(head.incarnation), head.version, head.hash.hex())
+
+
+def _message(signed: str, count: int, digest: bytes) -> bytes:
+    """What is signed: all of these have a fixed length, or come first and end with a line."""
+    return f"{FORMAT}\n{signed}\n".encode() + count.to_bytes(8, "big") + digest
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class AnchorFile:
+    """An anchor that was written before. Its signature is checked first; nothing of one that does not fit is looked at."""
+
+    def __init__(self, path: str | os.PathLike[str], key: AnchorKey | None) -> None:
+        self._path = os.fspath(path)
+        lines, digest = 0, sha256()
+        first = last = b""
+        for line in self._lines():
+            if lines == 1:
+                first = last
+            if lines:
+                digest.update(last)
+            last, lines = line, lines + 1
+        if lines < 2:
+            raise self._refused("it is empty or cut off")
+        seal = self._as(_Seal, last)
+        self._digest, self._count = digest.digest(), lines - 2
+        self._check(seal, None if key is None else signing(key))
+        header = self._as(_Header, first if lines > 2 else self._first())
+        if header.format != FORMAT or not 0 <= header.at < LAST_TIME:
+            raise self._refused("it is of a form that this Holdfast does not know")
+        self.anchor = Anchor(header.at, header.tenant, seal.streams, seal.sha256, seal.signed)
+
+    def places(self) -> Iterator[Place]:
+        """Where each stream stood, in order. The file is read once more for it: `AnchorRefused` in the end if it is another by then."""
+        digest, before, number = sha256(), None, 0
+        for number, line in enumerate(self._lines()):
+            if number <= self._count:
+                digest.update(line)
+            if not 1 <= number <= self._count:
+                continue
+            try:
+                place = _places.decode(line)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                raise self._refused(f"line {number + 1} is no stream") from None
+            if place.kind not in ANCHORED or not 1 <= place.version < 1 << 63:
+                raise self._refused(f"line {number + 1} is no stream that an anchor can have")
+            now = order(place.stream)
+            if before is not None and now <= before:
+                raise self._refused(f"line {number + 1} is out of order")
+            before = now
+            yield place
+        if number != self._count + 1 or digest.digest() != self._digest:
+            raise self._refused("it was changed while it was read")
+
+    def _check(self, seal: _Seal, key: Signing | None) -> None:
+        if seal.sha256 != self._digest.hex() or seal.streams != self._count:
+            raise self._refused("it was altered: its lines are not those that were written")
+        if key is None:
+            if seal.signed != "unsigned":
+                raise self._refused(f"it is signed ({seal.signed}); give the key: anchor_key=, or --anchor-key")
+            return
+        if seal.signed != key.algorithm:
+            raise self._refused(f"it is {seal.signed}, and the key that was given is for {key.algorithm}")
+        try:
+            signature = bytes.fromhex(seal.signature)
+        except ValueError:
+            signature = b""
+        if signature.hex() != seal.signature or not key.fits(
+            signature, _message(seal.signed, seal.streams, self._digest)
+        ):
+            raise self._refused("it was altered, or signed with another key")
+
+    def _first(self) -> bytes:
+        return next(self._lines(), b"")
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with open(self._path, "rb") as file:
+                while line := file.readline(MAX_LINE):
+                    if not line.endswith(b"\n"):
+                        raise self._refused("it is cut off, or no anchor at all")
+                    yield line
+        except OSError as error:
+            raise self._refused(f"it cannot be read ({error.strerror})") from None
+
+    def _as(self, type: Any, line: bytes) -> Any:
+        try:
+            return msgspec.json.decode(line, type=type)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            raise self._refused("it is no anchor, or cut off") from None
+
+    def _refused(self, what: str) -> AnchorRefused:
+        return AnchorRefused(self._path, what=what)

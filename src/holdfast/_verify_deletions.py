@@ -1,0 +1,70 @@
+"""What the audit streams tell of deletions: whether a stream that an anchor has seen may be gone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from ._anchors import Place
+from ._copy_reading import Steady
+from ._events import open_plain
+from ._log import Log
+from ._streams import audit_of
+from .errors import DataProblem
+
+Life = tuple[str, str, str]
+"""Kind, id and life of a stream."""
+
+
+class _Told(msgspec.Struct):
+    """A deletion, as an entry of the audit stream tells it: where the stream stood when it was decided."""
+
+    kind: str
+    id: str
+    life: str
+    version: int
+    hash: str
+
+
+class Deletions:
+    """Reads the audit streams, which were verified before. An entry that does not fit its chain tells nothing."""
+
+    def __init__(self, log: Log, store: Steady) -> None:
+        self._log, self._store = log, store
+        self._distrusted: dict[str, set[int]] = defaultdict(set)
+
+    def distrust(self, tenant: str, versions: Iterable[int | None]) -> None:
+        """These entries of a tenant's audit stream are not what was written."""
+        self._distrusted[tenant].update(version for version in versions if version is not None)
+
+    def noted(self, tenant: str, gone: Iterable[Place]) -> set[Life]:
+        """Which of these streams were deleted as they should be: told before, in that life, and no earlier than the anchor saw them."""
+        wanted = {(place.kind, place.id, place.life): place for place in gone}
+        found: set[Life] = set()
+        for told in self._told(tenant):
+            place = wanted.get((told.kind, told.id, told.life))
+            if place is not None and (
+                told.version > place.version or (told.version, told.hash) == (place.version, place.hash)
+            ):
+                found.add((told.kind, told.id, told.life))
+        return found
+
+    def _told(self, tenant: str) -> Iterator[_Told]:
+        stream, after = audit_of(tenant), 0
+        try:
+            head = self._store.head(stream)
+            while head is not None and (page := self._store.read(stream, after=after)):
+                for record in page:
+                    if record.version in self._distrusted[tenant]:
+                        continue
+                    try:
+                        envelope = open_plain(self._log.opened(stream, head.incarnation, record))
+                        if envelope.type == "stream.deleted":
+                            yield msgspec.convert(envelope.data, _Told)
+                    except (DataProblem, msgspec.ValidationError):
+                        continue  # it proves nothing
+                after = page[-1].version
+        except DataProblem:
+            return  # what cannot be read tells nothing; that it cannot, was said before

@@ -1,0 +1,102 @@
+"""`holdfast key`, `holdfast rekey` and `holdfast erase`: keys of encrypted stores, and what only those can do."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Annotated
+
+import typer
+
+from holdfast import keys
+from holdfast.errors import InvalidKey
+
+from ._stores import Tenant, Url, failed, key_given, opened
+from ._text import printable
+
+KEYS = "file:PATH, env:NAME, passphrase:TEXT, base64:TEXT or kms:KEY"
+
+
+def key(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; there must be none yet.")],
+) -> None:
+    """Make a new key: 32 random bytes, as text, in a file that only its owner can read. Keep a copy of it where the store is not."""
+    text = base64.b64encode(keys.generate()) + b"\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        raise failed(f"{path} is there already, and may be the only key to something; name another file") from None
+    except OSError as error:
+        raise failed(f"{path} cannot be written ({error.strerror})") from None
+    with os.fdopen(file, "wb") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    typer.echo(f"made {printable(path)}; whoever loses it loses what it encrypts")
+    typer.echo(
+        f"use it with: holdfast --key file:{printable(path)} …, or holdfast.open(url, key='file:{printable(path)}')"
+    )
+
+
+def rekey(
+    url: Url = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="KEY", help=f"The new key: {KEYS}.", show_default=False)
+    ] = None,
+) -> None:
+    """Give an encrypted store a new key. No record is rewritten, and programs go on meanwhile. Interrupted, run it again."""
+    if not to:
+        raise typer.BadParameter("say which key it is to have: --to file:new.key")
+    try:
+        new = keys.given(to)
+    except InvalidKey as error:
+        raise failed(str(error)) from None
+    with opened(url, "default", key=[*key_given(), *new]) as store:
+        done = store.rekey(new)
+    typer.echo(
+        f"{done.keys} data keys are wrapped by the new key, {done.now} of them by this run; the old key opens it no more"
+    )
+
+
+def erase(
+    url: Url = None,
+    conversation: Annotated[
+        str | None, typer.Option(metavar="ID", help="Erase a conversation.", show_default=False)
+    ] = None,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Erase a task.", show_default=False)] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Erase a namespace of memories.", show_default=False)
+    ] = None,
+    state: Annotated[str | None, typer.Option(metavar="ID", help="Erase a document.", show_default=False)] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="ID", help="Erase a stream of events.", show_default=False)
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option(metavar="WHO", help="Erase all that is about a subject.", show_default=False)
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit stream.")] = "erased at the command line",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    tenant: Tenant = "default",
+) -> None:
+    """Destroy the keys of something in an encrypted store, so that nobody can read it any more, not from a copy either."""
+    given = {"conversation": conversation, "task": task, "memory": memory, "state": state, "stream": stream}
+    chosen = [(kind, name) for kind, name in given.items() if name is not None]
+    if len(chosen) + (subject is not None) != 1:
+        raise typer.BadParameter(
+            "say what to erase, one thing: --conversation, --task, --memory, --state, --stream or --subject"
+        )
+    what = f"all that is about {subject!r}" if subject is not None else f"{chosen[0][0]} {chosen[0][1]!r}"
+    with opened(url, tenant) as store:
+        if not yes:
+            typer.confirm(f"erase {printable(what)} for good?", abort=True)
+        if subject is not None:
+            done = store.erase(subject=subject, reason=reason)
+        else:
+            kind, name = chosen[0]
+            done = store.erase(getattr(store, kind)(name), reason=reason)
+    for kind, name in done.streams:
+        typer.echo(f"erased {kind} {printable(name)}")
+    for name in done.memories:
+        typer.echo(f"erased what memory {printable(name)} had")
+    if not done.streams and not done.memories:
+        typer.echo("there was nothing to erase")

@@ -1,0 +1,62 @@
+"""`holdfast encrypt` and `holdfast decrypt`: a store in clear becomes an encrypted one, and the reverse."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import holdfast
+from holdfast import HoldfastError, Transcribed
+from holdfast.backends._urls import shown_url
+
+from ._keys import KEYS
+from ._stores import failed, key_given, refuse_memory
+from ._text import printable
+
+_PLACES = "A path, or a URL like file:///directory or postgresql://host/database."
+Src = Annotated[str, typer.Argument(metavar="SRC", help=f"The store to read. {_PLACES}")]
+Dst = Annotated[str, typer.Argument(metavar="DST", help="The store to write; made if it is not there.")]
+
+
+def encrypt(
+    src: Src,
+    dst: Dst,
+    to: Annotated[str | None, typer.Option("--to", metavar="KEY", help=f"The key: {KEYS}.", show_default=False)] = None,
+) -> None:
+    """Write a store that is in clear to another place, encrypted. Interrupted, run it again: it goes on."""
+    if not to:
+        raise typer.BadParameter("say with which key: --to file:new.key")
+    try:
+        _refuse(src, dst)
+        done = holdfast.encrypt(src, dst, key=to)
+    except (HoldfastError, ValueError) as error:
+        raise failed(str(error)) from None
+    typer.echo(_summary(done, dst))
+    typer.echo(f"{printable(shown_url(src))} is still there, in clear: delete it, and its backups, when the copy works")
+
+
+def decrypt(src: Src, dst: Dst) -> None:
+    """Write an encrypted store to another place, in clear. Interrupted, run it again: it goes on."""
+    try:
+        _refuse(src, dst)
+        done = holdfast.decrypt(src, dst, key=key_given() or None)
+    except (HoldfastError, ValueError) as error:
+        raise failed(str(error)) from None
+    typer.echo(_summary(done, dst))
+
+
+def _refuse(*urls: str) -> None:
+    for url in urls:
+        refuse_memory(url)
+
+
+def _summary(done: Transcribed, dst: str) -> str:
+    text = (
+        f"wrote {done.streams} streams, {done.records} records to {printable(shown_url(dst))}, and compared all of them"
+    )
+    if done.skipped:
+        text += f"; {done.skipped} streams were there already"
+    if done.erased:
+        text += f"; {done.erased} were erased, and left out"
+    return text

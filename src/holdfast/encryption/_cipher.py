@@ -1,0 +1,231 @@
+"""The cipher: seals what is appended, opens what is read.
+
+A sealed record names the key that it is under, and is bound to its place: tenant, kind, id, life of the stream, version, append id
+and name of the key are associated data. So it cannot be moved, replayed, swapped or taken from another stream, even by somebody who
+computes the hash chain anew.
+
+    1 | length of name | name of the key ("" for the stream's own) | nonce | ciphertext and tag
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ..backends import Append, Appended, Backend, Conflict, Fields, Head, Record, StreamKey
+from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
+from ..keys import NONCE_BYTES, TAG_BYTES
+from ._data_keys import CLEAR, HOUSE, OF_HOUSE, SUBJECT, DataKey, DataKeys, name_of
+from ._ring import Ring
+
+SEALED: Final = 1
+"""The first byte of a sealed record: no record in clear begins so."""
+ERASED: Final = "stream.erased"
+"""The type of the event that is the last of an erased stream."""
+BAD_LABEL: Final = b"\xff"
+"""What stands for a label that does not open: no label."""
+_LABEL: Final = b"holdfast label 1"
+_RECORD: Final = b"holdfast record 1"
+_DIGEST: Final = 64
+_MARK: Final = "~"
+
+
+class Writer:
+    """How one process seals what it appends to one life of a stream."""
+
+    __slots__ = ("_others", "cipher", "fresh", "front", "incarnation", "key", "stream")
+
+    def __init__(
+        self, cipher: Cipher, stream: StreamKey, incarnation: bytes, key: DataKey | None, fresh: Append | None
+    ) -> None:
+        self.cipher, self.stream, self.incarnation, self.key = cipher, stream, incarnation, key
+        self.front = _bound(stream, incarnation, b"")
+        self._others: dict[str, DataKey] = {}
+        self.fresh = fresh
+        """The append that stores the key, if it is not stored yet."""
+
+    def seal(self, version: int, append_id: bytes, bodies: Sequence[bytes], names: Sequence[str] = ()) -> list[bytes]:
+        """The bodies of the records that follow `version`. `names`: the keys that they are sealed with, if not the stream's own."""
+        sealed = []
+        encrypt, front = None if self.key is None else self.key.aes.encrypt, self.front
+        for index, body in enumerate(bodies):
+            version += 1
+            nonce = os.urandom(NONCE_BYTES)
+            if encrypt is None or (names and names[index]):
+                sealed.append(self._with(names[index], nonce, version, append_id, body))
+            else:
+                about = front + version.to_bytes(8, "big") + append_id
+                sealed.append(b"\1\0" + nonce + encrypt(nonce, body, about))
+        return sealed
+
+    def _with(self, name: str, nonce: bytes, version: int, append_id: bytes, body: bytes) -> bytes:
+        key = self._others.get(name)
+        if key is None:
+            key = self._others[name] = self.cipher.keys.ensure(self.stream.tenant, name)
+            if name != HOUSE and self.cipher.keys.is_buried(self.stream.tenant, name):
+                raise Erased(str(self.stream))
+        raw = name.encode()
+        about = _bound(self.stream, self.incarnation, raw) + version.to_bytes(8, "big") + append_id
+        return bytes((SEALED, len(raw))) + raw + nonce + bytes(key.aes.encrypt(nonce, body, about))
+
+
+class Cipher:
+    """Seals and opens for one store."""
+
+    def __init__(self, backend: Backend, ring: Ring) -> None:
+        self.keys = DataKeys(backend, ring)
+
+    def __repr__(self) -> str:
+        return "<Cipher>"
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def writer(self, stream: StreamKey, incarnation: bytes, *, new: bool) -> Writer | None:
+        """How to write to a stream; None if it is kept in clear. `new`: it does not exist yet.
+
+        The key is looked at anew: whoever has met a conflict may have met an erasure.
+        """
+        if stream.kind in CLEAR:
+            return None
+        name = name_of(stream, incarnation)
+        if name == HOUSE:
+            return Writer(self, stream, incarnation, self.keys.house(stream.tenant), None)
+        try:
+            key = self.keys.load(stream.tenant, name)
+            if self.keys.is_buried(stream.tenant, name):  # it is about to go, and what is written under it would go too
+                raise Erased(str(stream))
+            return Writer(self, stream, incarnation, key, None)
+        except UnknownKey:
+            if not new:
+                raise
+        key, fresh = self.keys.make(stream.tenant, name)
+        return Writer(self, stream, incarnation, key, fresh)
+
+    def is_last(self, names: Sequence[str]) -> bool:
+        """Whether records under these keys are the last of a stream that is erased."""
+        return HOUSE in names
+
+    def writer_without_key(self, stream: StreamKey, incarnation: bytes) -> Writer:
+        """How to write the last record of a stream: its own key may be gone."""
+        return Writer(self, stream, incarnation, None, None)
+
+    def take(self, writer: Writer, answer: Appended | Conflict | Exception) -> bool:
+        """Take the answer to storing a writer's new key. True if the key can be used."""
+        if not isinstance(answer, Appended) or writer.key is None:
+            return False
+        self.keys.keep(writer.stream.tenant, name_of(writer.stream, writer.incarnation), writer.key)
+        writer.fresh = None
+        return True
+
+    def fields(self, stream: StreamKey, incarnation: bytes, fields: Fields | None) -> Fields | None:
+        """A head's fields as they are stored."""
+        if fields is None or fields.label is None or stream.kind in CLEAR:
+            return fields
+        nonce = os.urandom(NONCE_BYTES)
+        house = self.keys.house(stream.tenant)
+        label = bytes((SEALED,)) + nonce + house.aes.encrypt(nonce, fields.label, _label_bound(stream, incarnation))
+        return msgspec.structs.replace(fields, label=label)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def open(self, stream: StreamKey, incarnation: bytes, record: Record) -> bytes:
+        """The body of a record, as it was appended."""
+        if stream.kind in CLEAR:
+            return record.body
+        body = record.body
+        if len(body) < 2 or body[0] != SEALED:
+            raise NotEncrypted(
+                f"{stream} (version {record.version}) is in clear, in an encrypted store: somebody without the key wrote it; "
+                "restore it from a backup or a copy"
+            )
+        start = 2 + body[1]
+        raw, nonce = body[2:start], body[start : start + NONCE_BYTES]
+        if len(body) < start + NONCE_BYTES + TAG_BYTES:
+            raise TamperDetected(str(stream), version=record.version, what="it is too short")
+        key = self._key(stream, incarnation, raw, record.version)
+        about = _bound(stream, incarnation, raw) + record.version.to_bytes(8, "big") + record.append_id
+        return _decrypted(key, nonce, body[start + NONCE_BYTES :], about, stream, record.version)
+
+    def _key(self, stream: StreamKey, incarnation: bytes, raw: bytes, version: int) -> DataKey:
+        try:
+            name = raw.decode("ascii") or name_of(stream, incarnation)
+            return self.keys.find(stream.tenant, name)
+        except UnicodeDecodeError:
+            raise TamperDetected(str(stream), version=version, what="the name of its key is none") from None
+        except Erased:
+            raise Erased(str(stream), version=version) from None
+        except UnknownKey as error:
+            raise UnknownKey(f"{stream} (version {version}): {error}", key=error.key) from None
+
+    def forget(self, stream: StreamKey, incarnation: bytes) -> None:
+        """The stream was erased: its key must not stay in memory."""
+        self.keys.forget(stream.tenant, name_of(stream, incarnation))
+
+    def drop(self, stream: StreamKey, incarnation: bytes) -> None:
+        """The stream was deleted: its key goes with it, and so does what others have copied of it."""
+        if stream.kind not in CLEAR and stream.kind not in OF_HOUSE and stream.kind != "blob":
+            self.keys.destroy(stream.tenant, name_of(stream, incarnation))
+
+    def is_mark(self, stream: StreamKey, body: bytes) -> bool:
+        """Whether a record, that has been opened, says that its stream was erased."""
+        if stream.kind in OF_HOUSE or stream.kind in CLEAR:
+            return False
+        return body[1] == len(HOUSE) and body[2 : 2 + len(HOUSE)] == HOUSE.encode()
+
+    def is_about_subject(self, body: bytes) -> bool:
+        """Whether a record is sealed with the key of a subject, not with that of its stream."""
+        return body[2 : 2 + body[1]].startswith(SUBJECT)
+
+    def head(self, head: Head) -> Head:
+        """A head with its label opened. One that does not open is no label: whoever needs it says so."""
+        label = head.fields.label
+        if label is None or head.stream.kind in CLEAR:
+            return head
+        if len(label) < 1 + NONCE_BYTES + TAG_BYTES or label[0] != SEALED:
+            opened = BAD_LABEL
+        else:
+            nonce, rest = label[1 : 1 + NONCE_BYTES], label[1 + NONCE_BYTES :]
+            about = _label_bound(head.stream, head.incarnation)
+            try:
+                opened = _decrypted(self.keys.house(head.stream.tenant), nonce, rest, about, head.stream, head.version)
+            except (TamperDetected, UnknownKey):
+                opened = BAD_LABEL
+        return msgspec.structs.replace(head, fields=msgspec.structs.replace(head.fields, label=opened))
+
+    def heads(self, heads: Iterable[Head]) -> list[Head]:
+        return [self.head(head) for head in heads]
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def stored_as(self, stream: StreamKey) -> StreamKey:
+        """The name that a stream has in the store. That of a large value has a digest of its content in it: not of the bare content."""
+        if stream.kind != "blob" or _MARK in stream.id:
+            return stream
+        front, digest = stream.id[:-_DIGEST], stream.id[-_DIGEST:]
+        house = self.keys.house(stream.tenant, make=True)
+        return stream._replace(id=f"{front}{_MARK}{house.digest(digest)}")
+
+
+def _bound(stream: StreamKey, incarnation: bytes, name: bytes) -> bytes:
+    """The part of the associated data that is the same for all records of a stream under one key. Length-prefixed."""
+    parts = [_RECORD, *(part.encode() for part in stream), incarnation, name]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _label_bound(stream: StreamKey, incarnation: bytes) -> bytes:
+    parts = [_LABEL, *(part.encode() for part in stream), incarnation]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _decrypted(key: DataKey, nonce: bytes, sealed: bytes, about: bytes, stream: StreamKey, version: int) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        opened: Any = key.aes.decrypt(nonce, sealed, about)
+    except InvalidTag:
+        what = "it was altered, moved, or sealed with another key"
+        raise TamperDetected(str(stream), version=version, what=what) from None
+    return bytes(opened)

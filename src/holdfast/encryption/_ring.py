@@ -1,0 +1,211 @@
+"""The ring: the store's master keys, each wrapped by a key of its owner's. One stream of the store as a whole.
+
+Every version of it says everything: which master key is in use, and by whose key each is wrapped. While the store gets a new key, the
+ring has two, and whoever has either of the owner's keys can open the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from .. import _chain, _clock
+from .._codec import Undecodable
+from .._events import NewEvent, Stamp, open_envelope, seal
+from .._ids import SYSTEM_TENANT, append_id, new_id
+from ..backends import Append, Appended, Backend
+from ..errors import (
+    CorruptRecord,
+    NotEncrypted,
+    OutcomeUnknown,
+    TamperDetected,
+    Unavailable,
+    UnknownKey,
+    WrongKey,
+)
+from ..keys import KEY_BYTES, Key, KeyLike, Wrapping, given, opened_by, sealed_by
+from ._place import RING, TENANT_SEALED, is_encrypted
+
+EVENT: Final = "ring.set"
+MASTERS: Final = 100
+"""More than these are not the ring of a store."""
+
+
+class WrappedMaster(msgspec.Struct, frozen=True):
+    """A master key as it is stored."""
+
+    id: str
+    by: Wrapping
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the ring says: the master key that is in use, and all that are known. `retiring`: those being replaced."""
+
+    current: str
+    masters: list[WrappedMaster]
+    retiring: list[str] = []
+
+
+class Master:
+    """A master key."""
+
+    __slots__ = ("_secret", "id")
+
+    def __init__(self, id: str, secret: bytes) -> None:
+        self.id, self._secret = id, secret
+
+    def __repr__(self) -> str:
+        return f"<master key {self.id}>"
+
+    def wrap(self, secret: bytes, about: bytes) -> bytes:
+        return sealed_by(self._secret, secret, about)
+
+    def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
+        return opened_by(self._secret, wrapped, about)
+
+    def wrapped_by(self, key: Key) -> WrappedMaster:
+        return WrappedMaster(self.id, key.wrap(self._secret, about(self.id)))
+
+
+def new_master() -> Master:
+    return Master(os.urandom(8).hex(), os.urandom(KEY_BYTES))
+
+
+def about(master: str) -> bytes:
+    """What a wrapped master key is bound to."""
+    return b"holdfast master 1\0" + master.encode()
+
+
+class Ring:
+    """The master keys that the owner's keys open."""
+
+    def __init__(self, backend: Backend, keys: Sequence[Key]) -> None:
+        self._backend, self.keys = backend, keys
+        self.version, self._hash, self._incarnation = 0, b"", os.urandom(16)
+        self.standing = Standing("", [])
+        self.masters: dict[str, Master] = {}
+
+    def __repr__(self) -> str:
+        return f"<Ring of {len(self.masters)} master keys>"
+
+    @property
+    def current(self) -> Master:
+        return self.masters[self.standing.current]
+
+    def reload(self) -> bool:
+        """Look again. True if it has changed since."""
+        found = _newest(self._backend)
+        if found is None or found.version == self.version:
+            return False
+        standing = found.standing
+        opened = {}
+        for wrapped in standing.masters:
+            if (master := self._opened(wrapped)) is not None:
+                opened[wrapped.id] = master
+        if not opened:
+            raise self._no_key(standing)
+        if standing.current not in opened:
+            # Another key of the owner's has wrapped it: what was sealed before can still be read, nothing new can be written.
+            opened = {**self.masters, **opened}
+        self.version, self._hash, self._incarnation = found.version, found.hash, found.incarnation
+        self.standing, self.masters = standing, opened
+        return True
+
+    def _opened(self, wrapped: WrappedMaster) -> Master | None:
+        for key in self.keys:
+            secret = key.unwrap(wrapped.by, about(wrapped.id))
+            if secret is not None:
+                if len(secret) != KEY_BYTES:
+                    raise TamperDetected("the store's key ring", what="a master key has the wrong length")
+                return Master(wrapped.id, secret)
+        return None
+
+    def _no_key(self, standing: Standing) -> WrongKey | UnknownKey:
+        wanted = sorted({wrapped.by.key for wrapped in standing.masters})
+        named = [key.id for key in self.keys if key.id is not None]
+        if named and not set(named) & set(wanted):
+            return UnknownKey(
+                f"the store is encrypted with key {wanted[0]!r}; none of the keys that were given has this id",
+                key=wanted[0],
+            )
+        return WrongKey("this key does not open the store; give the one that it was encrypted with, or rekeyed to")
+
+    def set(self, standing: Standing) -> bool:
+        """Say something new. False, and nothing was written, if somebody else did since we looked."""
+        stamp = Stamp(new_id(), _clock.time())
+        bodies = seal([NewEvent(EVENT, msgspec.json.encode(standing))], stamp, {})
+        links = _chain.extend(_chain.seed(RING, self._incarnation), self._hash or _chain.GENESIS, self.version, bodies)
+        append = Append(RING, self.version, self._hash, self._incarnation, append_id(stamp.id), links)
+        return stored(self._backend, append)
+
+
+def stored(backend: Backend, append: Append) -> bool:
+    """Store an append that everything else waits for. False if something else is in its place."""
+    for _ in range(3):
+        try:
+            return isinstance(backend.append([append])[0], Appended)
+        except OutcomeUnknown:
+            continue  # the same bytes at the same place: it is stored once
+    raise Unavailable("a key could not be stored; nothing was written with it")
+
+
+class _Found(msgspec.Struct, frozen=True):
+    version: int
+    hash: bytes
+    incarnation: bytes
+    standing: Standing
+
+
+def _newest(backend: Backend) -> _Found | None:
+    head = backend.head(RING)
+    if head is None:
+        return None
+    page = backend.read(RING, after=head.version - 1, limit=1)
+    try:
+        envelope = open_envelope(page[0].body)
+        standing = msgspec.json.decode(envelope.data, type=Standing)
+    except (IndexError, Undecodable, msgspec.DecodeError, ValueError):
+        raise CorruptRecord("the store's key ring", version=head.version, what="it cannot be read") from None
+    known = {wrapped.id for wrapped in standing.masters}
+    if envelope.type != EVENT or standing.current not in known or len(standing.masters) > MASTERS:
+        raise CorruptRecord("the store's key ring", version=head.version, what="it is not a ring")
+    return _Found(page[0].version, page[0].hash, head.incarnation, standing)
+
+
+def opened_ring(backend: Backend, key: KeyLike, *, create: bool = True) -> Ring:
+    """The ring of a store, opened. Makes one in a store that is empty."""
+    ring = Ring(backend, given(key))
+    if not is_encrypted(backend):
+        if not create or has_tenants(backend):
+            raise not_encrypted()
+        master = new_master()
+        # If somebody else was faster, theirs counts.
+        ring.set(Standing(master.id, [master.wrapped_by(ring.keys[0])]))
+        if has_tenants(backend, in_clear=True):
+            raise not_encrypted()
+    ring.reload()
+    return ring
+
+
+def not_encrypted() -> NotEncrypted:
+    return NotEncrypted(
+        "a key was given, but what this store holds is in clear; copy it into an encrypted one: "
+        "holdfast encrypt SRC DST --to KEY, or open it without a key"
+    )
+
+
+def has_tenants(backend: Backend, *, in_clear: bool = False) -> bool:
+    """Whether anybody has stored anything; `in_clear`: without a key."""
+    after = ""
+    while page := backend.heads(tenant=SYSTEM_TENANT, kind="tenant", after=after):
+        if not in_clear:
+            return True
+        for head in page:
+            first = backend.read(head.stream, limit=1)
+            if first and TENANT_SEALED not in first[0].body:
+                return True
+        after = page[-1].stream.id
+    return False

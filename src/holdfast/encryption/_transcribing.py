@@ -1,0 +1,242 @@
+"""A store in clear becomes an encrypted one, and the reverse: into another place, record by record.
+
+Versions, lives and append ids stay; bytes and hashes are new. How far it has got, the heads at the destination say: killed at any
+instant, the same call goes on. At its end everything is read on both sides and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from .. import _chain
+from .._blobs import is_file_name
+from .._codec import Undecodable
+from .._copying import Place, opened
+from .._events import open_plain
+from .._ids import SYSTEM_TENANT
+from .._kinds import KINDS
+from .._log import Log
+from .._store import AsyncStore, Store
+from .._subjects import subject_stream
+from ..backends import Append, Appended, Head, Record, StreamKey
+from ..errors import AlreadyExists, CorruptRecord, Erased, NotEncrypted, OutcomeUnknown, Unavailable
+from ..keys import KeyLike
+from ._cipher import Cipher
+from ._data_keys import CLEAR, subject_key
+from ._place import is_encrypted, missing_key
+from ._ring import opened_ring, stored
+
+TRIES: Final = 5
+
+
+class Transcribed(msgspec.Struct, frozen=True):
+    """What was written: streams and records; `skipped` streams were there already. `erased` ones cannot be read, and were left out."""
+
+    streams: int
+    records: int
+    skipped: int
+    erased: int
+
+
+Progress = Callable[[int], object]
+
+
+def encrypt(src: Place, dst: Place, *, key: KeyLike, progress: Callable[[int], object] | None = None) -> Transcribed:
+    """Write a store that is in clear to another place, encrypted with `key`. Interrupted, run it again: it goes on.
+
+    Both are URLs, paths or open stores; the destination is made if it is not there. When it is done, everything has been read on
+    both sides and compared. The source stays as it is: delete it, and its backups, when you have seen that the copy works.
+    `progress` is called with the number of streams done.
+    """
+    with ExitStack() as stack:
+        source, target = opened(src, stack, create=False), opened(dst, stack, create=True)
+        if is_encrypted(source):
+            raise NotEncrypted(
+                "the source is encrypted already; to give it another key: store.rekey(…), holdfast rekey"
+            )
+        cipher = Cipher(target, opened_ring(target, key))
+        return _Work(Log(source), Log(target, cipher=cipher), progress).run()
+
+
+def decrypt(
+    src: Place, dst: Place, *, key: KeyLike | None = None, progress: Callable[[int], object] | None = None
+) -> Transcribed:
+    """Write an encrypted store to another place, in clear. Interrupted, run it again: it goes on. `key` opens the source."""
+    with ExitStack() as stack:
+        source, target = opened(src, stack, create=False), opened(dst, stack, create=True)
+        if not is_encrypted(source):
+            raise NotEncrypted("the source is in clear already; holdfast copy copies it")
+        if is_encrypted(target):
+            raise NotEncrypted("the destination is encrypted; name an empty one")
+        if key is not None:
+            cipher: Cipher | None = Cipher(source, opened_ring(source, key, create=False))
+        else:
+            cipher = src._log.cipher if isinstance(src, Store | AsyncStore) else None
+        if cipher is None:
+            raise missing_key()
+        return _Work(Log(source, cipher=cipher), Log(target), progress).run()
+
+
+class _Work:
+    """A transcription on its way."""
+
+    def __init__(self, source: Log, target: Log, progress: Progress | None) -> None:
+        self._source, self._target, self._progress = source, target, progress
+        self._streams = self._records = self._skipped = self._erased = 0
+
+    def run(self) -> Transcribed:
+        for tenant in self._tenants():
+            self._target.register(tenant)
+            for kind in KINDS:
+                if kind not in CLEAR:
+                    for head in self._heads(tenant, kind):
+                        self._stream(head)
+        return Transcribed(self._streams, self._records, self._skipped, self._erased)
+
+    def _tenants(self) -> list[str]:
+        return [head.stream.id for head in self._heads(SYSTEM_TENANT, "tenant")]
+
+    def _heads(self, tenant: str, kind: str) -> Iterator[Head]:
+        after = ""
+        while page := self._source.backend.heads(tenant=tenant, kind=kind, after=after):
+            yield from page
+            after = page[-1].stream.id
+
+    def _stream(self, listed: Head) -> None:
+        head = self._source.backend.head(listed.stream)  # exact: what was listed may be old
+        if head is None:
+            return
+        try:
+            name = self._name(head)
+        except Erased:
+            name = None
+        if name is None:
+            self._erased += 1
+            return
+        there = self._target.backend.head(name)
+        if there is not None and (there.incarnation != head.incarnation or there.version > head.version):
+            raise AlreadyExists(
+                f"{name} is at the destination, and is not a copy of the source's; choose another destination"
+            )
+        done = there is not None and there.version == head.version
+        try:
+            if not done:
+                self._write(head, name, there)
+        except Erased:
+            self._erased += 1
+            return
+        self._compare(head, name)
+        if done:
+            self._skipped += 1
+        else:
+            self._streams += 1
+        if self._progress is not None:
+            self._progress(self._streams + self._skipped + self._erased)
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _name(self, head: Head) -> StreamKey | None:
+        """What the stream is called at the destination; None if that cannot be known: a file of which only a part was written."""
+        stream = head.stream
+        if stream.kind != "blob":
+            return stream
+        cipher = self._target.cipher
+        if cipher is not None:
+            return cipher.stored_as(stream)
+        digest = sha256()
+        for page in self._pages(self._source, stream, 0, head.version):
+            for record in page:
+                digest.update(record.body[1:])
+        front = stream.id[:65]
+        name = f"{front}-{'file-' if is_file_name(stream.id) else ''}{digest.hexdigest()}"
+        source: Cipher | None = self._source.cipher
+        whole = stream._replace(id=name)
+        return whole if source is not None and source.stored_as(whole) == stream else None
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def _pages(self, log: Log, stream: StreamKey, after: int, upto: int) -> Iterator[Sequence[Record]]:
+        """The records of a stream, opened, up to a version."""
+        while after < upto:
+            page = [record for record in log.records(stream, after) if record.version <= upto]
+            if not page:
+                raise CorruptRecord(str(stream), version=after + 1, what="the record is missing")
+            yield page
+            after = page[-1].version
+
+    def _write(self, head: Head, name: StreamKey, there: Head | None) -> None:
+        version, previous = (there.version, there.hash) if there else (0, b"")
+        group: list[Record] = []
+        for page in self._pages(self._source, head.stream, version, head.version):
+            for record in page:
+                if group and record.append_id != group[0].append_id:
+                    previous = self._put(head, name, previous, group)
+                    group = []
+                group.append(record)
+        self._put(head, name, previous, group)
+
+    def _put(self, head: Head, name: StreamKey, previous: bytes, group: Sequence[Record]) -> bytes:
+        """Append what was one append. The hash of its last record."""
+        first, append_id = group[0].version, group[0].append_id
+        bodies: Sequence[bytes] = [record.body for record in group]
+        fields = None
+        if group[-1].version == head.version:
+            fields = head.fields if self._source.cipher is None else self._source.cipher.head(head).fields
+        cipher = self._target.cipher
+        if cipher is not None:
+            writer = cipher.writer(name, head.incarnation, new=first == 1)
+            if writer is not None:
+                if writer.fresh is not None:
+                    stored(self._target.backend, writer.fresh)
+                    writer = cipher.writer(name, head.incarnation, new=False)
+                    assert writer is not None
+                keys = [self._subject_key(name, body) for body in bodies]
+                bodies = writer.seal(first - 1, append_id, bodies, keys)
+                fields = cipher.fields(name, head.incarnation, fields)
+        seed = _chain.seed(name, head.incarnation)
+        links = _chain.extend(seed, previous or _chain.GENESIS, first - 1, bodies)
+        append = Append(name, first - 1, previous, head.incarnation, append_id, links, name.kind != "blob", fields)
+        self._send(append)
+        self._records += len(group)
+        return links[-1][0]
+
+    def _send(self, append: Append) -> None:
+        for _ in range(TRIES):
+            try:
+                answer = self._target.backend.append([append])[0]
+            except OutcomeUnknown:
+                continue
+            if not isinstance(answer, Appended):
+                raise AlreadyExists(
+                    f"{append.stream} is written to at the destination by somebody else; nothing was overwritten"
+                )
+            return
+        raise Unavailable(f"{append.stream} could not be written at the destination; run it again, and it goes on")
+
+    def _subject_key(self, stream: StreamKey, body: bytes) -> str:
+        """The key that a memory about a subject is sealed with."""
+        if stream.kind != "memory" or b'"subject"' not in body:
+            return ""
+        try:
+            data = open_plain(body).data
+        except Undecodable:
+            return ""
+        said = data.get("by", data) if isinstance(data, dict) else {}
+        subject = said.get("subject") if isinstance(said, dict) else None
+        if not isinstance(subject, str):
+            return ""
+        head = self._target.backend.head(subject_stream(stream.tenant, subject))
+        return "" if head is None else subject_key(subject, head.incarnation.hex())
+
+    def _compare(self, head: Head, name: StreamKey) -> None:
+        """Read both, and compare."""
+        mine = (record for page in self._pages(self._source, head.stream, 0, head.version) for record in page)
+        theirs = (record for page in self._pages(self._target, name, 0, head.version) for record in page)
+        for one, other in zip(mine, theirs, strict=True):
+            if (one.version, one.append_id, one.body) != (other.version, other.append_id, other.body):
+                raise CorruptRecord(str(name), version=one.version, what="it is not what the source has")

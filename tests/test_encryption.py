@@ -1,0 +1,668 @@
+"""Encryption at rest: what is on disk tells nothing, and nothing that was altered, moved or put there by others is returned."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    AccessDenied,
+    HoldfastError,
+    InvalidKey,
+    MissingKey,
+    NotEncrypted,
+    Store,
+    TamperDetected,
+    Unavailable,
+    UnknownKey,
+    WrongKey,
+    _chain,
+    keys,
+)
+from holdfast._ids import SYSTEM_TENANT
+from holdfast.backends import Backend, Fields, Head, Record, StreamKey
+from holdfast.backends.memory import MemoryBackend
+from holdfast.encryption import _cipher, _data_keys
+from servers import aws, free_port
+
+CANARY = "CANARY-7f3a"
+KEY, OTHER = keys.generate(), keys.generate()
+
+
+class Lasting(MemoryBackend):
+    """A backend in memory that outlives the stores that are opened on it."""
+
+    def close(self) -> None:
+        pass
+
+
+def say(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def filled(store: Store) -> None:
+    """Something of each kind, with a word in it that must be found nowhere."""
+    chat = store.conversation("chat")
+    chat.append(say(CANARY), meta={"note": CANARY})
+    chat.append(say(f"large {CANARY}" + "x" * 100_000))
+    chat.summarize(lambda _: CANARY, keep_last=1)
+    with store.task("task", goal=f"goal {CANARY}", input={"name": CANARY}, agent="agent") as task:
+        task.make_plan(lambda: [CANARY])
+        task.step("one", lambda: f"result {CANARY}")
+        task.step("large", lambda: CANARY * 20_000)
+        with pytest.raises(holdfast.StepFailed):
+            task.step("failing", failing)
+        task.decide(CANARY, why=CANARY)
+        task.attach("file.txt", CANARY.encode())
+        task.finish(CANARY)
+    store.memory("space").remember(f"{CANARY} likes tea", tags=[CANARY], meta={"x": CANARY})
+    store.memory("space").recall("tea")
+    store.state("document").save({"name": CANARY})
+    store.stream("events").append(("said", {"name": CANARY}))
+
+
+def failing() -> None:
+    raise ValueError(CANARY)
+
+
+def everything_in(folder: Path) -> Iterator[bytes]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes()
+
+
+def test_what_was_stored_comes_back_and_is_not_to_be_seen_on_disk(local_url: str, tmp_path: Path) -> None:
+    with holdfast.open(local_url, key=KEY) as store:
+        filled(store)
+        assert not any(CANARY.encode() in content for content in everything_in(tmp_path))
+    with holdfast.open(local_url, key=KEY) as store:
+        assert store.conversation("chat").messages()[0] == say(CANARY)
+        view = store.get_task("task")
+        assert view is not None and view.goal == f"goal {CANARY}" and view.result == CANARY
+        assert [info.goal for info in store.tasks()] == [f"goal {CANARY}"]
+        assert store.memory("space").recall("who likes tea?")[0].text == f"{CANARY} likes tea"
+        assert store.state("document").load() == {"name": CANARY}
+        assert store.artifact("task", "file.txt").read() == CANARY.encode()
+        assert store.verify().ok
+    assert not any(CANARY.encode() in content for content in everything_in(tmp_path))
+
+
+def test_what_is_stored_is_sealed_on_every_engine(url: str) -> None:
+    with holdfast.open(url, key=KEY) as store:
+        store.conversation("chat").append(say(CANARY), say("x" * 70_000))
+        with store.task("task", goal=CANARY) as task:
+            task.finish(task.step("one", lambda: CANARY))
+        assert store.conversation("chat").messages() == [say(CANARY), say("x" * 70_000)]
+        assert [info.goal for info in store.tasks()] == [CANARY]
+        assert_sealed(store._log.backend)
+
+
+def test_what_an_async_store_keeps_is_sealed_on_every_engine(url: str) -> None:
+    async def run() -> None:
+        async with holdfast.aopen(url, key=KEY) as store:
+            await store.conversation("chat").append(say(CANARY), say("x" * 70_000))
+            async with store.task("task", goal=CANARY) as task:
+                await task.finish(await task.step("one", lambda: CANARY))
+            assert await store.conversation("chat").messages() == [say(CANARY), say("x" * 70_000)]
+            assert_sealed(store._log.backend)
+
+    asyncio.run(run())
+
+
+def assert_sealed(backend: Backend) -> None:
+    for kind in ("conversation", "task", "blob"):
+        for head in backend.heads(tenant="default", kind=kind):
+            assert CANARY.encode() not in (head.fields.label or b"")
+            for record in backend.read(head.stream):
+                assert record.body[0] == 1 and CANARY.encode() not in record.body
+
+
+def test_the_names_of_large_values_tell_nothing_of_their_content() -> None:
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        with store.task("task") as task:
+            task.attach("phone.txt", b"+49 151 12345678")
+        blobs = [head.stream.id for head in backend.heads(tenant="default", kind="blob")]
+    from hashlib import sha256
+
+    assert len(blobs) == 1
+    assert not any(sha256(b"+49 151 12345678").hexdigest() in name for name in blobs)
+
+
+# -- which key ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        (None, MissingKey),
+        (OTHER, WrongKey),
+        (keys.raw(OTHER, id="of-another-store"), UnknownKey),
+        (keys.passphrase("some other words", n=1 << 14), WrongKey),
+        ([OTHER, keys.generate()], WrongKey),
+    ],
+    ids=["none", "another", "another id", "passphrase", "two others"],
+)
+def test_without_the_right_key_nothing_is_read_or_written(durable_url: str, key: Any, error: type[Exception]) -> None:
+    with holdfast.open(durable_url, key=KEY) as store:
+        store.conversation("chat").append(say(CANARY))
+        before = store._log.backend.head(StreamKey("default", "conversation", "chat"))
+    with pytest.raises(error) as raised:
+        holdfast.open(durable_url, key=key)
+    assert CANARY not in str(raised.value)
+    with holdfast.open(durable_url, key=KEY) as store:
+        after = store._log.backend.head(StreamKey("default", "conversation", "chat"))
+        assert after is not None and before is not None and after.hash == before.hash
+
+
+def test_a_store_in_clear_is_not_opened_with_a_key_and_is_left_as_it_is(durable_url: str) -> None:
+    with holdfast.open(durable_url) as store:
+        store.conversation("chat").append(say("in clear"))
+    with pytest.raises(NotEncrypted, match="copy"):
+        holdfast.open(durable_url, key=KEY)
+    with holdfast.open(durable_url) as store:
+        assert store.conversation("chat").messages() == [say("in clear")]
+
+
+def test_a_process_that_opened_an_empty_store_in_clear_does_not_write_once_it_is_encrypted() -> None:
+    backend = Lasting()
+    plain = holdfast.open(backend)
+    with holdfast.open(backend, key=KEY) as sealed:
+        with pytest.raises(MissingKey):
+            plain.conversation("chat").append(say(CANARY))
+        assert sealed.conversation("chat").messages() == []
+
+
+def test_two_who_begin_a_store_at_once_share_its_ring() -> None:
+    backend = Lasting()
+    stores = [holdfast.open(backend, key=KEY) for _ in range(3)]
+    for number, store in enumerate(stores):
+        store.conversation("chat").append(say(str(number)))
+    assert len(stores[0].conversation("chat").messages()) == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"short",
+        bytes(32),
+        b"x" * 33,
+        "a passphrase without a form",
+        "base64:bm8=",
+        "env:HOLDFAST_NO_SUCH",
+        "file:/none/at/all",
+    ],
+)
+def test_what_is_no_key_is_refused_and_never_shown(bad: Any) -> None:
+    with pytest.raises(InvalidKey) as raised:
+        holdfast.open("memory://", key=bad)
+    assert "bm8=" not in str(raised.value) and "a passphrase" not in str(raised.value)
+
+
+def test_keys_come_from_files_functions_texts_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = keys.generate()
+    file = tmp_path / "key"
+    file.write_bytes(secret)
+    file.chmod(0o600)
+    hexadecimal = tmp_path / "hex"
+    hexadecimal.write_text(secret.hex() + "\n")
+    hexadecimal.chmod(0o600)
+    monkeypatch.setenv("HOLDFAST_TEST_KEY", f"file:{file}")
+    backend = Lasting()
+    holdfast.open(backend, key=secret).conversation("chat").append(say("hello"))
+    for key in (file, f"file:{file}", hexadecimal, "env:HOLDFAST_TEST_KEY", lambda: secret, [OTHER, secret]):
+        assert holdfast.open(backend, key=key).conversation("chat").messages() == [say("hello")]
+
+
+def test_a_key_by_name_is_asked_for_by_its_name() -> None:
+    vault = {"2026-01": keys.generate(), "2026-07": keys.generate()}
+    asked: list[str] = []
+
+    def fetch(name: str) -> bytes:
+        asked.append(name)
+        return vault[name]
+
+    backend = Lasting()
+    with holdfast.open(backend, key=keys.from_function(fetch, id="2026-01")) as store:
+        store.conversation("chat").append(say("hello"))
+    ring = [keys.from_function(fetch, id=name) for name in ("2026-07", "2026-01")]
+    asked.clear()
+    with holdfast.open(backend, key=ring) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+    assert asked == ["2026-01"]
+    with pytest.raises(UnknownKey, match="2026-01"):
+        holdfast.open(backend, key=ring[0])
+
+
+def test_a_passphrase_opens_with_the_parameters_that_are_stored() -> None:
+    backend = Lasting()
+    with holdfast.open(backend, key=keys.passphrase("four words are better", n=1 << 14)) as store:
+        store.conversation("chat").append(say("hello"))
+    with holdfast.open(backend, key=keys.passphrase("four words are better")) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+
+
+def test_parameters_that_would_take_all_memory_are_refused() -> None:
+    backend = Lasting()
+    holdfast.open(backend, key=keys.passphrase("four words are better", n=1 << 14)).close()
+    replace_body(
+        backend, StreamKey(SYSTEM_TENANT, "key", "ring"), 1, lambda body: body.replace(b'"n":16384', b'"n":1073741824')
+    )
+    with pytest.raises(TamperDetected):
+        holdfast.open(backend, key=keys.passphrase("four words are better"))
+
+
+def test_keys_are_not_shown() -> None:
+    secret = keys.generate()
+    with holdfast.open("memory://", key=secret) as store:
+        cipher = store._log.cipher
+        assert cipher is not None
+        store.conversation("chat").append(say("hello"))
+        shown = [
+            repr(each)
+            for each in (
+                keys.raw(secret),
+                keys.raw(secret, id="mine"),
+                keys.passphrase("four words are better", n=1 << 14),
+                keys.from_function(lambda: secret),
+                cipher,
+                cipher.keys,
+                cipher.keys.ring,
+                cipher.keys.ring.current,
+                *cipher.keys._known.values(),
+                store,
+            )
+        ]
+    text = " ".join(shown)
+    assert secret.hex() not in text and repr(secret)[2:-1] not in text and "four words" not in text
+
+
+# -- somebody who can write to the store, but has no key ----------------------------------------------------------------
+
+
+CHAT = StreamKey("default", "conversation", "chat")
+RING = StreamKey(SYSTEM_TENANT, "key", "ring")
+
+
+def planted(backend: MemoryBackend, stream: StreamKey, bodies: list[bytes], ids: list[bytes] | None = None) -> None:
+    """Put these in place of a stream's records, with a chain that fits: what only a key can show."""
+    kept = backend._streams[stream]
+    ids = ids or [record.append_id for record in kept.records]
+    links = _chain.extend(_chain.seed(stream, kept.incarnation), _chain.GENESIS, 0, bodies)
+    kept.records[:] = [
+        Record(version, name, link, body)
+        for version, (name, (link, body)) in enumerate(zip(ids, links, strict=True), 1)
+    ]
+    kept.version, kept.hash = kept.records[-1].version, kept.records[-1].hash
+
+
+def bodies_of(backend: MemoryBackend, stream: StreamKey) -> list[bytes]:
+    return [record.body for record in backend.read(stream)]
+
+
+def replace_body(backend: MemoryBackend, stream: StreamKey, version: int, change: Callable[[bytes], bytes]) -> None:
+    bodies = bodies_of(backend, stream)
+    bodies[version - 1] = change(bodies[version - 1])
+    planted(backend, stream, bodies)
+
+
+def talk(backend: MemoryBackend, name: str = "chat", tenant: str = "default") -> Store:
+    store = holdfast.open(backend, key=KEY, tenant=tenant)
+    for number in range(3):
+        store.conversation(name).append(say(f"{name} {number}"))
+    return store
+
+
+def swapped(backend: MemoryBackend) -> None:
+    one, two, three = bodies_of(backend, CHAT)
+    planted(backend, CHAT, [one, three, two])
+
+
+def swapped_with_their_ids(backend: MemoryBackend) -> None:
+    one, two, three = backend.read(CHAT)
+    planted(backend, CHAT, [one.body, three.body, two.body], [one.append_id, three.append_id, two.append_id])
+
+
+def replayed(backend: MemoryBackend) -> None:
+    records = [*backend.read(CHAT)]
+    planted(backend, CHAT, [*bodies_of(backend, CHAT), records[0].body], [r.append_id for r in [*records, records[0]]])
+
+
+def from_another_stream(backend: MemoryBackend) -> None:
+    talk(backend, "other")
+    planted(backend, CHAT, bodies_of(backend, CHAT._replace(id="other")))
+
+
+def from_another_stream_with_its_key(backend: MemoryBackend) -> None:
+    talk(backend, "other")
+    other = CHAT._replace(id="other")
+    names = [_data_keys.name_of(s, backend._streams[s].incarnation) for s in (CHAT, other)]
+    mine, theirs = (next(s for s in backend._streams if s.kind == "key" and s.id.startswith(name)) for name in names)
+    planted(backend, mine, bodies_of(backend, theirs))
+    planted(backend, CHAT, bodies_of(backend, other))
+
+
+def from_another_tenant(backend: MemoryBackend) -> None:
+    talk(backend, tenant="globex")
+    planted(backend, CHAT, bodies_of(backend, CHAT._replace(tenant="globex")))
+
+
+def with_another_append_id(backend: MemoryBackend) -> None:
+    planted(backend, CHAT, bodies_of(backend, CHAT), [os.urandom(16) for _ in range(3)])
+
+
+def cut_short(backend: MemoryBackend) -> None:
+    replace_body(backend, CHAT, 2, lambda body: body[:20])
+
+
+def emptied(backend: MemoryBackend) -> None:
+    replace_body(backend, CHAT, 2, lambda _: b"")
+
+
+def in_clear(backend: MemoryBackend) -> None:
+    plain = Lasting()
+    store = holdfast.open(plain)
+    for number in range(3):
+        store.conversation("chat").append(say(f"planted {number}"))
+    replace_body(backend, CHAT, 2, lambda _: bodies_of(plain, CHAT)[1])
+
+
+def under_a_key_that_is_not_there(backend: MemoryBackend) -> None:
+    replace_body(backend, CHAT, 2, lambda body: b"\1\4none" + body[2:])
+
+
+def under_a_name_that_is_none(backend: MemoryBackend) -> None:
+    replace_body(backend, CHAT, 2, lambda body: b"\1\4\xff\xfe\0/" + body[2:])
+
+
+def without_its_key(backend: MemoryBackend) -> None:
+    for stream in [s for s in backend._streams if s.kind == "key" and "-" in s.id]:
+        del backend._streams[stream]
+
+
+def with_a_forged_grave(backend: MemoryBackend) -> None:
+    name = _data_keys.name_of(CHAT, backend._streams[CHAT].incarnation)
+    without_its_key(backend)
+    grave = _data_keys.first_append(
+        StreamKey("default", "key", name + _data_keys.GRAVE), [b'{"proof":"0"}'], holdfast._events.Stamp(1, 0.0)
+    )
+    backend.append([grave])
+
+
+@pytest.mark.parametrize(
+    ("attack", "error"),
+    [
+        (swapped, TamperDetected),
+        (swapped_with_their_ids, TamperDetected),
+        (replayed, TamperDetected),
+        (from_another_stream, TamperDetected),
+        (from_another_stream_with_its_key, TamperDetected),
+        (from_another_tenant, TamperDetected),
+        (with_another_append_id, TamperDetected),
+        (cut_short, TamperDetected),
+        (emptied, NotEncrypted),
+        (in_clear, NotEncrypted),
+        (under_a_key_that_is_not_there, UnknownKey),
+        (under_a_name_that_is_none, TamperDetected),
+        (without_its_key, UnknownKey),
+        (with_a_forged_grave, TamperDetected),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_what_somebody_without_the_key_writes_is_never_read(
+    attack: Callable[[MemoryBackend], None], error: type[Exception]
+) -> None:
+    backend = Lasting()
+    talk(backend)
+    attack(backend)
+    with holdfast.open(backend, key=KEY) as store:
+        with pytest.raises(error) as raised:
+            store.conversation("chat").messages()
+        assert "planted" not in str(raised.value)
+        problems = store.verify().problems
+        assert problems and all("planted" not in str(problem) for problem in problems)
+
+
+# Each part of the associated data by itself: with the same key and the same bytes, only that part differs.
+PLACE = (StreamKey("t", "conversation", "i"), b"l" * 16, 7, b"a" * 16, "name")
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        (StreamKey("u", "conversation", "i"), *PLACE[1:]),
+        (StreamKey("t", "state", "i"), *PLACE[1:]),
+        (StreamKey("t", "conversation", "j"), *PLACE[1:]),
+        (StreamKey("tc", "onversation", "i"), *PLACE[1:]),
+        (PLACE[0], b"m" * 16, *PLACE[2:]),
+        (*PLACE[:2], 8, *PLACE[3:]),
+        (*PLACE[:3], b"b" * 16, PLACE[4]),
+        (*PLACE[:4], "none"),
+    ],
+    ids=["tenant", "kind", "id", "lengths", "life", "version", "append id", "name of the key"],
+)
+def test_a_record_is_bound_to_each_part_of_its_place(
+    moved: tuple[StreamKey, bytes, int, bytes, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = _data_keys.DataKey(os.urandom(32))
+    for method in ("find", "load", "ensure"):
+        monkeypatch.setattr(_data_keys.DataKeys, method, lambda *_: key)
+    with holdfast.open("memory://", key=KEY) as store:
+        cipher = store._log.cipher
+        assert cipher is not None
+        stream, life, version, append_id, name = PLACE
+        writer = cipher.writer(stream, life, new=True)
+        assert writer is not None
+        [sealed] = writer.seal(version - 1, append_id, [b"content"], [name])
+        assert cipher.open(stream, life, Record(version, append_id, b"", sealed)) == b"content"
+        stream, life, version, append_id, other = moved
+        sealed = sealed.replace(name.encode(), other.encode(), 1)
+        with pytest.raises(TamperDetected):
+            cipher.open(stream, life, Record(version, append_id, b"", sealed))
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        (StreamKey("u", "task", "i"), b"l" * 16),
+        (StreamKey("t", "conversation", "i"), b"l" * 16),
+        (StreamKey("t", "task", "j"), b"l" * 16),
+        (StreamKey("t", "task", "i"), b"m" * 16),
+    ],
+    ids=["tenant", "kind", "id", "life"],
+)
+def test_a_label_is_bound_to_its_stream(moved: tuple[StreamKey, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    key = _data_keys.DataKey(os.urandom(32))
+    monkeypatch.setattr(_data_keys.DataKeys, "house", lambda *_: key)
+    with holdfast.open("memory://", key=KEY) as store:
+        cipher = store._log.cipher
+        assert cipher is not None
+        stream, life = StreamKey("t", "task", "i"), b"l" * 16
+        fields = cipher.fields(stream, life, Fields("open", b"label"))
+        assert fields is not None and fields.label is not None and b"label" not in fields.label
+        assert cipher.head(Head(stream, 1, b"", life, fields, 0.0)).fields.label == b"label"
+        assert cipher.head(Head(moved[0], 1, b"", moved[1], fields, 0.0)).fields.label == _cipher.BAD_LABEL
+
+
+def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open("memory://", key=KEY) as store:
+        cipher = store._log.cipher
+        assert cipher is not None
+        master = cipher.keys.ring.current
+        wrapped = _data_keys.DataKey(os.urandom(32)).wrapped_by(master, "t", "name")
+        assert len(master.unwrap(wrapped, _data_keys.about("t", "name", master.id))) == 32
+        for place in (
+            ("u", "name", master.id),
+            ("t", "other", master.id),
+            ("t", "name", "other"),
+            ("tn", "ame", master.id),
+        ):
+            with pytest.raises(TamperDetected):
+                master.unwrap(wrapped, _data_keys.about(*place))
+
+
+def test_every_flipped_byte_of_every_record_is_noticed() -> None:
+    """Of ciphertext, header, wrapped keys and the ring, with a chain that fits."""
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        with store.task("task", goal="goal") as task:
+            task.step("one", lambda: 1)
+    flips = 0
+    for stream in list(backend._streams):
+        if stream.kind == "tenant":
+            continue
+        for version, body in enumerate(bodies_of(backend, stream), 1):
+            for place in range(len(body)):
+                changed = bytearray(body)
+                changed[place] ^= 0x01
+                replace_body(backend, stream, version, lambda _, changed=changed: bytes(changed))  # type: ignore[misc]
+                assert is_noticed(backend, stream), f"{stream} version {version} byte {place}"
+                flips += 1
+            replace_body(backend, stream, version, lambda _, body=body: body)  # type: ignore[misc]
+    assert flips > 1_900
+
+
+def is_noticed(backend: MemoryBackend, stream: StreamKey) -> bool:
+    """Whether a store with this record in it says so, or gives back exactly what was stored."""
+    try:
+        with holdfast.open(backend, key=KEY) as store:
+            if not store.verify().ok:
+                return True
+            chat, view = store.conversation("chat").messages(), store.get_task("task")
+            # What is in clear and means nothing: the id or time of the event that wrapped a key.
+            return stream.kind == "key" and chat == [say("hello")] and view is not None and view.goal == "goal"
+    except HoldfastError:
+        return True
+
+
+def test_a_record_that_is_sent_again_is_the_same_and_one_that_is_placed_anew_is_not() -> None:
+    """The same nonce never seals two different things."""
+    backend = Lasting()
+    one, two = holdfast.open(backend, key=KEY), holdfast.open(backend, key=KEY)
+    for number in range(20):
+        (one, two)[number % 2].conversation("chat").append(say("the same text"))
+    bodies = bodies_of(backend, CHAT)
+    nonces = {body[2:14] for body in bodies}
+    assert len(bodies) == len(nonces) == 20
+
+
+def test_a_fake_source_of_randomness_does_not_reach_the_nonces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast._ids.random_bytes", lambda count: b"\1" * count)
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        for _ in range(5):
+            store.stream("events").append(("said", "the same"))
+    bodies = bodies_of(backend, StreamKey("default", "stream", "events"))
+    assert len({body[2:14] for body in bodies}) == 5
+
+
+# -- KMS -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def vault(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client of KMS."""
+    import boto3
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    return boto3.client("kms", region_name="eu-central-1", endpoint_url=aws())
+
+
+def test_a_key_in_kms_opens_the_store_and_is_asked_once(vault: Any) -> None:
+    made = vault.create_key()["KeyMetadata"]["KeyId"]
+    backend = Lasting()
+    with holdfast.open(backend, key=keys.kms(made, client=vault)) as store:
+        store.conversation("chat").append(say("hello"))
+    calls: list[str] = []
+    vault.meta.events.register("before-call.kms.*", lambda model, **_: calls.append(model.name))
+    with holdfast.open(backend, key=keys.kms(made, client=vault)) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+        store.conversation("another").append(say("hello"))
+    assert calls == ["Decrypt"]
+    with holdfast.open(backend, key=keys.kms(made, region="eu-central-1", endpoint=aws())) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+
+
+def test_another_key_of_kms_or_none_is_refused(vault: Any) -> None:
+    made, other = (vault.create_key()["KeyMetadata"]["KeyId"] for _ in range(2))
+    backend = Lasting()
+    holdfast.open(backend, key=keys.kms(made, client=vault)).close()
+    with pytest.raises((WrongKey, TamperDetected, AccessDenied)):
+        holdfast.open(backend, key=keys.kms(other, client=vault))
+    with pytest.raises(AccessDenied):
+        holdfast.open(Lasting(), key=keys.kms("alias/none", client=vault))
+    with pytest.raises(WrongKey):
+        holdfast.open(backend, key=KEY)
+
+
+def test_kms_that_cannot_be_reached_is_said_to_be_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    key = keys.kms("alias/agents", region="eu-central-1", endpoint=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unavailable, match="KMS cannot be reached"):
+        holdfast.open(Lasting(), key=key)
+
+
+def test_a_store_moves_from_a_file_to_kms(vault: Any) -> None:
+    made = vault.create_key()["KeyMetadata"]["KeyId"]
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        store.rekey(keys.kms(made, client=vault))
+    with holdfast.open(backend, key=keys.kms(made, client=vault)) as store:
+        assert store.conversation("chat").messages() == [say("hello")]
+    with pytest.raises(WrongKey):
+        holdfast.open(backend, key=KEY)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_needs_no_key_and_opens_with_the_same_one(durable_url: str, tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "source.db", key=KEY) as store:
+        filled(store)
+    holdfast.copy(tmp_path / "source.db", durable_url)
+    with holdfast.open(durable_url, key=KEY) as store:
+        assert store.conversation("chat").messages()[0] == say(CANARY)
+        assert store.artifact("task", "file.txt").read() == CANARY.encode()
+        assert store.verify().ok
+    with pytest.raises(MissingKey):
+        holdfast.open(durable_url)
+
+
+def test_a_copy_follows_deletions_if_it_can_read_of_them(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.db", tmp_path / "target.db"
+    with holdfast.open(source, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        store.conversation("other").append(say("stays"))
+        holdfast.copy(source, target)
+        store.conversation("chat").delete()
+        with pytest.raises(MissingKey):
+            holdfast.copy(source, target, delete=True)
+        assert holdfast.copy(source, target, delete=True, key=KEY).deleted >= 1
+        store.conversation("other").delete()
+        assert holdfast.copy(store, target, delete=True).deleted >= 1
+    with holdfast.open(target, key=KEY) as store:
+        assert list(store.conversations()) == []
+
+
+def test_an_export_in_clear_must_be_meant(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "agents.db", key=KEY) as store:
+        chat = store.conversation("chat")
+        chat.append(say(CANARY))
+        with pytest.raises(NotEncrypted, match="in_clear"):
+            chat.export_json(tmp_path / "out.json")
+        assert not (tmp_path / "out.json").exists()
+        chat.export_json(tmp_path / "out.json", in_clear=True)
+        assert CANARY in (tmp_path / "out.json").read_text()
