@@ -483,3 +483,26 @@ def test_a_large_value_is_not_read_beyond_what_a_value_can_have(clear: MemoryBac
     with holdfast.open(backend) as store, pytest.raises(CorruptRecord, match="no value has"):
         list(store.stream("events").read())
     assert not [stream for stream in read if stream.kind == "blob"]
+
+
+def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.backends.files._append.MAX_BYTES", 2000)
+    with holdfast.open(f"file://{tmp_path}/agents") as store:
+        stream = store.stream("s")
+        stream.append(("noted", "x" * 500))
+        with pytest.raises(holdfast.TooLarge, match="nothing was written"):
+            stream.append(("noted", "x" * 3000))
+        stream.append(("noted", "y" * 500))
+        assert [event.data[0] for event in stream.read()] == ["x", "y"]
+
+
+def test_a_subject_that_is_said_to_be_in_a_life_that_is_none_is_an_error(sealed: MemoryBackend) -> None:
+    from holdfast import _operations as ops
+    from holdfast._events import NewEvent
+    from holdfast._streams import append_events, new_stamp
+
+    with holdfast.open(cloned(sealed), key=KEY) as store:
+        event = NewEvent("subject.used", b'{"kind":"conversation","id":"about","life":"no life"}')
+        ops.run(store._log, append_events(StreamKey("default", "subject", "person-7"), [event], new_stamp()))
+        with pytest.raises(CorruptRecord):
+            store.erase(subject="person-7")

@@ -97,8 +97,10 @@ def uses(head: Head) -> Operation[list[Use]]:
     while page := (yield from ops.read(head.stream, after=after, plain=True)):
         for stored in page:
             try:
-                found[msgspec.convert(stored.envelope.data, Use)] = None
-            except msgspec.ValidationError:
+                use = msgspec.convert(stored.envelope.data, Use)
+                bytes.fromhex(use.life)
+                found[use] = None
+            except (msgspec.ValidationError, ValueError):
                 what = "it does not say which stream is about the subject"
                 raise CorruptRecord(str(head.stream), version=stored.version, what=what) from None
         after = page[-1].version
