@@ -238,7 +238,7 @@ def test_json_lines_hold_everything_exactly() -> None:
 
 def test_a_time_that_no_calendar_has_is_no_error() -> None:
     for at in (1e300, -1e300, float("inf"), float("nan")):
-        assert moment(at).year == 1970
+        assert moment(at).year in (1, 9999)
 
 
 def test_renewals_are_left_out_of_the_table_and_not_of_the_files() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,12 +21,16 @@ def of_engine(now: float) -> float:
     return now
 
 
+EARLIEST: Final = -62_135_596_800.0
+"""The first second of the year 1, and the last of 9999: what a datetime can be."""
+LATEST: Final = 253_402_300_799.0
+
+
 def moment(stored: float) -> datetime:
-    """A stored time, in UTC. Whoever can write to the store can write any number: one that no calendar has is the beginning of 1970."""
-    try:
-        return datetime.fromtimestamp(stored, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(0, timezone.utc)
+    """A stored time, in UTC. Whoever can write to the store can write any number: what no calendar has is the nearest that one has."""
+    if not EARLIEST <= stored <= LATEST:  # nor is what is no number
+        stored = LATEST if stored > LATEST else EARLIEST
+    return datetime.fromtimestamp(stored, timezone.utc)
 
 
 async def sleep_async(seconds: float) -> None:

@@ -9,12 +9,13 @@ from typing import Any, Final, Protocol, TypedDict, TypeVar
 import msgspec
 
 from .._arguments import seconds
+from .._clock import EARLIEST, LATEST
 from .._codec import decode, encode
 from .._ids import checked_id
 from .._log import Log
 from ..backends import StreamKey
 from ..errors import NotSerializable, TooLarge
-from ._model import EARLIEST, LATEST, Said, Superseded
+from ._model import Said, Superseded
 
 LONGEST: Final = 100_000
 """Characters of one memory. What is longer is a document: attach it to a task, and remember what matters of it."""

@@ -15,10 +15,6 @@ import msgspec
 from .._clock import moment
 from .._quiet import Quiet
 
-EARLIEST: Final = -62_135_596_800.0
-"""The first second of the year 1, and the last of 9999: what a datetime can be."""
-LATEST: Final = 253_402_300_799.0
-
 KIND: Final = "memory"
 REMEMBERED: Final = "memory.remembered"
 SUPERSEDED: Final = "memory.superseded"
