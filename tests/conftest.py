@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from feature_table import FIXTURES, way_of
+from holdfast.tasks._agents import registered
 from servers import SERVERS, TEMPROOT, url_on
 
 URLS = ("memory", "sqlite", "files", *SERVERS)
@@ -78,6 +79,15 @@ def store(url: str) -> Iterator[holdfast.Store]:
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test writes into the cache of whoever runs it."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _agents_as_before() -> Iterator[None]:
+    """No test leaves agents behind for the next one, which may be of any file."""
+    before = dict(registered)
+    yield
+    registered.clear()
+    registered.update(before)
 
 
 @pytest.fixture

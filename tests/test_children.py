@@ -28,7 +28,6 @@ from holdfast import (
 )
 from holdfast.backends import Append, Appended, Conflict
 from holdfast.backends.memory import MemoryBackend
-from holdfast.tasks import _agents
 from holdfast.testing import fake_clock
 
 SECONDS = 20
@@ -39,14 +38,6 @@ SECONDS = 20
 def ways(request: pytest.FixtureRequest, url: str) -> Iterator[Ways]:
     with holdfast.open(url) as store:
         yield Ways(store, asynchronous=request.param == "async")
-
-
-@pytest.fixture(autouse=True)
-def own_agents() -> Iterator[None]:
-    before = dict(_agents.registered)
-    yield
-    _agents.registered.clear()
-    _agents.registered.update(before)
 
 
 @pytest.fixture
