@@ -505,10 +505,9 @@ def test_on_an_engine_that_fails_it_is_whole_or_not_attached(seed: int) -> None:
     )
     failures = 0
     with holdfast.open(backend) as store:
-        while not _tried(store):
+        while not _tried(store) or not sum(backend.injected.values()):
             failures += 1
-            assert failures < 200, "it never came through"
-        assert sum(backend.injected.values()), "no fault happened"
+            assert failures < 200, "it never came through, or no fault happened"
         with holdfast.open(inner) as sound:
             assert sound.artifact("t", "a").read() == LARGE
             assert [head.version for head in blobs(sound)] == [10]

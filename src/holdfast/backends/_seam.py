@@ -229,6 +229,15 @@ class Damaged(Protocol):
 
 
 @runtime_checkable
+class Peeking(Protocol):
+    """What a backend may have beside the eight methods: a way to tell that a stream is not there without waiting for a lock."""
+
+    def exists(self, stream: StreamKey) -> bool:
+        """Whether there may be such a stream. False is certain."""
+        ...
+
+
+@runtime_checkable
 class Scrubbing(Protocol):
     """What a backend may have beside the eight methods: a way to get rid of what is deleted and still on disk."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .._ids import SYSTEM_TENANT
-from ..backends import Backend, StreamKey
+from ..backends import Backend, Peeking, StreamKey
 from ..errors import MissingKey
 
 RING: Final = StreamKey(SYSTEM_TENANT, "key", "ring")
@@ -15,6 +15,8 @@ TENANT_SEALED: Final = b'{"encrypted":true}'
 
 
 def is_encrypted(backend: Backend) -> bool:
+    if isinstance(backend, Peeking) and not backend.exists(RING):
+        return False
     return backend.head(RING) is not None
 
 

@@ -103,6 +103,11 @@ class FilesBackend:
         with self._call(f"{stream} cannot be read"), self._streams.look(stream) as (span, state):
             return Pager(stream, span, state, self._tree.place(stream)).page(after, limit, reverse)
 
+    def exists(self, stream: StreamKey) -> bool:
+        """Whether it has a file. Nobody is waited for: a process that is stopped in the middle of a write keeps the lock."""
+        with self._call(f"{stream} cannot be read"), self._tree.opened(stream) as file:
+            return file is not None
+
     def head(self, stream: StreamKey) -> Head | None:
         with self._call(f"{stream} cannot be read"), self._streams.look(stream) as (_, state):
             return state.head(stream, _clock.time())
