@@ -100,7 +100,7 @@ def test_a_writer_elsewhere_is_refused_and_nothing_is_stored_under_a_dead_key() 
         lambda: there.conversation("chat").append(say("late")),
         chat.messages,
     ):
-        with pytest.raises(Erased):
+        with pytest.raises(Erased, match="conversation 'chat'"):
             attempt()
     after = backend.head(CHAT)
     assert before is not None and after is not None and before.version == after.version

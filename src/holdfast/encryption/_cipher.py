@@ -98,6 +98,8 @@ class Cipher:
             if self.keys.is_buried(stream.tenant, name):  # it is about to go, and what is written under it would go too
                 raise Erased(str(stream))
             return Writer(self, stream, incarnation, key, None)
+        except Erased:
+            raise Erased(str(stream)) from None  # by its name, not by that of its key
         except UnknownKey:
             if not new:
                 raise
