@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 
 from ._events import Stamp, Stored
+from ._scripts import drive, drive_async
 from .backends import Appended, Cursor, Fields, Head, Record, StreamKey
 from .errors import Conflict, HoldfastError
 
@@ -176,40 +177,12 @@ class Handler(Protocol):
 
 def run(handler: Handler, operation: Operation[T]) -> T:
     """Run an operation, calling the log for each request."""
-    step: Callable[[Any], Request] = operation.send
-    value: Any = None
-    try:
-        while True:
-            try:
-                request = step(value)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            try:
-                step, value = operation.send, handler.handle(request)
-            except HoldfastError as error:  # the operation may catch it and decide again
-                step, value = operation.throw, error
-    finally:
-        operation.close()
+    return drive(operation, handler.handle, HoldfastError)
 
 
 async def run_async(handler: Handler, operation: Operation[T]) -> T:
     """Run an operation, awaiting the log for each request."""
-    step: Callable[[Any], Request] = operation.send
-    value: Any = None
-    try:
-        while True:
-            try:
-                request = step(value)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            try:
-                step, value = operation.send, await handler.handle_async(request)
-            except HoldfastError as error:
-                step, value = operation.throw, error
-    finally:
-        operation.close()
+    return await drive_async(operation, handler.handle_async, HoldfastError)
 
 
 def run_until_settled(handler: Handler, make: Callable[[], Operation[T]]) -> T:

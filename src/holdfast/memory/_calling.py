@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from .._scripts import drive, drive_async
 
 if TYPE_CHECKING:
     from .._log import Log
@@ -77,40 +80,12 @@ def is_async(embed: object) -> bool:
 
 def run(script: Script[T]) -> T:
     """Run a script in this thread."""
-    step: Callable[[Any], Any] = script.send
-    value: Any = None
-    try:
-        while True:
-            try:
-                effect = step(value)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            try:
-                step, value = script.send, _perform(effect)
-            except Exception as error:
-                step, value = script.throw, error
-    finally:
-        script.close()
+    return drive(script, _perform, Exception)
 
 
 async def run_async(log: Log, script: Script[T]) -> T:
     """Run a script, awaiting what it waits for."""
-    step: Callable[[Any], Any] = script.send
-    value: Any = None
-    try:
-        while True:
-            try:
-                effect = step(value)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            try:
-                step, value = script.send, await _perform_async(log, effect)
-            except Exception as error:
-                step, value = script.throw, error
-    finally:
-        script.close()
+    return await drive_async(script, partial(_perform_async, log), Exception)
 
 
 def _perform(effect: Look | Ask | Wait) -> Any:

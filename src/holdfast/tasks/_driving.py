@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from .. import _clock
+from .. import _clock, _scripts
 from .. import _operations as ops
 from .._log import Log
 from .._operations import Operation
@@ -100,21 +101,7 @@ Script = Generator[Effect, Any, T]
 
 def drive(log: Log, script: Script[T]) -> T:
     """Run a script."""
-    send: Callable[[Any], Any] = script.send
-    value: Any = None
-    try:
-        while True:
-            try:
-                effect = send(value)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            try:
-                send, value = script.send, _perform(log, effect)
-            except BaseException as error:
-                send, value = script.throw, error
-    finally:
-        script.close()
+    return _scripts.drive(script, partial(_perform, log), BaseException)
 
 
 def _perform(log: Log, effect: Effect) -> Any:
