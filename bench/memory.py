@@ -121,7 +121,7 @@ def hashed(texts: Sequence[str]) -> list[list[float]]:
 
 
 def duplicates(lab: Lab) -> None:
-    """Many ways of saying a hundred facts, some with two letters swapped."""
+    """Many ways of saying a hundred facts, some with two letters swapped, wherever in a word."""
     count = lab.choose(10_000, 2_000)
     facts = [f"{name} pays {sum_} euros for {what}" for name, sum_, what in _facts()]
     shapes = ("{}", "{}.", "FYI: {}", "Note: {}", "{}!", "  {} ", "Please remember: {}", "{} (FYI)")
@@ -130,7 +130,7 @@ def duplicates(lab: Lab) -> None:
         said = []
         for _ in range(count):
             fact = lab.rng.choice(facts)
-            fact = _slipped(fact) if lab.rng.random() < 0.05 else fact
+            fact = _slipped(fact, lab.rng) if lab.rng.random() < 0.05 else fact
             text = lab.rng.choice(shapes).format(fact)
             said.append({"text": text.upper() if lab.rng.random() < 0.1 else text})
         memory.remember_many(said)
@@ -140,9 +140,9 @@ def duplicates(lab: Lab) -> None:
     lab.report(f"memories after {count:,} ways of saying 100 facts", count_kept, bar=Bar(150), note=f"{len(lost)} lost")
 
 
-def _slipped(fact: str) -> str:
-    """A fact with two letters of its last word swapped, if that is long."""
-    return f"{fact[:-3]}{fact[-2]}{fact[-3]}{fact[-1]}" if len(fact.rpartition(" ")[2]) >= 6 else fact
+def _slipped(fact: str, rng: random.Random) -> str:
+    at = rng.choice([found.start() for found in re.finditer("(?=[a-z]{2})", fact)])
+    return fact[:at] + fact[at + 1] + fact[at] + fact[at + 2 :]
 
 
 def _facts() -> list[tuple[str, int, str]]:

@@ -55,6 +55,11 @@ ALIKE = [
     ("Alice prefers quarterly invoices by post", "Alice prefers quartrly invoices by post"),
     ("Alice prefers quarterly invoices by post", "Alice prefers quarerly invoices by post"),
     ("Alice prefers quarterly invoices by post", "Alice prefers quarterly invouces by post"),
+    ("Alice prefers invoices by post before noon", "Alice prefers invoices by post before onon"),
+    ("Alice keeps the team in the loop", "Alice keeps teh team in the loop"),
+    ("Alice keeps the team in the loop", "Alice keeps the taem in the loop"),
+    ("Alice keeps the team in the loop", "Alice keep sthe team in the loop"),
+    ("Alice keeps the team in the loop", "Alic ekeeps the team in the loop"),
     ("The key is in the vault of Bob", "the key is in vault of Bob"),
     ("Ann is on the board of Acme", "Ann is on board of Acme"),
     ("The API key of GitHub is in the vault", "the api key of github is in the vault"),
@@ -153,6 +158,10 @@ APART = [
     ("she met karina at the pottery class", "she met katrina at the pottery class"),
     ("she met christina at the pottery class", "she met christiana at the pottery class"),
     ("Alice pays quarterly instalments by post", "Alice pays quarerly instalents by post"),
+    ("The sign is on the door of the shop", "The sing is on the door of the shop"),
+    ("The valve is on in the cellar of Bob", "The valve is no in the cellar of Bob"),
+    ("The code of the lock is 4 711 now", "The code of the lock is 47 11 now"),
+    ("The code of the lock is x 1 now", "The code of the lock is1 x now"),
     # few words
     ("Bob likes tea", "Good morning dear people, Bob likes tea"),
     ("👍", "👎"),
@@ -245,11 +254,15 @@ def test_there_are_few_keys_and_they_are_short(text: str) -> None:
 
 
 def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
-    for slip in ("quartelry", "quraterly", "quarerly", "quarterlly", "quarterky"):
+    for slip in ("quartelry", "uqarterly", "quarterl", "quarerly", "quarteerly", "quatterly", "quarterky"):
         assert typo("quarterly", slip) == typo(slip, "quarterly")
-    assert [typo("quarterly", slip) for slip in ("quartelry", "quarerly", "quarteerly", "quatterly")] == [True] * 4
+    assert [typo("quarterly", slip) for slip in ("quartelry", "uqarterly", "quarerly", "quatterly")] == [True] * 4
     assert not any(
-        typo("quarterly", slip) for slip in ("uqarterly", "quarterlt", "quaxterly", "quartely5", "quarterly"[:-2])
+        typo("quarterly", slip) for slip in ("quarterlt", "quaxterly", "wuarterly", "uarterly", "quartely5", "quarterl")
+    )
+    assert [typo(*pair.split("/")) for pair in ("team/taem", "for/fro", "invoice/invice")] == [True, True, False]
+    assert not any(
+        typo(*pair.split("/")) for pair in ("form/from", "no/on", "ann/nan", "worked/worker", "dairies/diaries")
     )
 
 
@@ -258,7 +271,7 @@ def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
 # Made of pieces that meet each other often, so that many pairs are close to being the same.
 PIECES = """Alice|Bob|alice|BOB|owes|owed|owe|the|a|not|never|is|was|from|to|in May,|500|600|$|quarterly|quartelry|quartrly|paymentts|invoices|
 invoice|payments|.|,|:|!|?| - |(confirmed)|FYI|note that|remember|folks|quick|does not|doesn't|only|if|my|your|Monday|
-colour|color|猫|が|好|不|🎉|👎|\n|as discussed|and|manager"""
+colour|color|team|taem|teh|tea m|猫|が|好|不|🎉|👎|\n|as discussed|and|manager"""
 LOOSE = st.lists(st.sampled_from(PIECES.replace("\n", "", 1).split("|")), max_size=9).map(" ".join) | st.text(
     max_size=30
 )
@@ -281,6 +294,7 @@ PAIR = alike() | st.tuples(LOOSE, LOOSE)
 
 @given(PAIR)
 @example(("Alice enjoys seeing quarterly reports", "Alice enjoys seieng quarterly reports"))
+@example(("Bob keeps the team in the loop", "Bob keeps taem in the loop"))
 def test_whatever_is_accepted_can_be_looked_up(pair: tuple[str, str]) -> None:
     new, old = map(signature, pair)
     if same(new, old):
@@ -315,7 +329,7 @@ def test_texts_that_are_the_same_have_the_same_words_in_the_same_order(pair: tup
 
 def _bare(text: str) -> list[str]:
     fillers = "fyi|note that|remember|as discussed"
-    return re.findall(r"\w+|\$|\?|👎|🎉", re.sub(fillers, "", text))
+    return re.findall(r"\w+|\$|\?|👎|🎉", re.sub(r"\?[\s?]+", "? ", re.sub(fillers, "", text)))
 
 
 @given(st.permutations(["Alice", "Bob", "Carol"]), st.permutations(["Alice", "Bob", "Carol"]))
@@ -383,13 +397,9 @@ def hundred_facts() -> list[str]:
 
 
 def swap_letters(text: str, chance: random.Random) -> str:
-    """The text with two letters of a longer word swapped, as quick fingers do."""
-    words = re.findall(r"\b[a-z]{6,}\b", text)
-    if not words:
-        return text
-    word = chance.choice(words)
-    at = chance.randrange(1, len(word) - 1)
-    return text.replace(word, word[:at] + word[at + 1] + word[at] + word[at + 2 :], 1)
+    """The text with two characters of ordinary words swapped, as quick fingers do: letters, or a letter and a space."""
+    at = chance.choice([found.start() for found in re.finditer("(?=[a-z][a-z ]{2}[a-z])", text)])
+    return text[: at + 1] + text[at + 2] + text[at + 1] + text[at + 3 :]
 
 
 def changes(chance: random.Random) -> list[Callable[[str], str]]:
@@ -429,5 +439,5 @@ def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once_and_every_word_o
         kept = list(memory.all())
     assert len(kept) <= 150
     assert sum(one.heard for one in kept) == 10_000
-    found = {words for one in kept for text in (one.text, *one.variants) for words in [signature(text).words]}
-    assert {signature(text).words for text in said} <= found
+    found = {signature(text.lower()).words for one in kept for text in (one.text, *one.variants)}
+    assert {signature(text.lower()).words for text in said} <= found

@@ -80,16 +80,16 @@ def test_a_model_is_told_all_wordings_and_what_it_repeats_of_them_is_no_news(sto
 
 def test_a_memory_with_very_many_wordings_is_followed_by_another(store: Store) -> None:
     memory = store.memory("claims")
-    right, words = "the characteristically unsystematic documentation of it", ("characteristically", "documentation")
-    slips = [(word, word[:at] + word[at + 1] + word[at] + word[at + 2 :]) for word in words for at in range(1, 12)]
-    texts = list(dict.fromkeys([right, *(right.replace(*slip) for slip in slips)]))
+    right = "characteristically unsystematic documentation " * 3 + "of it"
+    places = [at for at in range(len(right) - 1) if " " not in right[at : at + 2]]
+    texts = list(dict.fromkeys([right, *(right[:at] + right[at + 1] + right[at] + right[at + 2 :] for at in places)]))
     assert len(texts) > WORDINGS
-    for text in texts:
-        memory.remember(text)
+    memory.remember_many([{"text": text} for text in texts])
     kept = list(memory.all())
     assert 1 < len(kept) <= 1 + len(texts) - WORDINGS
     assert all(len(one.variants) < WORDINGS for one in kept)
     assert {text for one in kept for text in (one.text, *one.variants)} == set(texts)
+    assert max(one.full_text.count("unsystematic") for one in kept) <= 3 * 16
 
 
 def test_what_expires_does_not_live_on_as_a_wording_of_something_else(memory: holdfast.Memory) -> None:
@@ -205,6 +205,18 @@ def test_what_was_said_without_a_source_outlives_the_source(memory: holdfast.Mem
     memory.remember("Ann signs the orders", source="mail-1")
     assert memory.forget_where(source="mail-1") == 1
     assert (only(memory).source, only(memory).sources) == (None, ())
+
+
+def test_a_time_goes_with_the_source_that_gave_it(memory: holdfast.Memory) -> None:
+    with testing.fake_clock(start=NEW_YEAR) as clock:
+        memory.remember("Ann signs the orders")
+        memory.remember("Ann signs the orders", source="mail-1", at=NEW_YEAR - 400 * DAY)
+        assert only(memory).first_at.timestamp() == NEW_YEAR - 400 * DAY
+        memory.forget_where(source="mail-1")
+        assert only(memory).first_at.timestamp() == NEW_YEAR
+        clock.advance(60)
+        memory.supersede(only(memory).id, "Bob signs the orders")
+    assert only(memory).at.timestamp() == NEW_YEAR + 60
 
 
 def test_a_wording_goes_with_the_source_that_used_it(memory: holdfast.Memory) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from ._characters import visible
 from ._reading import Mark, Token, read
-from ._typos import letters_swapped, typo
+from ._typos import letters_swapped, space_swapped, typo
 
 Verdict = Literal["same", "alike"]
 
@@ -25,10 +25,10 @@ _ALIKE_WORDS: Final = 4
 """With fewer words than this, one that is different could be a different fact."""
 _ALIKE_LENGTH: Final = 400
 """Texts of more characters are the same or not: a memory that keeps several wordings should be short."""
-_MISSPELLED: Final = 6
-"""A word of fewer letters is another word if it is spelled differently."""
+_MISSPELLED: Final = 7
+"""In a word of fewer letters two of them may be swapped, and no more."""
 _NAME: Final = 3
-_GROUPS: Final = 3
+_GROUPS: Final = 2
 _SHORT: Final = 2_000
 _LONGEST: Final = 20_000
 """A text of more characters is a document: it is known only if it is the same to the letter."""
@@ -66,7 +66,7 @@ def _read(text: str) -> Signature:
         or sum(map(len, words)) > _ALIKE_LENGTH
     ):
         return Signature(exact, (_digest(words),), words, marks, ())
-    return Signature(exact, tuple(_keys(loose)), words, marks, loose)
+    return Signature(exact, tuple(_keys(words, loose)), words, marks, loose)
 
 
 _remembered: Final = lru_cache(2048)(_read)
@@ -78,7 +78,9 @@ def same(new: Signature, old: Signature) -> Verdict | None:
         return "same" if new.exact == old.exact else None
     if new.words == old.words and all(map(_one_word, new.marks, old.marks)):
         return "same"
-    return "alike" if new.loose and _alike(new.loose, old.loose) else None
+    if not new.loose or not old.loose:
+        return None
+    return "alike" if _alike(new.loose, old.loose) or _torn(new.words, old.words) else None
 
 
 def _one_word(one: Mark, other: Mark) -> bool:
@@ -95,6 +97,12 @@ def _alike(new: Sequence[Token], old: Sequence[Token]) -> bool:
     if any(one.loose == two.loose and not _recased(one, two, cases) for one, two in pairs):
         return False
     return not slips or (len(slips) == 1 and _slip(*slips[0]))
+
+
+def _torn(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Whether two words beside each other are apart by a space in the wrong place. Every letter is where it was, so names may be too."""
+    at = next((at for at, (one, other) in enumerate(zip(new, old, strict=False)) if one != other), 0)
+    return new[at + 2 :] == old[at + 2 :] and space_swapped(" ".join(new[at : at + 2]), " ".join(old[at : at + 2]))
 
 
 def _recased(one: Token, other: Token, cases: Collection[Mark]) -> bool:
@@ -119,11 +127,11 @@ def _slip(one: Token, other: Token) -> bool:
     return typo(one.loose, other.loose) if "lower" in marks else letters_swapped(one.loose, other.loose)
 
 
-def _keys(tokens: Sequence[Token]) -> list[str]:
-    """Three digests, each of which leaves out a third of the words that can be misspelled.
+def _keys(words: Sequence[str], tokens: Sequence[Token]) -> list[str]:
+    """One digest of all letters, sorted, without those of "the": wherever two are swapped, it is the same. And two that each leave out
+    half of the long words, so that another slip is not seen by one of them.
 
-    So one slip is not seen by one of them. All other words, numbers first of all, are in each: then facts of one form that differ
-    in a number do not meet.
+    All other words, numbers first of all, are in these: then facts of one form that differ in a number do not meet.
     """
     parts: list[list[str]] = [[str(group)] for group in range(_GROUPS)]
     count = 0
@@ -133,7 +141,8 @@ def _keys(tokens: Sequence[Token]) -> list[str]:
             left_out, count = count % _GROUPS, count + 1
         for group, part in enumerate(parts):
             part.append("" if group == left_out else token.loose)
-    return [_digest(part) for part in parts]
+    letters = sorted(letter for letter in "".join(words).lower() if letter not in "the")
+    return [_digest(letters), *map(_digest, parts)]
 
 
 def _digest(words: Iterable[str]) -> str:

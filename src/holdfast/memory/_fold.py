@@ -136,7 +136,7 @@ class Fold:
         """Something was said. `old` is what it takes the place of, if anything, and `sources` say it as well."""
         known, wording = self._known(happened, said)
         if known is not None:
-            self._change(_dated(with_saying(known, of_said(said, happened.at, happened.version), wording), said))
+            self._change(with_saying(known, of_said(said, happened.at, happened.version), wording))
             self._by_id[happened.id] = known.number
             self._new_aliases[happened.id] = known.number
             return
@@ -145,7 +145,7 @@ class Fold:
         doc = Doc(
             happened.version, happened.id, said.text, first.at, first.first_at, author=said.author, subject=said.subject
         )
-        doc = _dated(together(doc, [first, *others]), said)
+        doc = together(doc, [first, *others])
         if old is not None:
             doc = msgspec.structs.replace(doc, useful=old.useful, useful_at=old.useful_at)
         self._change(doc)
@@ -228,10 +228,6 @@ def _may_be_one(known: Doc, said: Said, happened: Happened) -> bool:
 def _lasting(known: Doc, said: Said) -> bool:
     """Whether neither of them expires. If one does, it must not live on as a wording of the other."""
     return known.expires_at is None and said.expires_at is None and all(one.expires_at is None for one in known.sayings)
-
-
-def _dated(doc: Doc, said: Said) -> Doc:
-    return msgspec.structs.replace(doc, dated_at=said.at) if said.dated else doc
 
 
 def _heard_before(old: Doc | None, said: Said) -> int:

@@ -16,7 +16,7 @@ from .._log import Log
 from .._operations import Operation
 from .._streams import data_of
 from ..backends import Appended, Head, StreamKey
-from ..errors import CorruptRecord, NotFound
+from ..errors import CorruptRecord, Erased, NotFound
 from ._fold import Changes, Fold, Happened, asked_for, event_of
 from ._index import Index
 from ._model import Position, Superseded
@@ -129,9 +129,11 @@ def catch_up(log: Log, index: Index, space: StreamKey, into: StreamKey | None = 
                 if not apply(index, kept, position, head.incarnation, batch):
                     break  # somebody else was faster
                 position = Position(head.incarnation, batch[-1].version, batch[-1].hash)
-        except _AnotherStream:
+        except (_AnotherStream, Erased) as error:
             if position is not None:
                 index.clear(kept, position)
+            if isinstance(error, Erased):
+                raise  # and what another process has erased is in no index of this one
 
 
 class _AnotherStream(Exception):

@@ -6,7 +6,7 @@ is a fold of them (`_fold`), and that is what an index keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ JUDGED: Final = "memory.judged"
 USED: Final = "memory.used"
 VARIANT: Final = "\nAlso noted as: "
 """Between a text and its variants."""
+TOLD: Final = 15
+"""So many of them are told to a model: what nobody can tell from slips of the finger should not fill its window."""
 
 
 # -- events ----------------------------------------------------------------------------------------
@@ -99,6 +101,8 @@ class Saying(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     expires_at: float | None = None
     heard: int = 1
     version: int = 0
+    dated_at: float | None = None
+    """The time that was given for it, if one was."""
 
 
 class Doc(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -151,21 +155,31 @@ class Position(NamedTuple):
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Which memories are asked for. `tags`: all of them. `now`: what has expired by then is left out."""
+    """Which memories are asked for. `tags`: all of them. `now`: what has expired by then is left out.
+
+    `author`: by this one, or by one of these. `without`: by none of these.
+    """
 
     now: float
     tags: tuple[str, ...] = ()
     source: str | None = None
-    author: str | None = None
+    author: str | tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
     subject: str | None = None
     since: float | None = None
     until: float | None = None
+
+    @property
+    def authors(self) -> tuple[str, ...] | None:
+        """All that it may be by; None if it may be by anybody."""
+        return (self.author,) if isinstance(self.author, str) else self.author
 
     def has(self, doc: Doc) -> bool:
         return (
             (doc.expires_at is None or doc.expires_at > self.now)
             and (self.source is None or doc.source == self.source or self.source in doc.sources)
-            and (self.author is None or doc.author == self.author)
+            and (self.authors is None or doc.author in self.authors)
+            and doc.author not in self.without
             and (self.subject is None or doc.subject == self.subject)
             and (self.since is None or doc.at >= self.since)
             and (self.until is None or doc.at <= self.until)
@@ -202,7 +216,7 @@ class Remembered(Quiet, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full_text(self) -> str:
-        """The text, and the variants below it: what to tell a model."""
+        """The text, and the variants below it, of many the newest 15: what to tell a model, quoted (`holdfast.memory.quoted`)."""
         return full_text(self.text, self.variants)
 
 
@@ -233,8 +247,8 @@ def sources_of(doc: Doc) -> tuple[str, ...]:
     return doc.sources or (() if doc.source is None else (doc.source,))
 
 
-def full_text(text: str, variants: Iterable[str]) -> str:
-    return VARIANT.join((text, *variants))
+def full_text(text: str, variants: Sequence[str]) -> str:
+    return VARIANT.join((text, *variants[-TOLD:]))
 
 
 def shown(doc: Doc) -> Remembered:

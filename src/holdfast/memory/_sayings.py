@@ -18,7 +18,7 @@ from ._duplicates import signature
 from ._model import Doc, Said, Saying, Superseded
 from ._text import date_terms, terms
 
-WORDINGS: Final = 16
+WORDINGS: Final = 64
 """So many wordings has a memory. One more is a memory of its own, so that none is lost, and none makes a memory endless."""
 SAYINGS: Final = 200
 """And so many sources and sets of tags."""
@@ -41,13 +41,14 @@ def of_doc(doc: Doc) -> tuple[Saying, ...]:
             meta=doc.meta,
             expires_at=doc.expires_at,
             heard=doc.heard,
+            dated_at=doc.dated_at,
         ),
     )
 
 
 def of_said(said: Said, at: float, version: int = 0, heard: int = 1) -> Saying:
     """`at` is when the event was written, which counts unless another time was given."""
-    at = at if said.at is None else said.at
+    at, dated_at = (at, None) if said.at is None else (said.at, said.at if said.dated else None)
     return Saying(
         text=said.text,
         at=at,
@@ -59,6 +60,7 @@ def of_said(said: Said, at: float, version: int = 0, heard: int = 1) -> Saying:
         expires_at=said.expires_at,
         heard=heard,
         version=version,
+        dated_at=dated_at,
     )
 
 
@@ -107,6 +109,7 @@ def together(doc: Doc, sayings: Sequence[Saying]) -> Doc:
         context=_context((at, first_at), sources, tags),
         at=at,
         first_at=first_at,
+        dated_at=next((one.dated_at for one in sayings if one.dated_at is not None), None),
         tags=tags,
         source=sources[0] if sources else None,
         sources=sources if len(sources) > 1 else (),
@@ -156,6 +159,7 @@ def _heard_again(known: Saying, new: Saying) -> Saying:
         expires_at=None if None in ends else max(end for end in ends if end is not None),
         heard=known.heard + new.heard,
         version=new.version,
+        dated_at=known.dated_at if new.dated_at is None else new.dated_at,
     )
 
 

@@ -1,9 +1,8 @@
 """Is one word the other with a slip of the finger?
 
-Most words have a neighbour one letter away that is a word too ("sending" and "spending", "living" and "loving"), and no
-rule can tell such a pair from a slip. So the rule is narrow: two letters swapped in a word of six; one letter left out,
-added, or replaced by its neighbour on the keyboard in a word of eight; never the first letter, never an ending. It still
-takes "contracts" and "contacts" for one word, and so nothing may be thrown away because of it.
+Most words have a neighbour one letter away that is a word too ("contracts" and "contacts"), and no rule can tell such a pair from
+a slip. So nothing may be thrown away because of this one. A slip is: two letters swapped; one letter left out, added, or replaced
+by its neighbour on the keyboard, in a longer word, but neither its first nor its ending; a space and the letter beside it swapped.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ from itertools import pairwise
 from typing import Final
 
 from ._stemming import inflection
-from ._words import listed
+from ._words import STOP, listed
 
-_SWAPPED_LENGTH: Final = 6
-_EDITED_LENGTH: Final = 8
+_SWAPPED_LENGTH: Final = 4
+"""Shorter words have too many neighbours, unless one of the two is a common one: "fro" is "for"."""
+_EDITED_LENGTH: Final = 7
 _ENDING: Final = 2
+"""Another ending is another form of the word, or one who does it: "worked", "worker"."""
 
 _ROWS: Final = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
@@ -36,9 +37,16 @@ _TOUCHING: Final = _next_to_each_other()
 _BOTH_WORDS: Final = frozenset(
     frozenset(map(inflection, pair.split("/")))
     for pair in listed("""
-barely/barley carve/crave cart/crate casual/causal complaint/compliant confirmation/conformation collision/collusion
-dairies/diaries lightning/lightening marital/martial minute/minuet perfect/prefect perform/preform sacred/scared
-salted/slated sign/singe silver/sliver trails/trials underserved/undeserved unite/untie united/untied
+able/bale acts/cats angle/angel barely/barley being/begin best/bets board/broad brian/brain calm/clam carve/crave cart/crate cast/cats casual/causal
+clod/cold coral/carol complaint/compliant complies/compiles crop/corp dairy/diary dairies/diaries does/dose exist/exits field/filed form/from
+gird/grid goal/gaol lair/liar lion/loin lost/lots marital/martial minute/minuet no/on nuclear/unclear own/won part/prat past/pats perfect/prefect
+perform/preform piers/pries post/pots quiet/quite sacred/scared salt/slat salted/slated sign/sing signed/singed silt/slit silver/sliver
+singe/sign slept/spelt split/spilt stake/skate tarp/trap there/three tired/tried trail/trial trails/trials unite/untie united/untied
+two/tow used/sued warp/wrap weird/wired who/how
+automation/automaton caching/catching collision/collusion confirmation/conformation confirming/conforming deciding/decoding
+decided/decoded difficult/difficulty drivers/drives editing/exiting existing/exiting identify/identity lightning/lightening picking/pickling
+recorder/reorder refusing/reusing remainder/reminder sending/spending starting/stating thorough/through thought/though tracing/tracking
+throughout/throughput underserved/undeserved
 """)
 )
 
@@ -50,23 +58,35 @@ def typo(one: str, other: str) -> bool:
 
 def letters_swapped(one: str, other: str) -> bool:
     """Whether two letters beside each other changed places."""
-    if len(one) < _SWAPPED_LENGTH or len(one) != len(other) or not _comparable(one, other):
+    if len(one) < _SWAPPED_LENGTH and (one in STOP) == (other in STOP):
         return False
+    return _comparable(one, other) and _swapped(one, other) is not None
+
+
+def space_swapped(one: str, other: str) -> bool:
+    """Whether two words are apart by a space and the letter beside it: "sen tby" is "sent by"."""
+    at = _swapped(one, other)
+    return at is not None and " " in one[at : at + 2] and one.replace(" ", "").isalpha() and one.isascii()
+
+
+def _swapped(one: str, other: str) -> int | None:
+    """Where two characters changed places; None if that is not how the two differ."""
     at = _first_difference(one, other)
-    return 0 < at < len(one) - 1 and one[:at] + one[at + 1] + one[at] + one[at + 2 :] == other
+    swapped = one[:at] + one[at + 1 : at + 2] + one[at : at + 1] + one[at + 2 :]
+    return at if at < len(one) - 1 and swapped == other else None
 
 
 def _comparable(one: str, other: str) -> bool:
-    if one[:1] != other[:1] or not (one + other).isascii() or not (one + other).isalpha():
+    if not (one + other).isascii() or not (one + other).isalpha():
         return False
     return frozenset((inflection(one), inflection(other))) not in _BOTH_WORDS
 
 
 def _edited(short: str, long: str) -> bool:
     """Whether one letter is left out, or replaced by one beside it on the keyboard; not at the ends of the word."""
-    if len(short) < _EDITED_LENGTH or short[-_ENDING:] != long[-_ENDING:] or not _comparable(short, long):
-        return False
     at = _first_difference(short, long)
+    if not at or len(short) < _EDITED_LENGTH or short[-_ENDING:] != long[-_ENDING:] or not _comparable(short, long):
+        return False
     if len(short) == len(long):
         return short[at + 1 :] == long[at + 1 :] and short[at : at + 1] + long[at : at + 1] in _TOUCHING
     return short[at:] == long[at + 1 :]
