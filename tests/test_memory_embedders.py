@@ -240,4 +240,4 @@ def test_the_small_model_inside_the_package_needs_no_network() -> None:
 def test_a_missing_package_is_named(module: str, call: str, extra: str) -> None:
     script = f"import sys; sys.modules[{module!r}] = None; from holdfast.memory.embedders import *; {call}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert f"pip install 'holdfast[{extra}]'" in done.stderr.splitlines()[-1]
+    assert f"pip install '.[{extra}]'" in done.stderr.splitlines()[-1]

@@ -122,6 +122,19 @@ def test_what_any_memory_is_like_is_the_average(large: tuple[PostgresIndex, dict
         assert common == pytest.approx(float((rows["clustered"] @ question).mean()), abs=0.02)
 
 
+def test_however_many_processes_of_the_server_look_they_find_the_same(
+    large: tuple[PostgresIndex, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, _ = large
+    question = random_set(np.random.default_rng(5), 1)[0]
+    setting = "SELECT current_setting('max_parallel_workers_per_gather')"
+    before = index._backend._rows(setting, ())
+    alone = nearest(index, "random", question)
+    assert index._backend._rows(setting, ()) == before != [("0",)], "it holds for one statement"
+    monkeypatch.setattr(_postgres_near, "DIVIDED", COUNT)
+    assert nearest(index, "random", question) == alone
+
+
 def test_when_the_nearest_are_not_like_the_first_ones_all_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

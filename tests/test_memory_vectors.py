@@ -378,7 +378,7 @@ def test_without_numpy_an_embedder_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("x\n")
-    assert "pip install 'holdfast[memory]'" in done.stdout
+    assert "pip install '.[memory]'" in done.stdout
 
 
 # -- async -----------------------------------------------------------------------------------------

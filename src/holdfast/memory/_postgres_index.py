@@ -21,7 +21,7 @@ from ..backends._postgres_sql import SETUP_LOCK
 from ..backends.postgres import PostgresBackend
 from ..errors import AccessDenied, NotSetUp, OutcomeUnknown, ReadOnly
 from . import _postgres_index_sql as sql
-from ._candidates import MOST_TERMS, markers_in, markers_of
+from ._candidates import MOST_TERMS, markers_in, markers_not_in, markers_of
 from ._fold import Changes
 from ._index import Around, Counts, Found, Known, Unusable
 from ._model import Doc, Position, Where, doc_bytes, doc_of
@@ -102,7 +102,9 @@ class PostgresIndex(PostgresVectors):
 
     def _searched(self, space: StreamKey, terms: Mapping[str, float], where: Where, limit: int, work: int) -> Found:
         condition, values = condition_of(where)
-        values |= {"terms": list(terms), "weights": list(terms.values()), "markers": markers_in(where)}
+        marked = [(marker, which) for which, group in enumerate(markers_in(where)) for marker in group]
+        values |= {"terms": list(terms), "weights": list(terms.values()), "others": markers_not_in(where)}
+        values |= {"markers": [marker for marker, _ in marked], "groups": [which for _, which in marked]}
         values |= {"work": work, "limit": limit, "most_terms": MOST_TERMS}
         rows = self._rows(self._sql.search.format(condition=condition), space, **values)
         (head,) = [row for row in rows if row[4] is None] or [(0, 0, None, None)]

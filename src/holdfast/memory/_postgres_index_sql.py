@@ -14,7 +14,7 @@ from ._postgres_near_sql import NAMES as NEAR_NAMES
 from ._postgres_near_sql import make as make_near
 from ._postgres_vectors import TABLES as VECTOR_TABLES
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Tables of another format are dropped, and made anew from the streams."""
 WORK: Final = LEADING
 
@@ -212,6 +212,7 @@ _UPDATED: Final = tuple(_COLUMNS.split(", "))
 _QUOTED: Final = "('''' || replace(replace(lexeme, chr(92), repeat(chr(92), 2)), '''', '''''') || '''')"
 # As `planned` in `_candidates` has it: the rarer terms lead, the others are looked for in what those have brought. `LATERAL` asks
 # the index for one term after the other, so that each match comes with what it is worth.
+# What is marked: how many have one of each group, and in the last row how many are by none of those who are left out.
 # The words alone tell the namespace. It is asked for once more, to be sure, as a sum, which no index has: otherwise all of the
 # namespace would be read from one, for each term, only to be intersected with the few that have the term.
 _SEARCH: Final = """\
@@ -219,8 +220,12 @@ WITH place AS (
     SELECT space, memories, terms
     FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s
 ), marked AS (
-    SELECT t.term AS lexeme, coalesce(t.count, 0) AS count FROM unnest(%(markers)s::text[]) AS given (marker)
-    LEFT JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.marker
+    SELECT '(' || string_agg({quoted}, '|') || ')' AS words, coalesce(sum(count), 0)::bigint AS count FROM (
+        SELECT given.which, t.term AS lexeme, t.count FROM unnest(%(markers)s::text[], %(groups)s::int[]) AS given (marker, which)
+        LEFT JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.marker
+    ) AS known GROUP BY which UNION ALL
+    SELECT '', (SELECT memories FROM place) - coalesce(sum(t.count), 0)::bigint FROM unnest(%(others)s::text[]) AS given (marker)
+    JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.marker
 ), asked AS (
     SELECT given.term, given.weight, t.term AS lexeme, t.count
     FROM unnest(%(terms)s::text[], %(weights)s::float8[]) AS given (term, weight)
@@ -234,8 +239,8 @@ WITH place AS (
     FROM (SELECT *, sum(brings) OVER (ORDER BY count, term COLLATE "C") AS brought FROM valued) AS counted
 ), chosen AS MATERIALIZED (
     SELECT (word || CASE WHEN leads THEN '' ELSE (SELECT '&(' || string_agg(word, '|') || ')' FROM planned WHERE leads) END
-        || coalesce((SELECT string_agg('&' || {quoted}, '') FROM marked), ''))::tsquery AS query, worth
-    FROM planned WHERE NOT EXISTS (SELECT FROM marked WHERE lexeme IS NULL)
+        || coalesce((SELECT string_agg('&' || words, '') FROM marked WHERE words <> ''), ''))::tsquery AS query, worth
+    FROM planned WHERE NOT EXISTS (SELECT FROM marked WHERE words IS NULL)
 ), found AS (
     SELECT number, sum(worth) AS score FROM chosen, LATERAL (
         SELECT number FROM {schema}.memory_docs

@@ -47,6 +47,9 @@ CHOSEN: Final = 400
 SAMPLE: Final = 2_000
 """So many short forms tell how much the nearest differ, so that few have to be sorted."""
 
+DIVIDED: Final = 500_000
+"""With so many, more than one process of the server should look through them."""
+
 
 def near_of(backend: PostgresBackend) -> PostgresNear | None:
     """What finds the nearest vectors in this database. None if it cannot: no pgvector, or no right to make the tables."""
@@ -147,20 +150,21 @@ class Prepared(msgspec.Struct, frozen=True):
             "limit": limit,
         }
         values |= {"close": max(CLOSE, limit), "chosen": max(CHOSEN, limit), "sample": SAMPLE}
+        alone = sql.ALONE if self.count < DIVIDED else ""
         if not self.levels:
             return self._asked(statements.among_all.format(condition=condition), values)[1]
         if where.source is None:
             # More is let through than wanted. If it is too little all the same, nothing is held back.
             share = max(1.5 * values["close"] / self.count, 0.004)
             for values["share"] in (share, None) if share < 1 else (None,):
-                compared, found = self._asked(statements.nearest.format(condition=condition), values)
+                compared, found = self._asked(statements.nearest.format(condition=condition, alone=alone), values)
                 if compared >= min(values["close"], self.count):
                     break
             if len(found.docs) >= enough or compared >= self.count:
                 return found
             del values["share"]
         # Few are asked for, so that too few of the nearest are among them: look only at these.
-        return self._asked(statements.narrow.format(condition=condition), values)[1]
+        return self._asked(statements.narrow.format(condition=condition, alone=alone), values)[1]
 
     def _asked(self, statement: str, values: dict[str, Any]) -> tuple[int, Nearest]:
         """How many were compared closely, and what came of it."""

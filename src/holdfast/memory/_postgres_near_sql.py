@@ -43,7 +43,8 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute 
 WHERE n.nspname = %s AND NOT a.attisdropped
     AND (c.relname, a.attname) IN (('memory_codes', 'code'), ('memory_halves', 'halves'), ('memory_levels', 'mean'))"""
 
-# Whatever does not work, from a missing file to a missing right: the database stays as it was, and the workers compare.
+# Whatever does not work, from a missing file to a missing right: the database stays as it was, and the workers compare. Who had to give
+# way to another tries again.
 _MAKE: Final = """\
 DO $near$ DECLARE at text; BEGIN
 IF EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector') AND (
@@ -58,7 +59,8 @@ DROP TABLE IF EXISTS {drop};
 EXECUTE replace($tables$
 {tables}$tables$, '@vector@', at);
 END IF;
-EXCEPTION WHEN others THEN RAISE NOTICE 'the server will not compare vectors: %', SQLERRM;
+EXCEPTION WHEN deadlock_detected OR serialization_failure THEN RAISE;
+WHEN others THEN RAISE NOTICE 'the server will not compare vectors: %', SQLERRM;
 END $near$;
 """
 
@@ -130,8 +132,13 @@ WHERE h.model = %(model)s AND l.mean IS NOT NULL FOR KEY SHARE OF v ON CONFLICT 
 
 # -- asking ----------------------------------------------------------------------------------------
 
+ALONE: Final = ", set_config('max_parallel_workers_per_gather', '0', true)"
+"""A statement that calls this is not divided among processes: to start them takes longer than to read a hundred thousand codes."""
+
 _ASKED: Final = """\
-given AS MATERIALIZED (SELECT %(question)s::float8[]::{v}.vector AS floats, %(question)s::float8[]::{v}.vector::{v}.halfvec AS halves),
+given AS MATERIALIZED (
+    SELECT %(question)s::float8[]::{v}.vector AS floats, %(question)s::float8[]::{v}.vector::{v}.halfvec AS halves{{alone}}
+),
 asked AS MATERIALIZED (
     SELECT {code} AS code, -(l.mean OPERATOR({v}.<#>) given.floats) AS common
     FROM given, {schema}.memory_levels l WHERE l.model = %(model)s
@@ -153,7 +160,7 @@ WITH {asked}, near AS MATERIALIZED (
 _CLOSER: Final = """\
 closer AS MATERIALIZED (
     SELECT place, number, halves OPERATOR({v}.<#>) (SELECT halves FROM given) AS apart
-    FROM near JOIN {schema}.memory_halves USING (place) ORDER BY apart LIMIT %(chosen)s
+    FROM {schema}.memory_halves WHERE place = ANY(ARRAY(SELECT place FROM near)) ORDER BY apart LIMIT %(chosen)s
 ), {shown}
 SELECT (SELECT count(*) FROM near), common, body, floats FROM asked LEFT JOIN shown ON true ORDER BY apart"""
 _AMONG_ALL: Final = """\
@@ -174,7 +181,10 @@ shown AS (
 
 
 class Statements:
-    """Every statement, with the names of the two schemas in it. Those with a `{condition}` are completed by `condition_of`."""
+    """Every statement, with the names of the two schemas in it.
+
+    Those with a `{condition}` are completed by `condition_of`, those with `{alone}` by `ALONE` or nothing.
+    """
 
     def __init__(self, schema: str, at: str) -> None:
         names = {"schema": quoted(schema), "v": '"' + at.replace('"', '""') + '"'}
