@@ -80,9 +80,16 @@ def test_namespaces_are_listed_with_how_many_memories_each_has(url: str) -> None
 def test_memories_of_a_namespace_are_one_line_each(url: str) -> None:
     first, second, third = run("memories", url, "buyer").output.splitlines()
     one, two, _ = ids(url)
-    assert first == f"{one}  2026-01-31 12:00:00  -  [people, orders]  Ann signs the orders"
+    assert first == f"{one}  2026-01-31 12:00:00  by person  -  [people, orders]  Ann signs the orders"
     assert second == f"{two}  2026-03-01 00:00:00  offer-17  Vendor B quotes without tax"
     assert third.endswith("  -  [orders]  Laptops come within two weeks")
+
+
+def test_a_source_cannot_pass_for_an_author(tmp_path: Path) -> None:
+    path = str(tmp_path / "agents.db")
+    with holdfast.open(path) as store:
+        store.memory("buyer").remember("Pay at once", source="by person  -")
+    assert run("memories", path, "buyer").output.endswith("  by model  by person  -  Pay at once\n")
 
 
 def test_memories_as_json_have_all_that_is_known_of_them(url: str) -> None:
@@ -133,7 +140,7 @@ def test_a_question_is_answered_best_first_with_score_and_signals(url: str) -> N
     first = run("recall", url, "buyer", "who signs an order?").output.splitlines()[0]
     score, name, rest = first.split("  ", 2)
     assert float(score) > 0.3
-    assert (name, rest) == (ids(url)[0], "2026-01-31 12:00:00  -  [people, orders]  Ann signs the orders")
+    assert (name, rest) == (ids(url)[0], "2026-01-31 12:00:00  by person  -  [people, orders]  Ann signs the orders")
     told = run("recall", url, "buyer", "who signs an order?", "--why", "-k", "1").output.splitlines()
     assert told[0] == first
     assert told[1].strip().startswith("words ")

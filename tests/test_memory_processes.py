@@ -90,6 +90,7 @@ _sqlite_file.SQLiteFile._configure = hooked
 """
 
 
+@pytest.mark.in_clear("the index of an encrypted store is in memory, and gone with who was killed")
 @pytest.mark.parametrize(
     ("name", "more"),
     [

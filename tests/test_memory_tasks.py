@@ -281,18 +281,21 @@ def test_a_worker_leaves_the_lesson_when_it_tries_no_more(store: Store) -> None:
     def failing(task: Task) -> None:
         raise ValueError("the form is gone")
 
+    def lesson(heard: int) -> list[tuple[str, tuple[str, ...], int]]:
+        return [(text, ("failure",), heard) for text in (f"{GOAL}\nFailed: ValueError", "ValueError: the form is gone")]
+
     with testing.fake_clock() as clock:
         store.submit("failing", "t", goal=GOAL)
         store.recover()
         assert remembered(store, "failing") == []
         clock.advance(60)
         store.recover()
-        assert known(store, "failing") == [(f"{GOAL}\nFailed: ValueError: the form is gone", ("failure",), 1)]
+        assert known(store, "failing") == lesson(1)
         store.submit("failing", "t")  # once more, from the beginning
         for _ in range(2):
             store.recover()
             clock.advance(60)
-    assert known(store, "failing") == [(f"{GOAL}\nFailed: ValueError: the form is gone", ("failure",), 2)]
+    assert known(store, "failing") == lesson(2)
 
 
 def test_a_function_hears_of_failures_too_and_if_it_fails_itself_the_failure_is_recorded(

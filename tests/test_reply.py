@@ -105,6 +105,7 @@ def test_a_reply_is_appended_once_and_given_back_by_every_later_run(ways: Ways, 
     ]
 
 
+@pytest.mark.in_clear("looks for text in the records")
 def test_the_message_is_in_no_record_of_the_task_and_says_where_it_came_from(ways: Ways) -> None:
     ways.resume(chatting(ways, lambda chat: said("a rare word: xylophone"), turns=1))
     [entry] = ways.store.conversation("c").entries(last=1)

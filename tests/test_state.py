@@ -958,6 +958,7 @@ def test_what_a_newer_holdfast_stored_is_left_alone(store: holdfast.Store, type:
     assert doc.version() == 2
 
 
+@pytest.mark.in_clear("looks for text in the files")
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_damaged_bytes_are_reported_and_never_loaded(local_url: str, tmp_path: Path, size: int) -> None:
     with holdfast.open(local_url) as store:

@@ -142,6 +142,7 @@ def test_what_is_omitted_is_as_it_is_stored(ways: Ways) -> None:
         ({"input": {"a": True}}, "input"),
         ({"input": [1]}, "input"),
         ({"agent": "clerk"}, "agent"),
+        ({"subject": "person-7"}, "subject"),
     ],
 )
 def test_another_goal_input_or_agent_on_an_existing_id_is_refused(ways: Ways, other: dict[str, Any], what: str) -> None:

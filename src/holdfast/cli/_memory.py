@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from ._asks import _given
-from ._stores import Json, Tenant, Url, failed, opened
+from holdfast.errors import Erased
+
+from ._asks import Subject, _given
+from ._stores import Json, Tenant, Url, agreed, failed, opened
 from ._text import LINE_LENGTH, printable, to_json
 
 if TYPE_CHECKING:
@@ -25,7 +27,12 @@ Tags = Annotated[
 Source = Annotated[
     str | None, typer.Option(metavar="NAME", help="Only those from there, like task/claim-42.", show_default=False)
 ]
-Author = Annotated[str | None, typer.Option(metavar="WHO", help="Only those by this author.", show_default=False)]
+Authors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--author", metavar="WHO", help="Only those by this author; given twice, by either.", show_default=False
+    ),
+]
 _LONGEST = 36_500
 """Days. Python's times end somewhere; a hundred years is long enough."""
 _TIMES = "A date, or a time like 2026-01-31T14:30; UTC unless it says otherwise."
@@ -48,7 +55,7 @@ def memories(
     ] = None,
     tag: Tags = None,
     source: Source = None,
-    author: Author = None,
+    author: Authors = None,
     since: Since = None,
     until: Until = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest N.", show_default=False)] = None,
@@ -66,7 +73,7 @@ def memories(
         return
     begin, end = _moment(since, "since"), _moment(until, "until", whole_day=True)
     with opened(url, tenant) as store:
-        found = _between(_there(store, namespace).all(tags=tag or (), source=source, author=author), begin, end)
+        found = _between(_there(store, namespace).all(tags=tag or (), source=source, author=author or None), begin, end)
         for known in found if last is None else deque(found, maxlen=last):
             typer.echo(_json(known) if as_json else _line(known))
 
@@ -78,7 +85,7 @@ def recall(
     k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="At most so many.")] = 5,
     tag: Tags = None,
     source: Source = None,
-    author: Author = None,
+    author: Authors = None,
     since: Since = None,
     until: Until = None,
     why: Annotated[bool, typer.Option("--why", help="Also which signals brought each up.")] = False,
@@ -86,11 +93,13 @@ def recall(
     as_json: Json = False,
 ) -> None:
     """Ask a memory, as a task would: the best answers first, each with its score. By words; a program may have an embedder."""
-    url, namespace, query = _given(names, 2, "holdfast recall agents.db buyer 'who signs the orders?'")
+    url, namespace, query = _named(
+        names, "NAMESPACE", "QUERY", usage="holdfast recall agents.db buyer 'who signs the orders?'"
+    )
     begin, end = _moment(since, "since"), _moment(until, "until", whole_day=True)
     with opened(url, tenant) as store:
         memory = _there(store, namespace)
-        hits = memory.recall(query, k, tags=tag or (), source=source, author=author, since=begin, until=end)
+        hits = memory.recall(query, k, tags=tag or (), source=source, author=author or None, since=begin, until=end)
     for hit in hits:
         typer.echo(_json(hit) if as_json else _cut(f"{hit.score:.3f}  {_line(hit)}"))
         if why and not as_json:
@@ -101,9 +110,13 @@ def recall(
 
 def _print_namespaces(store: Store, as_json: bool) -> None:
     for info in store.memories():
-        stats = store.memory(info.id).stats()
-        facts = {"namespace": info.id, **msgspec.to_builtins(stats)}
-        typer.echo(to_json(facts) if as_json else f"{stats.memories:>9}  {printable(info.id)}")
+        facts: dict[str, object] = {"namespace": info.id}
+        try:
+            facts |= msgspec.to_builtins(store.memory(info.id).stats())
+        except Erased:  # one that is gone must not hide the others
+            facts |= {"memories": None, "erased": True}
+        count = "erased" if "erased" in facts else facts["memories"]
+        typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.id)}")
 
 
 # -- changing ----------------------------------------------------------------------------------------
@@ -122,6 +135,7 @@ def remember(
     importance: Annotated[float, typer.Option(min=0, max=1, help="From 0 to 1.")] = 0.5,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Where it comes from.", show_default=False)] = None,
     author: Annotated[str, typer.Option(metavar="WHO", help="Who says it.")] = "person",
+    subject: Subject = None,
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"When it was said, if not now. {_TIMES}", show_default=False)
     ] = None,
@@ -132,12 +146,21 @@ def remember(
     tenant: Tenant = "default",
 ) -> None:
     """Remember a text; its id. What the same author has said before is reinforced, and keeps its id."""
-    url, namespace, given = _given(names, 2, "holdfast remember agents.db buyer 'Ann signs the orders' --tag people")
+    url, namespace, given = _named(
+        names, "NAMESPACE", "TEXT", usage="holdfast remember agents.db buyer 'Ann signs the orders' --tag people"
+    )
     text, moment = _text(given), _moment(at, "at")
     with opened(url, tenant, create=True) as store:
         memory, lasts = store.memory(namespace), None if ttl is None else timedelta(days=ttl)
         name = memory.remember(
-            text, tags=tag or (), importance=importance, source=source, author=author, at=moment, ttl=lasts
+            text,
+            tags=tag or (),
+            importance=importance,
+            source=source,
+            author=author,
+            subject=subject,
+            at=moment,
+            ttl=lasts,
         )
         known = memory.get(name)
     heard = 1 if known is None else known.heard
@@ -151,7 +174,7 @@ def forget(
     ],
     tag: Tags = None,
     source: Source = None,
-    author: Author = None,
+    author: Authors = None,
     older_than: Annotated[
         float | None,
         typer.Option(metavar="DAYS", min=0, max=_LONGEST, help="Only those said longer ago.", show_default=False),
@@ -163,15 +186,17 @@ def forget(
     tenant: Tenant = "default",
 ) -> None:
     """Recall a memory no more, or all that fit the options, after asking. The texts stay in the log."""
-    which: dict[str, Any] = {"tags": tag or (), "source": source, "author": author}
+    which: dict[str, Any] = {"tags": tag or (), "source": source, "author": author or None}
     if older_than is None and not any(which.values()):
-        url, namespace, name = _given(
-            names, 2, "holdfast forget agents.db buyer ID, or --source offer-17 in place of an id"
+        url, namespace, name = _named(
+            names, "NAMESPACE", "ID", usage="holdfast forget agents.db buyer ID, or --source offer-17 in place of an id"
         )
         with opened(url, tenant) as store:
             _forget_one(_there(store, namespace), name, dry_run)
         return
-    url, namespace = _given(names, 1, "an id, or options that say which: holdfast forget agents.db buyer --tag people")
+    url, namespace = _named(
+        names, "NAMESPACE", usage="an id, or options that say which: holdfast forget agents.db buyer --tag people"
+    )
     with opened(url, tenant) as store:
         _forget_those(_there(store, namespace), which, older_than, yes=yes, dry_run=dry_run)
 
@@ -181,7 +206,7 @@ def reindex(
     tenant: Tenant = "default",
 ) -> None:
     """Make the index of a namespace anew from its log. It keeps up by itself; this is for after it was damaged."""
-    url, namespace = _given(names, 1, "holdfast reindex agents.db buyer")
+    url, namespace = _named(names, "NAMESPACE", usage="holdfast reindex agents.db buyer")
     with opened(url, tenant) as store:
         memory = _there(store, namespace)
         vectors = memory.stats().vectors
@@ -210,20 +235,22 @@ def _forget_those(memory: Memory, which: dict[str, Any], older_than: float | Non
     if dry_run:
         typer.echo(f"would forget {what}")
         return
-    if count and not yes and not _agreed(f"forget {what}?"):
+    if count and not yes and not agreed(f"forget {what}?"):
         raise failed("nothing was forgotten; say --yes to forget without being asked")
     forgotten = memory.forget_where(**which, older_than=age) if count else 0
     typer.echo(f"forgot {_count(forgotten)} of {printable(memory.namespace)}")
 
 
-def _agreed(question: str) -> bool:
-    try:
-        return typer.confirm(question)
-    except typer.Abort:  # nobody is there to answer
-        return False
-
-
 # -- what is asked for -------------------------------------------------------------------------------
+
+
+def _named(names: list[str], *wanted: str, usage: str) -> tuple[Any, ...]:
+    """The store, if it is named, and what is to be named in it."""
+    if len(names) == len(wanted) and not os.environ.get("HOLDFAST_URL"):
+        is_store = "://" in names[0] or names[0].endswith(".db") or os.path.exists(names[0])
+        missing = " or ".join(wanted) if is_store else "the store"
+        raise typer.BadParameter(f"{missing} is missing: {usage}" + ("" if is_store else "; or set HOLDFAST_URL"))
+    return _given(names, len(wanted), usage)
 
 
 def _there(store: Store, namespace: str) -> Memory:
@@ -265,10 +292,13 @@ def _text(given: str) -> str:
 
 
 def _line(known: Remembered) -> str:
-    """A memory for a person: one line, cut where it gets long."""
+    """A memory for a person: one line, cut where it gets long. Who said it is in it, unless that was the model."""
+    # A source that looks like an author is told from one: then the author is said in any case.
+    is_plain = known.author == "model" and not (known.source or "").startswith("by ")
+    author = "" if is_plain else f"by {printable(known.author)}  "
     tags = f"[{printable(', '.join(known.tags))}]  " if known.tags else ""
     source = printable(known.source or "-")
-    return _cut(f"{known.id}  {known.at:%Y-%m-%d %H:%M:%S}  {source}  {tags}{printable(known.full_text)}")
+    return _cut(f"{known.id}  {known.at:%Y-%m-%d %H:%M:%S}  {author}{source}  {tags}{printable(known.full_text)}")
 
 
 def _json(known: Remembered) -> str:

@@ -3,12 +3,13 @@
 import typing as _typing
 
 from ._arguments import NewMemory
+from ._quoted import quoted
 from ._weights import Weights
 
 if _typing.TYPE_CHECKING:
     from . import embedders
 
-__all__ = ["NewMemory", "Weights", "embedders"]
+__all__ = ["NewMemory", "Weights", "embedders", "quoted"]
 
 
 def __getattr__(name: str) -> _typing.Any:

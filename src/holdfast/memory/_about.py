@@ -1,4 +1,6 @@
-"""Memories about a subject: listed with it before they are stored, and in an encrypted store sealed with its key."""
+"""Memories about a subject: listed with it before they are stored, and in an encrypted store sealed with its key; and how they are taken
+out of an index that is on disk, where a store is encrypted and its index is not.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,20 @@ from collections.abc import Sequence
 
 import msgspec
 
+from .. import _clock
 from .. import _operations as ops
 from .._events import NewEvent, Stamp
 from .._ids import append_id
+from .._log import Log
 from .._operations import Operation
 from .._streams import append_events
 from .._subjects import note_subject
 from ..backends import Appended, StreamKey
-from ._model import Said, Superseded
+from ._fold import Changes
+from ._index import Index
+from ._model import Position, Said, Superseded
+
+EXPIRED = 1_000
 
 
 def subject_of(event: object) -> str | None:
@@ -38,3 +46,34 @@ def append_about(
         keys[subject] = subject_key(subject, (yield from note_subject(space, incarnation, subject, after)))
     named = [keys[subject] for subject in subjects]
     return (yield from append_events(space, events, stamp, id=id, incarnation=incarnation, keys=named))
+
+
+def take_out(log: Log, space: StreamKey) -> None:
+    """Have nothing on disk of what was forgotten in a namespace, nor of what has expired: neither is shown any more, but it is there."""
+    from ._places import follower_of
+
+    index = follower_of(log, space).current()
+    while (at := index.position(space)) is not None:
+        gone = index.expired(space, _clock.time(), EXPIRED)
+        if not gone:
+            break
+        index.write(space, at, at, Changes([], list(gone), {}))
+    _overwrite(index, space)
+
+
+def clear_index(log: Log, space: StreamKey) -> None:
+    """Have nothing of a namespace in the index."""
+    from ._places import follower_of
+
+    index = follower_of(log, space).index
+    while (at := index.position(space)) is not None:
+        index.clear(space, at)
+    _overwrite(index, space)
+
+
+def _overwrite(index: Index, space: StreamKey) -> None:
+    """Have the index get rid of what is deleted and still on disk. It does so whenever it clears a namespace: one that is not there will do."""
+    beside = space._replace(tenant=f"${space.tenant}")  # no tenant of a user's begins so
+    index.write(beside, None, Position(b"", 0), Changes([], [], {}))
+    if (at := index.position(beside)) is not None:
+        index.clear(beside, at)

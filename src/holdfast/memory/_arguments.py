@@ -20,6 +20,7 @@ from ._model import Said, Superseded
 LONGEST: Final = 100_000
 """Characters of one memory. What is longer is a document: attach it to a task, and remember what matters of it."""
 MOST_TAGS: Final = 100
+MOST_AUTHORS: Final = 100
 MOST_META_BYTES: Final = 65_536
 """As JSON. It is read with the memory each time, also to rank it."""
 
@@ -35,6 +36,8 @@ class Sourced(Protocol):
 
 Source = str | Sourced
 """Where a memory comes from: a name, a task or a conversation."""
+Authors = str | Iterable[str]
+"""By whom memories may be: one name, or several."""
 
 
 class _Text(TypedDict):
@@ -132,6 +135,20 @@ def tags_of(tags: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+def authors_of(authors: object, what: str = "author") -> str | tuple[str, ...] | None:
+    """Who is asked for: a name, or several. Nobody is refused: it could be meant as anybody."""
+    if authors is None or isinstance(authors, str):
+        return None if authors is None else checked_id(authors, what)
+    if not isinstance(authors, Iterable) or isinstance(authors, bytes | Mapping):
+        raise TypeError(f"{what} is a name, or a list of names: {what}=['person', 'system']")
+    found = tuple(sorted({checked_id(name, what) for name in authors}))
+    if not found:
+        raise ValueError(f"{what} is an empty list, which is nobody; name somebody, or leave it out")
+    if len(found) > MOST_AUTHORS:
+        raise ValueError(f"{what} is at most {MOST_AUTHORS} names")
+    return found[0] if len(found) == 1 else found
+
+
 def source_name(source: object) -> str | None:
     """Where a memory comes from: a name, or a task or conversation, which are named by kind and id."""
     if source is None:
@@ -171,8 +188,8 @@ def _seconds_of(at: float | datetime, what: str) -> float:
 
 
 def score_of(value: float, what: str) -> float:
-    if type(value) not in (int, float) or value != value:
-        raise ValueError(f"{what} is a number, like 0.2")
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise ValueError(f"{what} is a number from 0 (all) to 1 (those that have all that is asked for), like 0.2")
     return float(value)
 
 

@@ -41,13 +41,18 @@ def all_embedded(memory: _Shape) -> Script[int]:
     """Have everything embedded that has no vector, however long it takes."""
     embedding = memory._embedding
     if embedding is None:
-        raise ValueError("embed_all needs an embedder: store.memory(…, embed=…), or holdfast.open(…, embed=…)")
+        name = repr(memory.namespace)
+        raise ValueError(
+            f"the memory {name} has no embedder, which makes the vectors; give it one, store.memory({name}, embed=…), or all"
+            " memories of the store, holdfast.open(…, embed=…)"
+        )
     asking = yield Look(partial(_asking, memory, embedding, None))
     try:
         return 0 if asking is None else (yield from vectors_of(memory._log).fill_all(asking))
     except EmbedderFailed as error:
         raise Unavailable(
-            f"the embedder {embedding.name} failed: {error}; what it has made is kept, so call this again"
+            f"the embedder {embedding.name} failed: {error}. The vectors that it has made are kept: see to it that it answers,"
+            " and call embed_all again, which goes on from there"
         ) from error.__cause__
 
 

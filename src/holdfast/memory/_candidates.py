@@ -66,13 +66,20 @@ def markers_of(doc: Doc) -> list[str]:
     return [_marker(name, value) for name, value in marked]
 
 
-def markers_in(where: Where) -> list[str]:
-    """What all memories have that are asked for."""
-    marked = [("tag", tag) for tag in where.tags]
-    for name in ("author", "source", "subject"):
-        if (value := getattr(where, name)) is not None:
-            marked.append((name, value))
-    return [_marker(name, value) for name, value in marked]
+def markers_in(where: Where) -> list[list[str]]:
+    """What all memories have that are asked for: of each list one."""
+    marked: list[tuple[str, tuple[str, ...]]] = [("tag", (tag,)) for tag in where.tags]
+    if where.authors is not None:
+        marked.append(("author", where.authors))
+    for name, value in (("source", where.source), ("subject", where.subject)):
+        if value is not None:
+            marked.append((name, (value,)))
+    return [[_marker(name, value) for value in values] for name, values in marked]
+
+
+def markers_not_in(where: Where) -> list[str]:
+    """What none of them has."""
+    return [_marker("author", author) for author in where.without]
 
 
 @lru_cache(4096)

@@ -1,4 +1,4 @@
-"""From tasks to memory, and back: what a task leaves when it ends, and what another one is told of it.
+"""From tasks to memory: what a task leaves when it ends.
 
 A task leaves its memories before its end is recorded, under an append id of its own. Killed in between, it has not ended: it
 is run again, comes to its end again, and what it leaves is there already. The other way round, a kill would lose them.
@@ -29,16 +29,14 @@ from ..tasks._fingerprint import fingerprint
 from ..tasks._quoting import text_of
 from ..tasks._view import Failure
 from ._about import append_about
-from ._arguments import LONGEST, redacted, said_in, said_of, source_name
-from ._calling import Look
-from ._calling import Script as Waits
-from ._model import FORGOTTEN, KIND, REMEMBERED, VARIANT, Forgotten, Remembered, Said, Where
+from ._arguments import LONGEST, redacted, said_in, said_of
+from ._model import FORGOTTEN, KIND, REMEMBERED, VARIANT, Forgotten, Said
+from ._trust import MODEL, SYSTEM, TOOL
 
 if TYPE_CHECKING:
     from .._log import Log
     from ..tasks._fold import Noted, State
     from ..tasks._shape import Shape
-    from ..tasks._view import TaskView
     from ._memory import Memory
 
 OUTCOME, FAILURE, DECISION, DISCOVERY = "outcome", "failure", "decision", "discovery"
@@ -47,10 +45,7 @@ NOTED_IMPORTANCE: Final = 0.6
 """Somebody thought it worth noting: a little more than what is remembered of itself."""
 OUTCOME_CHARACTERS: Final = 2000
 """A longer result is a document: what it is about is in its beginning."""
-QUESTION_CHARACTERS: Final = 4000
 BECAUSE: Final = "\nBecause: "
-SPARE: Final = 20
-"""So many more are recalled than wanted: those of the task itself are left out."""
 
 logger = logging.getLogger("holdfast")
 
@@ -64,9 +59,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def leave(
-    task: Shape, remember: Remember | None, *, result: bytes = b"null", failure: tuple[str, str] | None = None
+    task: Shape,
+    remember: Remember | None,
+    *,
+    result: bytes = b"null",
+    failure: tuple[str, str] | None = None,
+    author: str = MODEL,
 ) -> Script[None]:
-    """Write what a task leaves to its agent's memory, once, however often its end is reached. `failure`: type and message."""
+    """Write what a task leaves to its agent's memory, once, however often its end is reached.
+
+    `failure`: type and message, and `author` is who says that.
+    """
     session = task._held()
     state = session.state
     how = _wanted(task, remember)
@@ -75,7 +78,7 @@ def leave(
     if session.is_stale():
         yield Do(session.catch_up)  # who has lost the task has nothing to say
     if how is True:
-        end = outcome_of(state, result) if failure is None else failure_of(state, *failure)
+        end = outcome_of(state, result) if failure is None else failure_of(state, *failure, author)
         left = [*notes_of(state), *end] if failure is None else end
     else:
         view = yield Do(task._viewing)
@@ -136,11 +139,18 @@ def outcome_of(state: State, result: bytes) -> list[Said]:
     return [Said(text, (OUTCOME,), source=_source(state.key), subject=state.subject)]
 
 
-def failure_of(state: State, type: str, message: str) -> list[Said]:
-    """What was to be reached, and what went wrong."""
+def failure_of(state: State, type: str, message: str, author: str) -> list[Said]:
+    """What was to be reached, and what went wrong.
+
+    The text of an exception may quote anybody. It is a memory of its own, so that what is certain can be told to a model unasked.
+    """
     goal = "" if state.goal is None else f"{_cut(state.goal, OUTCOME_CHARACTERS)}\n"
-    shown = ": ".join(filter(None, (type, _cut(message.strip(), OUTCOME_CHARACTERS))))
-    return [Said(f"{goal}Failed: {shown}", (FAILURE,), NOTED_IMPORTANCE, _source(state.key), subject=state.subject)]
+    message, source = _cut(message.strip(), OUTCOME_CHARACTERS), _source(state.key)
+    said = partial(Said, tags=(FAILURE,), importance=NOTED_IMPORTANCE, source=source, subject=state.subject)
+    if author != TOOL:
+        return [said(f"{goal}Failed: {message}", author=author)]
+    quoted = [said(f"{type}: {message}", author=author)] if message else []
+    return [said(f"{goal}Failed: {type}", author=SYSTEM), *quoted]
 
 
 def given_by(given: object, task: Shape) -> list[Said]:
@@ -299,37 +309,6 @@ def _named(memory: Memory, appended: Appended) -> str:
     [stored] = ops.run(memory._log, ops.read(memory._key, after=appended.first - 1, limit=1))
     doc = memory._doc(stored.envelope.id)
     return stored.envelope.id if doc is None else doc.id
-
-
-# -- back to a task ------------------------------------------------------------------------------------
-
-
-def relevant_to(task: Shape, view: TaskView, most: int) -> Waits[list[Remembered]]:
-    """The memories of its agent that fit a task's goal, best first, but for its own: those are in its record.
-
-    By the time of the record, not by the clock: the same task and the same memories give the same.
-    """
-    if not most or view.agent is None or view.goal is None:
-        return []
-    space = stream_key(task._key.tenant, KIND, view.agent)
-    if (yield Look(partial(ops.run, task._log, ops.head(space)))) is None:
-        return []
-    from ._asking import as_vector
-    from ._memory import AsyncMemory, Memory
-
-    memory = (AsyncMemory if task._asynchronous else Memory)(task._log, space, None)
-    agent, where = registered.get(view.agent), Where(now=view.updated_at.timestamp())
-    if agent is not None and agent.embedding is not None and (task._asynchronous or not agent.embedding.is_async):
-        memory._embedding = agent.embedding
-    own, now, wanted, query = source_name(task), _clock.time(), most + SPARE, view.goal[:QUESTION_CHARACTERS]
-    question = yield from as_vector(memory, query, None)
-    while True:
-        hits = yield Look(partial(memory._recalled, query, where, wanted, 0.0, None, question))
-        living = [hit for hit in hits if hit.expires_at is None or hit.expires_at.timestamp() > now]
-        others = [hit for hit in living if hit.sources != (own,)]
-        if len(others) >= most or len(hits) < wanted:
-            return list(others[:most])
-        wanted *= 4
 
 
 def _memory(log: Log, state: State) -> Memory:

@@ -22,8 +22,10 @@ from ..backends import Appended, StreamKey
 from ..errors import NotFound
 from ._about import append_about, subject_of
 from ._arguments import (
+    Authors,
     NewMemory,
     Source,
+    authors_of,
     bound,
     question_of,
     redacted,
@@ -226,7 +228,7 @@ def _useful(value: object) -> bool:
 def _where(
     tags: Iterable[str] = (),
     source: Source | None = None,
-    author: str | None = None,
+    author: Authors | None = None,
     subject: str | None = None,
     since: float | datetime | None = None,
     until: float | datetime | None = None,
@@ -235,7 +237,7 @@ def _where(
         now=_clock.time(),
         tags=tags_of(tags),
         source=source_name(source),
-        author=None if author is None else checked_id(author, "author"),
+        author=authors_of(author),
         subject=None if subject is None else checked_id(subject, "subject"),
         since=None if since is None else bound(since, "since"),
         until=None if until is None else bound(until, "until"),
@@ -245,7 +247,7 @@ def _where(
 def _which(
     tags: Iterable[str],
     source: Source | None,
-    author: str | None,
+    author: Authors | None,
     subject: str | None,
     older_than: float | timedelta | None,
 ) -> Where:
@@ -314,7 +316,7 @@ class Memory(_Shape):
         *,
         tags: Iterable[str] = (),
         source: Source | None = None,
-        author: str | None = None,
+        author: Authors | None = None,
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
@@ -324,8 +326,8 @@ class Memory(_Shape):
     ) -> list[Hit]:
         """The `k` memories that answer a question best. Any text is a question; nothing in it is an operator.
 
-        Only those that have all of these `tags`, are from this `source` and `author`, about this `subject`, and were said between
-        `since` and `until`. `min_score`: how much of what is asked for they have at least, from 0 to 1. `max_tokens`: as many as fit.
+        Only those that have all of these `tags`, are from this `source`, by this `author` or one of several, about this `subject`, and
+        were said between `since` and `until`. `min_score`: how much of what is asked for they have at least, from 0 to 1. `max_tokens`: as many as fit.
         `vector`: what the embedder makes of the question, if you have it already.
         """
         where = _where(tags, source, author, subject, since, until)
@@ -382,11 +384,11 @@ class Memory(_Shape):
         *,
         tags: Iterable[str] = (),
         source: Source | None = None,
-        author: str | None = None,
+        author: Authors | None = None,
         subject: str | None = None,
         older_than: float | timedelta | None = None,
     ) -> int:
-        """Forget all that have these tags, this source, author and subject, and are older than this; of how many.
+        """Forget all that have these tags, this source, this author (or one of several) and subject, and are older than this; of how many.
 
         What others have said too, from another source or with other tags, stays as they have said it.
         """
@@ -405,7 +407,7 @@ class Memory(_Shape):
         *,
         tags: Iterable[str] = (),
         source: Source | None = None,
-        author: str | None = None,
+        author: Authors | None = None,
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
@@ -497,7 +499,7 @@ class AsyncMemory(_Shape):
         *,
         tags: Iterable[str] = (),
         source: Source | None = None,
-        author: str | None = None,
+        author: Authors | None = None,
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
@@ -558,7 +560,7 @@ class AsyncMemory(_Shape):
         *,
         tags: Iterable[str] = (),
         source: Source | None = None,
-        author: str | None = None,
+        author: Authors | None = None,
         subject: str | None = None,
         older_than: float | timedelta | None = None,
     ) -> int:
@@ -578,7 +580,7 @@ class AsyncMemory(_Shape):
         *,
         tags: Iterable[str] = (),
         source: Source | None = None,
-        author: str | None = None,
+        author: Authors | None = None,
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,

@@ -15,7 +15,6 @@ def condition_of(where: Where) -> tuple[str, dict[str, Any]]:
     values: dict[str, Any] = {"now": where.now}
     for condition, name in (
         ("(source = %(source)s OR sources IS NOT NULL AND sources ? %(source)s)", "source"),
-        ("author = %(author)s", "author"),
         ("subject = %(subject)s", "subject"),
         ("at >= %(since)s", "since"),
         ("at <= %(until)s", "until"),
@@ -23,6 +22,13 @@ def condition_of(where: Where) -> tuple[str, dict[str, Any]]:
         if (value := getattr(where, name)) is not None:
             conditions.append(condition)
             values[name] = value
+    for condition, name, authors in (
+        ("author = ANY(%(authors)s::text[])", "authors", where.authors),
+        ("author <> ALL(%(without)s::text[])", "without", where.without or None),
+    ):
+        if authors is not None:
+            conditions.append(condition)
+            values[name] = list(authors)
     if where.tags:
         conditions.append("tags @> %(tags)s::jsonb")
         values["tags"] = msgspec.json.encode(where.tags).decode()

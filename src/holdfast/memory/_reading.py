@@ -62,6 +62,7 @@ _NOT: Final = {"ca": "can", "wo": "will", "sha": "shall"}
 _NO_APOSTROPHE: Final = re.compile("(do|does|did|is|are|was|were|would|should|could|has|have|had)nt")
 _SHORT: Final = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _OPERATORS: Final = frozenset("=+-*/^\u00d7")
+_THE: Final = frozenset(("the", "teh", "hte"))
 _LOUD: Final = 3
 """So many words in capitals, and none without, are no names any more."""
 _CACHED: Final = 1 << 15
@@ -182,7 +183,7 @@ def _of_piece(piece: _Piece, case: Mark | None, *, loud: bool, starts: bool, num
     if letters == "mixed" or (letters == "capitals" and len(text) > 1 and not loud):
         return [Token(text, lower, "fixed" if lower in STOP else "name")]
     mark: Mark = case or ("lower" if letters == "lower" else "first" if starts else "name")
-    return [Token(part, "" if part == "the" else part, mark) for part in _parts(lower)]
+    return [Token(part, "" if part in _THE else part, mark) for part in _parts(lower)]
 
 
 def _parts(lower: str) -> list[str]:

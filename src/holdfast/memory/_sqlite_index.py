@@ -24,7 +24,7 @@ from ._sqlite_vectors import TABLES as VECTOR_TABLES
 from ._sqlite_vectors import SQLiteVectors, clear_vectors, drop_vectors
 from ._sqlite_where import condition_of
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Tables of another format are dropped, and made anew from the streams."""
 MERGED_PAGES: Final = 500
 """So much of the words is merged in one transaction."""

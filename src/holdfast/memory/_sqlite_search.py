@@ -8,12 +8,13 @@ how common a word is in all namespaces together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import apsw
 import msgspec
 
-from ._candidates import LEADING, Plan, markers_in, planned
+from ._candidates import LEADING, Plan, markers_in, markers_not_in, planned
 from ._index import Found
 from ._model import Doc, Where, doc_of
 from ._sqlite_where import condition_of
@@ -45,10 +46,13 @@ def rowid_of(space: int, number: int) -> int:
 def search(execute: Any, place: Place, terms: Mapping[str, float], where: Where, limit: int) -> Found:
     """What every index's `search` does."""
     names = {f"{place.number}_{term}": term for term in terms}
-    markers = [f"{place.number}_{marker}" for marker in markers_in(where)]
-    counts = dict(execute(_FREQUENCY, (_encode([*names, *markers]).decode(),)).fetchall())
+    markers = [[f"{place.number}_{marker}" for marker in group] for group in markers_in(where)]
+    others = [f"{place.number}_{marker}" for marker in markers_not_in(where)]
+    counts = dict(execute(_FREQUENCY, (_encode([*names, *chain(*markers), *others]).decode(),)).fetchall())
     frequency = {term: counts[name] for name, term in names.items() if name in counts}
-    most = min((counts.get(marker, 0) for marker in markers), default=place.memories)
+    most = place.memories - sum(counts.get(marker, 0) for marker in others)
+    most = min([most, *(sum(counts.get(marker, 0) for marker in group) for group in markers)])
+    only = _restriction(place.number, where)
     plan = planned(terms, frequency, place.memories, most, WORK, limit)
     docs: Sequence[Doc] = []
     if plan.leading and most:
@@ -56,21 +60,20 @@ def search(execute: Any, place: Place, terms: Mapping[str, float], where: Where,
         if few is not None:
             docs = _best_of(few, plan, limit)
         else:
-            docs = _read(execute, _scores(execute, place.number, plan, markers, max(WORK, limit)), where, limit)
+            docs = _read(execute, _scores(execute, place.number, plan, only, max(WORK, limit)), where, limit)
             if len(docs) < limit and _timed(where):  # what was brought is of another time: look at everything
                 plan = planned(terms, frequency, place.memories, most, ALL, limit)
-                docs = _read(execute, _scores(execute, place.number, plan, markers, ALL), where, limit)
+                docs = _read(execute, _scores(execute, place.number, plan, only, ALL), where, limit)
     return Found(docs, place.memories, place.terms / max(place.memories, 1), frequency)
 
 
-def _scores(execute: Any, space: int, plan: Plan, markers: Sequence[str], work: int) -> dict[int, int]:
-    """What each candidate is worth, by rowid: of no word more than the `work` newest."""
+def _scores(execute: Any, space: int, plan: Plan, only: str, work: int) -> dict[int, int]:
+    """What each candidate is worth, by rowid: of no word more than the `work` newest. `only`: as `_restriction` has it."""
     quoted = {term: f'"{space}_{term}"' for term in plan.worth}
-    only = "".join(f'"{marker}" AND ' for marker in markers)
     scores: dict[int, int] = {}
     for term in plan.leading:
         worth = plan.worth[term]
-        for (rowid,) in execute(_ROWS, (only + quoted[term], work)):
+        for (rowid,) in execute(_ROWS, (only.format(quoted[term]), work)):
             scores[rowid] = scores.get(rowid, 0) + worth
     if not plan.following:
         return scores
@@ -78,12 +81,12 @@ def _scores(execute: Any, space: int, plan: Plan, markers: Sequence[str], work: 
     found = " OR ".join(quoted[term] for term in plan.leading)
     for term in plan.following:
         worth = plan.worth[term]
-        for (rowid,) in execute(_ROWS_SINCE, (f"{only}({found}) AND {quoted[term]}", oldest)):
+        for (rowid,) in execute(_ROWS_SINCE, (only.format(f"({found}) AND {quoted[term]}"), oldest)):
             if rowid in scores:
                 scores[rowid] += worth
     # Those that have every word come along, however old they are.
     everything, whole = " AND ".join(quoted.values()), sum(plan.worth.values())
-    scores.update((rowid, whole) for (rowid,) in execute(_ROWS, (only + everything, work)))
+    scores.update((rowid, whole) for (rowid,) in execute(_ROWS, (only.format(everything), work)))
     return scores
 
 
@@ -139,7 +142,7 @@ def numbers(execute: Any, space: int, where: Where) -> list[int]:
         condition, values = condition_of(where)
         found = execute(_NUMBERS.format(condition), (space, *values)).fetchall()
     else:
-        rest = Where(now=where.now, since=where.since, until=where.until)
+        rest = Where(now=where.now, since=where.since, until=where.until, without=where.without)
         condition, values = condition_of(rest)
         found = execute(_MARKED_NUMBERS.format(condition), (markers, space, *values)).fetchall()
     return sorted(number for (number,) in found)
@@ -147,7 +150,18 @@ def numbers(execute: Any, space: int, where: Where) -> list[int]:
 
 def _marked(space: int, where: Where) -> str | None:
     """What FTS5 is asked for, to have all that carry the markers; None if nothing is marked."""
-    return " AND ".join(f'"{space}_{marker}"' for marker in markers_in(where)) or None
+    return " AND ".join(_one_of(space, group) for group in markers_in(where)) or None
+
+
+def _restriction(space: int, where: Where) -> str:
+    """What FTS5 is asked for, to have only what is asked for: the words go into the braces."""
+    marked, others = _marked(space, where), markers_not_in(where)
+    only = "{}" if marked is None else f"{marked} AND ({{}})"
+    return f"({only}) NOT {_one_of(space, others)}" if others else only
+
+
+def _one_of(space: int, markers: Sequence[str]) -> str:
+    return "(" + " OR ".join(f'"{space}_{marker}"' for marker in markers) + ")"
 
 
 def _timed(where: Where) -> bool:

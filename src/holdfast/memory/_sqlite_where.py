@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ._model import Where
+
+BY: Final = "coalesce(body ->> '$.author', 'model') IN (SELECT value FROM json_each(?))"
+NOT_BY: Final = "coalesce(body ->> '$.author', 'model') NOT IN (SELECT value FROM json_each(?))"
 
 
 def condition_of(where: Where) -> tuple[str, list[Any]]:
@@ -20,11 +23,13 @@ def condition_of(where: Where) -> tuple[str, list[Any]]:
         if value is not None:
             conditions.append(column)
             values.append(value)
-    for name, text in (("author", where.author), ("subject", where.subject)):
-        if text is not None:
-            default = "model" if name == "author" else None
-            conditions.append(f"coalesce(body ->> '$.{name}', ?) = ?")
-            values += [default, text]
+    if where.subject is not None:
+        conditions.append("body ->> '$.subject' = ?")
+        values.append(where.subject)
+    for condition, names in ((BY, where.authors), (NOT_BY, where.without or None)):
+        if names is not None:
+            conditions.append(condition)
+            values.append(msgspec.json.encode(names).decode())
     for tag in where.tags:
         # First whether it is anywhere in the text: that is ten times faster than to read all of it.
         conditions.append("instr(body, ?) > 0")

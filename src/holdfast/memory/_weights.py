@@ -8,6 +8,13 @@ from typing import Final
 
 WHOLE: Final = {"reach": 0, "candidates": 1}
 """What is counted, and from where."""
+UNASKED: Final = 0.1
+"""What shares no word with the goal of a task needs this score to get into its briefing.
+
+To an embedder something is always the nearest, so a briefing would be filled up, whatever is known. A score below this is that of things
+that have nothing to do with each other. Words are left alone: of a long goal a memory has only a small share, however well it fits. Who asks
+himself, with `recall`, has `min_score` for it.
+"""
 
 
 @dataclass(frozen=True)

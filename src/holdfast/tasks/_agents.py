@@ -14,6 +14,7 @@ from ._steps import annotated, is_async
 
 if TYPE_CHECKING:
     from ..memory._embedding import Embed, Embedding
+    from ..memory._trust import Trust
     from ._view import TaskView
 
 P = ParamSpec("P")
@@ -38,9 +39,10 @@ class Agent(Generic[P, R]):
         input: Any = Any,
         remember: Remember = True,
         embed: Embed | None = None,
+        trust: Trust | None = None,
     ) -> None:
         self.name, self.fn, self.attempts, self.lease, self.input = name, fn, attempts, lease, input
-        self.remember = remember
+        self.remember, self.trust = remember, trust
         self.is_async = is_async(fn)
         self.embedding: Embedding | None = None
         if embed is not None:
@@ -89,12 +91,14 @@ def agent(
     lease: float = LEASE,
     remember: Remember = True,
     embed: Embed | None = None,
+    trust: Trust | None = None,
 ) -> _Decorator:
     """Register a function that does a task: `@holdfast.agent("claims")` above `def claims(task): …`. What it returns is the result.
 
     `input`: the type of `task.input`, if it is not plain JSON values. `attempts`: how many runs in a row may fail, without getting any further, before a worker leaves the task to people.
     `lease`: after how many seconds without a sign of life another worker may take the task over. `remember`: as that of `Task.finish`.
     `embed`: as that of `Store.memory`; the briefings of its tasks then find by meaning too, also where a worker has opened the store.
+    `trust`: whose memories these briefings tell, as that of `Task.resume_context`.
     """
     if callable(name):
         raise TypeError("an agent has a name, by which others find it: write @holdfast.agent('name')")
@@ -104,7 +108,11 @@ def agent(
         raise ValueError("lease is a number of seconds, at least 0.1")
     check_declared(input)
     check_remember(remember)
-    return _Decorator(checked_id(name, "the name of an agent"), attempts, float(lease), input, remember, embed)
+    if trust is not None:
+        from ..memory._trust import trusted
+
+        trust = trusted(trust)
+    return _Decorator(checked_id(name, "the name of an agent"), attempts, float(lease), input, remember, embed, trust)
 
 
 def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:

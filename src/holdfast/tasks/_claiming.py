@@ -294,6 +294,7 @@ def _compare(state: State, wanted: Wanted) -> None:
         ("input", wanted.input is None or _ordered(wanted.input) == _ordered(given)),
         ("agent", wanted.agent is None or wanted.agent == state.agent),
         ("parent", wanted.parent is None or wanted.parent == state.parent),
+        ("subject", wanted.subject is None or wanted.subject == state.subject),
     ):
         if not same:
             hint = f"leave out {what}= to go on with the recorded one, or give the new task an id of its own"

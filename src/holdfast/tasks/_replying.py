@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from .._events import Stamp
 from .._ids import stream_key
 from .._operations import Operation
 from .._streams import new_stamp
+from .._subjects import About
 from ..backends import Appended, StreamKey
 from ..conversations._messages import as_message
 from ..conversations._reading import learn
@@ -30,6 +31,8 @@ from ._steps import Options, Step, streams
 
 if TYPE_CHECKING:
     from ._shape import Shape
+
+T = TypeVar("T")
 
 
 def reply_step(task: Shape, chat: object, fn: Callable[..., Any]) -> Step[Any, Any]:
@@ -100,8 +103,14 @@ class Replying(Running):
         if session.is_stale():
             yield Do(session.catch_up)
         session.check()
-        self.reply, other = yield Do(lambda: _append(self.chat._key, self.new, self.id, stamp, holder))
+        self.reply, other = yield Do(self._noting(lambda: _append(self.chat._key, self.new, self.id, stamp, holder)))
         self.message = self.message if other is None else other
+
+    def _noting(self, make: Callable[[], Operation[T]]) -> Callable[[], Operation[T]]:
+        """An operation that first lists the chat with whom it is about, or, if that is nobody, with whom the task is about."""
+        chat, subject = self.chat, self.session.state.subject
+        about = About(chat._key, subject) if chat._about is None and subject is not None else chat._about
+        return make if about is None else lambda: about(make())
 
     def _completing(self, raw: bytes, how: str) -> Operation[Appended]:
         run = self.run

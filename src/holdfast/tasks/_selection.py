@@ -70,9 +70,10 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 class Recalled(msgspec.Struct, frozen=True):
-    """A memory: where it comes from, and the day of it."""
+    """A memory: who said it, where it comes from, and the day of it."""
 
     id: str
+    author: str
     source: str | None
     day: str
     text: Extract
@@ -266,7 +267,7 @@ class Record:
         text = room.part(memory.full_text, MEMORY, rank)
         assert text is not None  # as below
         source = None if memory.source is None else room.name(memory.source)
-        return Recalled(memory.id, source, f"{memory.at:%Y-%m-%d}", text)
+        return Recalled(memory.id, room.name(memory.author), source, f"{memory.at:%Y-%m-%d}", text)
 
     def _noted(self, what: str, notes: Sequence[Note], room: Room, weight: int) -> list[Noted]:
         chosen = room.newest(what, range(len(notes) - 1, -1, -1), weight)

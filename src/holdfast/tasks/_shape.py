@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ..conversations._tokens import Counter
     from ..memory._calling import Script as Waits
     from ..memory._model import Remembered
+    from ..memory._trust import Trust
     from ._briefing import ResumeContext
 
 REPORTED: Final = 100
@@ -164,7 +165,7 @@ class Shape:
                 if isinstance(event, ev.Failed) and event.retry_at is None:
                     yield from self._telling("failed")
                     if self._attempts:  # else whoever started it sees why it failed
-                        yield from self._leaving_a_lesson(event.type, event.message)
+                        yield from self._leaving_a_lesson(event.type, event.message, author="tool")
                 yield Do(lambda: session.put([(name, event)], new_stamp(), fields=fields))
             except HoldfastError as problem:
                 if error is None:
@@ -588,16 +589,19 @@ class Shape:
             return
         session.check()
         yield from self._telling("failed")
-        yield from self._leaving_a_lesson("", reason)
+        yield from self._leaving_a_lesson("", reason, author="model")
         yield Do(lambda: session.put([(ev.FAILED, failed)], new_stamp(), fields=lambda: session.fields("failed")))
         self._ended(session, "failed")
 
-    def _leaving_a_lesson(self, type: str, message: str) -> Script[None]:
-        """What went wrong is remembered, if that can be: that it is recorded matters more."""
+    def _leaving_a_lesson(self, type: str, message: str, *, author: str) -> Script[None]:
+        """What went wrong is remembered, if that can be: that it is recorded matters more.
+
+        `author`: who says so. An exception may quote what a server has answered, so it is a tool that says it.
+        """
         from ..memory import _from_tasks
 
         try:
-            yield from _from_tasks.leave(self, None, failure=(type, message))
+            yield from _from_tasks.leave(self, None, failure=(type, message), author=author)
         except LeaseLost:
             raise
         except Exception as problem:
@@ -619,7 +623,7 @@ class Shape:
         session = self._held()
         parked = ev.Parked(session.state.crashes)
         yield from self._telling("stuck")
-        yield from self._leaving_a_lesson("", f"its process died {parked.crashes} times in a row")
+        yield from self._leaving_a_lesson("", f"its process died {parked.crashes} times in a row", author="system")
         yield Do(lambda: session.put([(ev.PARKED, parked)], new_stamp(), fields=lambda: session.fields("stuck")))
         self._ended(session, "stuck")
 
@@ -657,11 +661,11 @@ class Shape:
         drift = None if session.opened_ended else list(session.drift)
         return (yield from _loading.view_of(session.state, fields, session.run, unasked, drift))
 
-    def _relevant(self, view: TaskView, most: int) -> Waits[list[Remembered]]:
+    def _relevant(self, view: TaskView, most: int, trust: Trust | None) -> Waits[list[Remembered]]:
         """What its agent's memory has to say about the goal."""
-        from ..memory import _from_tasks
+        from ..memory import _to_tasks
 
-        return _from_tasks.relevant_to(self, view, whole_number(most, "memories"))
+        return _to_tasks.relevant_to(self, view, whole_number(most, "memories"), trust)
 
     def _briefed(
         self,

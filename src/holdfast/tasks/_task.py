@@ -28,6 +28,7 @@ from ._steps import UNRESOLVED, Step, as_step
 from ._view import PlanItem, TaskView
 
 if TYPE_CHECKING:
+    from ..memory._trust import Trust
     from ._briefing import ResumeContext
     from ._checkpoint import AgentCheckpoint
     from ._preview import Preview
@@ -263,16 +264,23 @@ class Task(Shape):
         return self.view().preview()
 
     def resume_context(
-        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None, memories: int = 5
+        self,
+        max_tokens: int = 2000,
+        *,
+        notes: Sequence[str] = (),
+        counter: Counter | None = None,
+        memories: int = 5,
+        trust: Trust | None = None,
     ) -> ResumeContext:
         """A fresh factual briefing for the model: what was done, decided and found out, and where to go on.
 
-        With what earlier tasks of its agent have left that fits the goal: up to so many `memories`.
+        With what earlier tasks of its agent have left that fits the goal: up to so many `memories`. `trust`: of these authors only, or
+        True for everybody's; None for what its agent says, else everybody's but what is from outside, by a "tool" or the "web".
         """
         from ..memory._calling import run
 
         view = self.view()
-        return self._briefed(view, run(self._relevant(view, memories)), max_tokens, notes, counter)
+        return self._briefed(view, run(self._relevant(view, memories, trust)), max_tokens, notes, counter)
 
     def checkpoint(self) -> AgentCheckpoint:
         """The task as one plain document."""
@@ -514,13 +522,19 @@ class AsyncTask(Shape):
         return (await self.view()).preview()
 
     async def resume_context(
-        self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None, memories: int = 5
+        self,
+        max_tokens: int = 2000,
+        *,
+        notes: Sequence[str] = (),
+        counter: Counter | None = None,
+        memories: int = 5,
+        trust: Trust | None = None,
     ) -> ResumeContext:
         """`Task.resume_context`, awaited."""
         from ..memory._calling import run_async
 
         view = await self.view()
-        found = await run_async(self._log, self._relevant(view, memories))
+        found = await run_async(self._log, self._relevant(view, memories, trust))
         return self._briefed(view, found, max_tokens, notes, counter)
 
     async def checkpoint(self) -> AgentCheckpoint:

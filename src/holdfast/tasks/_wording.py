@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ._quoting import entry, inline, lines
-from ._selection import Asked, Finished, Next, Noted, Selection, Unfinished
+from ._selection import Asked, Finished, Next, Noted, Recalled, Selection, Unfinished
 
 RULE: Final = (
     'Lines that begin with ">" and text in "double quotes" are quoted from the record: '
@@ -43,7 +43,10 @@ def written(told: Selection) -> str:
         _titled("Discoveries:", _notes(told.discoveries, "discovery")),
         _titled("Questions that were asked (an answer is a fact; do not ask again):", _asks(told, is_open=False)),
         _titled("Notes from elsewhere:", [line for note in told.notes for line in entry("-", note, "note")]),
-        _titled("Remembered from earlier tasks (true when it was noted; look before you rely on it):", _memories(told)),
+        _titled(
+            "Remembered from earlier tasks (true when it was noted; look before you rely on it):",
+            remembered(told.memories),
+        ),
         _titled("Unfinished steps:", [line for step in told.unfinished for line in _unfinished(step)]),
         _failure(told),
         _titled("Questions that nobody has answered yet:", _asks(told, is_open=True)),
@@ -89,11 +92,13 @@ def _notes(notes: Iterable[Noted], what: str) -> list[str]:
     return told
 
 
-def _memories(told: Selection) -> list[str]:
+def remembered(memories: Iterable[Recalled]) -> list[str]:
+    """Memories as lines: when, where from and by whom, and what it says."""
     found = []
-    for memory in told.memories:
+    for memory in memories:
         source = "" if memory.source is None else f", {inline(memory.source)}"
-        found += entry(f"- {memory.day}{source}:", memory.text, "memory")
+        author = "" if memory.author == "model" else f", by {inline(memory.author)}"
+        found += entry(f"- {memory.day}{source}{author}:", memory.text, "memory")
     return found
 
 
