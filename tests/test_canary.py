@@ -19,15 +19,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import boto3  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
 import holdfast
 import hostile
 from cli_runs import plain_terminal, run
+from conftest import url_of
 from holdfast import keys
 from holdfast.backends.memory import MemoryBackend
 from hostile import Lasting, cloned, places, plant, ways
+from postgres_server import PostgresServer
+from redis_servers import Server
+from servers import aws
 
 # Made anew for each run: a line of this file in a trace must not look like a leak.
 WORD = "canary" + os.urandom(6).hex()
@@ -36,7 +41,7 @@ PHRASE = "phrase " + os.urandom(6).hex()
 KEY, OTHER = keys.generate(), keys.generate()
 
 SECRETS = {
-    "content": [WORD],
+    "content": [WORD, *(base64.b64encode(b"." * before + WORD.encode())[4:-4].decode() for before in range(3))],
     "password": [PASSWORD],
     "passphrase": [PHRASE],
     "key": [form for key in (KEY, OTHER) for form in (key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1])],
@@ -290,6 +295,22 @@ def test_content_is_in_no_log_error_or_repr(tmp_path: Path) -> None:
     assert content_leaks(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "key", ["ann@example.com", "4111 1111 1111 1111", "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "+49 170 1234567"]
+)
+@pytest.mark.parametrize("redact", [False, True])
+def test_a_key_that_is_content_is_in_no_error(key: str, redact: bool) -> None:
+    def refuse(field: str, text: str) -> str:
+        raise ValueError(text)
+
+    with holdfast.open("memory://", redact=refuse if redact else False) as store, listening() as heard:
+        for value in (Odd(), float("nan"), "\ud800", "text" if redact else Odd()):
+            with pytest.raises(holdfast.NotSerializable, match=r"\[…\]: ") as caught:
+                store.stream("events").append(("n", {"list": [0, {key: value}]}))
+            assert key not in told(caught.value)
+    assert key not in "\n".join(heard.texts)
+
+
 def test_the_listener_hears_and_the_secrets_are_found() -> None:
     def tells() -> None:
         logging.getLogger("anybody").debug("it is %s", WORD)
@@ -297,6 +318,125 @@ def test_the_listener_hears_and_the_secrets_are_found() -> None:
 
     assert exposed({"x": tells}) == ["x: content in a log", "x: key in ValueError"]
     assert exposed({"y": lambda: PASSWORD}, results=True) == ["y: password in the repr of str"]
+
+
+# -- reprs ---------------------------------------------------------------------------------------------------------------------------
+
+NAMES_AND_NUMBERS = {"AsyncArtifact", "Drift", "Lease", "SparedStream", "SweptStream", "StreamProblem"}
+"""Of what is public, what no test here comes by: kept short, because each holds ids, kinds, versions and words of ours alone."""
+
+
+class Printed:
+    """Prints what it is shown, and all that is in it: what hides a part of itself does not hide that part from a debugger."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+        self.found: set[str] = set()
+
+    def look(self, thing: Any) -> None:
+        if isinstance(thing, list | tuple):
+            for part in thing:
+                self.look(part)
+        elif type(thing).__module__.startswith("holdfast"):
+            self.kinds.add(type(thing).__name__)
+            self.found |= {f"{leak} in the repr of {type(thing).__name__}" for leak in leaks(repr(thing))}
+            for name in getattr(thing, "__struct_fields__", ()) or getattr(thing, "__dataclass_fields__", ()):
+                self.look(getattr(thing, name))
+
+
+def test_nothing_that_is_public_shows_content_when_it_is_printed(tmp_path: Path) -> None:
+    printed, backend = Printed(), Lasting()
+
+    @holdfast.agent("canary-agent", attempts=1)
+    def agent(task: holdfast.Task) -> None:
+        printed.look(task)
+        task.step("one", lambda word: printed.look(holdfast.current_step()), WORD)
+        task.step("model", holdfast.step(kind="model")(lambda messages: WORD), store.conversation("chat").window(9_000))
+        printed.look(task.attach("x", WORD.encode()))
+        raise ValueError(WORD)
+
+    def saves() -> None:
+        holdfast.current_step().save({"x": WORD}, done=1, total=2, flush=True)
+        printed.look(store.get_task("saves"))
+        raise ValueError(WORD)
+
+    with holdfast.open(backend, key=KEY) as store:
+        populate(store)
+        for call in looks(store, tmp_path).values():
+            printed.look(call())
+        store.submit(agent, id="canary", goal=WORD, input=WORD)
+        printed.look([agent, store.recover(), store.get_task("canary"), store.audit("canary", content=True)])
+        with pytest.raises(holdfast.StepFailed), store.task("saves") as task:
+            task.step("saves", saves)
+        printed.look([holdfast.Worker(store), holdfast.step(agent), holdfast.EventType("x", Person)])
+        chat = store.conversation("torn")
+        chat.append({"role": "tool", "tool_call_id": "nobody's", "content": WORD})
+        printed.look([chat.validate(), chat.append({"role": "user", "content": WORD})])
+        (tmp_path / "messages.json").write_text(json.dumps([{"role": "user", "content": WORD}]))
+        printed.look(store.conversation("imported").import_json(tmp_path / "messages.json"))
+        twin = store.aio
+        printed.look([twin.conversation("x"), twin.task("x"), twin.memory("x"), twin.state("x"), twin.stream("x")])
+        printed.look([store.rekey(OTHER), store.anchor(io.StringIO()), list(store.streams())])
+        store.verify(progress=printed.look)
+    with holdfast.open(tmp_path / "clear.db") as store:
+        store.state("document").save({"x": WORD})
+    printed.look(holdfast.copy(tmp_path / "clear.db", tmp_path / "copy.db", progress=printed.look))
+    printed.look(holdfast.encrypt(tmp_path / "clear.db", tmp_path / "sealed.db", key=KEY))
+    assert printed.found == set()
+    public = {name for name in holdfast.__all__ if isinstance(getattr(holdfast, name), type)}
+    errors = {name for name in public if issubclass(getattr(holdfast, name), BaseException)}
+    assert public - errors - printed.kinds == NAMES_AND_NUMBERS
+
+
+# -- drivers ----------------------------------------------------------------------------------------------------------------------------
+
+
+def few(store: holdfast.Store) -> None:
+    """Enough to have each kind of request made, with the secret in it."""
+    for _ in range(3):
+        store.conversation("chat").append({"role": "user", "content": WORD * 9})
+    store.conversation("chat").messages()
+    with store.task("task", goal=WORD) as task:
+        task.step("large", lambda: WORD * 10_000)
+        task.attach("secret.txt", WORD.encode())
+        task.finish(WORD)
+    list(store.tasks())
+    store.memory("space").remember(WORD)
+    store.memory("space").recall(WORD)
+    store.conversation("chat").delete()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "files", "postgres", "redis", "dynamodb", "s3"])
+def test_content_is_in_no_log_of_a_driver_either(engine: str, tmp_path: Path) -> None:
+    def use() -> None:
+        with holdfast.open(url_of(engine, tmp_path)) as store:
+            few(store)
+
+    assert exposed({engine: use}) == []
+
+
+def test_a_key_in_kms_is_in_no_log() -> None:
+    made, backend = boto3_key(), Lasting()
+    with listening() as heard:
+        for _ in range(2):
+            with holdfast.open(backend, key=keys.kms(made, region="eu-central-1", endpoint=aws())) as store:
+                store.stream("s").append(("n", WORD))
+    assert any("kms" in text for text in heard.texts)
+    assert [text for text in heard.texts if "Plaintext" in text] == []
+
+
+def test_what_the_client_of_aws_does_for_others_is_logged_as_before() -> None:
+    with (
+        holdfast.open(Lasting(), key=keys.kms(boto3_key(), region="eu-central-1", endpoint=aws())),
+        listening() as heard,
+    ):
+        boto3_key()
+    assert any(text.startswith("Response body") for text in heard.texts)
+
+
+def boto3_key() -> str:
+    vault = boto3.client("kms", region_name="eu-central-1", endpoint_url=aws())
+    return str(vault.create_key()["KeyMetadata"]["KeyId"])
 
 
 # -- passwords in URLs -------------------------------------------------------------------------------------------------------------------
@@ -335,6 +475,47 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_password_in_a_url_is_shown_nowhere(tmp_path: Path) -> None:
     assert url_leaks(tmp_path) == []
+
+
+def passwords_tried(right: str, wrong: str, kill: Callable[[], None]) -> list[str]:
+    """What is shown on a server that asks for a password: of the wrong one, the right one, and when the server dies."""
+    with pytest.raises(holdfast.AccessDenied):
+        holdfast.open(wrong)
+    store = holdfast.open(right)
+    few(store)
+    calls: dict[str, Callable[[], Any]] = {"wrong": lambda: holdfast.open(wrong), "right": lambda: [few(store), store]}
+    found = exposed(calls, results=True)
+    kill()
+    calls = {
+        "gone": lambda: store.stream("s").append(("n", WORD)),
+        "closed": store.close,
+        "again": lambda: holdfast.open(right).health(),
+    }
+    return found + exposed(calls, results=True)
+
+
+def test_a_password_that_redis_asks_for_is_shown_nowhere(tmp_path: Path) -> None:
+    server = Server(tmp_path / "redis")
+    try:
+        server("CONFIG", "SET", "requirepass", PASSWORD)
+        options = "?connect_timeout_ms=500"
+        right, wrong = (server.url(options, user=f":{password}@") for password in (PASSWORD, PASSWORD + "x"))
+        assert passwords_tried(right, wrong, server.kill) == []
+    finally:
+        server.kill()
+
+
+def test_a_password_that_postgresql_asks_for_is_shown_nowhere() -> None:
+    server = PostgresServer(
+        hba="host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n", memory=True
+    )
+    try:
+        server.start()
+        server.sql(f"CREATE ROLE canary LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
+        right, wrong = (server.url(user="canary", password=word) + "&timeout=1" for word in (PASSWORD, PASSWORD + "x"))
+        assert passwords_tried(right, wrong, server.kill) == []
+    finally:
+        server.close()
 
 
 # -- keys ----------------------------------------------------------------------------------------------------------------------------------
@@ -397,7 +578,14 @@ def test_the_errors_of_commands_show_no_secret(tmp_path: Path, monkeypatch: pyte
         ("answer", path, "t", "payout", json.dumps(WORD)), ("answer", path, "t", "payout", WORD), ("signal", path, "nobody", "x", "--payload", WORD),
         ("resolve", path, "t", "one", "--result", WORD), ("resolve", path, "t", "one", "--result", json.dumps(WORD)),
         ("submit", path, "hostile-healthy", "t", "--input", WORD), ("submit", path, "hostile-healthy", "t", "--goal", WORD + "2"),
-        ("tasks", path, "--status", "odd"), ("retry", path, "nobody"), ("read", path, "nobody"),
+        ("tasks", path, "--status", "odd"), ("retry", path, "nobody"), ("read", path, "nobody"), ("remember", path, "space", WORD, "--at", WORD),
+        ("remember", path, "", WORD), ("recall", path, "space", WORD), ("forget", path, "space", "nobody"), ("cancel", path, "nobody", "--reason", WORD),
+        ("encrypt", path, sealed, "--to", KEY.hex()), ("encrypt", sealed, tmp_path / "y", "--to", f"base64:{text}"), ("decrypt", path, tmp_path / "y"),
+        ("--key", f"base64:{base64.b64encode(OTHER).decode()}", "decrypt", sealed, tmp_path / "z"), ("anchor", path, "--to", tmp_path / "a", "--anchor-key", KEY.hex()),
+        ("anchor", path, "--to", tmp_path / "a", "--anchor-key", f"base64:{text}x"), ("verify", path, "--anchor", Path(__file__)), ("verify", sealed),
+        ("--key", f"base64:{text}", "erase", sealed, "--stream", "nobody", "--yes", "--reason", WORD), ("erase", path, "--stream", "s", "--yes", "--reason", WORD),
+        ("audit", path, "nobody"), ("audit", path, "t"), ("messages", path, "nobody"), ("artifact", path, "t", "nothing"), ("health", path), ("streams", path),
+        ("worker", "nothing.py", path), ("replay", path, "t", "nothing.py"), ("replay", path, "t", "hostile"), ("sweep", path, "--dry-run"),
     ]  # fmt: skip
     found = []
     with listening() as heard:

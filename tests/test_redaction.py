@@ -20,9 +20,8 @@ import holdfast
 from both_ways import Ways, view
 from holdfast import IdReused, NotSerializable, ReplayMismatch, StepFailed, Store, keys
 from holdfast import _operations as ops
+from holdfast._open import _backend
 from holdfast._streams import audit_of
-from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.cli._app import app
 from holdfast.redact import Redactor
 from holdfast.tasks import _events as ev
@@ -50,29 +49,21 @@ def say(text: str, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
-class Seen:
-    """Everything that a backend was ever given."""
+def watched(backend: Any) -> Any:
+    """A backend that notes everything it is ever given."""
+    append, seen = backend.append, list[str]()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.seen: list[str] = []
+    def noting(appends: Sequence[Any]) -> Any:
+        seen.extend(map(repr, appends))
+        return append(appends)
 
-    def append(self, appends: Sequence[Any]) -> Any:
-        self.seen += map(repr, appends)
-        return super().append(appends)  # type: ignore[misc]  # that of the backend
-
-
-class SeenInMemory(Seen, MemoryBackend):
-    pass
+    backend.append, backend.seen = noting, seen
+    return backend
 
 
-class SeenInSQLite(Seen, SQLiteBackend):
-    pass
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return SeenInMemory() if request.param == "memory" else SeenInSQLite(str(tmp_path / "store.db"))
+@pytest.fixture
+def backend(url: str) -> Any:
+    return watched(_backend(url, None, create=True))
 
 
 @pytest.fixture
@@ -245,6 +236,7 @@ USES: dict[str, Callable[[Store], None]] = {
 }
 
 
+@pytest.mark.in_clear("looks for text in the records")
 @pytest.mark.parametrize("use", USES)
 def test_what_is_redacted_is_nowhere_in_the_store_and_in_no_log(
     backend: Any, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, use: str
@@ -257,8 +249,9 @@ def test_what_is_redacted_is_nowhere_in_the_store_and_in_no_log(
     assert not any(secret in caplog.text for secret in SECRETS)
 
 
+@pytest.mark.in_clear("looks for text in the records")
 def test_without_a_redactor_the_same_is_stored_as_it_is(tmp_path: Path) -> None:
-    backend = SeenInSQLite(str(tmp_path / "store.db"))
+    backend = watched(_backend(tmp_path / "store.db", None, create=True))
     with holdfast.open(backend) as store:
         store.conversation("chat").append(say(f"{TEXT} {PASSWORD}"))
     assert found_in(backend, tmp_path) == SECRETS

@@ -287,7 +287,11 @@ class Log(Redacting):
                 bad = _first_missing(page, anchor, after, reverse, acknowledged)
             if bad is None:
                 if self.cipher is not None:
-                    page = [self._opened(stream, known.incarnation, record, spare) for record in page]
+                    before = [anchor.hash if anchor else _chain.GENESIS, *(record.hash for record in page)]
+                    page = [
+                        self._opened(stream, known.incarnation, record, previous, spare)
+                        for record, previous in zip(page, before, strict=False)
+                    ]
                 return page[::-1] if reverse else page
             # The stream may have been deleted and begun anew since we learned of it: look again before crying wolf.
             fresh = Known(stream, self.backend.head(stream))
@@ -297,20 +301,20 @@ class Log(Redacting):
             self._appender.known.pop(stream, None)
         raise CorruptRecord(str(stream), version=bad, what="the record is missing, altered or out of place")
 
-    def _opened(self, stream: StreamKey, incarnation: bytes, record: Record, spare: bool) -> Record:
+    def _opened(self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes, spare: bool) -> Record:
         try:
-            body = self.opened(stream, incarnation, record)
+            body = self.opened(stream, incarnation, record, previous)
         except Erased:
             if not spare or self.cipher is None or not self.cipher.is_about_subject(record.body):
                 raise  # not a single record, but the whole stream
             body = ERASED
         return Record(record.version, record.append_id, record.hash, body)
 
-    def opened(self, stream: StreamKey, incarnation: bytes, record: Record) -> bytes:
-        """The body of a stored record, as it was appended."""
+    def opened(self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes) -> bytes:
+        """The body of a stored record, as it was appended. `previous`: the hash of the record before it."""
         if self.cipher is None:
             return record.body
-        body = self.cipher.open(stream, incarnation, record)
+        body = self.cipher.open(stream, incarnation, record, previous)
         if self.cipher.is_mark(stream, record.body):
             self.cipher.forget(stream, incarnation)
             raise Erased(str(stream))

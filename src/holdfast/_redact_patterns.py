@@ -7,10 +7,10 @@ check digits (cards, IBANs) is only taken for one if they are right, so that ord
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-Replace = Callable[[str], str]
+from ._redact_plain import Find, Span
 
 
 def mark(what: str) -> str:
@@ -18,71 +18,111 @@ def mark(what: str) -> str:
     return f"[redacted: {what}]"
 
 
-MARKED: Final = r"\[redacted: [\w -]{1,64}\]"
 _KEY, _TOKEN, _PASSWORD = mark("key"), mark("token"), mark("password")
 _CARD, _IBAN, _EMAIL = mark("card"), mark("iban"), mark("email")
 
 # -- keys ----------------------------------------------------------------------------------------------------------------
 
-_FREE: Final = r"(?<![A-Za-z0-9])"  # not in the middle of a word: "task-…" is no "sk-…"
+FREE: Final = r"(?<![A-Za-z0-9])"  # not in the middle of a word: "task-…" is no "sk-…"
 _DIGIT: Final = r"(?=[A-Za-z0-9_-]{0,200}[0-9])"  # "sk-learn-and-other-libraries" is no key
 _VENDORS: Final = (
-    # OpenAI, Anthropic and others; Stripe; GitHub; GitLab; AWS; Google; Slack; Hugging Face; Groq; xAI; npm; PyPI; SendGrid
-    (("sk-",), rf"{_FREE}sk-{_DIGIT}[A-Za-z0-9_-]{{16,}}"),
-    (("sk_", "rk_"), rf"{_FREE}[sr]k_(?:live|test|prod)_[A-Za-z0-9]{{10,}}"),
-    (("gh",), rf"{_FREE}(?:gh[pousr]_[A-Za-z0-9]{{30,}}|github_pat_[A-Za-z0-9_]{{22,}})"),
-    (("glpat-",), rf"{_FREE}glpat-[A-Za-z0-9_-]{{20,}}"),
-    (("AKIA", "ASIA"), rf"{_FREE}A(?:KI|SI)A[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
-    (("AIza",), rf"{_FREE}AIza[A-Za-z0-9_-]{{35,}}"),
-    (("ya29.",), rf"{_FREE}ya29\.[A-Za-z0-9_-]{{20,}}"),
-    (("xox", "xapp-"), rf"{_FREE}(?:xox[a-z]|xapp)-{_DIGIT}[A-Za-z0-9-]{{10,}}"),
-    (("hf_", "gsk_", "npm_"), rf"{_FREE}(?:hf|gsk|npm)_[A-Za-z0-9]{{30,}}"),
-    (("xai-",), rf"{_FREE}xai-[A-Za-z0-9]{{30,}}"),
-    (("pypi-",), rf"{_FREE}pypi-[A-Za-z0-9_-]{{50,}}"),
-    (("SG.",), rf"{_FREE}SG\.[A-Za-z0-9_-]{{16,}}\.[A-Za-z0-9_-]{{16,}}"),
+    # OpenAI, Anthropic and others; Stripe; GitHub; GitLab; AWS; Google; Slack; Hugging Face; Groq; xAI; npm; PyPI; SendGrid;
+    # DigitalOcean; Shopify; Databricks; Linear; Replicate; Perplexity; NVIDIA; Tavily; age; bots of Telegram
+    (("sk-",), rf"{FREE}sk-(?:{_DIGIT}[A-Za-z0-9_-]{{16,}}|[A-Za-z0-9]{{20,}})"),
+    (("sk_", "rk_"), rf"{FREE}[sr]k_(?:live|test|prod)_[A-Za-z0-9]{{10,}}"),
+    (("whsec_",), rf"{FREE}whsec_[A-Za-z0-9+/=]{{20,}}"),
+    (("gh",), rf"{FREE}(?:gh[pousr]_[A-Za-z0-9]{{30,}}|github_pat_[A-Za-z0-9_]{{22,}})"),
+    (("glpat-",), rf"{FREE}glpat-[A-Za-z0-9_-]{{20,}}"),
+    (("AKIA", "ASIA"), rf"{FREE}A(?:KI|SI)A[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    (("AIza",), rf"{FREE}AIza[A-Za-z0-9_-]{{35,}}"),
+    (("ya29.", "GOCSPX-"), rf"{FREE}(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{{20,}}"),
+    (("xox", "xapp-"), rf"{FREE}(?:xox[a-z]|xapp)-{_DIGIT}[A-Za-z0-9-]{{10,}}"),
+    (("hooks.slack.com",), r"(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[A-Za-z0-9/_-]{16,}"),
+    (("hf_", "gsk_", "npm_"), rf"{FREE}(?:hf|gsk|npm)_[A-Za-z0-9]{{30,}}"),
+    (("xai-", "nvapi-"), rf"{FREE}(?:xai|nvapi)-{_DIGIT}[A-Za-z0-9_-]{{30,}}"),
+    (("pplx-", "tvly-"), rf"{FREE}(?:pplx|tvly)-{_DIGIT}[A-Za-z0-9-]{{16,}}"),
+    (("pypi-",), rf"{FREE}pypi-[A-Za-z0-9_-]{{50,}}"),
+    (("SG.",), rf"{FREE}SG\.[A-Za-z0-9_-]{{16,}}\.[A-Za-z0-9_-]{{16,}}"),
+    (("_v1_",), rf"{FREE}do[opr]_v1_[a-f0-9]{{40,}}"),
+    (("shp",), rf"{FREE}shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{{32}}"),
+    (("dapi",), rf"{FREE}dapi[a-f0-9]{{32}}(?![A-Za-z0-9])"),
+    (("lin_api_", "r8_"), rf"{FREE}(?:lin_api|r8)_[A-Za-z0-9]{{30,}}"),
+    (("AGE-SECRET-KEY-",), rf"{FREE}AGE-SECRET-KEY-1[A-Z0-9]{{40,}}"),
+    ((":AA",), rf"{FREE}[0-9]{{8,10}}:AA[A-Za-z0-9_-]{{33}}(?![A-Za-z0-9_-])"),
 )
-_VENDOR_KEYS: Final = [(hints, re.compile(pattern)) for hints, pattern in _VENDORS]
-# To its end; if that is cut off, as far as it looks like one.
-_PEM: Final = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=,:.()\s\\]+|-(?!-))*"
-    r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
+_VENDOR_KEYS: Final = [(hint, re.compile(pattern)) for hints, pattern in _VENDORS for hint in hints]
+_PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_BODY: Final = re.compile(r"(?:[A-Za-z0-9+/=,:.()\s\\>|]+|-(?!-))*")
+# Up to the last "@" of it: a password may have one. Not over another "://".
+_URL_PASSWORD: Final = re.compile(
+    r"(?<=://)[^\s/:@\"']{0,256}:(?![0-9]{1,5}(?:[/?#]|$))((?:[^\s/:\"']|/(?!/)|:(?!//)){1,4096})@"
 )
-_URL_PASSWORD: Final = re.compile(r"(://[^\s/:@\"']{0,256}:)[^\s/@\"']{1,256}(?=@)")
 
 
-def without_keys(text: str) -> str:
-    """Without API keys of the known vendors, private keys and the passwords in URLs."""
-    if "-----BEGIN " in text:
-        text = _PEM.sub(_KEY, text)
-    if "://" in text:
-        text = _URL_PASSWORD.sub(lambda found: found[1] + _PASSWORD, text)
-    for hints, pattern in _VENDOR_KEYS:
-        if any(hint in text for hint in hints):
-            text = pattern.sub(_KEY, text)
-    return text
+def _pems(text: str) -> Iterator[Span]:
+    """To its end; if that is cut off, as far as it looks like one."""
+    begun = _PEM_BEGIN.search(text)
+    while begun is not None:
+        following = _PEM_BEGIN.search(text, begun.end())
+        limit = following.start() if following else len(text)
+        ended = _PEM_END.search(text, begun.end(), limit)
+        body = _PEM_BODY.match(text, begun.end(), limit)
+        assert body is not None  # of nothing, at least
+        yield Span(begun.start(), ended.end() if ended else body.end(), _KEY)
+        begun = following
 
+
+def _passwords(text: str) -> Iterator[Span]:
+    return (Span(*found.span(1), _PASSWORD) for found in _URL_PASSWORD.finditer(text) if found[1] != _PASSWORD)
+
+
+def _vendor_keys(text: str) -> list[Span]:
+    here = {pattern for hint, pattern in _VENDOR_KEYS if hint in text}
+    return _apart(Span(*found.span(), _KEY) for pattern in here for found in pattern.finditer(text))
+
+
+def _apart(spans: Iterable[Span]) -> list[Span]:
+    """In order, and none that begins inside of another."""
+    kept: list[Span] = []
+    for span in sorted(spans):
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept
+
+
+_KEYS: Final[list[Find]] = [
+    lambda text: _pems(text) if "-----BEGIN " in text else (),
+    lambda text: _passwords(text) if "://" in text else (),
+    _vendor_keys,
+]
 
 # -- tokens --------------------------------------------------------------------------------------------------------------
 
 _JWT: Final = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+){0,3}")
 _SCHEME: Final = re.compile(
-    rf"{_FREE}(bearer|basic)(\s{{1,8}})(?=[A-Za-z0-9._~+/=-]{{0,400}}[0-9=])[A-Za-z0-9._~+/=-]{{12,}}", re.IGNORECASE
+    rf"{FREE}(?:bearer|basic)\s{{1,8}}((?=[A-Za-z0-9._~+/=-]{{0,400}}[0-9=])[A-Za-z0-9._~+/=-]{{12,}}|[A-Za-z]{{24,}})",
+    re.IGNORECASE,
 )
 
 
-def without_tokens(text: str) -> str:
-    """Without JSON web tokens, and what follows `Bearer` or `Basic` in a header."""
-    if "eyJ" in text:
-        text = _JWT.sub(_TOKEN, text)
+def _tokens(text: str) -> Iterator[Span]:
+    """JSON web tokens."""
+    return (Span(*found.span(), _TOKEN) for found in _JWT.finditer(text)) if "eyJ" in text else iter(())
+
+
+def _schemes(text: str) -> Iterator[Span]:
+    """What follows `Bearer` or `Basic` in a header."""
     lower = text.lower()
-    if "bearer" in lower or "basic" in lower:
-        text = _SCHEME.sub(lambda found: found[1] + found[2] + _TOKEN, text)
-    return text
+    if "bearer" not in lower and "basic" not in lower:
+        return iter(())
+    return (Span(*found.span(1), _TOKEN) for found in _SCHEME.finditer(text))
 
 
 # -- cards ---------------------------------------------------------------------------------------------------------------
 
-_DIGITS: Final = re.compile(r"[0-9]+(?:[ \u00a0-][0-9]+)*")
+_DIGITS: Final = re.compile(r"[0-9]+(?:[ \t-]{1,3}[0-9]+)*")
+_DOTTED: Final = re.compile(r"[0-9]{4}(?:\.[0-9]{4}){3}(?![0-9]|\.[0-9])")
 _GROUPED: Final = {(4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 4, 4, 4, 2), (4, 6, 5), (4, 6, 4)}
 _BRANDS: Final = re.compile(
     r"4(?:[0-9]{15}|[0-9]{18})"  # Visa
@@ -96,44 +136,53 @@ _BRANDS: Final = re.compile(
 )
 
 
-def without_cards(text: str) -> str:
-    """Without payment card numbers: of a known issuer, grouped as on a card or not at all, and with the right check digit."""
-    return _DIGITS.sub(_carded, text)
+def _cards(text: str) -> Iterator[Span]:
+    """Payment card numbers: of a known issuer, grouped as on a card or not at all, and with the right check digit."""
+    for found in _DIGITS.finditer(text):
+        if found.end() - found.start() >= 14:
+            yield from _cards_in(found)
 
 
-def _carded(found: re.Match[str]) -> str:
-    run = found[0]
-    if len(run) < 14:
-        return run
+def _dotted_cards(text: str) -> Iterator[Span]:
+    for found in _DOTTED.finditer(text) if "." in text else ():
+        before = text[max(0, found.start() - 1) : found.start()]
+        if not before.isalnum() and before != "." and is_card(found[0].replace(".", "")):
+            yield Span(*found.span(), _CARD)
+
+
+def _cards_in(found: re.Match[str]) -> Iterator[Span]:
+    run, begin = found[0], found.start()
     groups = [(part.start(), part.end()) for part in re.finditer("[0-9]+", run)]
-    if _is_joined(found.string, found.start() - 1, before=True):
+    if _is_joined(found.string, begin - 1, before=True):
         groups = groups[1:]
     if groups and _is_joined(found.string, found.end(), before=False):
         groups = groups[:-1]
-    kept, place, at = [], 0, 0
+    at = 0
     while at < len(groups):
-        size = next((size for size in (5, 4, 3, 1) if _is_card(run, groups[at : at + size], size)), 0)
+        size = next((size for size in (5, 4, 3, 1) if _are_card(run, groups[at : at + size], size)), 0)
         if size:
-            kept += [run[place : groups[at][0]], _CARD]
-            place = groups[at + size - 1][1]
+            yield Span(begin + groups[at][0], begin + groups[at + size - 1][1], _CARD)
         at += size or 1
-    return "".join(kept) + run[place:]
 
 
 def _is_joined(text: str, at: int, *, before: bool) -> bool:
-    """Whether digits go on in a word or a fraction at this place."""
+    """Whether digits go on in a word or a fraction at this place. Chinese and Japanese have no spaces between words."""
     if not 0 <= at < len(text):
         return False
     if text[at] == ".":  # 0.4111…, not the end of a sentence
         beyond = at - 1 if before else at + 1
         return 0 <= beyond < len(text) and text[beyond].isdigit()
-    return text[at].isalnum() or text[at] == "_"
+    return text[at].isascii() and text[at].isalnum()
 
 
-def _is_card(run: str, groups: list[tuple[int, int]], size: int) -> bool:
+def _are_card(run: str, groups: list[tuple[int, int]], size: int) -> bool:
     if len(groups) < size or (size > 1 and tuple(end - start for start, end in groups) not in _GROUPED):
         return False
-    digits = "".join(run[start:end] for start, end in groups)
+    return is_card("".join(run[start:end] for start, end in groups))
+
+
+def is_card(digits: str) -> bool:
+    """Whether these digits are a card's."""
     return 14 <= len(digits) <= 19 and bool(_BRANDS.fullmatch(digits)) and _luhn(digits)
 
 
@@ -166,17 +215,20 @@ _BY_LENGTH: Final = {
 }
 _LENGTHS: Final = {country: length for length, countries in _BY_LENGTH.items() for country in countries.split()}
 """How long an IBAN of a country is (ISO 13616)."""
-_IBAN_START: Final = re.compile(rf"{_FREE}([A-Za-z]{{2}})[0-9]{{2}}(?=[ -]?[A-Za-z0-9])")
+_WITH_DIGITS: Final = "AE AT BA BE BI CR CZ DE DJ DK EE EG ES FI FO GL HR HU IL IS LT LY ME MN MR NO PL PT RS SD SE SI SK SO ST TL TN VA XK"
+_ONLY_DIGITS: Final = frozenset(_WITH_DIGITS.split())
+"""Where no letter follows the country's: what else looks like one is an id in hexadecimal, or words."""
+_IBAN_START: Final = re.compile(rf"{FREE}([A-Za-z]{{2}})[0-9]{{2}}(?=[ .\t-]?[A-Za-z0-9])")
+_APART: Final = " .\t-"
 
 
-def without_ibans(text: str) -> str:
-    """Without IBANs: as long as those of their country, and with the right check digits."""
-    kept, place = [], 0
+def _ibans(text: str) -> Iterator[Span]:
+    """IBANs: as long as those of their country, and with the right check digits."""
+    place = 0
     for found in _IBAN_START.finditer(text):
         if found.start() >= place and (end := _iban_end(text, found.start(), found[1].upper())):
-            kept += [text[place : found.start()], _IBAN]
+            yield Span(found.start(), end, _IBAN)
             place = end
-    return "".join(kept) + text[place:] if kept else text
 
 
 def _iban_end(text: str, start: int, country: str) -> int:
@@ -188,10 +240,16 @@ def _iban_end(text: str, start: int, country: str) -> int:
         sign = text[at]
         if sign.isascii() and sign.isalnum():
             found.append(sign)
-        elif sign not in " -\u00a0" or text[at - 1] in " -\u00a0":
+        elif (
+            sign not in _APART or text[at - 1] in _APART or (sign == "-" and len(found) % 4)
+        ):  # a UUID has other groups
             break
         at += 1
-    if not length or len(found) < length or (at < len(text) and (text[at].isalnum() or text[at] == "_")):
+    if not length or len(found) < length or (at < len(text) and text[at].isascii() and text[at].isalnum()):
+        return 0
+    if country in _ONLY_DIGITS and not "".join(found[4:]).isdigit():
+        return 0
+    if "-" in text[start:at] and len(text[start:at].rpartition("-")[2]) > 4:
         return 0
     number = "".join(str(int(sign, 36)) for sign in (*found[4:], *found[:4]))
     return at if int(number) % 97 == 1 else 0
@@ -199,41 +257,42 @@ def _iban_end(text: str, start: int, country: str) -> int:
 
 # -- e-mail --------------------------------------------------------------------------------------------------------------
 
-_ADDRESS: Final = re.compile(
-    r"(?<![\w.%+-])[\w.%+-]{1,64}@(?:[^\W_](?:[^\W_]|-){0,62}\.){1,8}[^\W\d_]{2,24}(?![^\W\d_])"
+_DOMAIN: Final = re.compile(
+    r"@(?:[^\W_](?:[^\W_]|-){0,62}\.){1,8}(?:[A-Za-z]{2,24}(?![A-Za-z])|[^\W\d_]{2,24}(?![^\W\d_]))"
 )
+_LONGEST: Final = 320
 
 
-def without_emails(text: str) -> str:
-    """Without e-mail addresses."""
-    return _ADDRESS.sub(_EMAIL, text) if "@" in text else text
+def _emails(text: str) -> Iterator[Span]:
+    """E-mail addresses; not git@github.com:…, which is a place."""
+    place = 0
+    for found in _DOMAIN.finditer(text) if "@" in text else ():
+        start = _local_part(text, found.start(), max(place, found.start() - _LONGEST))
+        is_place = text[start : found.start()] == "git" and text[found.end() : found.end() + 1] == ":"
+        if start < found.start() and not is_place:
+            yield Span(start, found.end(), _EMAIL)
+            place = found.end()
 
 
-# -- fields in text ------------------------------------------------------------------------------------------------------
+def _local_part(text: str, end: int, limit: int) -> int:
+    """Where the name before an "@" begins. If it is in Latin, what is before it in a script without capitals is not of it."""
+    start, latin = end, end > limit and _has_case(text[end - 1])
+    while start > limit:
+        sign = text[start - 1]
+        if not (sign.isalnum() or sign in "_.%+-") or (latin and not _has_case(sign)):
+            break
+        start -= 1
+    return start
 
 
-def without_fields(names: Iterable[str]) -> Replace:
-    """What takes the values of fields out of text: `password=…`, and `"password": "…"` where it is no JSON that can be read."""
-    words = "|".join("[_-]?".join(map(re.escape, re.split("[_-]", name))) for name in names)
-    if not words:
-        return lambda text: text
-    pattern = re.compile(
-        rf"{_FREE}({words})"
-        rf"(=[\"']?|\\{{0,3}}[\"']\s{{0,8}}[:=]\s{{0,8}}\\{{0,3}}[\"'])(?!{MARKED})"
-        rf"(?:(?<=[\"'])[^\"'\\]+|(?<==)[^\s\"'&,;)\]}}]+)",
-        re.IGNORECASE,
-    )
-
-    def replaced(found: re.Match[str]) -> str:
-        return found[1] + found[2] + mark(found[1].lower().replace("-", "_"))
-
-    return lambda text: pattern.sub(replaced, text) if "=" in text or ":" in text else text
+def _has_case(sign: str) -> bool:
+    return sign.isascii() or sign.lower() != sign.upper()
 
 
-PATTERNS: Final[dict[str, Replace]] = {
-    "keys": without_keys,
-    "tokens": without_tokens,
-    "iban": without_ibans,
-    "cards": without_cards,
-    "email": without_emails,
+PATTERNS: Final[dict[str, list[Find]]] = {
+    "keys": _KEYS,
+    "tokens": [_tokens, _schemes],
+    "iban": [_ibans],
+    "cards": [_cards, _dotted_cards],
+    "email": [_emails],
 }

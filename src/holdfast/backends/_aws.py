@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from .. import _clock
+from .._quiet_aws import bodies_unsaid
 from ..errors import (
     AccessDenied,
     Closed,
@@ -183,7 +184,8 @@ class Service:
         sent = time.perf_counter()
         code = None
         try:
-            response = call(**arguments)
+            with bodies_unsaid():
+                response = call(**arguments)
         except boto.ClientError as error:
             response, code = error.response, _code(error)
             if code not in see:

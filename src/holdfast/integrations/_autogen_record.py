@@ -6,7 +6,7 @@ task that comes in is a new one or the same one again. That is decided here, wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,8 @@ from ..errors import UnsupportedVersion
 from ._autogen_states import Message
 
 Task = str | BaseChatMessage | Sequence[BaseChatMessage]
+Stored = Callable[[list[Message]], list[Message]]
+"""What a store makes of messages: the same, or without what it is to redact."""
 
 
 class Run(msgspec.Struct, omit_defaults=True):
@@ -42,15 +44,16 @@ class Record(msgspec.Struct, omit_defaults=True):
     said: list[Message] = []
     """All that was said, where AutoGen's state does not keep that."""
 
-    def find(self, asked: Sequence[BaseChatMessage], said: Sequence[Message]) -> int | None:
+    def find(self, asked: Sequence[BaseChatMessage], said: Sequence[Message], stored: Stored) -> int | None:
         """Which run has this task: by the messages' ids, or, for the newest if its result was not seen, by what they say."""
-        ids = [message.id for message in asked]
+        given = [dict(message.dump()) for message in asked]
+        ids = [[message["id"] for message in messages] for messages in (given, stored(given))]
         for index in range(len(self.runs) - 1, -1, -1):
             task = self.task(index, said)
-            if task and [message["id"] for message in task] == ids:
+            if task and [message["id"] for message in task] in ids:
                 return index
         newest = len(self.runs) - 1
-        if self.runs and not self.seen and _contents(self.task(newest, said)) == _contents([m.dump() for m in asked]):
+        if self.runs and not self.seen and are_same(self.task(newest, said), given, stored, but=()):
             return newest
         return None
 
@@ -89,9 +92,11 @@ def messages_of(task: Task | None) -> list[BaseChatMessage] | None:
     return messages
 
 
-def is_same(one: BaseChatMessage, other: BaseChatMessage) -> bool:
-    """Whether two messages say the same. What a program notes beside them may be another thing each time."""
-    return _contents([one.dump()], but=("metadata",)) == _contents([other.dump()], but=("metadata",))
+def are_same(
+    some: list[Message], others: list[Message], stored: Stored, *, but: tuple[str, ...] = ("metadata",)
+) -> bool:
+    """Whether messages say the same, as it would be stored. What a program notes beside them may be another thing each time."""
+    return _contents(stored(some), but) == _contents(stored(others), but)
 
 
 def _contents(messages: Sequence[Any], but: tuple[str, ...] = ()) -> list[Message]:

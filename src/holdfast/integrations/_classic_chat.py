@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .. import Conflict, Conversation, State
+from .. import Conflict, Conversation, NotSerializable, State
 from ._classic_memory import (
     Agent,
     Memory,
@@ -77,7 +77,7 @@ class Recorder:
             agent = self._memory.speakers[said.by]
             set_auto(agent, self._memory.partner(agent), said)
         for said in chat:
-            set_context(self._memory, said.context)
+            set_context(self._memory, said.context, self._conversation._log.redacted_value)
         self._context = context_of(self._memory)
 
     # -- what happens ---------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Recorder:
         if stored.by != agent.name:
             return True, None
         answered(agent, partner, stored)
-        set_context(self._memory, stored.context)
+        set_context(self._memory, stored.context, self._conversation._log.redacted_value)
         self._context = context_of(self._memory)
         return True, copy.deepcopy(stored.message)
 
@@ -173,7 +173,7 @@ class Recorder:
         """The first message of a call: of a talk that was cut off, or of a new one."""
         if self._resumed:
             return self._open_resumed(listener, sender, said)
-        if self._talk and self._talk[0].repeats(said):
+        if self._talk and self._as_stored(self._talk[0]).repeats(self._as_stored(said)):
             chat = self._load()
             opening = _opening_of(chat)
             self._talk = chat[opening:]
@@ -193,7 +193,8 @@ class Recorder:
         self._talk = chat[_opening_of(chat) :]
         self._fill(chat[:-1])
         kept(sender, listener).append(said.message)
-        if newest.by == said.by and newest.message.get("content") in (None, said.message.get("content")):
+        known = self._as_stored(newest).message.get("content")
+        if newest.by == said.by and known in (None, self._as_stored(said).message.get("content")):
             self._replay.append(newest)
         else:
             self._conversation.pop()
@@ -201,6 +202,13 @@ class Recorder:
             self._talk = []
             said = replace(said, opens=secrets.token_hex(8))
         return said
+
+    def _as_stored(self, said: Said) -> Said:
+        """The same without what the store is to redact: so it comes back after a restart, and so it can be recognised."""
+        try:
+            return replace(said, message=self._conversation._log.redacted_value(said.message))
+        except NotSerializable:  # which is said when it is to be stored
+            return said
 
     def _store(self, said: Said) -> None:
         message, meta = self._memory.stored(said)

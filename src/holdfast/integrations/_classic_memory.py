@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -261,12 +261,20 @@ def context_of(memory: Memory) -> dict[str, Message]:
     return found
 
 
-def set_context(memory: Memory, context: Mapping[str, Message]) -> None:
-    """Make the context variables what they were. Those that are not JSON stay as the program has made them."""
+def set_context(
+    memory: Memory, context: Mapping[str, Message], stored: Callable[[Message], Message] = lambda values: values
+) -> None:
+    """Make the context variables what they were. Those that are not JSON stay as the program has made them.
+
+    So do those of which a store has kept only that they were redacted: `stored` says what it would make of them.
+    """
     now = context_of(memory)
     for name, values in context.items():
         variables = getattr(memory.speakers.get(name), "context_variables", None)
         if variables is not None:
             for key in now[name].keys() - values.keys():
                 variables.remove(key)
-            variables.update(copy.deepcopy(values))
+            same = stored(now[name])
+            variables.update(
+                copy.deepcopy({key: value for key, value in values.items() if key not in same or same[key] != value})
+            )

@@ -38,7 +38,7 @@ except ImportError as error:
         "(for 0.2, autogen and ag2 there is holdfast.integrations.autogen_classic)"
     ) from error
 
-from ._autogen_record import Record, Run, Task, is_same, messages_of, record_of
+from ._autogen_record import Record, Run, Task, are_same, messages_of, record_of
 from ._autogen_runners import Door, Item, Moment, Runner, SoloRunner, as_seen
 from ._autogen_states import Message, State, is_state, layout_of, manager_of, repaired
 from ._autogen_team import TeamRunner
@@ -200,10 +200,11 @@ class Persisted:
 
     def _find(self, asked: list[BaseChatMessage]) -> int | None:
         """Which run has this task."""
-        known = self._record.find(asked, self._said())
+        stored = self._document._log.redacted_value
+        known = self._record.find(asked, self._said(), stored)
         task = self._chat_messages(self._record.task(known, self._said())) if known is not None else []
         for before, now in zip(task, asked, strict=False):
-            if not is_same(before, now):
+            if not are_same([dict(before.dump())], [dict(now.dump())], stored):
                 raise IdReused(str(self._document._key), id=now.id)
         return known
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from .. import AsyncConversation, AsyncState, AsyncStore, Store
+from .. import AsyncConversation, AsyncState, AsyncStore, NotSerializable, Store
 
 try:
     from agents import Agent, RunContextWrapper, RunResult, RunResultStreaming, RunState, SessionSettings
@@ -80,7 +80,8 @@ class HoldfastSession:
         """Keep a run that waits for approvals, so that any process can go on with it. True if it waits.
 
         Call it with what a run returned, before anybody is asked. A run that has ended takes the place of the one that
-        was kept: there is nothing left to go on with.
+        was kept: there is nothing left to go on with. `NotSerializable` if the store redacts, and would change one of its
+        tool calls.
         """
         in_run = None if isinstance(result, RunState) else result.context_wrapper
         state = result if isinstance(result, RunState) else result.to_state()
@@ -88,7 +89,14 @@ class HoldfastSession:
         if not state.get_interruptions():
             await document.clear()
             return False
-        await document.save(state.to_json())
+        saved = state.to_json()
+        if _is_changed(saved, document._log.redacted_value):
+            raise NotSerializable(
+                "the run",
+                "a tool call in it has something to be redacted, and the SDK goes on only with calls as they were: have the "
+                "tool look it up by a name. Nothing was stored",
+            )
+        await document.save(saved)
         return True
 
     async def load_run(self, agent: Agent[Any], **options: Any) -> RunState[Any, Any] | None:
@@ -126,6 +134,16 @@ def _settles(item: dict[str, Any]) -> str | None:
     """The id of the call that an item is the result of, or of the request for approval that it answers."""
     found: str | None = item.get("call_id") if "output" in item else item.get("approval_request_id")
     return found
+
+
+def _is_changed(part: Any, stored: Callable[[Any], Any]) -> bool:
+    """Whether a tool call somewhere in this would be another as it is stored. The SDK keeps a hash of each, and looks at it."""
+    if isinstance(part, list):
+        return any(_is_changed(item, stored) for item in part)
+    if not isinstance(part, dict):
+        return False
+    is_call = isinstance(part.get("call_id"), str) and str(part.get("type")).endswith("_call")
+    return stored(part) != part if is_call else any(_is_changed(item, stored) for item in part.values())
 
 
 def _is_a_session(session: HoldfastSession) -> Session:
