@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import io
+import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,7 +20,12 @@ from holdfast._ids import SYSTEM_TENANT
 from holdfast.backends import Fields, Record, StreamKey
 from holdfast.backends.memory import MemoryBackend
 
+T = TypeVar("T")
+
+ALL = os.environ.get("HOLDFAST_HOSTILE") == "all"
 LARGE = "large " * 15_000
+CONTENT = "planted-content"
+"""A part of some of what is planted: no error shows it."""
 TRIPPED: list[str] = []
 """What was planted and then run: nothing ever."""
 
@@ -26,6 +34,13 @@ def trip(*what: object) -> str:
     """What everything that is planted tries to call."""
     TRIPPED.append(repr(what))
     return "tripped"
+
+
+def share(jobs: list[T], of: int, asynchronous: bool = False) -> list[T]:
+    """Every so-many-th, which is prime to the numbers of what is planted and of the places.
+
+    For the async interface others, and a fifth as many: what is under it is the same."""
+    return jobs if ALL else jobs[1 :: 5 * of] if asynchronous else jobs[::of]
 
 
 class Tripwire:
@@ -331,26 +346,111 @@ AUDITED = [("conversation", "chat"), ("memory", "space"), ("state", "document"),
 SYSTEM_KEYS = [StreamKey(SYSTEM_TENANT, "key", "ring"), StreamKey(SYSTEM_TENANT, "tenant", "default")]
 
 
-def foreign_errors(open_store: Callable[[], holdfast.Store], folder: Path) -> list[str]:
-    """Every way of reading that ends in an error that is not ours, and what had been imported for it."""
-    before, found = set(sys.modules), list[str]()
-    try:
-        store = open_store()
-    except holdfast.HoldfastError:
-        return found
-    except Exception as error:
-        return [f"open: {error!r:.200}"]
-    with store:
-        for name, way in ways(store, folder).items():
-            try:
-                way()
-            except holdfast.HoldfastError:
-                pass
-            except Exception as error:
-                found.append(f"{name}: {error!r:.200}")
+def foreign_errors(
+    open_store: Callable[[], holdfast.Store], folder: Path, *, asynchronous: bool = False, of: int = 1
+) -> list[str]:
+    """Every way of reading that ends in an error that is not ours, or that shows content, and what had been imported for it.
+
+    With `of`, every so-many-th way."""
+    before = set(sys.modules)
+    found, opened = list[str](), list[holdfast.Store]()
+    if foreign := attempted("open", lambda: opened.append(open_store())):
+        return [foreign]
+    for store in opened:
+        with store, Loop() as loop:
+            looked_at: Any = Awaited(store.aio, loop) if asynchronous else store
+            tries = [attempted(name, way) for name, way in list(ways(looked_at, folder).items())[::of]]
+            found += [foreign for foreign in tries if foreign]
     found += [f"imported {name}" for name in set(sys.modules) - before if not name.startswith(_OURS)]
     return found + [f"executed {what}" for what in TRIPPED]
 
+
+def found_in_turn(jobs: Iterable[tuple[str, Callable[[], Iterable[str]]]]) -> dict[str, str]:
+    """Each kind of thing that went wrong, and the name of the first job that it came of. A job plants something, and looks."""
+    found: dict[str, str] = {}
+    for name, job in jobs:
+        for wrong in job():
+            found.setdefault(wrong, name)
+    return found
+
+
+def attempted(name: str, way: Callable[[], object]) -> str | None:
+    """What is wrong with how this ends: nothing, if it ends well or with an error of ours that shows no content."""
+    try:
+        way()
+    except holdfast.HoldfastError as error:
+        return f"{name} shows content: {type(error).__name__}" if CONTENT in said_by(error) else None
+    except Exception as error:
+        return f"{name}: {error!r:.200}"
+    return None
+
+
+def said_by(error: BaseException | None) -> str:
+    """All that a traceback would print of it."""
+    said = ""
+    while error is not None:
+        said += f"{error} {error!r} {vars(error)}\n"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return said
+
+
+class Loop:
+    """An event loop that a plain program runs bit by bit."""
+
+    def __enter__(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.new_event_loop()
+        return self._loop
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+class Awaited:
+    """Something async, used as if it were plain: what it gives is awaited here. So that one list of ways is of both interfaces."""
+
+    def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner, self._loop = inner, loop
+
+    def _given(self, value: Any) -> Any:
+        if inspect.isawaitable(value):
+
+            async def wait() -> Any:
+                return await value
+
+            return self._given(self._loop.run_until_complete(wait()))
+        if hasattr(value, "__aiter__"):
+
+            async def drained() -> list[Any]:
+                return [item async for item in value]
+
+            return [self._given(item) for item in self._loop.run_until_complete(drained())]
+        if isinstance(value, _TWINS) or hasattr(value, "__aenter__"):
+            return Awaited(value, self._loop)
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not inspect.ismethod(found):
+            return self._given(found)
+        return lambda *args, **kwargs: self._given(found(*args, **kwargs))
+
+    def __enter__(self) -> Any:
+        return self._given(self._inner.__aenter__())
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._given(self._inner.__aexit__(*error))
+
+
+_TWINS = (
+    holdfast.AsyncArtifact,
+    holdfast.AsyncConversation,
+    holdfast.AsyncMemory,
+    holdfast.AsyncState,
+    holdfast.AsyncStore,
+    holdfast.AsyncStream,
+    holdfast.AsyncTask,
+)
 
 _OURS = (
     "holdfast",

@@ -320,7 +320,7 @@ def test_without_boto3_it_says_what_to_install() -> None:
     script = "import sys; sys.modules['boto3'] = None; import holdfast; holdfast.open('dynamodb://table?region=x')"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra" in ended.stderr
-    assert "pip install 'holdfast[aws]'" in ended.stderr.splitlines()[-1]
+    assert "pip install '.[aws]'" in ended.stderr.splitlines()[-1]
 
 
 def test_no_error_shows_what_was_stored_or_the_driver_s_words(url: str, proxy: AwsProxy) -> None:

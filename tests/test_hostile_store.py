@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,23 @@ from holdfast.backends import Backend, Fields, StreamKey
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SQLiteBackend
-from hostile import FIELDS, RAW, Lasting, cloned, foreign_errors, places, plant, populate, variants
+from hostile import FIELDS, RAW, Lasting, cloned, foreign_errors, places, plant, populate, share, variants
 from tampering import rebuild
 
-ALL = os.environ.get("HOLDFAST_HOSTILE") == "all"
 KEY = bytes(range(32))
 RING = StreamKey("$system", "key", "ring")
+BOTH_WAYS = pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 
 
-def share(jobs: list[Any], of: int) -> list[Any]:
-    """Every so-many-th, which is prime to the numbers of what is planted and of the places."""
-    return jobs if ALL else jobs[::of]
+def both_ways(jobs: list[Any], of: int) -> list[tuple[Any, bool]]:
+    """A share of them, each with whether it is for the async interface."""
+    return [(job, asynchronous) for asynchronous in (False, True) for job in share(jobs, of, asynchronous)]
+
+
+def named(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]}.{value[1]} = {value[2]}"
+    return str(value) if not isinstance(value, bool) else "async" if value else "plain"
 
 
 @pytest.fixture(autouse=True)
@@ -69,17 +76,19 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> MemoryBackend:
     return backend
 
 
-def test_the_ways_of_reading_read(clear: MemoryBackend, tmp_path: Path) -> None:
-    with holdfast.open(cloned(clear)) as store:
+@BOTH_WAYS
+def test_the_ways_of_reading_read(clear: MemoryBackend, tmp_path: Path, asynchronous: bool) -> None:
+    with holdfast.open(cloned(clear)) as store, hostile.Loop() as loop:
+        looked_at: Any = hostile.Awaited(store.aio, loop) if asynchronous else store
         failed = set()
-        for name, way in hostile.ways(store, tmp_path).items():
+        for name, way in hostile.ways(looked_at, tmp_path).items():
             try:
                 way()
             except HoldfastError:
                 failed.add(name)
     # These have nothing to find, or are refused, in a store that is in order.
     assert failed == {"window", "turn", "prompt", "task talk", "closed", "resolve"}
-    assert foreign_errors(lambda: holdfast.open(cloned(clear)), tmp_path) == []
+    assert foreign_errors(lambda: holdfast.open(cloned(clear)), tmp_path, asynchronous=asynchronous) == []
 
 
 def test_the_tripwire_would_be_noticed(clear: MemoryBackend, tmp_path: Path) -> None:
@@ -93,7 +102,9 @@ def test_the_tripwire_would_be_noticed(clear: MemoryBackend, tmp_path: Path) -> 
 # -- in any record and any head, with a chain that fits ---------------------------------------------------------------------------------
 
 
-def in_turn(backend: MemoryBackend, jobs: list[tuple[Any, ...]], folder: Path, key: bytes | None = None) -> None:
+def in_turn(
+    backend: MemoryBackend, jobs: list[tuple[Any, ...]], folder: Path, asynchronous: bool, key: bytes | None = None
+) -> None:
     found: dict[str, tuple[Any, ...]] = {}
     for stream, version, name, planted in jobs:
         target = cloned(backend)
@@ -101,44 +112,60 @@ def in_turn(backend: MemoryBackend, jobs: list[tuple[Any, ...]], folder: Path, k
             target._streams[stream].fields = planted
         else:
             plant(target, stream, version, planted)
-        for error in foreign_errors(lambda target=target: holdfast.open(target, key=key), folder):  # type: ignore[misc]
+        open_store = partial(holdfast.open, target, key=key)
+        for error in foreign_errors(open_store, folder, asynchronous=asynchronous):
             found.setdefault(error, (str(stream), version, name))
     assert found == {}
 
 
-def test_whatever_a_record_is_only_our_errors_come_of_it(clear: MemoryBackend, tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_whatever_a_record_is_only_our_errors_come_of_it(
+    clear: MemoryBackend, tmp_path: Path, asynchronous: bool
+) -> None:
     jobs = [(stream, version, name, body) for stream, version in places(clear) for name, body in RAW.items()]
-    in_turn(clear, share(jobs, 17), tmp_path)
+    in_turn(clear, share(jobs, 17, asynchronous), tmp_path, asynchronous)
 
 
-def test_whatever_a_field_of_an_event_is_only_our_errors_come_of_it(clear: MemoryBackend, tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_whatever_a_field_of_an_event_is_only_our_errors_come_of_it(
+    clear: MemoryBackend, tmp_path: Path, asynchronous: bool
+) -> None:
     jobs = []
     for stream, version in places(clear):
         body = clear._streams[stream].records[version - 1].body
         if body.startswith(b"{"):
             jobs += [(stream, version, name, changed) for name, changed in variants(body)]
-    in_turn(clear, share(jobs, 101), tmp_path)
+    in_turn(clear, share(jobs, 101, asynchronous), tmp_path, asynchronous)
 
 
-def test_whatever_the_fields_of_a_head_are_only_our_errors_come_of_it(clear: MemoryBackend, tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_whatever_the_fields_of_a_head_are_only_our_errors_come_of_it(
+    clear: MemoryBackend, tmp_path: Path, asynchronous: bool
+) -> None:
     jobs = [(stream, 0, repr(fields)[:99], fields) for stream in clear._streams for fields in FIELDS]
-    in_turn(clear, share(jobs, 29), tmp_path)
+    in_turn(clear, share(jobs, 29, asynchronous), tmp_path, asynchronous)
 
 
-def test_in_an_encrypted_store_only_our_errors_come_of_what_is_planted(sealed: MemoryBackend, tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_in_an_encrypted_store_only_our_errors_come_of_what_is_planted(
+    sealed: MemoryBackend, tmp_path: Path, asynchronous: bool
+) -> None:
     jobs: list[tuple[Any, ...]] = []
     for stream, version in places(sealed):
         jobs += [(stream, version, name, body) for name, body in RAW.items()]
     jobs += [(stream, 0, repr(fields)[:99], fields) for stream in sealed._streams for fields in FIELDS]
-    in_turn(sealed, share(jobs, 61), tmp_path, KEY)
+    in_turn(sealed, share(jobs, 61, asynchronous), tmp_path, asynchronous, KEY)
 
 
-def test_whatever_the_keys_of_a_store_are_only_our_errors_come_of_it(sealed: MemoryBackend, tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_whatever_the_keys_of_a_store_are_only_our_errors_come_of_it(
+    sealed: MemoryBackend, tmp_path: Path, asynchronous: bool
+) -> None:
     jobs = []
     for stream in sealed._streams:
         if stream.kind == "key":
             jobs += [(stream, 1, *variant) for variant in variants(sealed._streams[stream].records[0].body)]
-    in_turn(sealed, share(jobs, 199), tmp_path, KEY)
+    in_turn(sealed, share(jobs, 199, asynchronous), tmp_path, asynchronous, KEY)
 
 
 WRONG: list[Any] = [None, -1, 0, 1, 7, 2**62, 2**64 - 1, 1e300, "", "x", "9" * 5000, [], {}, {"n": 1}]
@@ -298,20 +325,20 @@ def _with_schema(connection: sqlite3.Connection, path: Path, tables: list[Any]) 
     return sqlite3.connect(path, isolation_level=None)
 
 
-@pytest.mark.parametrize("what", ROWS, ids=lambda what: f"{what[0]}.{what[1]} = {what[2]}")
+@pytest.mark.parametrize(("what", "asynchronous"), both_ways(ROWS, 1), ids=named)
 def test_whatever_a_row_holds_only_our_errors_come_of_it(
-    database: Path, tmp_path: Path, what: tuple[str, str, str, str]
+    database: Path, tmp_path: Path, what: tuple[str, str, str, str], asynchronous: bool
 ) -> None:
     path = planted(database, tmp_path, what, typed=True)
-    assert foreign_errors(lambda: holdfast.open(path), tmp_path) == []
+    assert foreign_errors(lambda: holdfast.open(path), tmp_path, asynchronous=asynchronous) == []
 
 
-@pytest.mark.parametrize("what", UNTYPED, ids=lambda what: f"{what[0]}.{what[1]} = {what[2]}")
+@pytest.mark.parametrize(("what", "asynchronous"), both_ways(UNTYPED, 1), ids=named)
 def test_a_row_of_other_types_than_its_table_has_is_an_error(
-    database: Path, tmp_path: Path, what: tuple[str, str, str, str]
+    database: Path, tmp_path: Path, what: tuple[str, str, str, str], asynchronous: bool
 ) -> None:
     path = planted(database, tmp_path, what, typed=False)
-    assert foreign_errors(lambda: holdfast.open(path), tmp_path) == []
+    assert foreign_errors(lambda: holdfast.open(path), tmp_path, asynchronous=asynchronous) == []
 
 
 def test_a_row_that_is_due_at_another_time_than_its_head_says_is_left_out(database: Path, tmp_path: Path) -> None:
@@ -397,8 +424,10 @@ def summed(line: dict[str, Any]) -> bytes:
     return start + b',"sum":"%s"}\n' % sha256(start).hexdigest()[:32].encode()
 
 
-@pytest.mark.parametrize("number", range(len(LINES)) if ALL else range(0, len(LINES), 3))
-def test_whatever_a_line_says_only_our_errors_come_of_it(folder: Path, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(("number", "asynchronous"), both_ways(list(range(len(LINES))), 3), ids=named)
+def test_whatever_a_line_says_only_our_errors_come_of_it(
+    folder: Path, tmp_path: Path, number: int, asynchronous: bool
+) -> None:
     import shutil
 
     root = tmp_path / "agents"
@@ -411,7 +440,10 @@ def test_whatever_a_line_says_only_our_errors_come_of_it(folder: Path, tmp_path:
         line = msgspec.json.decode(first)
         LINES[number](line)
         path.write_bytes(summed(line) + b"".join(rest))
-    assert foreign_errors(lambda: holdfast.open(f"file://{root}?durability=process"), tmp_path) == []
+    assert (
+        foreign_errors(lambda: holdfast.open(f"file://{root}?durability=process"), tmp_path, asynchronous=asynchronous)
+        == []
+    )
 
 
 # -- memory --------------------------------------------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_what_is_missing_is_said_with_what_to_install() -> None:
         "except holdfast.MissingExtra as error: assert error.extra == 'postgres'; print(error)"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "pip install 'holdfast[postgres]'" in said
+    assert "pip install '.[postgres]'" in said
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_the_missing_package_is_named() -> None:
     script = "import sys; sys.modules['redis'] = None; import holdfast; holdfast.open('redis://127.0.0.1')"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra: a redis:// store needs" in ended.stderr.splitlines()[-1]
-    assert "pip install 'holdfast[redis]'" in ended.stderr.splitlines()[-1]
+    assert "pip install '.[redis]'" in ended.stderr.splitlines()[-1]
 
 
 # -- being let in ------------------------------------------------------------------------------------

@@ -30,10 +30,15 @@ NEVER_STORED = "is a secret, and those are never stored: leave it out, or store 
 _ANY_ELEMENT = ...  # the label of a set's element, which has no index
 _ABSENT = object()
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_CONTENT = re.compile(r"@|[0-9](?:[^0-9]*[0-9]){3}")
+"""What a key has that is an address or a number of somebody, or a secret, rather than the name of a field."""
 
 
 def path_text(labels: Sequence[object]) -> str:
-    """The place that `labels` (keys, indexes, field names) lead to; long keys and long paths are shortened."""
+    """The place that `labels` (keys, indexes, field names) lead to; long keys and long paths are shortened.
+
+    It is for errors and logs: a key that may be content, such as an e-mail address, is not shown.
+    """
     text = "$" + "".join(map(_segment, labels))
     return text if len(text) <= 240 else f"{text[:140]}…{text[-90:]}"
 
@@ -45,6 +50,8 @@ def _segment(label: object) -> str:
         return f"[{label}]"
     if type(label) is not str:
         return f"[<{type_name(label)}>]"
+    if _CONTENT.search(label):
+        return "[…]"
     if _IDENTIFIER.fullmatch(label):
         return f".{label}"
     if len(label) <= 40:

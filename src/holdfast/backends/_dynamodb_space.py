@@ -146,7 +146,7 @@ class DynamoDBSpace:
 
     def list(self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int) -> Sequence[bytes]:
         found = self._query(partition, *_range(after, until), limit, ProjectionExpression="#n")
-        return [item["n"]["B"][1:] for item in islice(found, limit)]
+        return [item["n"]["B"][1:] for item in islice(filter(_is_named, found), limit)]
 
     def scan(
         self,
@@ -159,7 +159,9 @@ class DynamoDBSpace:
     ) -> Sequence[Named]:
         found: list[Named] = []
         size = 0
-        for item in self._query(partition, *_range(after, until), limit, ScanIndexForward=not reverse):
+        for item in filter(
+            _is_named, self._query(partition, *_range(after, until), limit, ScanIndexForward=not reverse)
+        ):
             one = self._whole(item) or self.get(partition, item["n"]["B"][1:])
             if one is not None:
                 found.append(one)
@@ -328,6 +330,11 @@ def _b(data: bytes) -> Item:
 
 def _key(partition: str, n: bytes) -> dict[str, Item]:
     return {"p": {"S": partition}, "n": _b(n)}
+
+
+def _is_named(item: Item) -> bool:
+    """Whether it has a name. One of no bytes is none of ours, and whoever goes on behind it begins anew."""
+    return len(item["n"]["B"]) > 1
 
 
 def _part_keys(attempt: Attempt) -> Iterator[dict[str, Item]]:

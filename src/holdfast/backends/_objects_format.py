@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,10 @@ FORMAT: Final = b"\x01"
 BIG: Final = 2**63
 DIGEST: Final = 16
 
+Version = Annotated[int, msgspec.Meta(ge=1, le=BIG // 2)]
+"""What is read as one must be one: there is a name for each of them, and always one more behind it."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=BIG // 2)]
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -32,14 +36,14 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
     `due_version` are the versions under which the status and the due time in force are listed.
     """
 
-    first: int
+    first: Version
     append_id: bytes
     nonce: bytes
     indexed: bool
     records: Sequence[tuple[bytes, bytes]]
     fields: Fields
-    status_version: int
-    due_version: int
+    status_version: Version
+    due_version: Version
 
     @property
     def last(self) -> int:
@@ -61,14 +65,20 @@ class Root(msgspec.Struct, frozen=True, array_like=True):
     tenant: str
     kind: str
     id: str
-    revision: int = 0
+    revision: Count = 0
     life: bytes | None = None
-    start: int = 1
-    base: int = 0
-    floor: int = 1
+    start: Version = 1
+    base: Count = 0
+    floor: Version = 1
     former: tuple[bytes, ...] = ()
     dirty: tuple[bytes, ...] = ()
     first: Commit | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether `first` can be what it is said to be."""
+        first = self.first
+        return first is None or (first.first == self.start == 1 and not first.ends and self.life is not None)
 
     def changed(self, **what: object) -> Root:
         return msgspec.structs.replace(self, revision=self.revision + 1, **what)
@@ -78,8 +88,8 @@ class Pointer(msgspec.Struct, frozen=True, array_like=True):
     """Where an append with this id may be: at the `candidates`, if the commit there says so, or for certain at `stored`."""
 
     id: bytes
-    candidates: tuple[int, ...]
-    stored: tuple[int, int] | None = None
+    candidates: tuple[Version, ...]
+    stored: tuple[Version, Version] | None = None
 
 
 def seal(partition: str, name: bytes, what: msgspec.Struct) -> bytes:
@@ -97,7 +107,7 @@ def unseal(partition: str, name: bytes, data: bytes, kind: type[T], stream: Stre
         raise CorruptRecord(str(stream), what="an object does not match its digest")
     try:
         return msgspec.msgpack.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise CorruptRecord(str(stream), what="an object is not what its name says") from None
 
 

@@ -93,8 +93,8 @@ class Ids:
         if named is None:
             return None, ""
         pointer = form.unseal(partition, name, named.data, Pointer, stream)
-        if pointer.id != append_id:
-            raise CorruptRecord(str(stream), what="an id leads to another one")
+        if pointer.id != append_id or (pointer.stored is not None and pointer.stored[0] > pointer.stored[1]):
+            raise CorruptRecord(str(stream), what="an id leads to another one, or nowhere")
         return pointer, named.tag
 
     def _put(self, life: bytes, pointer: Pointer, tag: str) -> bool:

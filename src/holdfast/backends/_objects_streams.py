@@ -107,6 +107,8 @@ class Streams:
         root = form.unseal(partition, ROOT, named.data, Root, stream)
         if (root.tenant, root.kind, root.id) != stream:
             raise CorruptRecord(str(stream), what="its root belongs to another stream")
+        if not root.is_sound:
+            raise CorruptRecord(str(stream), what="its root contradicts itself")
         return root, named.tag
 
     def commit(self, stream: StreamKey, life: bytes, first: int, root: Root | None = None) -> Commit | None:
@@ -124,7 +126,7 @@ class Streams:
 
     def opened(self, stream: StreamKey, life: bytes, name: bytes, data: bytes) -> Commit:
         commit = form.unseal(commits_place(life), name, data, Commit, stream)
-        if version_name(commit.first) != name or commit.first < 1:
+        if version_name(commit.first) != name:
             raise CorruptRecord(str(stream), what="a commit is not where it belongs")
         return commit
 

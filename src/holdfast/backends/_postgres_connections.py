@@ -6,7 +6,7 @@ import queue
 import re
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakSet
@@ -23,6 +23,7 @@ from ..errors import (
     AccessDenied,
     CorruptRecord,
     HoldfastError,
+    InvalidId,
     InvalidURL,
     NotSetUp,
     OutcomeUnknown,
@@ -32,11 +33,13 @@ from ..errors import (
     Unavailable,
 )
 from ._postgres_arrays import KINDS, Array
+from ._postgres_sql import Columns
 
 LIFETIME_SECONDS: Final = 30 * 60.0
 """After so long a connection is renewed when it comes back: a name may stand for another server by then."""
 PLAN_SECONDS: Final = 10.0
 """After so long the server plans our statements anew: for a table that was small, a plan may read all of it each time."""
+_TABLES: Final = "the store in PostgreSQL"
 CANCEL_SECONDS: Final = 1.0
 """How long we try to tell the server that nobody waits for an answer any more."""
 
@@ -65,6 +68,28 @@ class Connection(psycopg.Connection[Any]):
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
+
+
+def fetched(
+    connection: Connection,
+    statement: str,
+    values: Sequence[Any],
+    columns: Columns | None,
+    *,
+    prepare: bool | None = None,
+) -> list[Any]:
+    """The rows of a statement, if they are what its columns were made for. Otherwise the driver is not let near them: it would turn
+    whatever a column holds into objects of Python, JSON of any size and depth too."""
+    cursor = connection.execute(statement, values, binary=True, prepare=prepare)
+    result = cursor.pgresult
+    if columns is None or result is None:
+        return cursor.fetchall()
+    if tuple(map(result.ftype, range(result.nfields))) != columns.types:
+        raise CorruptRecord(_TABLES, what="a column has another type than Holdfast gave it")
+    rows = cursor.fetchall()
+    if any(None in row[: columns.present] for row in rows):
+        raise CorruptRecord(_TABLES, what="a column holds NULL where Holdfast allows none")
+    return rows
 
 
 class Place:
@@ -239,6 +264,13 @@ _BY_STATE: Final[dict[str, tuple[type[HoldfastError], str]]] = {
     "25006": (ReadOnly, "this server, database or user takes no writes: it may be a standby"),
     "53100": (StorageFull, "the disk of the PostgreSQL server is full; nothing was written"),
     "54000": (TooLarge, "PostgreSQL cannot keep a value of this size; nothing was written"),
+    # A row that is there already, or a number that has no next one; columns that are of other types, or not there.
+    "23502": (CorruptRecord, "a table has other columns than Holdfast made"),
+    "23505": (CorruptRecord, "its tables contradict each other"),
+    "22003": (CorruptRecord, "a version in its tables is beyond all that there can be"),
+    "42703": (CorruptRecord, "a column that Holdfast made is not there"),
+    "42804": (CorruptRecord, "a column has another type than Holdfast gave it"),
+    "42883": (CorruptRecord, "a column has another type than Holdfast gave it"),
     "XX001": (CorruptRecord, "PostgreSQL reports damaged data"),
     "XX002": (CorruptRecord, "PostgreSQL reports a damaged index"),
 }
@@ -250,6 +282,11 @@ def may_be_tried_again(error: psycopg.Error) -> bool:
     return error.sqlstate in _AGAIN
 
 
+def is_without_place(error: psycopg.Error) -> bool:
+    """Whether the driver refused to send a value: a text with a NUL, which no table of PostgreSQL holds."""
+    return isinstance(error, psycopg.DataError) and error.sqlstate is None
+
+
 def translated(error: psycopg.Error, where: str, *, writing: bool = False, connecting: bool = False) -> HoldfastError:
     """The driver's error as ours. Its own text is left out: it may quote a value, or the URL. `where` names the server."""
     state = error.sqlstate
@@ -257,6 +294,8 @@ def translated(error: psycopg.Error, where: str, *, writing: bool = False, conne
         # libpq gives no SQLSTATE for a failed connection: the server's own words are all there is.
         kind, says = _not_connected(str(error), state)
         return kind(f"{where}: {says}")
+    if is_without_place(error):
+        return InvalidId(f"{where}: PostgreSQL keeps no text with a NUL in it; nothing was written")
     if state is None or state == "40003" or (state[:2] in ("08", "57") and state != "57014"):
         # The driver has no public name for the end of its patience.
         late = type(error).__name__ == "_WaitTimeout"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from ..errors import AccessDenied, InvalidURL, NotSetUp, UnsupportedServer, UnsupportedVersion
+from ..errors import AccessDenied, CorruptRecord, InvalidURL, NotSetUp, UnsupportedServer, UnsupportedVersion
 from . import _postgres_sql as sql
-from ._postgres_connections import Connection, psycopg, translated
+from ._postgres_connections import Connection, fetched, psycopg, translated
 from ._seam import Durability
 from ._urls import ServerURL, number, parse, unknown, without
 
@@ -165,8 +165,10 @@ class Tables:
     def _look(self, connection: Connection) -> tuple[int, Sequence[int]] | None:
         """The version of the tables, and which of `RIGHTS` are missing; None if there are no tables."""
         try:
-            row = connection.execute(self._ask, prepare=False).fetchone()
-            return (row[0], row[1]) if row else None
+            rows = fetched(connection, self._ask, (), sql.TABLE_VERSION, prepare=False)
+            return (rows[0][0], rows[0][1]) if rows else None
+        except CorruptRecord:
+            raise self._foreign() from None
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return None
         except (psycopg.errors.UndefinedColumn, psycopg.errors.WrongObjectType):

@@ -7,9 +7,26 @@ statement needs anything of the session, so that poolers may give each one anoth
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 VERSION: Final = 1
+
+
+class Columns(NamedTuple):
+    """What a statement gives, if the tables are as we made them: the types of its columns, as the server numbers them, and how many
+    at the beginning are never NULL."""
+
+    types: tuple[int, ...]
+    present: int
+
+
+_BIGINT, _BYTES, _TEXT, _FLOAT = 20, 17, 25, 701
+RECORDS: Final = Columns((_BIGINT, _BYTES, _BYTES, _BYTES), 4)
+HEADS: Final = Columns((_TEXT, _BIGINT, _BYTES, _BYTES, _TEXT, _BYTES, _TEXT, _FLOAT, _FLOAT, _FLOAT), 4)
+VERSIONS: Final = Columns((_BIGINT, _BIGINT), 2)
+APPEND_ID: Final = Columns((_BYTES,), 1)
+ONE_NUMBER: Final = Columns((_BIGINT,), 1)
+TABLE_VERSION: Final = Columns((23, 1007), 0)
 
 # Nothing that an ordinary append changes (version, hash) is in an index or in its condition: PostgreSQL then puts the new head
 # into the same page and writes to no index at all.
@@ -109,6 +126,7 @@ _PLACE: Final = f"{KEY} AND version = %s AND hash = %s AND incarnation = %s"
 FIELDS: Final = ("status", "label", "owner", "due_at", "expires_at", "due")
 NOW: Final = "extract(epoch FROM clock_timestamp())::double precision"
 _HEAD: Final = "id, version, hash, incarnation, status, label, owner, due_at, expires_at"
+_SIZE: Final = "(octet_length(body) + octet_length(hash) + octet_length(append_id))"
 # As a part of the statement, because a session may be somebody else's, and set for the transaction only.
 _DURABLE: Final = "set_config('synchronous_commit', %s, true)"
 
@@ -145,8 +163,8 @@ class Statements:
         number = f"(SELECT stream FROM {streams} WHERE {KEY} AND alive)"
         # Not more rows than this at once: sizes are added up over all rows that the limit lets through.
         page = (
-            "SELECT version, append_id, hash, body FROM (SELECT *, sum(octet_length(body)) OVER (ORDER BY version {order})"
-            f" - octet_length(body) AS before FROM {records} WHERE stream = {number} AND version {{than}} %s"
+            f"SELECT version, append_id, hash, body FROM (SELECT *, sum({_SIZE}) OVER (ORDER BY version {{order}})"
+            f" - {_SIZE} AS before FROM {records} WHERE stream = {number} AND version {{than}} %s"
             " ORDER BY version {order} LIMIT least(%s, 1000)) AS page WHERE before < %s ORDER BY version {order}"
         )
         self.read = page.format(order="ASC", than=">")

@@ -261,7 +261,7 @@ def translate(error: Exception, location: str) -> HoldfastError:
     if re.search(r"MOVED|\bASK\b|CROSSSLOT", text):
         return UnsupportedServer(f"{location} is one node of a cluster of several, which Holdfast cannot use")
     code = re.search(r"\b(LOADING|BUSY|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b", text)
-    if not code and re.search(r"WRONGTYPE|CORRUPT|user_script", text):
+    if not code and re.search(r"WRONGTYPE|CORRUPT|user_script|not an integer|would overflow", text):
         return CorruptRecord(location, what="a key of it is not as Holdfast wrote it")
     return Unavailable(f"{location} refuses at the moment ({code[1] if code else type(error).__name__})")
 

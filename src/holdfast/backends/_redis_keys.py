@@ -14,6 +14,7 @@ A stream belongs to one of 64 shards of its tenant, and all of its keys begin wi
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from typing import Any, Final
@@ -23,6 +24,7 @@ from ..errors import CorruptRecord
 from ._seam import Append, Fields, Head, Record, StreamKey
 
 SHARDS: Final = 64
+DIGITS: Final = 15
 HEAD: Final = ("v", "h", "i", "s", "l", "o", "d", "e")
 
 _LENGTH = struct.Struct(">I")
@@ -107,6 +109,13 @@ def _fields(fields: Fields | None) -> list[bytes]:
     return [b"1", *(b"" if value is None else b"=" + value for value in values)]
 
 
+def number_of(stored: bytes | None) -> int:
+    """A version, or a count, as the scripts write it. Whatever else is there is a `ValueError`: Lua counts no further than this."""
+    if stored is None or not stored.isdigit() or len(stored) > DIGITS:
+        raise ValueError
+    return int(stored)
+
+
 def head_of(stream: StreamKey, values: list[Any], now: float) -> Head | None:
     """A head from the values of `HEAD`; None if there is none."""
     version, digest, incarnation, status, label, owner, due_at, expires_at = values
@@ -120,9 +129,9 @@ def head_of(stream: StreamKey, values: list[Any], now: float) -> Head | None:
             None if due_at is None else float(due_at),
             None if expires_at is None else float(expires_at),
         )
-        if digest is None or incarnation is None:
+        if digest is None or incarnation is None or (fields.due is not None and math.isnan(fields.due)):
             raise ValueError
-        return Head(stream, int(version), digest, incarnation, fields, now)
+        return Head(stream, number_of(version), digest, incarnation, fields, now)
     except ValueError:
         raise CorruptRecord(str(stream), what="its head is not one that Holdfast wrote") from None
 

@@ -84,13 +84,14 @@ for key = 2, #KEYS, 6 do
   place = appends[#appends].last + 1
 end
 
--- Where an append is already stored: first and last version, or nothing.
+-- Where an append is already stored: first and last version, or nothing; false if its id leads to where nothing is.
 local function known(a, version, base, incarnation)
   if a.indexed then
     local versions = redis.call('HGET', a.ids, a.mark)
     if versions then
       local first, last = string.match(versions, '^(%d+) (%d+)$')
-      return tonumber(first), tonumber(last)
+      first, last = tonumber(first or 0), tonumber(last or 0)
+      return first >= 1 and first <= last and last <= version and first, last
     end
   end
   if incarnation ~= a.incarnation or a.expected < base then return nil end
@@ -139,6 +140,7 @@ local function append(a)
   version, base, largest = tonumber(version or '0'), tonumber(base or '0'), tonumber(largest or '0')
   if exists then
     local first, last = known(a, version, base, incarnation)
+    if first == false then return redis.error_reply('CORRUPT an append id leads to no version') end
     if first then
       -- A write, so that WAIT on this connection waits for what others wrote before.
       if touch then redis.call('INCR', a.counter) end

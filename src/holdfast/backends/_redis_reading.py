@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final
 
 from .. import _clock
 from ..errors import CorruptRecord
-from ._redis_keys import HEAD, SHARDS, Keys, behind_due, head_of, of_status, record_of, sorted_due
+from ._redis_keys import HEAD, SHARDS, Keys, behind_due, head_of, number_of, of_status, record_of, sorted_due
 from ._seam import Cursor, Head, Record, StreamKey
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
+
+Look = tuple[bytes, StreamKey, Head | CorruptRecord | None]
+
+logger = logging.getLogger("holdfast")
 
 
 class Reading:
@@ -18,6 +24,7 @@ class Reading:
 
     def __init__(self, ask: Callable[..., list[Any]], keys: Keys, location: str) -> None:
         self._ask, self._keys, self._location = ask, keys, location
+        self._told: set[StreamKey] = set()
 
     def read(self, stream: StreamKey, *, after: int, limit: int | None, reverse: bool) -> list[Record]:
         head, records, *_ = self._keys.of(stream)
@@ -81,28 +88,64 @@ class Reading:
         belongs: Callable[[Head, bytes], bool],
     ) -> list[Head]:
         """The heads of the index members between `low` and `end`. Their ids begin at `id_at`."""
-        each = min(limit, 2 * limit // SHARDS + 4)
-        indexes = self._keys.indexes(tenant, kind)
-        while True:
-            parts = self._ask(*(("ZRANGEBYLEX", index, low, end, "LIMIT", 0, each) for index in indexes))
-            # A shard that has more says nothing of what lies behind its last one.
-            sure = min((part[-1] for part in parts if len(part) == each), default=None)
-            members = sorted(one for part in parts for one in part if sure is None or one <= sure)[:limit]
-            if not members:
-                return []
-            try:
-                streams = [StreamKey(tenant, kind, member[id_at:].decode()) for member in members]
-            except UnicodeDecodeError:
-                raise CorruptRecord(self._location, what="an id in its index is not text") from None
-            *found, time = self._ask(*(("HMGET", self._keys.of(one)[0], *HEAD) for one in streams), ("TIME",))
+        while members := self._members(tenant, kind, low, end, limit):
             heads = []
-            for stream, member, values in zip(streams, members, found, strict=True):
-                head = head_of(stream, values, time_of(*time))
-                if head is not None and belongs(head, member):
+            for member, stream, head in self._looked_at(tenant, kind, members, id_at):
+                if isinstance(head, CorruptRecord):
+                    self._say_once(stream, head)
+                elif head is not None and belongs(head, member):
                     heads.append(head)
             if heads:
                 return heads
-            low = b"(" + members[-1]  # all of them were deleted or moved meanwhile
+            low = b"(" + members[-1]  # all of them were deleted or moved meanwhile, or are damaged
+        return []
+
+    def damaged(self, tenant: str, kind: str) -> list[StreamKey]:
+        """The streams that lists leave out, because their heads are not heads."""
+        low, found = b"(a", list[StreamKey]()
+        while members := self._members(tenant, kind, low, b"(a\xff", SHARDS * 8):
+            looks = self._looked_at(tenant, kind, members, 1)
+            found += [stream for _, stream, head in looks if isinstance(head, CorruptRecord)]
+            low = b"(" + members[-1]
+        return found
+
+    def _members(self, tenant: str, kind: str, low: bytes, end: bytes, limit: int) -> list[bytes]:
+        """Members of the indexes of all shards, in order; none only at the end."""
+        each = min(limit, 2 * limit // SHARDS + 4)
+        indexes = self._keys.indexes(tenant, kind)
+        parts = self._ask(*(("ZRANGEBYLEX", index, low, end, "LIMIT", 0, each) for index in indexes))
+        # With scores that are not those we give, Redis lists in another order, and we would go on where we have been.
+        if any(one <= before for part in parts for before, one in pairwise([low[1:], *part])):
+            raise CorruptRecord(self._location, what="its index is not in order")
+        # A shard that has more says nothing of what lies behind its last one.
+        sure = min((part[-1] for part in parts if len(part) == each), default=None)
+        return sorted(one for part in parts for one in part if sure is None or one <= sure)[:limit]
+
+    def _looked_at(self, tenant: str, kind: str, members: list[bytes], id_at: int) -> list[Look]:
+        """The members with their streams and heads; an error for a head that is none."""
+        try:
+            streams = [StreamKey(tenant, kind, member[id_at:].decode()) for member in members]
+        except UnicodeDecodeError:
+            raise CorruptRecord(self._location, what="an id in its index is not text") from None
+        return list(zip(members, streams, self._heads_of(streams), strict=True))
+
+    def _heads_of(self, streams: list[StreamKey]) -> list[Head | CorruptRecord | None]:
+        try:
+            *found, time = self._ask(*(("HMGET", self._keys.of(one)[0], *HEAD) for one in streams), ("TIME",))
+        except CorruptRecord as error:  # one of them is not even a hash: ask for each
+            return [error] if len(streams) == 1 else [head for one in streams for head in self._heads_of([one])]
+        heads: list[Head | CorruptRecord | None] = []
+        for stream, values in zip(streams, found, strict=True):
+            try:
+                heads.append(head_of(stream, values, time_of(*time)))
+            except CorruptRecord as error:
+                heads.append(error)
+        return heads
+
+    def _say_once(self, stream: StreamKey, error: CorruptRecord) -> None:
+        if stream not in self._told:
+            self._told.add(stream)
+            logger.warning("left out of lists: %s (%s)", stream, error)
 
 
 def time_of(seconds: bytes, micros: bytes) -> float:
@@ -112,7 +155,7 @@ def time_of(seconds: bytes, micros: bytes) -> float:
 
 def _number(stream: StreamKey, stored: bytes | None) -> int:
     try:
-        return int(stored or b"")
+        return number_of(stored)
     except ValueError:
         raise CorruptRecord(str(stream), what="its head is not one that Holdfast wrote") from None
 

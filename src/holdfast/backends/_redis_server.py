@@ -119,7 +119,7 @@ def look(connection: Any, address: Address, keys: Keys) -> tuple[Server, bytes |
         replica=facts.get("role") == "slave",
     )
     if isinstance(store, ResponseError) and "WRONGTYPE" in str(store):
-        raise UnsupportedVersion(f"{address.location} is used by something else; choose another prefix")
+        raise _not_ours(address)
     if isinstance(store, RedisError):
         raise translate(store, address.location) from None
     epoch = _epoch(store, address)
@@ -216,7 +216,8 @@ def open_store(connection: Any, address: Address, keys: Keys, epoch: bytes) -> b
     if isinstance(opened, RedisError):
         raise translate(opened, address.location) from None
     found = _epoch(opened, address)
-    assert found is not None
+    if found is None:
+        raise _not_ours(address)
     return found
 
 
@@ -235,10 +236,14 @@ def _epoch(store: list[Any], address: Address) -> bytes | None:
     schema, epoch = store
     if schema is None and epoch is None:
         return None
-    if schema is None or not schema.isdigit() or not isinstance(epoch, bytes):
-        raise UnsupportedVersion(f"{address.location} is used by something else; choose another prefix")
+    if schema is None or not schema.isdigit() or len(schema) > 9 or not isinstance(epoch, bytes):
+        raise _not_ours(address)
     if int(schema) > SCHEMA:
         raise UnsupportedVersion(
             f"{address.location} has schema {int(schema)}, this Holdfast knows {SCHEMA}; upgrade holdfast"
         )
     return epoch
+
+
+def _not_ours(address: Address) -> UnsupportedVersion:
+    return UnsupportedVersion(f"{address.location} is used by something else; choose another prefix")

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ..errors import (
     AccessDenied,
+    CorruptRecord,
     HoldfastError,
     InvalidURL,
     OutcomeUnknown,
@@ -103,8 +104,12 @@ class S3Space:
             answer = self._call("get_object", Key=key)
             if answer.code in _GONE:
                 return None
+            body = answer.response["Body"]
+            if answer.response["ContentLength"] > self.max_bytes:
+                body.close()
+                raise CorruptRecord(self._service.where, what="an object is larger than any that Holdfast puts")
             try:
-                return answer.response["Body"].read(), answer.response["ETag"]
+                return body.read(), answer.response["ETag"]
             except BotoCoreError:
                 if self._service.pause(attempt):
                     break
@@ -148,7 +153,7 @@ class S3Space:
             answer = self._call("list_objects_v2", Prefix=front, MaxKeys=min(limit, AT_ONCE), **place).response
             for found in answer.get("Contents", ()):
                 name = to_bytes(found["Key"].removeprefix(front))
-                if name is None:
+                if not name:  # none of ours, like the "folder" that a console makes; behind no name, a list begins anew
                     continue
                 if until is not None and name > until:
                     return

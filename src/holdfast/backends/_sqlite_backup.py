@@ -44,7 +44,9 @@ def _refuse(source: str, target: str, overwrite: bool) -> None:
         if os.path.samefile(source, target):
             raise AlreadyExists(f"{target} is the store itself; choose another path for its backup")
         if not overwrite:
-            raise AlreadyExists(f"there is something at {target}; choose another path, or say that it may be replaced")
+            raise AlreadyExists(
+                f"there is something at {target}; choose another path, or say that it may be replaced: overwrite=True, or --overwrite"
+            )
         if not os.path.isfile(target):
             raise AlreadyExists(f"{target} is not a file; choose another path")
     if os.path.exists(f"{target}-wal") or os.path.exists(f"{target}-journal"):

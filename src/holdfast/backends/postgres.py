@@ -13,12 +13,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from .. import _clock
-from ..errors import Closed, HoldfastError, OutcomeUnknown, TooLarge
+from ..errors import Closed, CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
 from . import _postgres_sql as sql
 from ._fork import register
 from ._postgres_arrays import bytes_
 from ._postgres_batch import Unit, in_pieces, size_of, statement, units
-from ._postgres_connections import Connection, Pool, may_be_tried_again, parameters, psycopg, translated
+from ._postgres_connections import (
+    Connection,
+    Pool,
+    fetched,
+    is_without_place,
+    may_be_tried_again,
+    parameters,
+    psycopg,
+    translated,
+)
 from ._postgres_listening import Listener
 from ._postgres_setup import Tables, examined, read_url, schema_of, without_ours
 from ._postgres_setup import schema_sql as schema_sql
@@ -125,7 +134,7 @@ class PostgresBackend:
                     answers[place] = (self._look_for_lock if look else self._append_one)(connection, append)
                     wait = wait and not isinstance(answers[place], Blocked)
                 last[append.stream] = answers[place]
-        except psycopg.Error as error:
+        except (psycopg.Error, CorruptRecord) as error:
             if any(isinstance(answer, Appended) for answer in answers.values()):
                 raise OutcomeUnknown("PostgreSQL stored a part of a batch and did not say why not all of it") from error
             raise
@@ -181,23 +190,21 @@ class PostgresBackend:
         stream = append.stream
         head = self._head(connection, stream)
         if head is not None and append.indexed:
-            known = connection.execute(self._sql.find_id, (*stream, append.id), binary=True).fetchone()
-            if known:
-                return Appended(known[0], known[1], True, head.now)
+            for first, last in fetched(connection, self._sql.find_id, (*stream, append.id), sql.VERSIONS):
+                return Appended(first, last, True, head.now)
         if head is not None and head.incarnation == append.incarnation and head.version > append.expected:
             first = (*stream, append.expected + 1)
-            found = connection.execute(self._sql.append_id, first, binary=True).fetchone()
-            if found and found[0] == append.id:
-                other = connection.execute(self._sql.next_other_append, (*first, append.id), binary=True).fetchone()
-                return Appended(append.expected + 1, other[0] - 1 if other else head.version, True, head.now)
+            if [(append.id,)] == fetched(connection, self._sql.append_id, first, sql.APPEND_ID):
+                other = fetched(connection, self._sql.next_other_append, (*first, append.id), sql.ONE_NUMBER)
+                return Appended(append.expected + 1, other[0][0] - 1 if other else head.version, True, head.now)
         if append.expected and (head is None or head.incarnation != append.incarnation):
             lived = connection.execute(self._sql.lived, (append.incarnation, *stream), binary=True).fetchone()
             return Conflict(head) if lived and lived[0] else Lost(head)
         return Conflict(head)
 
     def _head(self, connection: Connection, stream: StreamKey) -> Head | None:
-        row = connection.execute(self._sql.head, stream, binary=True).fetchone()
-        return _head(stream, row) if row else None
+        rows = fetched(connection, self._sql.head, stream, sql.HEADS)
+        return _head(stream, rows[0]) if rows else None
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
         place = (*stream, expected.version, expected.hash, expected.incarnation)
@@ -228,37 +235,41 @@ class PostgresBackend:
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
         statement, start = (self._sql.read_reverse, after or 1 << 62) if reverse else (self._sql.read, after)
-        rows = self._rows(statement, (*stream, start, 1 << 30 if limit is None else limit, PAGE_BYTES))
-        return [Record(*row) for row in rows]
+        values = (*stream, start, 1 << 30 if limit is None else limit, PAGE_BYTES)
+        return [Record(*row) for row in self._rows(statement, values, sql.RECORDS)]
 
     def head(self, stream: StreamKey) -> Head | None:
-        rows = self._rows(self._sql.head, stream)
+        rows = self._rows(self._sql.head, stream, sql.HEADS)
         return _head(stream, rows[0]) if rows else None
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
     ) -> Sequence[Head]:
         if status is None:
-            rows = self._rows(sql.first(limit, self._sql.heads), (tenant, kind, after))
+            rows = self._rows(sql.first(limit, self._sql.heads), (tenant, kind, after), sql.HEADS)
         else:
-            rows = self._rows(sql.first(limit, self._sql.heads_by_status), (tenant, kind, status, after))
+            values = tenant, kind, status, after
+            rows = self._rows(sql.first(limit, self._sql.heads_by_status), values, sql.HEADS)
         return [_head(StreamKey(tenant, kind, row[0]), row) for row in rows]
 
     def due(
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
     ) -> Sequence[Head]:
         until = float("inf") if before is None else before
-        rows = self._rows(sql.first(limit, self._sql.due), (tenant, kind, until, *(after or (float("-inf"), ""))))
+        values = tenant, kind, until, *(after or (float("-inf"), ""))
+        rows = self._rows(sql.first(limit, self._sql.due), values, sql.HEADS)
         return [_head(StreamKey(tenant, kind, row[0]), row) for row in rows]
 
-    def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def _rows(self, statement: str, values: Sequence[Any], columns: sql.Columns | None = None) -> list[Any]:
         """What a reading statement gives. A connection that turns out to be dead is replaced, once."""
         self._check_open()
         for last_try in (False, True):
             try:
                 with self._pool.connection() as connection:
-                    return connection.execute(statement, values, binary=True).fetchall()
+                    return fetched(connection, statement, values, columns)
             except psycopg.Error as error:
+                if is_without_place(error):
+                    return []
                 if last_try or error.sqlstate is not None:
                     raise self._translated(error) from None
         raise AssertionError("the last try either returns or raises")
@@ -280,7 +291,7 @@ class PostgresBackend:
         return self._listener.watch(stream, changed)
 
     def describe(self) -> Description:
-        size = self._rows(self._sql.size, (self._schema,))[0][0]
+        size = self._rows(self._sql.size, (self._schema,), sql.ONE_NUMBER)[0][0]
         return Description(
             engine="postgresql",
             version=self._version,

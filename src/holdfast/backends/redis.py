@@ -97,7 +97,7 @@ class RedisBackend:
         answers: dict[int, Appended | Conflict] = {}
         calls = self._calls(batch)
         replies = self._write([(lua.APPEND, keys, arguments) for _, keys, arguments in calls])
-        errors = []
+        errors: list[tuple[HoldfastError, int]] = []
         for (places, _, _), reply in zip(calls, replies, strict=True):
             if isinstance(reply, RedisError) or reply[0] == b"lost":
                 errors.append((self._refusal(reply), len(places)))
@@ -105,7 +105,10 @@ class RedisBackend:
             _, (seconds, micros), stored = reply
             now = time_of(seconds, micros)
             for place, answer in zip(places, stored, strict=True):
-                answers[place] = self._answer(batch[place], answer, now)
+                try:
+                    answers[place] = self._answer(batch[place], answer, now)
+                except CorruptRecord as error:
+                    errors.append((error, len(places)))
         if errors:
             # An error in the middle of a script: of a single append nothing is stored then, of several some may be.
             halfway = any(size > 1 and isinstance(error, CorruptRecord | AccessDenied) for error, size in errors)
@@ -204,6 +207,10 @@ class RedisBackend:
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
     ) -> Sequence[Head]:
         return self._reading.due(tenant, kind, before, after, limit)
+
+    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """The streams that lists leave out because their heads cannot be read. See `Damaged`."""
+        return self._reading.damaged(tenant, kind)
 
     def _asked(self, *commands: Sequence[Any]) -> list[Any]:
         """The answers of the server, if it still is the one that has the data."""
