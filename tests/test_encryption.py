@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import (
     AccessDenied,
+    CorruptRecord,
     HoldfastError,
     InvalidKey,
     MissingKey,
@@ -25,11 +27,18 @@ from holdfast import (
     _chain,
     keys,
 )
-from holdfast._ids import SYSTEM_TENANT
-from holdfast.backends import Backend, Fields, Head, Record, StreamKey
+from holdfast import _operations as ops
+from holdfast._appender import Entry
+from holdfast._events import NewEvent, seal
+from holdfast._ids import SYSTEM_TENANT, append_id
+from holdfast._kinds import KINDS
+from holdfast._streams import new_stamp
+from holdfast.backends import Append, Appended, Backend, Conflict, Fields, Head, Record, StreamKey
+from holdfast.backends.faulty import Fault, FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.encryption import _cipher, _data_keys
 from servers import aws, free_port
+from tampering import chained, found, rebuild
 
 CANARY = "CANARY-7f3a"
 KEY, OTHER = keys.generate(), keys.generate()
@@ -187,11 +196,30 @@ def test_two_who_begin_a_store_at_once_share_its_ring() -> None:
     assert len(stores[0].conversation("chat").messages()) == 3
 
 
+def test_without_the_right_key_not_one_byte_changes(local_url: str, tmp_path: Path) -> None:
+    with holdfast.open(local_url, key=KEY) as store:
+        filled(store)
+    # But for the locks of SQLite, which whoever looks takes.
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.name.endswith("-shm")]
+    before = {path: path.read_bytes() for path in files}
+    assert before
+    for key in (None, OTHER, keys.raw(OTHER, id="another"), keys.passphrase("some words", n=1 << 14), unreachable):
+        with pytest.raises((HoldfastError, ConnectionError)):
+            holdfast.open(local_url, key=key)
+    assert {path: path.read_bytes() for path in files} == before
+
+
+def unreachable() -> bytes:
+    raise ConnectionError("the vault is away")
+
+
 @pytest.mark.parametrize(
     "bad",
     [
         b"",
         b"short",
+        b"correct horse battery staple 123",
+        "base64:0123456789abcdef0123456789abcdef",
         bytes(32),
         b"x" * 33,
         "a passphrase without a form",
@@ -259,6 +287,32 @@ def test_parameters_that_would_take_all_memory_are_refused() -> None:
     )
     with pytest.raises(TamperDetected):
         holdfast.open(backend, key=keys.passphrase("four words are better"))
+
+
+def test_a_ring_that_would_take_hours_to_open_is_refused() -> None:
+    """Each wrapping by a passphrase costs a run of scrypt, and each by KMS a call."""
+    backend = Lasting()
+    holdfast.open(backend, key=keys.passphrase("four words are better", n=1 << 14)).close()
+    runs: list[int] = []
+    counted = keys.passphrase("four words are better")
+    real = counted.unwrap
+
+    def unwrap(wrapping: keys.Wrapping, about: bytes) -> bytes | None:
+        runs.append(1)
+        return real(wrapping, about)
+
+    counted.unwrap = unwrap  # type: ignore[method-assign]
+
+    def many(body: bytes) -> bytes:
+        envelope = json.loads(body)
+        first = envelope["data"]["masters"][0]
+        envelope["data"]["masters"] += [{**first, "id": str(number)} for number in range(100)]
+        return json.dumps(envelope).encode()
+
+    replace_body(backend, RING, 1, many)
+    with pytest.raises(CorruptRecord):
+        holdfast.open(backend, key=counted)
+    assert not runs
 
 
 def test_keys_are_not_shown() -> None:
@@ -361,11 +415,11 @@ def with_another_append_id(backend: MemoryBackend) -> None:
 
 
 def cut_short(backend: MemoryBackend) -> None:
-    replace_body(backend, CHAT, 2, lambda body: body[:20])
+    replace_body(backend, CHAT, 3, lambda body: body[:20])
 
 
 def emptied(backend: MemoryBackend) -> None:
-    replace_body(backend, CHAT, 2, lambda _: b"")
+    replace_body(backend, CHAT, 3, lambda _: b"")
 
 
 def in_clear(backend: MemoryBackend) -> None:
@@ -373,15 +427,23 @@ def in_clear(backend: MemoryBackend) -> None:
     store = holdfast.open(plain)
     for number in range(3):
         store.conversation("chat").append(say(f"planted {number}"))
-    replace_body(backend, CHAT, 2, lambda _: bodies_of(plain, CHAT)[1])
+    replace_body(backend, CHAT, 3, lambda _: bodies_of(plain, CHAT)[2])
 
 
 def under_a_key_that_is_not_there(backend: MemoryBackend) -> None:
-    replace_body(backend, CHAT, 2, lambda body: b"\1\4none" + body[2:])
+    replace_body(backend, CHAT, 3, lambda body: b"\1\4none" + body[2:])
+
+
+def under_the_key_of_one_that_was_erased(backend: MemoryBackend) -> None:
+    store = talk(backend, "other")
+    other = CHAT._replace(id="other")
+    name = _data_keys.name_of(other, backend._streams[other].incarnation).encode()
+    store.erase(store.conversation("other"))
+    replace_body(backend, CHAT, 3, lambda body: bytes((1, len(name))) + name + body[2:])
 
 
 def under_a_name_that_is_none(backend: MemoryBackend) -> None:
-    replace_body(backend, CHAT, 2, lambda body: b"\1\4\xff\xfe\0/" + body[2:])
+    replace_body(backend, CHAT, 3, lambda body: b"\1\4\xff\xfe\0/" + body[2:])
 
 
 def without_its_key(backend: MemoryBackend) -> None:
@@ -411,7 +473,8 @@ def with_a_forged_grave(backend: MemoryBackend) -> None:
         (cut_short, TamperDetected),
         (emptied, NotEncrypted),
         (in_clear, NotEncrypted),
-        (under_a_key_that_is_not_there, UnknownKey),
+        (under_a_key_that_is_not_there, TamperDetected),
+        (under_the_key_of_one_that_was_erased, TamperDetected),
         (under_a_name_that_is_none, TamperDetected),
         (without_its_key, UnknownKey),
         (with_a_forged_grave, TamperDetected),
@@ -432,42 +495,165 @@ def test_what_somebody_without_the_key_writes_is_never_read(
         assert problems and all("planted" not in str(problem) for problem in problems)
 
 
+SPACE = StreamKey("default", "memory", "space")
+
+
+def remembered(backend: MemoryBackend) -> tuple[Store, str]:
+    """Three memories, the second about somebody; and the name of the key that it is under."""
+    store = holdfast.open(backend, key=KEY)
+    for number in range(3):
+        store.memory("space").remember(f"fact {number}", subject="person-7" if number == 1 else None)
+    name = next(s.id for s in backend._streams if s.kind == "key" and s.id.startswith("subject-"))
+    return store, name.partition(".")[0]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("length", [0, 40, 60])
+def test_nothing_is_taken_for_an_erased_memory_but_what_was_one(version: int, length: int) -> None:
+    """Of what was erased nobody has the key, so that any bytes might have been it."""
+    backend = Lasting()
+    store, name = remembered(backend)
+    store.erase(subject="person-7")
+    raw = name.encode()
+    replace_body(backend, SPACE, version, lambda _: bytes((1, len(raw))) + raw + os.urandom(length))
+    with holdfast.open(backend, key=KEY) as store:
+        with pytest.raises(TamperDetected):
+            list(store.memory("space").all())
+        assert [problem.version for problem in store.verify().problems] == [version]
+
+
+def test_an_erased_memory_is_bound_to_its_place() -> None:
+    backend = Lasting()
+    store, _ = remembered(backend)
+    store.erase(subject="person-7")
+    records = [*backend.read(SPACE)]
+    order = [1, 0, *range(2, len(records))]
+    planted(backend, SPACE, [records[n].body for n in order], [records[n].append_id for n in order])
+    with holdfast.open(backend, key=KEY) as store:
+        with pytest.raises(TamperDetected):
+            list(store.memory("space").all())
+        assert [problem.version for problem in store.verify().problems] == [1], "and what follows it, as it says"
+
+
+def test_a_key_made_of_two_needs_both() -> None:
+    one, two, three = (_data_keys.DataKey(os.urandom(32)) for _ in range(3))
+    assert one.joined(two).digest("x") == one.joined(two).digest("x")
+    pairs = (one.joined(two), one.joined(three), three.joined(two), two.joined(one))
+    assert len({key.digest("x") for key in (*pairs, one, two, three)}) == 7
+
+
+def test_a_memory_whose_key_is_gone_without_a_grave_is_not_taken_for_erased() -> None:
+    backend = Lasting()
+    _, name = remembered(backend)
+    for stream in [s for s in backend._streams if s.kind == "key" and s.id.startswith(name)]:
+        del backend._streams[stream]
+    with holdfast.open(backend, key=KEY) as store, pytest.raises(UnknownKey):
+        list(store.memory("space").all())
+
+
+def test_the_key_of_a_tenant_that_somebody_took_away_is_not_made_anew() -> None:
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        store.conversation("chat").append(say("x" * 100_000))
+    [house] = [stream for stream in backend._streams if stream.kind == "key" and stream.id.startswith("house")]
+    taken = backend._streams.pop(house)
+    with holdfast.open(backend, key=KEY) as store:
+        assert {problem.what for problem in store.verify().problems} == {"value"}
+        for attempt in (store.conversation("chat").messages, lambda: store.conversation("chat").append(say("more"))):
+            with pytest.raises(UnknownKey):
+                attempt()
+    assert house not in backend._streams
+    backend._streams[house] = taken
+    with holdfast.open(backend, key=KEY) as store:
+        assert store.conversation("chat").messages() == [say("x" * 100_000)] and store.verify().ok
+
+
+def test_a_tenant_whose_first_process_died_before_it_made_a_key_gets_one() -> None:
+    backend = Lasting()
+    with holdfast.open(backend, key=KEY) as store:
+        store._log._register("default")
+    with holdfast.open(backend, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        assert store.conversation("chat").messages() == [say("hello")]
+
+
 # Each part of the associated data by itself: with the same key and the same bytes, only that part differs.
-PLACE = (StreamKey("t", "conversation", "i"), b"l" * 16, 7, b"a" * 16, "name")
+PLACE = (StreamKey("t", "memory", "i"), b"l" * 16, 7, b"a" * 16, "subject-a", b"h" * 32)
 
 
 @pytest.mark.parametrize(
     "moved",
     [
-        (StreamKey("u", "conversation", "i"), *PLACE[1:]),
+        (StreamKey("u", "memory", "i"), *PLACE[1:]),
         (StreamKey("t", "state", "i"), *PLACE[1:]),
-        (StreamKey("t", "conversation", "j"), *PLACE[1:]),
-        (StreamKey("tc", "onversation", "i"), *PLACE[1:]),
+        (StreamKey("t", "memory", "j"), *PLACE[1:]),
+        (StreamKey("tm", "emory", "i"), *PLACE[1:]),
         (PLACE[0], b"m" * 16, *PLACE[2:]),
         (*PLACE[:2], 8, *PLACE[3:]),
-        (*PLACE[:3], b"b" * 16, PLACE[4]),
-        (*PLACE[:4], "none"),
+        (*PLACE[:3], b"b" * 16, *PLACE[4:]),
+        (*PLACE[:4], "subject-b", PLACE[5]),
+        (*PLACE[:5], b"i" * 32),
     ],
-    ids=["tenant", "kind", "id", "lengths", "life", "version", "append id", "name of the key"],
+    ids=["tenant", "kind", "id", "lengths", "life", "version", "append id", "name of the key", "the record before"],
 )
+@pytest.mark.parametrize("by", ["its key", "its proof"])
 def test_a_record_is_bound_to_each_part_of_its_place(
-    moved: tuple[StreamKey, bytes, int, bytes, str], monkeypatch: pytest.MonkeyPatch
+    moved: tuple[StreamKey, bytes, int, bytes, str, bytes], by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By its own key alone, if the proof fits anything; and by its proof alone, if its own key opens anything."""
     key = _data_keys.DataKey(os.urandom(32))
     for method in ("find", "load", "ensure"):
         monkeypatch.setattr(_data_keys.DataKeys, method, lambda *_: key)
+    monkeypatch.setattr(_cipher, "_may_name", lambda *_: True)
+    if by == "its key":
+        monkeypatch.setattr(_data_keys.DataKey, "proof", lambda *_: bytes(16))
+    else:
+        monkeypatch.setattr(_cipher, "_opened", lambda *_: b"content")
     with holdfast.open("memory://", key=KEY) as store:
         cipher = store._log.cipher
         assert cipher is not None
-        stream, life, version, append_id, name = PLACE
+        stream, life, version, append_id, name, previous = PLACE
         writer = cipher.writer(stream, life, new=True)
         assert writer is not None
-        [sealed] = writer.seal(version - 1, append_id, [b"content"], [name])
-        assert cipher.open(stream, life, Record(version, append_id, b"", sealed)) == b"content"
-        stream, life, version, append_id, other = moved
+        [(_, sealed)] = writer.seal(bytes(32), previous, version - 1, append_id, [b"content"], [name])
+        assert cipher.open(stream, life, Record(version, append_id, b"", sealed), previous) == b"content"
+        stream, life, version, append_id, other, previous = moved
         sealed = sealed.replace(name.encode(), other.encode(), 1)
         with pytest.raises(TamperDetected):
-            cipher.open(stream, life, Record(version, append_id, b"", sealed))
+            cipher.open(stream, life, Record(version, append_id, b"", sealed), previous)
+
+
+@pytest.mark.parametrize("key", [b"short", "no key at all", [], [KEY, b"short"], 5])
+def test_what_is_no_key_leaves_no_file_behind(key: Any, tmp_path: Path) -> None:
+    for url in (str(tmp_path / "agents.db"), f"file://{tmp_path}/agents"):
+        with pytest.raises((InvalidKey, TypeError, ValueError)):
+            holdfast.open(url, key=key)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_two_histories_of_a_stream_cannot_be_mixed() -> None:
+    """A backup was restored and went on: both histories are under the same keys, and each record is at the same place."""
+    here, other = Lasting(), Lasting()
+    with holdfast.open(here, key=KEY) as store:
+        store.stream("s").append(("noted", {"number": 1}))
+    holdfast.copy(here, other)
+    for backend, words in ((here, "first"), (other, "second")):
+        with holdfast.open(backend, key=KEY) as store:
+            for number in (2, 3):
+                store.stream("s").append(("noted", {words: number}), id=f"{number}")
+    stream = StreamKey("default", "stream", "s")
+    head, bodies = here.head(stream), [record.body for record in here.read(stream)]
+    theirs = [record.body for record in other.read(stream)]
+    assert head is not None
+    for mixed in ([*bodies[:2], theirs[2]], [bodies[0], theirs[1], bodies[2]]):
+        backend = Lasting()
+        rebuild(
+            here, backend, {stream: lambda _, mixed=mixed: chained(stream, head.incarnation, mixed)}, one_by_one=True
+        )
+        with holdfast.open(backend, key=KEY) as store:
+            with pytest.raises(TamperDetected):
+                list(store.stream("s").read())
+            assert found(store.verify()) == [("s", 3, "undecodable")]
 
 
 @pytest.mark.parametrize(
@@ -517,6 +703,7 @@ def test_every_flipped_byte_of_every_record_is_noticed() -> None:
         store.conversation("chat").append(say("hello"))
         with store.task("task", goal="goal") as task:
             task.step("one", lambda: 1)
+        store.memory("space").remember("fact", subject="person-7")
     flips = 0
     for stream in list(backend._streams):
         if stream.kind == "tenant":
@@ -556,6 +743,79 @@ def test_a_record_that_is_sent_again_is_the_same_and_one_that_is_placed_anew_is_
     assert len(bodies) == len(nonces) == 20
 
 
+class Interrupted(Lasting):
+    """Where Ctrl-C strikes while a new key is stored: before, or after it was."""
+
+    strikes: str | None = None
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        strikes = self.strikes if batch[0].stream.kind == "key" else None
+        if strikes is not None:
+            self.strikes = None
+        if strikes == "before":
+            raise KeyboardInterrupt
+        answers = super().append(batch)
+        if strikes == "after":
+            raise KeyboardInterrupt
+        return answers
+
+
+@pytest.mark.parametrize("strikes", ["before", "after"])
+@pytest.mark.parametrize("named", [True, False])
+def test_what_was_sealed_with_a_key_that_is_not_stored_is_not_sent(strikes: str, named: bool) -> None:
+    """Whoever leads is interrupted while it stores the keys for all; the next one finds their appends prepared."""
+    backend = Interrupted()
+    with holdfast.open(backend, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+        appender, entries = store._log._appender, list[Entry]()
+        for name in ("one", "two", "two", "three"):
+            stamp = new_stamp()
+            bodies = seal([NewEvent("said", b'"hello"')], stamp, {})
+            name_of_it, life = (f"id{len(entries)}", append_id(name)) if named else (None, None)
+            entries.append(Entry(ops.Append(store.stream(name)._key, bodies, stamp, name_of_it, incarnation=life)))
+        backend.strikes = strikes
+        with pytest.raises(KeyboardInterrupt):
+            appender.commit(entries)
+        while unsettled := [entry for entry in entries if not entry.settled]:
+            appender.commit(unsettled)
+        assert [entry.error for entry in entries] == [None] * 4
+    with holdfast.open(backend, key=KEY) as again:
+        assert [len(list(again.stream(name).read())) for name in ("one", "two", "three")] == [1, 2, 1]
+        assert again.verify().ok
+
+
+class BadWithKeys(FaultyBackend):
+    """Each key that is stored goes wrong once."""
+
+    fault: Fault | None = None
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        if self.fault is not None and batch[0].stream.kind == "key":
+            fault, self.fault = self.fault, None
+            self.next(fault)
+        return super().append(batch)
+
+
+@pytest.mark.parametrize("fault", ["driver_error", "driver_error_stored", "lost_answer", "lost_request"])
+def test_a_key_is_stored_whatever_the_driver_says(fault: Fault) -> None:
+    """No error of a driver's comes out where one of ours is promised."""
+    backend = BadWithKeys(Lasting(), seed=1)
+    with holdfast.open(backend, key=KEY) as store:
+        attempts: list[Callable[[], object]] = [
+            lambda: store.for_tenant("globex").conversation("chat").append(say("hello")),
+            lambda: store.memory("m").remember("about somebody", subject="somebody"),
+            lambda: store.erase(subject="somebody"),
+            lambda: store.rekey(KEY),
+        ]
+        for attempt in attempts:
+            backend.fault = fault
+            attempt()
+        assert backend.injected[fault] == len(attempts)
+        assert list(store.memory("m").all()) == []
+        assert store.for_tenant("globex").conversation("chat").messages() == [say("hello")]
+        assert store.verify(all_tenants=True).ok
+
+
 def test_a_fake_source_of_randomness_does_not_reach_the_nonces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast._ids.random_bytes", lambda count: b"\1" * count)
     backend = Lasting()
@@ -570,13 +830,12 @@ def test_a_fake_source_of_randomness_does_not_reach_the_nonces(monkeypatch: pyte
 
 
 @pytest.fixture
-def vault(monkeypatch: pytest.MonkeyPatch) -> Any:
+def vault() -> Any:
     """A client of KMS."""
     import boto3
 
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    return boto3.client("kms", region_name="eu-central-1", endpoint_url=aws())
+    endpoint = aws()  # it sets credentials, for all tests of this process
+    return boto3.client("kms", region_name="eu-central-1", endpoint_url=endpoint)
 
 
 def test_a_key_in_kms_opens_the_store_and_is_asked_once(vault: Any) -> None:
@@ -639,6 +898,39 @@ def test_a_copy_needs_no_key_and_opens_with_the_same_one(durable_url: str, tmp_p
         assert store.verify().ok
     with pytest.raises(MissingKey):
         holdfast.open(durable_url)
+
+
+class Live(Lasting):
+    """Somebody does something when streams of a kind are listed."""
+
+    at = ""
+    then: Callable[[], object] | None = None
+
+    def heads(self, **options: Any) -> Sequence[Head]:
+        if self.then is not None and (options["tenant"], options["kind"]) == ("default", self.at):
+            then, self.then = self.then, None
+            then()
+        return super().heads(**options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", ["begun", "rekeyed"])
+def test_a_copy_of_a_store_that_is_in_use_can_be_read(kind: str, what: str) -> None:
+    """What is begun while it is copied comes with its key, and whatever key the store gets, one of the two opens the copy."""
+    source, target = Live(), Lasting()
+    with holdfast.open(source, key=KEY) as store:
+        store.conversation("chat").append(say("hello"))
+
+        def begin() -> None:
+            store.conversation("new").append(say("new"), say("x" * 70_000))
+
+        source.at, source.then = kind, begin if what == "begun" else lambda: store.rekey(OTHER)
+        holdfast.copy(source, target)
+        assert source.then is None
+    with holdfast.open(target, key=[KEY, OTHER]) as copied:
+        for info in copied.conversations():
+            assert copied.conversation(info.id).messages()[0] in (say("hello"), say("new"))
+        assert copied.verify().ok
 
 
 def test_a_copy_follows_deletions_if_it_can_read_of_them(tmp_path: Path) -> None:

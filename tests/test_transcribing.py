@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,84 @@ def test_a_source_that_goes_on_is_followed() -> None:
         assert store.conversation("chat").messages()[-1] == say("later")
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_what_was_deleted_at_the_source_since_goes_at_the_destination_too(again: bool) -> None:
+    source, target = Lasting(), Lasting()
+    with holdfast.open(source) as store:
+        filled(store)
+        store.conversation("chat").append(say("large" + "x" * 70_000))
+        holdfast.encrypt(source, target, key=KEY)
+        store.conversation("chat").delete()
+        if again:
+            store.conversation("chat").append(say("begun anew"))
+        holdfast.encrypt(source, target, key=KEY)
+        left = store.conversation("chat").messages()
+        blobs = len(source.heads(tenant="default", kind="blob"))
+    with holdfast.open(target, key=KEY) as store:
+        assert store.conversation("chat").messages() == left
+        assert len(target.heads(tenant="default", kind="blob")) == blobs
+        assert store.verify().ok
+
+
+def test_what_was_erased_at_the_source_since_is_not_left_in_clear() -> None:
+    source, target = Lasting(), Lasting()
+    with holdfast.open(source, key=KEY) as store:
+        store.conversation("about").append(say(CANARY), say(CANARY + "x" * 70_000))
+        store.conversation("other").append(say("stays"))
+        holdfast.decrypt(source, target, key=KEY)
+        store.erase(store.conversation("about"))
+        holdfast.decrypt(source, target, key=KEY)
+    with holdfast.open(target) as store:
+        assert (store.conversation("about").messages(), store.conversation("other").messages()) == ([], [say("stays")])
+        assert target.heads(tenant="default", kind="blob") == []
+        assert store.verify().ok
+
+
+def test_memories_about_a_subject_that_was_erased_since_are_not_passed_over() -> None:
+    """They cannot be taken out of what was written; so it is said, each time."""
+    source, target, empty = Lasting(), Lasting(), Lasting()
+    with holdfast.open(source, key=KEY) as store:
+        about_somebody(store)
+        holdfast.decrypt(source, target, key=KEY)
+        store.erase(subject=WHO)
+        for _ in range(2):
+            with pytest.raises(AlreadyExists, match="erased at the source since"):
+                holdfast.decrypt(source, target, key=KEY)
+        holdfast.decrypt(source, empty, key=KEY)
+        holdfast.decrypt(source, empty, key=KEY)
+    with holdfast.open(target) as store:
+        assert store.conversation("about").messages() == []
+
+
+def test_a_copy_that_has_gone_on_is_not_deleted() -> None:
+    source, target = Lasting(), Lasting()
+    with holdfast.open(source) as store:
+        filled(store)
+        holdfast.encrypt(source, target, key=KEY)
+        store.conversation("chat").delete()
+    with holdfast.open(target, key=KEY) as store:
+        store.conversation("chat").append(say("at the destination"))
+    with suppress(AlreadyExists):
+        holdfast.encrypt(source, target, key=KEY)
+    with holdfast.open(target, key=KEY) as store:
+        assert store.conversation("chat").messages()[-1] == say("at the destination")
+
+
+def test_what_somebody_else_has_begun_at_the_destination_is_not_deleted() -> None:
+    source, target = Lasting(), Lasting()
+    with holdfast.open(source) as store:
+        filled(store)
+        holdfast.encrypt(source, target, key=KEY)
+        store.conversation("new").append(say("at the source"))
+        store.conversation("new").delete()
+    with holdfast.open(target, key=KEY) as store:
+        store.conversation("new").append(say("at the destination"))
+    with suppress(AlreadyExists):
+        holdfast.encrypt(source, target, key=KEY)
+    with holdfast.open(target, key=KEY) as store:
+        assert store.conversation("new").messages() == [say("at the destination")]
+
+
 def test_appends_with_ids_are_still_known() -> None:
     source, target = Lasting(), Lasting()
     with holdfast.open(source) as store:
@@ -148,3 +227,54 @@ def test_wrong_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotEncrypted):
         holdfast.encrypt(clear, clear, key=KEY)
     assert not any(b"another" in content for content in everything_in(tmp_path))
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_encrypted_and_what_is_in_clear_are_never_copied_together(tmp_path: Path) -> None:
+    clear, sealed, other = (str(tmp_path / name) for name in ("clear.db", "sealed.db", "other.db"))
+    for url, key in ((clear, None), (sealed, KEY), (other, keys.generate())):
+        with holdfast.open(url, key=key) as store:
+            store.conversation(f"of {url}").append(say("hello"))
+    for source, target, error in (
+        (clear, sealed, NotEncrypted),
+        (sealed, clear, AlreadyExists),
+        (sealed, other, AlreadyExists),
+    ):
+        before = Path(target).read_bytes()
+        with pytest.raises(error):
+            holdfast.copy(source, target)
+        assert Path(target).read_bytes() == before
+    for _ in range(2):  # and once more, to bring it up to date
+        assert holdfast.copy(sealed, tmp_path / "copy.db").verified
+    with holdfast.open(tmp_path / "copy.db", key=KEY) as store:
+        assert store.verify().ok and store.conversation(f"of {sealed}").messages() == [say("hello")]
+
+
+def test_who_is_refused_leaves_no_store_behind(tmp_path: Path) -> None:
+    clear, sealed, new = (str(tmp_path / name) for name in ("clear.db", "sealed.db", "new.db"))
+    holdfast.open(clear).close()
+    holdfast.open(sealed, key=KEY).close()
+    for refused in (
+        lambda: holdfast.encrypt(sealed, new, key=KEY),
+        lambda: holdfast.encrypt(clear, new, key=b"short"),
+        lambda: holdfast.decrypt(clear, new, key=KEY),
+        lambda: holdfast.decrypt(sealed, new),
+        lambda: holdfast.decrypt(sealed, new, key=keys.generate()),
+    ):
+        with pytest.raises(holdfast.HoldfastError):
+            refused()
+    assert not Path(new).exists()
+
+
+def test_who_goes_on_with_the_destination_is_told_so(tmp_path: Path) -> None:
+    clear, sealed = str(tmp_path / "clear.db"), str(tmp_path / "sealed.db")
+    with holdfast.open(clear) as store:
+        store.conversation("chat").append(say("one"))
+    holdfast.encrypt(clear, sealed, key=KEY)
+    for url, key in ((clear, None), (sealed, KEY)):
+        with holdfast.open(url, key=key) as store:
+            store.conversation("chat").append(say(f"two, {key is None}"))
+    with pytest.raises(AlreadyExists, match="written to at the destination"):
+        holdfast.encrypt(clear, sealed, key=KEY)

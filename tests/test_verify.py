@@ -444,6 +444,45 @@ def test_an_encrypted_store_is_in_order_and_stays_so_with_a_new_key_and_after_er
             assert "erased: 1 stream" in str(report)
 
 
+def test_an_erased_subject_leaves_an_encrypted_store_in_order_by_the_anchor_too(tmp_path: Path) -> None:
+    """The list of what is about a subject goes as a whole, and the audit stream says so."""
+    anchor = tmp_path / "anchor"
+    with holdfast.open("memory://", key=SECRET) as store:
+        store.conversation("chat", subject="person-7").append({"role": "user", "content": "hello"})
+        store.memory("notes").remember("likes tea", subject="person-7")
+        store.memory("notes").remember("likes coffee", subject="person-8")
+        store.anchor(anchor)
+        store.erase(subject="person-7")
+        for options in ({}, {"anchor": anchor}, {"since": anchor}):
+            report = store.verify(**options)
+            assert report.problems == []
+            assert report.deleted == len(options)
+
+
+def test_a_list_of_a_subject_that_is_gone_and_was_not_erased_is_missed(tmp_path: Path) -> None:
+    backend, anchor = MemoryBackend(), tmp_path / "anchor"
+    with holdfast.open(backend, key=SECRET) as store:
+        store.conversation("chat", subject="person-7").append({"role": "user", "content": "hello"})
+        store.conversation("other", subject="person-8").append({"role": "user", "content": "hello"})
+        store.anchor(anchor)
+        store.erase(subject="person-8")
+        del backend._streams[key("person-7", "subject")]
+        assert found(store.verify(anchor)) == [("person-7", None, "stream_missing")]
+
+
+@pytest.mark.parametrize("label", [b"", b'{"goal":"planted"}', b"\1" * 60])
+def test_a_label_that_somebody_without_the_key_wrote_is_found(label: bytes) -> None:
+    backend = MemoryBackend()
+    with holdfast.open(backend, key=SECRET) as store:
+        for name in ("a", "b"):
+            with store.task(name, goal="a goal") as task:
+                task.step("one", lambda: 1)
+        assert store.verify().ok
+        kept = backend._streams[key("b", "task")]
+        kept.fields = msgspec.structs.replace(kept.fields, label=label)
+        assert found(store.verify()) == [("b", None, "head")]
+
+
 def sealed() -> MemoryBackend:
     backend = MemoryBackend()
     store = holdfast.open(backend, key=SECRET)
@@ -648,3 +687,106 @@ def test_a_verification_that_is_cancelled_ends() -> None:
             await work
 
     asyncio.run(program())
+
+
+def test_large_values_whose_owner_was_deleted_are_no_damage() -> None:
+    """Killed between the stream and its large values: they stay, and the key is gone with the stream."""
+    backend = Dying()
+    with holdfast.open(backend, key=bytes(range(32))) as store:
+        chat = store.conversation("chat")
+        chat.append({"role": "user", "content": "x" * 100_000})
+        backend.dies = True
+        with pytest.raises(Died):
+            chat.delete()
+    with holdfast.open(backend, key=bytes(range(32))) as again:
+        assert backend.heads(tenant="default", kind="blob")
+        found = again.verify()
+        assert found.ok and found.erased == 1
+
+
+def test_nor_are_those_that_came_too_late_and_have_another_key() -> None:
+    """Large values of a stream that is gone by now: each who was on the way may have made a key for it."""
+    backend = Dying()
+    with holdfast.open(backend, key=bytes(range(32))) as store:
+        chat = store.conversation("chat")
+        chat.append({"role": "user", "content": "x" * 100_000})
+        backend.dies = True
+        with pytest.raises(Died):
+            chat.delete()
+        [blob] = backend.heads(tenant="default", kind="blob")
+        assert store._log.cipher is not None
+        store._log.cipher.keys.ensure("default", blob.stream.id[:65])
+        assert store.verify().ok
+
+
+def test_a_large_value_that_was_altered_is_told_with_what_names_it() -> None:
+    backend = Dying()
+    with holdfast.open(backend, key=bytes(range(32))) as store:
+        store.conversation("chat").append({"role": "user", "content": "x" * 100_000})
+        store.conversation("other").append({"role": "user", "content": "y" * 100_000})
+        blob = backend.heads(tenant="default", kind="blob")[0].stream
+        held = backend._streams[blob]
+        [record] = held.records
+        body = record.body[:-1] + bytes([record.body[-1] ^ 1])
+        digest = _chain.link(_chain.seed(blob, held.incarnation), _chain.GENESIS, 1, body)
+        held.records[0], held.hash = Record(1, record.append_id, digest, body), digest
+        [problem] = store.verify().problems
+        assert (problem.kind, problem.what) == ("conversation", "value")
+
+
+def test_a_large_value_whose_key_is_gone_is_told_with_its_owner() -> None:
+    backend = Dying()
+    with holdfast.open(backend, key=bytes(range(32))) as store:
+        store.conversation("chat").append({"role": "user", "content": "x" * 100_000})
+        for head in backend.heads(tenant="default", kind="key"):
+            if not head.stream.id.startswith("house"):
+                backend.delete(head.stream, expected=head)
+    with holdfast.open(backend, key=bytes(range(32))) as again:
+        assert [(problem.kind, problem.id) for problem in again.verify().problems] == [("conversation", "chat")]
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Dying(MemoryBackend):
+    """Outlives its stores; and dies when a large value is to be deleted."""
+
+    dies = False
+
+    def close(self) -> None:
+        pass
+
+    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+        if self.dies and stream.kind == "blob":
+            self.dies = False
+            raise Died
+        return super().delete(stream, expected=expected, upto=upto)
+
+
+def test_what_is_erased_while_it_is_verified_is_no_damage() -> None:
+    """The keys are still in memory, and the large values are gone."""
+    backend = Erasing()
+    with holdfast.open(backend, key=bytes(range(32))) as store, holdfast.open(backend, key=bytes(range(32))) as other:
+        store.conversation("chat").append({"role": "user", "content": "x" * 100_000})
+        assert store.verify().ok
+        backend.then = lambda: other.erase(other.conversation("chat"))
+        found = store.verify()
+        assert backend.then is None
+        assert (found.problems, found.erased) == ([], 1)
+
+
+class Erasing(MemoryBackend):
+    """Outlives its stores; and something happens right after somebody has asked where a conversation is."""
+
+    then: Callable[[], object] | None = None
+
+    def close(self) -> None:
+        pass
+
+    def head(self, stream: StreamKey) -> Head | None:
+        found = super().head(stream)
+        if self.then is not None and stream.kind == "conversation":
+            then, self.then = self.then, None
+            then()
+        return found

@@ -116,7 +116,9 @@ def write_anchor(
     if isinstance(to, str | os.PathLike):
         path = os.fspath(to)
         if not overwrite and os.path.exists(path):
-            raise AlreadyExists(f"there is something at {path}; choose another path, or say that it may be replaced")
+            raise AlreadyExists(
+                f"there is something at {path}; choose another path, or say that it may be replaced: overwrite=True, or --overwrite"
+            )
         try:
             write_atomically(path, writing.lines())
         except OSError as error:

@@ -207,7 +207,8 @@ class Appender:
     def _placed(self, request: ops.Append, known: Known) -> Append:
         """An append at its place, after what is known; sealed for it, in an encrypted store."""
         name = append_id(request.stamp.id if request.id is None else request.id)
-        bodies, fields = request.bodies, request.fields
+        fields, writer = request.fields, None
+        digest = known.hash if known.version else b""
         if self.cipher is not None:
             writer = known.writer
             if self.cipher.is_last(request.keys):
@@ -215,10 +216,12 @@ class Appender:
             elif writer is None:
                 writer = known.writer = self.cipher.writer(request.stream, known.incarnation, new=known.version == 0)
             if writer is not None:
-                bodies = writer.seal(known.version, name, bodies, request.keys)
                 fields = self.cipher.fields(request.stream, known.incarnation, fields)
-        digest = known.hash if known.version else b""
-        links = _chain.extend(known.seed, digest or _chain.GENESIS, known.version, bodies)
+        previous, bodies = digest or _chain.GENESIS, request.bodies
+        if writer is None:
+            links = _chain.extend(known.seed, previous, known.version, bodies)
+        else:
+            links = writer.seal(known.seed, previous, known.version, name, bodies, request.keys)
         return Append(
             request.stream, known.version, digest, known.incarnation, name, links, request.id is not None, fields
         )
@@ -240,6 +243,8 @@ class Appender:
     def _must_be_sent(self, entry: Entry) -> bool:
         """Settle what is in doubt about this append from before. True if it still has to be sent, at a new place."""
         request = entry.request
+        if _lacks_key(entry):
+            entry.prepared = None  # the leader was interrupted before it could send it
         if entry.prepared is not None:
             # The leader was interrupted before the answer came.
             return self._take(entry, self._send_alone(entry.prepared, in_doubt=True))
@@ -370,6 +375,12 @@ class Appender:
         if len(self._doubts) >= KNOWN_DOUBTS:
             del self._doubts[next(iter(self._doubts))]
         self._doubts[entry.request.stream, entry.id] = ghosts
+
+
+def _lacks_key(entry: Entry) -> bool:
+    """Whether an append is sealed with a new key that is not known to be stored: then it was not sent, and must not be."""
+    writer = None if entry.basis is None else entry.basis.writer
+    return writer is not None and writer.fresh is not None
 
 
 def _fits(request: ops.Append, known: Known) -> bool:

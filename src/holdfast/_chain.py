@@ -28,13 +28,17 @@ def seed(stream: StreamKey, incarnation: bytes) -> bytes:
     return digest.digest()
 
 
+def link(seed: bytes, previous: bytes, version: int, body: bytes) -> bytes:
+    """The hash of a record. All parts have a fixed length: no two different inputs run together."""
+    return sha256(seed + previous + version.to_bytes(8, "big") + sha256(body).digest()).digest()
+
+
 def extend(seed: bytes, previous: bytes, version: int, bodies: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
     """(hash, body) of new records that follow `version`, whose hash is `previous`."""
     links = []
     for body in bodies:
         version += 1
-        # All parts have a fixed length: no two different inputs run together.
-        previous = sha256(seed + previous + version.to_bytes(8, "big") + sha256(body).digest()).digest()
+        previous = link(seed, previous, version, body)
         links.append((previous, body))
     return links
 
@@ -49,7 +53,7 @@ def first_bad(seed: bytes, anchor: Record | None, records: Sequence[Record]) -> 
         version += 1
         if record.version != version:
             return version
-        expected = sha256(seed + previous + version.to_bytes(8, "big") + sha256(record.body).digest()).digest()
+        expected = link(seed, previous, version, record.body)
         if expected != record.hash:
             return version
         previous = expected

@@ -29,8 +29,8 @@ NEAR: Final = 512
 Pair = tuple[Head | None, Head | None]
 """The same stream at the source and at the destination."""
 
-Opens = Callable[[StreamKey, bytes, Record], bytes]
-"""What opens a sealed record, of a stream and its life."""
+Opens = Callable[[StreamKey, bytes, Record, bytes], bytes]
+"""What opens a sealed record, of a stream and its life, after a hash."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -258,12 +258,15 @@ class Ended:
 
     def _read(self, tenant: str) -> None:
         page: Sequence[Record] = ()
-        audit = audit_of(tenant)
+        audit, last = audit_of(tenant), _chain.GENESIS
         head = self._source.head(audit) if self._opens else None
         while page := self._source.read(audit, after=page[-1].version if page else 0):
             for record in page:
+                previous, last = last, record.hash
                 try:
-                    body = self._opens(audit, head.incarnation, record) if self._opens and head else record.body
+                    body = (
+                        self._opens(audit, head.incarnation, record, previous) if self._opens and head else record.body
+                    )
                     stored = Stored(record.version, open_plain(body))
                 except (Undecodable, DataProblem):
                     continue  # it proves nothing

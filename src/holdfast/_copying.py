@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal
@@ -24,8 +24,9 @@ from ._ids import SYSTEM_TENANT
 from ._kinds import KINDS
 from ._open import _backend
 from ._store import AsyncStore, Store
-from .backends import Backend
-from .encryption._place import is_encrypted, missing_key
+from .backends import Backend, Head, StreamKey
+from .encryption._place import RING, TENANT_SEALED, missing_key
+from .errors import AlreadyExists, NotEncrypted
 
 if TYPE_CHECKING:
     from .keys import KeyLike
@@ -91,14 +92,37 @@ def copy(
     From async code: `await asyncio.to_thread(holdfast.copy, …)`.
     """
     with ExitStack() as stack:
-        source = opened(src, stack, create=False)
-        target = opened(dst, stack, create=True)
-        opens = _opening(src, source, key)
-        if delete and opens is None and is_encrypted(source):
+        backend = opened(src, stack, create=False)
+        source, target = Steady(backend), Steady(opened(dst, stack, create=True))
+        _check_keys(source, target)
+        opens = _opening(src, backend, key)
+        if delete and opens is None and source.head(RING) is not None:
             raise missing_key()
-        work = _Copy(Steady(source), Steady(target), progress, verify=verify, delete=delete, opens=opens)
+        work = _Copy(source, target, progress, verify=verify, delete=delete, opens=opens)
         stack.callback(work.stop)
         return work.run()
+
+
+def _check_keys(source: Steady, target: Steady) -> None:
+    """Refuse to mix what is encrypted with what is in clear, or is under other keys: nobody could read both."""
+    ring, there = source.head(RING), target.head(RING)
+    if ring is None and there is not None:
+        raise NotEncrypted(
+            "the source is in clear and the destination is encrypted: holdfast.encrypt(SRC, DST, key=…) does that"
+        )
+    if ring is not None and there is not None and there.incarnation != ring.incarnation:
+        raise AlreadyExists("the destination is an encrypted store with keys of its own; choose an empty one")
+    if ring is not None and there is None and any(_holds_clear(target, head.stream) for head in _tenants(target)):
+        raise AlreadyExists("the source is encrypted and the destination holds something in clear; choose an empty one")
+
+
+def _tenants(store: Steady) -> Iterable[Head]:
+    return store.listed(SYSTEM_TENANT, "tenant")
+
+
+def _holds_clear(store: Steady, tenant: StreamKey) -> bool:
+    first = store.read(tenant, limit=1)
+    return bool(first) and TENANT_SEALED not in first[0].body
 
 
 def opened(place: Place, stack: ExitStack, *, create: bool) -> Backend:
@@ -157,7 +181,7 @@ class _Copy:
         self._pool.shutdown(cancel_futures=True)
 
     def run(self) -> Copied:
-        tenants = [SYSTEM_TENANT, *(head.stream.id for head in self._source.listed(SYSTEM_TENANT, "tenant"))]
+        tenants = [SYSTEM_TENANT, *(head.stream.id for head in _tenants(self._source))]
         tenants += [stream.id for stream in self._source.damaged(SYSTEM_TENANT, "tenant")]
         if self._progress:
             self._pool.submit(self._count, tenants)
@@ -166,6 +190,9 @@ class _Copy:
                 self._copier.copy(tenant, kind)
             # Once more: what was copied meanwhile may name blobs that were written meanwhile.
             self._copier.copy(tenant, "blob", again=True)
+        # And the keys of what was begun and copied meanwhile; the ring last, because it has to open all of them.
+        for tenant in reversed(tenants):
+            self._copier.copy(tenant, "key", again=True)
         for tenant in tenants:
             for kind in sorted(KINDS, key=lambda kind: kind == "blob"):  # they go with what names them, so after it
                 self._checker.check(tenant, kind)

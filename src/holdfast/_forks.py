@@ -22,11 +22,11 @@ from .errors import CorruptRecord, Erased
 T = TypeVar("T")
 
 
-class _Forked(msgspec.Struct, frozen=True):
+class Forked(msgspec.Struct, frozen=True):
     child: str
 
 
-class _Ancestor(msgspec.Struct, frozen=True):
+class Ancestor(msgspec.Struct, frozen=True):
     id: str
     life: str
 
@@ -36,7 +36,7 @@ class _Branched(msgspec.Struct, frozen=True):
 
     parent: str
     life: str | None = None
-    ancestors: list[_Ancestor] = []
+    ancestors: list[Ancestor] = []
 
 
 def living_forks(head: Head, gone: Collection[StreamKey] = ()) -> Operation[list[str]]:
@@ -45,30 +45,33 @@ def living_forks(head: Head, gone: Collection[StreamKey] = ()) -> Operation[list
     Reads the stream once, from its beginning: nothing else knows of its forks.
     """
     key, found = head.stream, dict[str, bool]()
-    life = _Ancestor(key.id, life_of(head.incarnation))
+    life = Ancestor(key.id, life_of(head.incarnation))
     after = 0
     try:
         while page := (yield from ops.read(key, after=after, plain=True)):
             after = page[-1].version
             for stored in page:
                 if stored.envelope.type == f"{key.kind}.forked":
-                    child = key._replace(id=_data(key, stored, _Forked).child)
+                    child = key._replace(id=data_of(key, stored, Forked).child)
                     if child.id not in found and child not in gone:
-                        found[child.id] = yield from _begins_with(child, life)
+                        found[child.id] = yield from begins_with(child, life)
     except Erased:
         return []  # nobody reads from it any more
     return [child for child, living in found.items() if living]
 
 
-def _begins_with(child: StreamKey, life: _Ancestor) -> Operation[bool]:
-    first = yield from ops.read(child, limit=1, plain=True)
+def begins_with(child: StreamKey, life: Ancestor) -> Operation[bool]:
+    try:
+        first = yield from ops.read(child, limit=1, plain=True)
+    except Erased:
+        return False  # it reads from nobody any more
     if not first or first[0].envelope.type != f"{child.kind}.branched":
         return False
-    branched = _data(child, first[0], _Branched)
+    branched = data_of(child, first[0], _Branched)
     return life in branched.ancestors or (branched.parent, branched.life) == (life.id, life.life)
 
 
-def _data(key: StreamKey, stored: Stored, shape: type[T]) -> T:
+def data_of(key: StreamKey, stored: Stored, shape: type[T]) -> T:
     data: Any = stored.envelope.data
     try:
         return msgspec.convert(data, shape)

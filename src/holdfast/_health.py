@@ -11,6 +11,7 @@ from . import _operations as ops
 from ._kinds import COUNTED
 from ._operations import Operation
 from .backends import Description
+from .encryption._place import RING
 
 COUNT_LIMIT: Final = 10_000
 
@@ -24,7 +25,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Where the state is, on what, how safe and how large. `streams` counts those of this tenant by kind.
+    """Where the state is, on what, how safe, whether encrypted, and how large. `streams` counts those of this tenant by kind.
 
     Counting stops at 10,000 streams of a kind; `counted_all` then is False.
     """
@@ -33,6 +34,7 @@ class Health(msgspec.Struct, frozen=True):
     engine: str
     engine_version: str
     durability: str
+    encrypted: bool
     tenant: str
     sizes: Mapping[str, int]
     streams: Mapping[str, int]
@@ -53,6 +55,7 @@ def examine(description: Description, tenant: str) -> Operation[Health]:
         engine=description.engine,
         engine_version=description.version,
         durability=description.durability,
+        encrypted=(yield from ops.head(RING)) is not None,
         tenant=tenant,
         sizes=description.sizes,
         streams=counts,

@@ -78,6 +78,10 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     if at in (":memory:", "memory:", "memory://"):
         at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
     redactor = _redactor(redact)
+    if key is not None:  # what is no key is refused before anything is made
+        from .keys import given
+
+        key = given(key)
     backend = _backend(url, durability, create=create)
     try:
         cipher = _cipher(backend, key, create)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from ._anchors import Place
+from ._chain import GENESIS
 from ._copy_reading import Steady
 from ._events import open_plain
 from ._log import Log
@@ -16,6 +18,11 @@ from .errors import DataProblem
 
 Life = tuple[str, str, str]
 """Kind, id and life of a stream."""
+
+
+DELETED: Final = "stream.deleted"
+_GONE: Final = frozenset({DELETED, "subject.erased"})
+"""What tells that a stream is gone. With a subject that is erased, the list of what is about it goes."""
 
 
 class _Told(msgspec.Struct):
@@ -52,17 +59,20 @@ class Deletions:
         return found
 
     def _told(self, tenant: str) -> Iterator[_Told]:
-        stream, after = audit_of(tenant), 0
+        stream, after, last = audit_of(tenant), 0, GENESIS
         try:
             head = self._store.head(stream)
             while head is not None and (page := self._store.read(stream, after=after)):
                 for record in page:
+                    previous, last = last, record.hash
                     if record.version in self._distrusted[tenant]:
                         continue
                     try:
-                        envelope = open_plain(self._log.opened(stream, head.incarnation, record))
-                        if envelope.type == "stream.deleted":
-                            yield msgspec.convert(envelope.data, _Told)
+                        envelope = open_plain(self._log.opened(stream, head.incarnation, record, previous))
+                        if envelope.type in _GONE:
+                            told = msgspec.convert(envelope.data, _Told)
+                            if envelope.type == DELETED or told.kind == "subject":
+                                yield told
                     except (DataProblem, msgspec.ValidationError):
                         continue  # it proves nothing
                 after = page[-1].version

@@ -15,7 +15,7 @@ class StreamProblem(msgspec.Struct, frozen=True):
     """Something that is wrong with a stream, and where. `what` is one of:
 
     - `altered`, `missing`, `misplaced`, `inserted`: a record, by the chain;
-    - `head`: the head and the newest record do not fit; `undecodable`: a record that is no event, or does not open; `value`: a large value or
+    - `head`: the head and the newest record do not fit, or its label does not open; `undecodable`: a record that is no event, or does not open; `value`: a large value or
       a file that is missing or altered; `unreadable`: the engine cannot read it;
     - by an anchor: `truncated` (records at the end are gone), `forked` (another record than the anchor has seen), `rolled_back` (another life of
       the stream) and `stream_missing`, where no deletion was noted.

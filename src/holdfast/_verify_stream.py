@@ -17,7 +17,7 @@ from ._events import Blob, Envelope, open_envelope
 from ._log import Log
 from ._verify_chain import FAULTS, Fault, ProblemKind, Walk
 from .backends import Head, Record, StreamKey
-from .errors import DataProblem, Erased, UnsupportedVersion
+from .errors import DataProblem, Erased, NotEncrypted, TamperDetected, UnknownKey, UnsupportedVersion
 from .tasks._events import ATTACHED
 
 TRIES: Final = 5
@@ -53,7 +53,8 @@ class Verifier:
     def __init__(self, log: Log, store: Steady, *, since: bool, count: Callable[[int, int], None]) -> None:
         self.log, self.store, self.since, self.count = log, store, since, count
         self.unfinished: set[StreamKey] = set()
-        """Files whose content is not that of their name: nobody has finished writing them, unless a record names them."""
+        """Files whose content is not that of their name, and large values that cannot be opened: nobody has finished writing them, or nobody has
+        deleted them, unless a record names them."""
 
     def verify(self, stream: StreamKey, anchored: Place | None = None) -> Verdict:
         """Everything about a stream, as it is now. Never raises for what is stored."""
@@ -80,6 +81,9 @@ class _Reading:
         self._found = Verdict(faults=[])
         self._limit: int | None = None
         self._digest = sha256()
+        self._last: tuple[int, bytes | None] = (0, _chain.GENESIS)
+        """The version of the record that was looked at last, and its hash, if that is right."""
+        self._torn = False
 
     def run(self) -> Verdict:
         found = self._found
@@ -97,6 +101,8 @@ class _Reading:
             if page:
                 self._add(None, "head", "there are records, and no head")
             return found
+        if not self._label_opens(head):
+            self._add(None, "head", "its label was altered, or put there by somebody without the key")
         walk = self._begin(head, page)
         whole = self._walk(head, walk, page)
         found.faults += walk.faults
@@ -134,6 +140,7 @@ class _Reading:
     def _walk(self, head: Head, walk: Walk, page: Sequence[Record] | None) -> bool:
         """Read and judge all records up to where the head stands. False if not all that is there could be read."""
         after, failures, rest = walk.version, 0, list[Record]()
+        self._last = walk.version, walk.previous
         while after < head.version and not walk.gave_up:
             if page is None:
                 try:
@@ -182,10 +189,12 @@ class _Reading:
             place = None
         for record in judged:
             size += len(record.body)
+            previous = self._last[1] if self._last[0] + 1 == record.version else None
+            self._last = record.version, None if record.version in bad else record.hash
             if record.version not in bad:
                 if place is not None and record.version == place.version and record.hash.hex() != place.hash:
                     self._add(record.version, "forked", "the anchor has seen another record here")
-                self._look_inside(head, record)
+                self._look_inside(head, record, previous)
         self._found.records += taken
         self._found.bytes += size
         self._verifier.count(taken, size)
@@ -210,11 +219,20 @@ class _Reading:
             else:
                 self._add(None, "value", "the content is not that of its name")
 
+    def _label_opens(self, head: Head) -> bool:
+        """In an encrypted store, whether the label in a head is one that was sealed for it. In another, whoever reads it judges."""
+        cipher = self._log.cipher
+        return cipher is None or cipher.opens_label(head)
+
     # -- what records hold ---------------------------------------------------------------------------------------------
 
-    def _look_inside(self, head: Head, record: Record) -> None:
+    def _look_inside(self, head: Head, record: Record, previous: bytes | None) -> None:
+        """What is sealed is bound to the record before it: where that is damaged, which was told, it cannot be opened either."""
+        cipher = self._log.cipher
+        if (previous is None or self._torn) and cipher is not None and cipher.seals(self._stream):
+            return
         try:
-            body = self._log.opened(self._stream, head.incarnation, record)
+            body = self._log.opened(self._stream, head.incarnation, record, previous or b"")
             if self._stream.kind == "blob":
                 if body[:1] != CHUNK:
                     raise Undecodable("it is no part of a large value")
@@ -223,8 +241,18 @@ class _Reading:
             envelope = open_envelope(body)
         except Erased:
             self._found.erased = True
+            if cipher is not None and cipher.is_mark(self._stream, record.body):
+                # Records before it may have been read with a key that was not forgotten yet, when large values were gone already.
+                self._found.faults = [fault for fault in self._found.faults if fault.what != "value"]
         except Damage as error:
-            self._add(record.version, "undecodable", _words(error))
+            if self._stream.kind == "blob" and isinstance(error, UnknownKey | TamperDetected):
+                # It may be left of an owner that was deleted, and its key with it. If a record names it, that tells of it.
+                self._torn = self._found.erased = True
+                self._verifier.unfinished.add(self._stream)
+                return
+            self._torn = isinstance(error, NotEncrypted | TamperDetected)
+            rest = "; nor can what follows it be opened" if self._torn and record.version < head.version else ""
+            self._add(record.version, "undecodable", _words(error) + rest)
         else:
             if envelope.blob is not None:
                 self._look_for(record.version, blob_key(self._stream, envelope.blob), envelope.blob)
@@ -245,8 +273,9 @@ class _Reading:
 
     def _look_for(self, version: int, key: StreamKey, blob: Blob) -> None:
         """Whether a large value is there. Its content was looked at before, unless it was unfinished or only news are looked at."""
-        verifier, stream = self._verifier, self._verifier.stored_as(key)
+        verifier, stream = self._verifier, key
         try:
+            stream = verifier.stored_as(key)
             head = self._store.head(stream)
             there = (head.version if head else 0) >= chunks_of(blob)
         except Damage:
@@ -262,7 +291,10 @@ class _Reading:
         """Whether the digest in the name of a large value is that of what it holds."""
         front = self._stream.id.split("-", 2)[:2] + ([FILE] if _is_file(self._stream) else [])
         plain = self._stream._replace(id="-".join([*front, self._digest.hexdigest()]))
-        return self._verifier.stored_as(plain) == self._stream
+        try:
+            return self._verifier.stored_as(plain) == self._stream
+        except Damage:
+            return False  # the key that such names are made with is not there
 
     def _add(self, version: int | None, what: ProblemKind, details: str) -> None:
         if len(self._found.faults) < FAULTS:

@@ -189,7 +189,10 @@ class MissingExtra(NeedsHuman, ImportError):
     """A package that this engine needs is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs packages that are not installed: pip install 'holdfast[{extra}]'")
+        super().__init__(
+            f"{what} needs packages that are not installed: install Holdfast again with the extra {extra!r},"
+            f" which in a clone of it is pip install '.[{extra}]'"
+        )
         self.extra = extra
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hmac
 import logging
 import os
@@ -25,6 +26,7 @@ from typing import Any, Final, Protocol, Union
 
 import msgspec
 
+from ._quiet_aws import bodies_unsaid
 from .errors import AccessDenied, InvalidKey, MissingExtra, TamperDetected, Unavailable
 
 KEY_BYTES: Final = 32
@@ -32,7 +34,7 @@ MAX_KEY_FILE: Final = 4096
 SCRYPT_BYTES: Final = 1 << 30
 """Parameters of a store that would need more memory than this are refused: whoever can write to it can write anything."""
 
-_FORMS: Final = "file:PATH, env:NAME, passphrase:TEXT, base64:TEXT or kms:KEY"
+_FORMS: Final = "file:PATH, passphrase:TEXT, base64:TEXT or kms:KEY"
 
 logger = logging.getLogger("holdfast")
 
@@ -128,34 +130,53 @@ def given(key: Any) -> list[Key]:
 def _told(text: str) -> Key:
     """What a text means. It may be a secret: no message shows it."""
     form, colon, rest = text.partition(":")
-    if form == "env":
-        value = os.environ.get(rest)
-        if not value:
-            raise InvalidKey(f"the environment has no variable {rest}; set it to a key: {_FORMS}")
-        if value.startswith("env:"):
-            raise InvalidKey(f"the variable {rest} names another variable; set it to a key")
-        return _told(value)
+    if colon and form == "env":
+        return _in_environment(rest)
     if colon and form == "file":
         return from_file(rest)
     if colon and form == "passphrase":
         return passphrase(rest)
     if colon and form == "base64":
-        return _Raw(_key_in(rest.encode(), "the text after base64:"), None)
+        return _Raw(_key_in(os.fsencode(rest), "the text after base64:"), None)
     if colon and form == "kms":
         return kms(rest)
-    raise InvalidKey(f"a key as text is {_FORMS}")
+    raise InvalidKey(f"a key as text is env:NAME, {_FORMS}")
+
+
+def _in_environment(name: str) -> Key:
+    """The key in a variable: one of the texts above, or, as platforms supply it, nothing but the key as text."""
+    value = os.environ.get(name)
+    if not value:
+        raise InvalidKey(f"the environment has no variable {name}; set it to a key: {_FORMS}")
+    if value.startswith("env:"):
+        raise InvalidKey(f"the variable {name} names another variable; set it to a key")
+    secret = _key_as_text(os.fsencode(value))
+    if secret is None and not value.startswith(("file:", "passphrase:", "base64:", "kms:")):
+        raise InvalidKey(
+            f"the variable {name} holds no key; set it to {KEY_BYTES} bytes in base64 or hexadecimal, or {_FORMS}"
+        )
+    try:
+        return _told(value) if secret is None else _Raw(secret, None)
+    except InvalidKey as error:
+        raise InvalidKey(f"the variable {name} holds no key: {error}") from None
 
 
 def _key_in(content: bytes, where: str) -> bytes:
     """The key that some bytes are, or say."""
-    if len(content) == KEY_BYTES:
-        return content
+    secret = content if len(content) == KEY_BYTES else _key_as_text(content)
+    if secret is None:
+        raise InvalidKey(f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key FILE")
+    return secret
+
+
+def _key_as_text(content: bytes) -> bytes | None:
+    """The key that is written here, in hexadecimal or base64; None if there is none."""
     text = content.strip()
     for decode in (_hexadecimal, _base64):
         secret = decode(text)
         if secret is not None and len(secret) == KEY_BYTES:
             return secret
-    raise InvalidKey(f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key FILE")
+    return None
 
 
 def _hexadecimal(text: bytes) -> bytes | None:
@@ -187,6 +208,11 @@ class _Raw:
             )
         if len(set(secret)) == 1:
             raise InvalidKey("the key is the same byte again and again; make one with holdfast.keys.generate()")
+        if all(32 <= byte < 127 for byte in secret):  # of random keys, one in 10^13 is
+            raise InvalidKey(
+                "the key is text, and text is guessed: make one with holdfast.keys.generate() or holdfast key FILE, "
+                "or for words use keys.passphrase"
+            )
         self._secret, self._id = secret, id
 
     @property
@@ -317,10 +343,11 @@ class _KMS:
         return None if answer is None else bytes(answer["Plaintext"])
 
     def _call(self, name: str, **arguments: Any) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from botocore.exceptions import BotoCoreError, ClientError, NoRegionError  # type: ignore[import-untyped]
 
         try:
-            return getattr(self._client(), name)(**arguments)
+            with bodies_unsaid():
+                return getattr(self._client(), name)(**arguments)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             if code == "IncorrectKeyException":
@@ -330,6 +357,10 @@ class _KMS:
             if code in ("AccessDeniedException", "NotFoundException", "DisabledException", "KMSInvalidStateException"):
                 raise AccessDenied(f"KMS refuses the key: {code}; check its name, state and policy") from None
             raise Unavailable(f"KMS cannot be used now ({code}); nothing was written") from None
+        except NoRegionError:
+            raise InvalidKey(
+                "the key in KMS names no region: keys.kms(…, region=…), or set AWS_DEFAULT_REGION, like eu-central-1"
+            ) from None
         except BotoCoreError as error:
             raise Unavailable(f"KMS cannot be reached ({type(error).__name__}); nothing was written") from None
 
@@ -344,6 +375,7 @@ NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
 
 
+@functools.cache
 def _primitives(name: str) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

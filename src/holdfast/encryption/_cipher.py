@@ -1,24 +1,30 @@
 """The cipher: seals what is appended, opens what is read.
 
-A sealed record names the key that it is under, and is bound to its place: tenant, kind, id, life of the stream, version, append id
-and name of the key are associated data. So it cannot be moved, replayed, swapped or taken from another stream, even by somebody who
-computes the hash chain anew.
+A sealed record names the key that it is under, and is bound to its place: tenant, kind, id, life of the stream, version, append id,
+name of the key and the hash of the record before it are associated data. So it cannot be moved, replayed, swapped or taken from another
+stream, even by somebody who computes the hash chain anew; and of two histories that a stream has had, because a backup was restored or a
+copy went on, only one as a whole can be read, never a mixture.
 
-    1 | length of name | name of the key ("" for the stream's own) | nonce | ciphertext and tag
+    1 | length of name | name of the key ("" for the stream's own) | nonce | ciphertext and tag | proof, of single memories
+
+Single memories, under the key of a subject, need that of their stream as well: each of the two can be destroyed by itself. They have a proof
+by the tenant's key: once one is destroyed, nothing else could tell them from bytes that somebody has put in their place.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from hmac import compare_digest
 from typing import Any, Final
 
 import msgspec
 
+from .._chain import link
 from ..backends import Append, Appended, Backend, Conflict, Fields, Head, Record, StreamKey
 from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
 from ..keys import NONCE_BYTES, TAG_BYTES
-from ._data_keys import CLEAR, HOUSE, OF_HOUSE, SUBJECT, DataKey, DataKeys, name_of
+from ._data_keys import CLEAR, HOUSE, OF_HOUSE, PROOF_BYTES, SUBJECT, DataKey, DataKeys, name_of
 from ._ring import Ring
 
 SEALED: Final = 1
@@ -30,6 +36,7 @@ BAD_LABEL: Final = b"\xff"
 _LABEL: Final = b"holdfast label 1"
 _RECORD: Final = b"holdfast record 1"
 _DIGEST: Final = 64
+_ALTERED: Final = "it was altered, moved, or sealed with another key"
 _MARK: Final = "~"
 
 
@@ -47,29 +54,48 @@ class Writer:
         self.fresh = fresh
         """The append that stores the key, if it is not stored yet."""
 
-    def seal(self, version: int, append_id: bytes, bodies: Sequence[bytes], names: Sequence[str] = ()) -> list[bytes]:
-        """The bodies of the records that follow `version`. `names`: the keys that they are sealed with, if not the stream's own."""
-        sealed = []
+    def seal(
+        self,
+        seed: bytes,
+        previous: bytes,
+        version: int,
+        append_id: bytes,
+        bodies: Sequence[bytes],
+        names: Sequence[str] = (),
+    ) -> list[tuple[bytes, bytes]]:
+        """(hash, body) of new records that follow `version`, whose hash is `previous`. `names`: the keys that they are sealed with, if
+        not the stream's own."""
+        links = []
         encrypt, front = None if self.key is None else self.key.aes.encrypt, self.front
         for index, body in enumerate(bodies):
             version += 1
-            nonce = os.urandom(NONCE_BYTES)
+            place, nonce = _place(previous, version, append_id), os.urandom(NONCE_BYTES)
             if encrypt is None or (names and names[index]):
-                sealed.append(self._with(names[index], nonce, version, append_id, body))
+                sealed = self._with(names[index], nonce, place, body)
             else:
-                about = front + version.to_bytes(8, "big") + append_id
-                sealed.append(b"\1\0" + nonce + encrypt(nonce, body, about))
-        return sealed
+                sealed = b"\1\0" + nonce + encrypt(nonce, body, front + place)
+            previous = link(seed, previous, version, sealed)
+            links.append((previous, sealed))
+        return links
 
-    def _with(self, name: str, nonce: bytes, version: int, append_id: bytes, body: bytes) -> bytes:
+    def _with(self, name: str, nonce: bytes, place: bytes, body: bytes) -> bytes:
         key = self._others.get(name)
         if key is None:
-            key = self._others[name] = self.cipher.keys.ensure(self.stream.tenant, name)
-            if name != HOUSE and self.cipher.keys.is_buried(self.stream.tenant, name):
-                raise Erased(str(self.stream))
+            try:
+                key = self.cipher.keys.ensure(self.stream.tenant, name)
+                if name != HOUSE and self.cipher.keys.is_buried(self.stream.tenant, name):
+                    raise Erased(name)
+            except Erased:
+                raise Erased(f"what is about this subject in {self.stream}") from None  # not by the name of its key
+            if name != HOUSE and self.key is not None:
+                key = self.key.joined(key)
+            self._others[name] = key  # not before: who asks again must be refused again
         raw = name.encode()
-        about = _bound(self.stream, self.incarnation, raw) + version.to_bytes(8, "big") + append_id
-        return bytes((SEALED, len(raw))) + raw + nonce + bytes(key.aes.encrypt(nonce, body, about))
+        about = _bound(self.stream, self.incarnation, raw) + place
+        sealed = bytes(key.aes.encrypt(nonce, body, about))
+        if raw.startswith(SUBJECT):
+            sealed += self.cipher.keys.house(self.stream.tenant).proof(about + nonce + sealed)
+        return bytes((SEALED, len(raw))) + raw + nonce + sealed
 
 
 class Cipher:
@@ -126,15 +152,18 @@ class Cipher:
         """A head's fields as they are stored."""
         if fields is None or fields.label is None or stream.kind in CLEAR:
             return fields
-        nonce = os.urandom(NONCE_BYTES)
-        house = self.keys.house(stream.tenant)
-        label = bytes((SEALED,)) + nonce + house.aes.encrypt(nonce, fields.label, _label_bound(stream, incarnation))
-        return msgspec.structs.replace(fields, label=label)
+        nonce, about = os.urandom(NONCE_BYTES), _label_bound(stream, incarnation)
+        sealed: bytes = self.keys.house(stream.tenant).for_label(about).encrypt(nonce, fields.label, about)
+        return msgspec.structs.replace(fields, label=bytes((SEALED,)) + nonce + sealed)
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def open(self, stream: StreamKey, incarnation: bytes, record: Record) -> bytes:
-        """The body of a record, as it was appended."""
+    def seals(self, stream: StreamKey) -> bool:
+        """Whether the records of a stream are sealed: those by which the store is opened are not."""
+        return stream.kind not in CLEAR
+
+    def open(self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes) -> bytes:
+        """The body of a record, as it was appended. `previous`: the hash of the record before it."""
         if stream.kind in CLEAR:
             return record.body
         body = record.body
@@ -144,17 +173,25 @@ class Cipher:
                 "restore it from a backup or a copy"
             )
         start = 2 + body[1]
-        raw, nonce = body[2:start], body[start : start + NONCE_BYTES]
-        if len(body) < start + NONCE_BYTES + TAG_BYTES:
+        raw, nonce, sealed = body[2:start], body[start : start + NONCE_BYTES], body[start + NONCE_BYTES :]
+        if len(sealed) < TAG_BYTES:
             raise TamperDetected(str(stream), version=record.version, what="it is too short")
+        if not _may_name(stream, raw):
+            raise TamperDetected(str(stream), version=record.version, what="the name of its key is none")
+        about = _bound(stream, incarnation, raw) + _place(previous, record.version, record.append_id)
+        if raw.startswith(SUBJECT):
+            sealed, proof = sealed[:-PROOF_BYTES], sealed[-PROOF_BYTES:]
+            if not compare_digest(proof, self.keys.house(stream.tenant).proof(about + nonce + sealed)):
+                raise TamperDetected(str(stream), version=record.version, what=_ALTERED)
         key = self._key(stream, incarnation, raw, record.version)
-        about = _bound(stream, incarnation, raw) + record.version.to_bytes(8, "big") + record.append_id
-        return _decrypted(key, nonce, body[start + NONCE_BYTES :], about, stream, record.version)
+        return _opened(key.aes, nonce, sealed, about, stream, record.version)
 
     def _key(self, stream: StreamKey, incarnation: bytes, raw: bytes, version: int) -> DataKey:
         try:
-            name = raw.decode("ascii") or name_of(stream, incarnation)
-            return self.keys.find(stream.tenant, name)
+            if not raw.startswith(SUBJECT):
+                return self.keys.find(stream.tenant, raw.decode("ascii") or name_of(stream, incarnation))
+            subject = self.keys.find(stream.tenant, raw.decode("ascii"))
+            return self.keys.find(stream.tenant, name_of(stream, incarnation)).joined(subject)
         except UnicodeDecodeError:
             raise TamperDetected(str(stream), version=version, what="the name of its key is none") from None
         except Erased:
@@ -192,10 +229,15 @@ class Cipher:
             nonce, rest = label[1 : 1 + NONCE_BYTES], label[1 + NONCE_BYTES :]
             about = _label_bound(head.stream, head.incarnation)
             try:
-                opened = _decrypted(self.keys.house(head.stream.tenant), nonce, rest, about, head.stream, head.version)
+                key = self.keys.house(head.stream.tenant).for_label(about)
+                opened = _opened(key, nonce, rest, about, head.stream, head.version)
             except (TamperDetected, UnknownKey):
                 opened = BAD_LABEL
         return msgspec.structs.replace(head, fields=msgspec.structs.replace(head.fields, label=opened))
+
+    def opens_label(self, head: Head) -> bool:
+        """Whether the label of a head, as it is stored, is one of ours; a head without one has nothing to hide."""
+        return self.head(head).fields.label != BAD_LABEL
 
     def heads(self, heads: Iterable[Head]) -> list[Head]:
         return [self.head(head) for head in heads]
@@ -217,17 +259,26 @@ def _bound(stream: StreamKey, incarnation: bytes, name: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
+def _place(previous: bytes, version: int, append_id: bytes) -> bytes:
+    """The part that is another one for each record. All of it has a fixed length."""
+    return previous + version.to_bytes(8, "big") + append_id
+
+
 def _label_bound(stream: StreamKey, incarnation: bytes) -> bytes:
     parts = [_LABEL, *(part.encode() for part in stream), incarnation]
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _decrypted(key: DataKey, nonce: bytes, sealed: bytes, about: bytes, stream: StreamKey, version: int) -> bytes:
+def _may_name(stream: StreamKey, raw: bytes) -> bool:
+    """Whether a record of this stream can be under a key of this name: its own, the tenant's (of the mark of its erasure), or, of memories,
+    a subject's. Else whoever names a key that was erased could have anything taken for erased."""
+    return not raw or raw == HOUSE.encode() or (stream.kind == "memory" and raw.startswith(SUBJECT))
+
+
+def _opened(aes: Any, nonce: bytes, sealed: bytes, about: bytes, stream: StreamKey, version: int) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:
-        opened: Any = key.aes.decrypt(nonce, sealed, about)
+        return bytes(aes.decrypt(nonce, sealed, about))
     except InvalidTag:
-        what = "it was altered, moved, or sealed with another key"
-        raise TamperDetected(str(stream), version=version, what=what) from None
-    return bytes(opened)
+        raise TamperDetected(str(stream), version=version, what=_ALTERED) from None

@@ -22,7 +22,7 @@ from .._codec import Undecodable
 from .._events import NewEvent, Stamp, open_envelope, seal
 from .._ids import append_id, new_id
 from ..backends import Append, Backend, StreamKey
-from ..errors import CorruptRecord, Erased, TamperDetected, UnknownKey
+from ..errors import CorruptRecord, Erased, TamperDetected, Unavailable, UnknownKey
 from ..keys import KEY_BYTES, aes
 from ._ring import Master, Ring, stored
 
@@ -35,9 +35,13 @@ CLEAR: Final = frozenset({"tenant", "key"})
 """Kinds of streams that are not sealed: they say which tenants and which keys there are."""
 OF_HOUSE: Final = frozenset({"audit", "closed", "subject"})
 """Kinds of streams that have no key of their own."""
+PROOF_BYTES: Final = 16
 WRAPPED: Final = "key.wrapped"
 BURIED: Final = "key.erased"
 CACHED: Final = 10_000
+TRIES: Final = 5
+FEW: Final = 2
+"""So many former master keys are asked one by one whether they have wrapped a key."""
 FRESH_SECONDS: Final = 60.0
 """So long a key is used for reading before it is looked at again: another process may have erased it."""
 
@@ -71,7 +75,19 @@ class DataKey:
 
     def digest(self, text: str) -> str:
         """A digest that nobody can compute without the key."""
-        return hmac.new(self._secret, b"holdfast names 1\0" + text.encode(), sha256).hexdigest()
+        return hmac.digest(self._secret, b"holdfast names 1\0" + text.encode(), "sha256").hex()
+
+    def joined(self, other: DataKey) -> DataKey:
+        """The key that only those have who have both: whichever of them is destroyed, it goes."""
+        return DataKey(hmac.digest(self._secret, b"holdfast joined 1\0" + other._secret, "sha256"))
+
+    def proof(self, sealed: bytes) -> bytes:
+        """What shows, also when the key that has sealed something is gone, that it was stored by somebody who has this one."""
+        return hmac.digest(self._secret, b"holdfast proof 1\0" + sealed, "sha256")[:PROOF_BYTES]
+
+    def for_label(self, about: bytes) -> Any:
+        """The key for the label of one stream. Derived: one for all of them would seal more than a key may, with random nonces."""
+        return aes(hmac.digest(self._secret, b"holdfast label 1\0" + about, "sha256"))
 
     def wrapped_by(self, master: Master, tenant: str, name: str) -> bytes:
         return master.wrap(self._secret, about(tenant, name, master.id))
@@ -101,9 +117,13 @@ class DataKeys:
 
     def load(self, tenant: str, name: str) -> DataKey:
         """A key as it is now; `Erased` or `UnknownKey` if it is not there."""
+        seen = self.ring.version
         key = self._load(tenant, name)
-        if key is None and self.ring.reload():
-            key = self._load(tenant, name)
+        if key is None:
+            self.ring.reload()
+            # Also if another thread has reloaded it; and while keys move from one master key to the next, this one may just have moved.
+            if self.ring.version != seen or self.ring.standing.retiring:
+                key = self._load(tenant, name)
         if key is None:
             self.forget(tenant, name)
             if self.is_buried(tenant, name):
@@ -117,11 +137,27 @@ class DataKeys:
         return key
 
     def _load(self, tenant: str, name: str) -> DataKey | None:
-        current = self.ring.standing.current
-        for master in sorted(self.ring.masters.values(), key=lambda master: master.id != current):
+        current, masters = self.ring.standing.current, self.ring.masters
+        if current in masters and (key := self.read(tenant, name, masters[current])) is not None:
+            return key
+        for master in self._former(tenant, name, [each for each in masters.values() if each.id != current]):
             if (key := self.read(tenant, name, master)) is not None:
                 return key
         return None
+
+    def _former(self, tenant: str, name: str, masters: list[Master]) -> list[Master]:
+        """Those of the former master keys that may have wrapped a key. If there are many, a list tells: each new stream asks for its key, and
+        one question for each would cost more the older a store is. No key that is stored is missing from such a list."""
+        if len(masters) <= FEW:
+            return masters
+        front, found = name + ".", set[str]()
+        after = front
+        while page := self._backend.heads(tenant=tenant, kind="key", after=after, limit=1):
+            after = page[0].stream.id
+            if not after.startswith(front):
+                break
+            found.add(after.removeprefix(front))
+        return [master for master in masters if master.id in found]
 
     def read(self, tenant: str, name: str, master: Master) -> DataKey | None:
         """The key as this master key has wrapped it; None if it has not."""
@@ -160,9 +196,16 @@ class DataKeys:
         return self.ring.current
 
     def house(self, tenant: str, *, make: bool = False) -> DataKey:
-        """The key of a tenant; made if it is not there and `make` says so."""
+        """The key of a tenant; made if it is not there and `make` says so, unless there are others: then somebody has taken it away."""
         found = self._known.get((tenant, HOUSE))  # it is never erased
-        return found or (self.ensure(tenant, HOUSE) if make else self.load(tenant, HOUSE))
+        if found is not None:
+            return found
+        try:
+            return self.load(tenant, HOUSE)
+        except UnknownKey:
+            if not make or self._backend.heads(tenant=tenant, kind="key", limit=1):
+                return self.load(tenant, HOUSE)  # another process may have made it, and others, since
+        return self.ensure(tenant, HOUSE)
 
     def ensure(self, tenant: str, name: str) -> DataKey:
         """A key as it is now; made if it is not there."""
@@ -207,8 +250,16 @@ class DataKeys:
                 if not head.stream.id.startswith(name + "."):
                     return
                 if not head.stream.id.endswith(GRAVE):
-                    self._backend.delete(head.stream, expected=head)
+                    self._delete(head.stream)
                 after = head.stream.id
+
+    def _delete(self, stream: StreamKey) -> None:
+        """Delete a wrapped key, as it is now: a list may be old, and a key that stayed would be no erasure."""
+        for _ in range(TRIES):
+            head = self._backend.head(stream)
+            if head is None or self._backend.delete(stream, expected=head):
+                return
+        raise Unavailable(f"{stream} is changed by somebody all the time; it is still there: run it again")
 
     def forget(self, tenant: str, name: str) -> None:
         self._known.pop((tenant, name), None)

@@ -7,12 +7,15 @@ For each stream, in this order, so that whoever is killed in between can simply 
     3  the stream gets its last record: writers meet a conflict, look again, and are refused
     4  the key is deleted, from memory and from the store; then large values, and what the index knows
 
-The records stay, as ciphertext that nobody can open: the chain still verifies.
+The records stay, as ciphertext that nobody can open: the chain still verifies. Forks go first: without what they begin with nobody
+can read them, and they go on to tell of it. Single memories about a subject are forgotten between 3 and 4: after 3 no more can
+come, and before 4 every index that follows the stream can read which ones go.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -20,21 +23,26 @@ from .. import _operations as ops
 from .._blobs import delete_blobs, life_of
 from .._codec import encode
 from .._events import NewEvent, seal
+from .._forks import Ancestor, Forked, begins_with, data_of
 from .._ids import checked_id
 from .._operations import Operation
 from .._streams import append_events, audit_of, new_stamp
 from .._subjects import subject_stream, uses
-from ..backends import Fields, Head, Scrubbing, StreamKey
-from ..errors import Erased, NotEncrypted, NotFound
+from ..backends import Fields, Head, StreamKey
+from ..errors import Conflict, DataProblem, Erased, NotEncrypted, NotFound
 from ._cipher import ERASED, Cipher
 from ._data_keys import HOUSE, name_of, subject_key
+from ._place import scrub
 
 if TYPE_CHECKING:
     from .._log import Log
 
+SUBJECT_ERASED: Final = "subject.erased"
+"""What the audit stream is told when the list of what is about a subject is deleted."""
+
 
 class Erasure(msgspec.Struct, frozen=True):
-    """What was erased: streams as (kind, id), and namespaces in which single memories were."""
+    """What was erased: streams as (kind, id), forks among them, and namespaces in which single memories were."""
 
     streams: list[tuple[str, str]]
     memories: list[str]
@@ -60,14 +68,15 @@ def erase(log: Log, tenant: str, what: Erasable | None, subject: str | None, rea
 
 
 def erase_stream(log: Log, key: StreamKey, reason: str) -> Erasure:
-    """Erase one stream. Again: what a former call has left."""
+    """Erase one stream, and its forks. Again: what a former call has left."""
     cipher = _cipher(log)
     head = ops.run(log, ops.head(key))
     if head is None:
         raise NotFound(f"there is no {key}; it may have been deleted")
-    _erase(log, cipher, key, head.incarnation, head, reason)
-    _scrub(log)
-    return Erasure([(key.kind, key.id)], [])
+    found = Erasure([], [])
+    _erase_all(log, cipher, head, reason, found)
+    scrub(log.backend)
+    return found
 
 
 def erase_subject(log: Log, tenant: str, subject: str, reason: str) -> Erasure:
@@ -76,26 +85,24 @@ def erase_subject(log: Log, tenant: str, subject: str, reason: str) -> Erasure:
     stream = subject_stream(tenant, subject)
     found = Erasure([], [])
     while (head := ops.run(log, ops.head(stream))) is not None:
-        listed = ops.run(log, uses(head))
-        for use in listed:
+        spaces = []
+        for use in ops.run(log, uses(head)):
             key = StreamKey(tenant, use.kind, use.id)
             if use.kind == "memory":
-                _forget(log, key, subject)
-                found.memories.append(use.id)
+                spaces.append(key)
             else:
-                standing = ops.run(log, ops.head(key))
-                life = bytes.fromhex(use.life)
-                _erase(log, cipher, key, life, standing if standing and standing.incarnation == life else None, reason)
-                found.streams.append((use.kind, use.id))
+                _erase_use(log, cipher, key, bytes.fromhex(use.life), reason, found)
         name = subject_key(subject, life_of(head.incarnation))
         cipher.keys.bury(tenant, name)
-        for namespace in found.memories:
-            _mark(log, StreamKey(tenant, "memory", namespace))
+        damaged = _forget_all(log, spaces, subject)
         cipher.keys.destroy(tenant, name)
-        ops.run(log, _told(head, "subject.erased", reason))
+        if damaged is not None:
+            raise damaged  # not before: what cannot be read here may be read by somebody else, as long as there is a key
+        found.memories.extend(space.id for space in spaces if space.id not in found.memories)
+        ops.run(log, _told(head, SUBJECT_ERASED, reason))
         if ops.run(log, ops.delete(stream, expected=head)):
             break
-    _scrub(log)
+    scrub(log.backend)
     return found
 
 
@@ -105,20 +112,88 @@ def _cipher(log: Log) -> Cipher:
     return log.cipher
 
 
+def _erase_use(log: Log, cipher: Cipher, key: StreamKey, life: bytes, reason: str, found: Erasure) -> None:
+    """Erase a stream that is listed with a subject, in that life of it, whether or not it has begun or is still there."""
+    head = ops.run(log, ops.head(key))
+    if head is not None and head.incarnation == life:
+        _erase_all(log, cipher, head, reason, found)
+    else:
+        _erase(log, cipher, key, life, None, reason)
+        _add(found, key)
+
+
+def _erase_all(log: Log, cipher: Cipher, head: Head, reason: str, found: Erasure) -> None:
+    """Erase a stream, and before it all that begins with it."""
+    family = {head.stream: head}
+    for parent in (waiting := [head]):
+        for child in _forks(log, parent):
+            if child.stream not in family:
+                family[child.stream] = child
+                waiting.append(child)
+    for member in reversed(waiting):
+        _erase(log, cipher, member.stream, member.incarnation, member, reason)
+        _add(found, member.stream)
+
+
+def _add(found: Erasure, key: StreamKey) -> None:
+    if (key.kind, key.id) not in found.streams:
+        found.streams.append((key.kind, key.id))
+
+
+def _forks(log: Log, head: Head) -> list[Head]:
+    """The streams that begin with this one."""
+    key, after, names = head.stream, 0, dict[str, None]()
+    if key.kind not in ("conversation", "task"):
+        return []
+    try:
+        while page := ops.run(log, ops.read(key, after=after, plain=True)):
+            after = page[-1].version
+            forked = (stored for stored in page if stored.envelope.type == f"{key.kind}.forked")
+            names.update((told.child, None) for told in (data_of(key, stored, Forked) for stored in forked))
+    except DataProblem:
+        pass  # it was erased before, and they before it; or it is damaged, and goes all the same
+    children = (ops.run(log, ops.head(key._replace(id=name))) for name in names)
+    return [child for child in children if child is not None and _begins_with(log, child, head)]
+
+
+def _begins_with(log: Log, child: Head, parent: Head) -> bool:
+    try:
+        return ops.run(log, begins_with(child.stream, Ancestor(parent.stream.id, life_of(parent.incarnation))))
+    except DataProblem:
+        return False  # it was erased before, or nobody knows
+
+
 def _erase(log: Log, cipher: Cipher, key: StreamKey, incarnation: bytes, head: Head | None, reason: str) -> None:
     """Erase one life of a stream, whether or not it has begun."""
     if head is not None:
         ops.run(log, _told(head, ERASED, reason))
     name = name_of(key, incarnation)
     cipher.keys.bury(key.tenant, name)
-    if head is not None:
-        try:
-            ops.run(log, _last(key, incarnation))
-        except Erased:
-            pass  # it has its last record already, and its key is gone
+    log.forget(key)  # and with it the key that this process writes with: for others the last record is enough
+    try:
+        ops.run(log, _last(key, incarnation))
+    except Erased:
+        pass  # it has its last record already, and its key is gone
+    except Conflict:
+        if head is not None:
+            raise
+        # It has another life by now: this one is over.
+    else:
+        if head is None:
+            _end_before_it_begins(log, key)
     cipher.keys.destroy(key.tenant, name)
-    log.forget(key)
     ops.run(log, delete_blobs(key, life_of(incarnation)))
+    if key.kind == "memory":
+        from ..memory._about import clear_index
+
+        clear_index(log, key)
+
+
+def _end_before_it_begins(log: Log, key: StreamKey) -> None:
+    """Delete a stream that has nothing but its last record. Whoever was about to begin it cannot any more: a life that was deleted is over."""
+    head = ops.run(log, ops.head(key))
+    if head is not None and head.version == 1:
+        ops.run(log, ops.delete(key, expected=head))
 
 
 def _told(head: Head, type: str, reason: str) -> Operation[None]:
@@ -142,11 +217,19 @@ def _last(key: StreamKey, incarnation: bytes) -> Operation[None]:
     )
 
 
-def _forget(log: Log, namespace: StreamKey, subject: str) -> None:
-    """Take what is about a subject out of the index of memories, here and wherever else it is followed."""
-    from ..memory._memory import Memory
-
-    Memory(log, namespace, None).forget_where(subject=subject)
+def _forget_all(log: Log, spaces: Sequence[StreamKey], subject: str) -> DataProblem | None:
+    """Take what is about a subject out of these namespaces. What is wrong with one of them, if it cannot be read."""
+    problem = None
+    for space in spaces:
+        try:
+            if ops.run(log, ops.head(space)) is not None:  # else it was deleted, and must not begin anew by us
+                _mark(log, space)
+                _forget(log, space, subject)
+        except Erased:
+            pass  # as a whole, before
+        except DataProblem as error:
+            problem = error
+    return problem
 
 
 def _mark(log: Log, namespace: StreamKey) -> None:
@@ -154,10 +237,14 @@ def _mark(log: Log, namespace: StreamKey) -> None:
     from ..memory._model import FORGOTTEN, Forgotten
 
     event = NewEvent(FORGOTTEN, msgspec.json.encode(Forgotten([])))
-    ops.run(log, append_events(namespace, [event], new_stamp()))
     log.forget(namespace)
+    ops.run(log, append_events(namespace, [event], new_stamp()))
 
 
-def _scrub(log: Log) -> None:
-    if isinstance(log.backend, Scrubbing):
-        log.backend.scrub()
+def _forget(log: Log, namespace: StreamKey, subject: str) -> None:
+    """Take what is about a subject out of the index of memories, here and wherever else it is followed."""
+    from ..memory._about import take_out
+    from ..memory._memory import Memory
+
+    Memory(log, namespace, None).forget_where(subject=subject)
+    take_out(log, namespace)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from .. import _clock
 from .._ids import SYSTEM_TENANT
-from ..backends import Backend, Peeking, StreamKey
-from ..errors import MissingKey
+from ..backends import Backend, Peeking, Scrubbing, StreamKey
+from ..errors import MissingKey, Unavailable
 
 RING: Final = StreamKey(SYSTEM_TENANT, "key", "ring")
+
+PATIENCE: Final = 30.0
+PAUSE: Final = 0.05
 
 TENANT_SEALED: Final = b'{"encrypted":true}'
 """What is said of a tenant in an encrypted store, when its first stream begins."""
@@ -22,3 +26,19 @@ def is_encrypted(backend: Backend) -> bool:
 
 def missing_key() -> MissingKey:
     return MissingKey("the store is encrypted: open it with key=…, on the command line with --key or HOLDFAST_KEY")
+
+
+def scrub(backend: Backend) -> None:
+    """Have the engine overwrite what was deleted, where it keeps it a while longer: it may have been a key."""
+    if not isinstance(backend, Scrubbing):
+        return None
+    until = _clock.monotonic() + PATIENCE
+    while True:
+        try:
+            return backend.scrub()
+        except (
+            Unavailable
+        ):  # somebody else is at it just now; what is left to overwrite cannot wait for the next erasure
+            if _clock.monotonic() > until:
+                raise
+            _clock.sleep(PAUSE)

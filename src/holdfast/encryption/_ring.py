@@ -1,7 +1,8 @@
-"""The ring: the store's master keys, each wrapped by a key of its owner's. One stream of the store as a whole.
+"""The ring: the store's master keys. One stream of the store as a whole.
 
-Every version of it says everything: which master key is in use, and by whose key each is wrapped. While the store gets a new key, the
-ring has two, and whoever has either of the owner's keys can open the store.
+Every version of it says everything: the master key that is in use, wrapped by a key of the owner's, and the former ones, wrapped by that
+one; so the owner's key, which may be slow, is asked once, however often there was a new one. While the store gets a new key, the ring
+has both, and whoever has either of the owner's keys can open the store.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .._ids import SYSTEM_TENANT, append_id, new_id
 from ..backends import Append, Appended, Backend
 from ..errors import (
     CorruptRecord,
+    HoldfastError,
     NotEncrypted,
     OutcomeUnknown,
     TamperDetected,
@@ -30,8 +32,12 @@ from ..keys import KEY_BYTES, Key, KeyLike, Wrapping, given, opened_by, sealed_b
 from ._place import RING, TENANT_SEALED, is_encrypted
 
 EVENT: Final = "ring.set"
-MASTERS: Final = 100
-"""More than these are not the ring of a store."""
+MASTERS: Final = 2_000
+OWNED: Final = 8
+"""More than these, and of them more that are wrapped by keys of the owner's, are not the ring of a store: each of the latter costs a call
+of KMS or a run of scrypt, and whoever can write to the store could make that many."""
+BY_MASTER: Final = "master"
+"""How a former master key is wrapped: by the one in use, and not by a key of the owner's."""
 
 
 class WrappedMaster(msgspec.Struct, frozen=True):
@@ -69,6 +75,11 @@ class Master:
     def wrapped_by(self, key: Key) -> WrappedMaster:
         return WrappedMaster(self.id, key.wrap(self._secret, about(self.id)))
 
+    def wrapped_beside(self, current: Master) -> WrappedMaster:
+        """As a former one, by the one that is in use."""
+        wrapped = current.wrap(self._secret, about(self.id))
+        return WrappedMaster(self.id, Wrapping(BY_MASTER, current.id, "", {}, wrapped))
+
 
 def new_master() -> Master:
     return Master(os.urandom(8).hex(), os.urandom(KEY_BYTES))
@@ -101,30 +112,39 @@ class Ring:
         if found is None or found.version == self.version:
             return False
         standing = found.standing
-        opened = {}
-        for wrapped in standing.masters:
-            if (master := self._opened(wrapped)) is not None:
-                opened[wrapped.id] = master
+        opened = self._opened(standing)
         if not opened:
             raise self._no_key(standing)
         if standing.current not in opened:
             # Another key of the owner's has wrapped it: what was sealed before can still be read, nothing new can be written.
             opened = {**self.masters, **opened}
+        # In this order: other threads look at it meanwhile. Who sees a version has what it says.
+        self.masters = opened
+        self.standing = standing
         self.version, self._hash, self._incarnation = found.version, found.hash, found.incarnation
-        self.standing, self.masters = standing, opened
         return True
 
-    def _opened(self, wrapped: WrappedMaster) -> Master | None:
-        for key in self.keys:
-            secret = key.unwrap(wrapped.by, about(wrapped.id))
-            if secret is not None:
-                if len(secret) != KEY_BYTES:
-                    raise TamperDetected("the store's key ring", what="a master key has the wrong length")
-                return Master(wrapped.id, secret)
-        return None
+    def _opened(self, standing: Standing) -> dict[str, Master]:
+        """The master keys that can be opened, the newest first."""
+        opened: dict[str, Master] = {}
+        for wrapped in standing.masters:
+            if wrapped.by.how != BY_MASTER and wrapped.id not in opened:
+                secret = self._asked(wrapped)
+                if secret is not None:
+                    opened[wrapped.id] = _master(wrapped.id, secret)
+        for wrapped in standing.masters:
+            by = opened.get(wrapped.by.key) if wrapped.by.how == BY_MASTER else None
+            if by is not None and wrapped.id not in opened:
+                opened[wrapped.id] = _master(wrapped.id, by.unwrap(wrapped.by.wrapped, about(wrapped.id)))
+        return opened
+
+    def _asked(self, wrapped: WrappedMaster) -> bytes | None:
+        """What one of the owner's keys makes of it."""
+        unwrapped = (key.unwrap(wrapped.by, about(wrapped.id)) for key in self.keys)
+        return next((secret for secret in unwrapped if secret is not None), None)
 
     def _no_key(self, standing: Standing) -> WrongKey | UnknownKey:
-        wanted = sorted({wrapped.by.key for wrapped in standing.masters})
+        wanted = sorted({wrapped.by.key for wrapped in standing.masters if wrapped.by.how != BY_MASTER})
         named = [key.id for key in self.keys if key.id is not None]
         if named and not set(named) & set(wanted):
             return UnknownKey(
@@ -142,13 +162,21 @@ class Ring:
         return stored(self._backend, append)
 
 
+def _master(id: str, secret: bytes) -> Master:
+    if len(secret) != KEY_BYTES:
+        raise TamperDetected("the store's key ring", what="a master key has the wrong length")
+    return Master(id, secret)
+
+
 def stored(backend: Backend, append: Append) -> bool:
     """Store an append that everything else waits for. False if something else is in its place."""
     for _ in range(3):
         try:
             return isinstance(backend.append([append])[0], Appended)
-        except OutcomeUnknown:
-            continue  # the same bytes at the same place: it is stored once
+        except Exception as error:
+            # An error of a driver's says nothing either way. The same bytes at the same place: it is stored once.
+            if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
+                raise
     raise Unavailable("a key could not be stored; nothing was written with it")
 
 
@@ -169,8 +197,9 @@ def _newest(backend: Backend) -> _Found | None:
         standing = msgspec.json.decode(envelope.data, type=Standing)
     except (IndexError, Undecodable, msgspec.DecodeError, ValueError):
         raise CorruptRecord("the store's key ring", version=head.version, what="it cannot be read") from None
-    known = {wrapped.id for wrapped in standing.masters}
-    if envelope.type != EVENT or standing.current not in known or len(standing.masters) > MASTERS:
+    owned = [wrapped.id for wrapped in standing.masters if wrapped.by.how != BY_MASTER]
+    too_many = len(standing.masters) > MASTERS or len(owned) > OWNED
+    if envelope.type != EVENT or standing.current not in owned or too_many:
         raise CorruptRecord("the store's key ring", version=head.version, what="it is not a ring")
     return _Found(page[0].version, page[0].hash, head.incarnation, standing)
 

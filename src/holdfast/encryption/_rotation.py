@@ -1,9 +1,9 @@
 """A new key for a store: data keys are wrapped anew, and no record is touched.
 
-    1  the ring gets a new master key, wrapped by the new key, and the former one too; the old key still opens the former
+    1  the ring gets a new master key, wrapped by the new key, and the former one wrapped by that; the old key still opens the former
     2  each data key is wrapped by the new master key, beside what there is
-    3  what the former master keys have wrapped is deleted
-    4  the old key is taken out of the ring
+    3  what the former master keys have wrapped is deleted; and what was erased, if one who was killed has wrapped it again
+    4  the old key is taken out of the ring, and what is left of it in the engine is overwritten
 
 Whoever is killed in between leaves a store that both keys open between them, and can simply do it again. Two who do it at once with
 the same key do the same; with two different ones, the later is refused until the first is done.
@@ -12,22 +12,24 @@ the same key do the same; with two different ones, the later is refused until th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from .._ids import SYSTEM_TENANT
 from ..backends import Backend, Head
-from ..errors import Conflict, NotEncrypted, WrongKey
+from ..errors import Conflict, NotEncrypted, TamperDetected, UnknownKey, WrongKey
 from ..keys import Key, KeyLike, given
 from ._data_keys import GRAVE, DataKeys
-from ._place import RING
-from ._ring import Ring, Standing, about, new_master, stored
+from ._place import RING, scrub
+from ._ring import Master, Ring, Standing, about, new_master, stored
 
 if TYPE_CHECKING:
     from .._log import Log
 
 TRIES = 100
+KEPT = 100
+"""So many former master keys stay in the ring: a process that has not yet heard of the new one may have used the last."""
 
 
 class Rekeyed(msgspec.Struct, frozen=True):
@@ -44,25 +46,44 @@ def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> Rekeyed:
     """Give a store a new key."""
     if log.cipher is None:
         raise NotEncrypted("the store is in clear; copy it into an encrypted one: holdfast encrypt SRC DST --to KEY")
-    new = given(key)
-    ring = Ring(log.backend, [*new, *log.cipher.keys.ring.keys])
+    new, open_ring = given(key), log.cipher.keys.ring
+    old = open_ring.keys
+    ring = Ring(log.backend, [*new, *old])
     ring.reload()
-    _begin(ring, new[0])
-    keys = DataKeys(log.backend, ring)
+    open_ring.keys = ring.keys  # before it begins: whoever reads in this process meanwhile needs both
+    try:
+        _begin(ring, new[0])
+    except BaseException:
+        open_ring.keys = old
+        raise
+    turn = _Turn(DataKeys(log.backend, ring), ring.current, dict(ring.masters))
     done, now = 0, 0
     for head in _key_streams(log.backend):
-        if head.stream.id.endswith("." + ring.current.id):
+        if head.stream.id.endswith("." + turn.current.id):
             continue
-        now += _wrap_anew(log.backend, keys, head)
+        now += _wrap_anew(log.backend, turn, head)
         done += 1
         if progress is not None:
             progress(done)
     for head in _key_streams(log.backend):
-        _delete_former(log.backend, keys, head)
-    _end(ring, new[0])
-    log.cipher.keys.ring.keys = ring.keys
-    log.cipher.keys.ring.reload()
+        _delete_former(log.backend, turn, head)
+    for head in _key_streams(log.backend, graves=True):
+        _bury(turn, head)
+    _end(ring, turn.current, log.backend)
+    open_ring.reload()
+    scrub(log.backend)
     return Rekeyed(done, now)
+
+
+class _Turn(NamedTuple):
+    """One change of keys: the master key to come, and all that were there when it began.
+
+    Of what came later we know nothing: if another process has finished this change, and begun the next, its keys are not ours to delete.
+    """
+
+    keys: DataKeys
+    current: Master
+    masters: dict[str, Master]
 
 
 def _begin(ring: Ring, new: Key) -> None:
@@ -78,7 +99,7 @@ def _begin(ring: Ring, new: Key) -> None:
             )
         master = new_master()
         former = list(ring.masters.values())
-        wrapped = [master.wrapped_by(new), *(each.wrapped_by(new) for each in former), *standing.masters]
+        wrapped = [master.wrapped_by(new), *(each.wrapped_beside(master) for each in former), *standing.masters]
         if ring.set(Standing(master.id, wrapped, [each.id for each in former])):
             ring.reload()
             return
@@ -86,26 +107,29 @@ def _begin(ring: Ring, new: Key) -> None:
     raise Conflict("the store's key ring", expected=ring.version, actual=ring.version)
 
 
-def _end(ring: Ring, new: Key) -> None:
-    """The old key opens nothing any more. Former master keys stay, wrapped by the new key: a process that has not yet heard of
-    it may have used one."""
+def _end(ring: Ring, current: Master, backend: Backend) -> None:
+    """The old key opens nothing any more. Former master keys stay, beside the new one."""
     for _ in range(TRIES):
         standing = ring.standing
-        if not standing.retiring:
-            return
-        masters = [each for each in standing.masters if new.unwrap(each.by, about(each.id)) is not None]
-        if ring.set(Standing(standing.current, masters)):
+        if not standing.retiring or standing.current != current.id:
+            return  # somebody else has ended it
+        former = [each for each in ring.masters.values() if each.id != current.id]
+        if len(former) > KEPT:
+            used = {head.stream.id.rpartition(".")[2] for head in _key_streams(backend)}
+            former = former[:KEPT] + [each for each in former[KEPT:] if each.id in used]
+        first = next(each for each in standing.masters if each.id == current.id)
+        if ring.set(Standing(current.id, [first, *(each.wrapped_beside(current) for each in former)])):
             ring.reload()
             return
         ring.reload()
 
 
-def _key_streams(backend: Backend) -> Iterator[Head]:
-    """The data keys of all tenants."""
+def _key_streams(backend: Backend, *, graves: bool = False) -> Iterator[Head]:
+    """The data keys of all tenants, or what is in the place of those that were erased."""
     for tenant in [SYSTEM_TENANT, *_tenants(backend)]:
         after = ""
         while page := backend.heads(tenant=tenant, kind="key", after=after):
-            yield from (head for head in page if head.stream != RING and not head.stream.id.endswith(GRAVE))
+            yield from (head for head in page if head.stream != RING and head.stream.id.endswith(GRAVE) == graves)
             after = page[-1].stream.id
 
 
@@ -116,29 +140,39 @@ def _tenants(backend: Backend) -> Iterator[str]:
         after = page[-1].stream.id
 
 
-def _wrap_anew(backend: Backend, keys: DataKeys, head: Head) -> bool:
-    """Wrap a data key by the current master key. False if that was done before."""
+def _wrap_anew(backend: Backend, turn: _Turn, head: Head) -> bool:
+    """Wrap a data key by the new master key. False if that was done before."""
+    keys, tenant = turn.keys, head.stream.tenant
     name, _, by = head.stream.id.rpartition(".")
-    current = keys.ring.current
-    if by == current.id or by not in keys.ring.masters or keys.read(head.stream.tenant, name, current) is not None:
+    if by == turn.current.id or by not in turn.masters or keys.read(tenant, name, turn.current) is not None:
         return False
-    key = keys.read(head.stream.tenant, name, keys.ring.masters[by])
+    key = keys.read(tenant, name, turn.masters[by])
     if key is None:
         return False  # erased, or deleted with its stream, in this moment
-    done = stored(backend, keys.wrapping(head.stream.tenant, name, key, current))
-    if keys.is_buried(head.stream.tenant, name):
-        keys.destroy(head.stream.tenant, name)  # erased in this moment: it must not come back by us
+    done = stored(backend, keys.wrapping(tenant, name, key, turn.current))
+    if keys.is_buried(tenant, name):
+        keys.destroy(tenant, name)  # erased in this moment: it must not come back by us
     return done
 
 
-def _delete_former(backend: Backend, keys: DataKeys, head: Head) -> None:
-    """Delete what a former master key has wrapped, if the current one has wrapped it too."""
+def _delete_former(backend: Backend, turn: _Turn, head: Head) -> None:
+    """Delete what a former master key has wrapped, if the new one has wrapped it too."""
     name, _, by = head.stream.id.rpartition(".")
-    current = keys.ring.current
-    if by == current.id:
+    if by == turn.current.id or by not in turn.masters:
         return
-    if keys.read(head.stream.tenant, name, current) is None:
-        _wrap_anew(backend, keys, head)  # made since the first round
-        if keys.read(head.stream.tenant, name, current) is None:
+    if turn.keys.read(head.stream.tenant, name, turn.current) is None:
+        _wrap_anew(backend, turn, head)  # made since the first round
+        if turn.keys.read(head.stream.tenant, name, turn.current) is None:
             return
     backend.delete(head.stream, expected=head)
+
+
+def _bury(turn: _Turn, grave: Head) -> None:
+    """Delete a key that was erased. It is there if a change of keys was killed when it had wrapped it, or the erasure itself was."""
+    tenant, name = grave.stream.tenant, grave.stream.id.removesuffix(GRAVE)
+    try:
+        buried = turn.keys.is_buried(tenant, name)
+    except (TamperDetected, UnknownKey):
+        buried = False  # somebody without the key has put it there, which must not be in the way of a new one
+    if buried:
+        turn.keys.destroy(tenant, name)

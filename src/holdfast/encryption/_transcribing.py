@@ -25,9 +25,10 @@ from .._store import AsyncStore, Store
 from .._subjects import subject_stream
 from ..backends import Append, Appended, Head, Record, StreamKey
 from ..errors import AlreadyExists, CorruptRecord, Erased, NotEncrypted, OutcomeUnknown, Unavailable
-from ..keys import KeyLike
+from ..keys import KeyLike, given
 from ._cipher import Cipher
 from ._data_keys import CLEAR, subject_key
+from ._gone import delete_gone
 from ._place import is_encrypted, missing_key
 from ._ring import opened_ring, stored
 
@@ -54,12 +55,13 @@ def encrypt(src: Place, dst: Place, *, key: KeyLike, progress: Callable[[int], o
     `progress` is called with the number of streams done.
     """
     with ExitStack() as stack:
-        source, target = opened(src, stack, create=False), opened(dst, stack, create=True)
+        source, keys = opened(src, stack, create=False), given(key)
         if is_encrypted(source):
             raise NotEncrypted(
                 "the source is encrypted already; to give it another key: store.rekey(…), holdfast rekey"
             )
-        cipher = Cipher(target, opened_ring(target, key))
+        target = opened(dst, stack, create=True)
+        cipher = Cipher(target, opened_ring(target, keys))
         return _Work(Log(source), Log(target, cipher=cipher), progress).run()
 
 
@@ -68,17 +70,18 @@ def decrypt(
 ) -> Transcribed:
     """Write an encrypted store to another place, in clear. Interrupted, run it again: it goes on. `key` opens the source."""
     with ExitStack() as stack:
-        source, target = opened(src, stack, create=False), opened(dst, stack, create=True)
+        source = opened(src, stack, create=False)
         if not is_encrypted(source):
             raise NotEncrypted("the source is in clear already; holdfast copy copies it")
-        if is_encrypted(target):
-            raise NotEncrypted("the destination is encrypted; name an empty one")
         if key is not None:
             cipher: Cipher | None = Cipher(source, opened_ring(source, key, create=False))
         else:
             cipher = src._log.cipher if isinstance(src, Store | AsyncStore) else None
         if cipher is None:
             raise missing_key()
+        target = opened(dst, stack, create=True)
+        if is_encrypted(target):
+            raise NotEncrypted("the destination is encrypted; name an empty one")
         return _Work(Log(source, cipher=cipher), Log(target), progress).run()
 
 
@@ -92,6 +95,7 @@ class _Work:
     def run(self) -> Transcribed:
         for tenant in self._tenants():
             self._target.register(tenant)
+            delete_gone(self._source, self._target, tenant)
             for kind in KINDS:
                 if kind not in CLEAR:
                     for head in self._heads(tenant, kind):
@@ -187,7 +191,7 @@ class _Work:
         fields = None
         if group[-1].version == head.version:
             fields = head.fields if self._source.cipher is None else self._source.cipher.head(head).fields
-        cipher = self._target.cipher
+        cipher, writer = self._target.cipher, None
         if cipher is not None:
             writer = cipher.writer(name, head.incarnation, new=first == 1)
             if writer is not None:
@@ -195,11 +199,13 @@ class _Work:
                     stored(self._target.backend, writer.fresh)
                     writer = cipher.writer(name, head.incarnation, new=False)
                     assert writer is not None
-                keys = [self._subject_key(name, body) for body in bodies]
-                bodies = writer.seal(first - 1, append_id, bodies, keys)
                 fields = cipher.fields(name, head.incarnation, fields)
-        seed = _chain.seed(name, head.incarnation)
-        links = _chain.extend(seed, previous or _chain.GENESIS, first - 1, bodies)
+        seed, before = _chain.seed(name, head.incarnation), previous or _chain.GENESIS
+        if writer is None:
+            links = _chain.extend(seed, before, first - 1, bodies)
+        else:
+            keys = [self._subject_key(name, body) for body in bodies]
+            links = writer.seal(seed, before, first - 1, append_id, bodies, keys)
         append = Append(name, first - 1, previous, head.incarnation, append_id, links, name.kind != "blob", fields)
         self._send(append)
         self._records += len(group)
@@ -238,5 +244,7 @@ class _Work:
         mine = (record for page in self._pages(self._source, head.stream, 0, head.version) for record in page)
         theirs = (record for page in self._pages(self._target, name, 0, head.version) for record in page)
         for one, other in zip(mine, theirs, strict=True):
-            if (one.version, one.append_id, one.body) != (other.version, other.append_id, other.body):
+            if one.append_id != other.append_id:
+                raise AlreadyExists(f"{name} was written to at the destination meanwhile; choose another destination")
+            if (one.version, one.body) != (other.version, other.body):
                 raise CorruptRecord(str(name), version=one.version, what="it is not what the source has")
