@@ -205,7 +205,7 @@ def test_backup_replaces_a_file_only_with_overwrite(source: str, tmp_path: Path)
     target = tmp_path / "backup.db"
     target.write_text("precious")
     result = run("backup", source, target)
-    assert result.exit_code == 1 and "there is something at" in result.stderr
+    assert result.exit_code == 1 and result.stderr.endswith("may be replaced: overwrite=True, or --overwrite\n")
     assert target.read_text() == "precious"
     assert run("backup", source, target, "--overwrite").exit_code == 0
     assert dump(source) == dump(target)

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import holdfast
-from holdfast import StreamInfo
+from holdfast import Erased, StreamInfo
 
 from . import _asks, _audit, _copy, _crashtest, _keys, _memory, _replay, _tasks, _transcribe, _verify, _worker
 from ._stores import Json, Tenant, Url, failed, named, opened, use_keys, use_redaction
 from ._text import event_json, event_line, message_line, printable, to_json
 
+
+class _Commands(TyperGroup):
+    """The commands, of which each may be given options that belong before it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # typer has a click of its own, or not, by its version: there is no type to name
+            name = getattr(error, "option_name", None)
+            if type(error).__name__ != "NoSuchOption" or name not in ("--key", "--redact"):
+                raise
+            value = " KEY" if name == "--key" else ""
+            raise typer.BadParameter(
+                f"{name} comes before the command: holdfast {name}{value} {ctx.invoked_subcommand} …"
+            ) from None
+
+
 app = typer.Typer(
     name="holdfast",
+    cls=_Commands,
     help="Look at a Holdfast store from a shell, and see it survive.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -106,8 +125,13 @@ def conversations(url: Url = None, tenant: Tenant = "default", as_json: Json = F
     """List the conversations, one per line: number of messages and id."""
     with opened(url, tenant) as store:
         for chat in store.conversations():
-            count = chat.count()
-            typer.echo(to_json({"id": chat.id, "messages": count}) if as_json else f"{count:>9}  {printable(chat.id)}")
+            facts: dict[str, object] = {"id": chat.id}
+            try:
+                facts["messages"] = chat.count()
+            except Erased:  # one that is gone must not hide the others
+                facts |= {"messages": None, "erased": True}
+            count = "erased" if "erased" in facts else facts["messages"]
+            typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(chat.id)}")
 
 
 @app.command()

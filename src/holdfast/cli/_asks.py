@@ -24,6 +24,13 @@ Limits = Annotated[
     ),
 ]
 
+Subject = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="Whom it is about, so that `holdfast erase --subject` finds it.", show_default=False
+    ),
+]
+
 
 def submit(
     names: Annotated[
@@ -36,6 +43,7 @@ def submit(
         str | None, typer.Option(metavar="TEXT", help="What the task is to reach.", show_default=False)
     ] = None,
     limits: Limits = None,
+    subject: Subject = None,
     tenant: Tenant = "default",
 ) -> None:
     """Let a worker run a task of an agent. A task that is there and has not ended is tried again."""
@@ -43,7 +51,7 @@ def submit(
     value = None if input is None else _json(input, "input", "--input '\"text\"'")
     budget = _budget(limits)
     with opened(url, tenant, create=True) as store:
-        is_new = store.submit(agent, task_id, goal=goal, input=value, budget=budget)
+        is_new = store.submit(agent, task_id, goal=goal, input=value, budget=budget, subject=subject)
         view = None if is_new else store.get_task(task_id)
     if view is not None and view.status in ENDED:
         typer.echo(f"{printable(task_id)} is {view.status} already")

@@ -17,7 +17,7 @@ from holdfast import HoldfastError
 from holdfast.backends._urls import shown_url, without
 
 from ._stores import Json, Url, failed, key_given, named, refuse_memory, store_url
-from ._text import printable, size
+from ._text import counted, printable, size
 
 if TYPE_CHECKING:
     from holdfast import Copied, CopyProgress
@@ -141,8 +141,9 @@ class _Lines:
         if now - self._said < _SAY_SECONDS:
             return
         self._said = now
-        of = f" of {progress.of}" if progress.of is not None else ""
-        typer.echo(f"{progress.phase}  {progress.streams}{of} streams  {_amount(progress, now - self._began)}")
+        done, of = progress.streams, progress.of
+        streams = counted(done, "stream") if of is None else f"{done:,} of {counted(of, 'stream')}"
+        typer.echo(f"{progress.phase}  {streams}  {_amount(progress, now - self._began)}")
 
 
 @contextmanager
@@ -163,23 +164,19 @@ def _bar() -> Iterator[Callable[[CopyProgress], None]]:
 
 def _amount(progress: CopyProgress, seconds: float) -> str:
     rate = f", {progress.records / seconds:,.0f} records/s" if progress.phase == "copying" and seconds > 0 else ""
-    return f"{progress.records:,} records, {size(progress.bytes)}{rate}"
+    return f"{counted(progress.records, 'record')}, {size(progress.bytes)}{rate}"
 
 
 def _summary(copied: Copied, verify: bool) -> str:
     lines = [
-        f"copied {_count(copied.streams, 'stream')}, {_count(copied.records, 'record')}, {size(copied.bytes)}; "
+        f"copied {counted(copied.streams, 'stream')}, {counted(copied.records, 'record')}, {size(copied.bytes)}; "
         f"{copied.skipped} were there already; "
         + (f"{copied.verified} verified" if verify else "their records were not read back")
     ]
     if copied.deleted:
-        lines.append(f"deleted {_count(copied.deleted, 'stream')} that had been deleted at the source")
+        lines.append(f"deleted {counted(copied.deleted, 'stream')} that had been deleted at the source")
     if copied.extra:
-        lines.append(f"{_count(copied.extra, 'stream')} at the destination only:")
+        lines.append(f"{counted(copied.extra, 'stream')} at the destination only:")
         lines += [f"  {printable(name)}" for name in copied.extra_names]
         lines += ["  …"] * (copied.extra > len(copied.extra_names))
     return "\n".join(lines)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

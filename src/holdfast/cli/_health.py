@@ -29,6 +29,7 @@ def _rows(health: Health, tasks: dict[str, int]) -> list[tuple[str, str]]:
         ("location", health.location),
         ("engine", f"{health.engine} {health.engine_version}".strip()),
         ("durability", f"{health.durability} ({_SURVIVES.get(health.durability, 'unknown')})"),
+        ("encrypted", "yes" if health.encrypted else "no"),
         ("size", ", ".join(f"{name} {size(count)}" for name, count in health.sizes.items()) or "unknown"),
         ("tenant", health.tenant),
     ]

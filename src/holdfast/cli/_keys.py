@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
-from holdfast import keys
-from holdfast.errors import InvalidKey
+import holdfast
+from holdfast import HoldfastError, InvalidKey, MissingKey, keys
 
-from ._stores import Tenant, Url, failed, key_given, opened
-from ._text import printable
+from ._stores import Tenant, Url, agreed, failed, key_given, opened, store_url
+from ._text import counted, printable
 
 KEYS = "file:PATH, env:NAME, passphrase:TEXT, base64:TEXT or kms:KEY"
 
@@ -51,11 +54,42 @@ def rekey(
         new = keys.given(to)
     except InvalidKey as error:
         raise failed(str(error)) from None
-    with opened(url, "default", key=[*key_given(), *new]) as store:
+    old = key_given()
+    if not old:
+        _refuse_encrypted(url)
+    with opened(url, "default", key=[*old, *new]) as store:
         done = store.rekey(new)
     typer.echo(
-        f"{done.keys} data keys are wrapped by the new key, {done.now} of them by this run; the old key opens it no more"
+        f"wrapped by the new key: {counted(done.keys, 'data key')}, {done.now:,} by this run; {_what_opens(url, old)}"
     )
+
+
+def _refuse_encrypted(url: str | None) -> None:
+    """Without the old key: otherwise the new one would be called wrong, which it is not."""
+    try:
+        holdfast.open(store_url(url), create=False).close()
+    except MissingKey:
+        raise failed("the old key is missing: holdfast --key file:old.key rekey …, or set HOLDFAST_KEY") from None
+    except (HoldfastError, ValueError):
+        pass  # whoever opens it next says so
+
+
+def _what_opens(url: str | None, old: Sequence[str]) -> str:
+    """What the keys that were given before the command are good for now. They are tried: the new one may be among them."""
+    good = sum(_opens(url, key) for key in old)
+    if not good:
+        return "the old key opens the store no more"
+    if good == len(old):
+        return "it is the same key as before, and still opens the store"
+    return "of the keys that were given before, only the new one opens the store"
+
+
+def _opens(url: str | None, key: str) -> bool:
+    try:
+        holdfast.open(store_url(url), key=key, create=False).close()
+    except HoldfastError:
+        return False
+    return True
 
 
 def erase(
@@ -75,10 +109,13 @@ def erase(
         str | None, typer.Option(metavar="WHO", help="Erase all that is about a subject.", show_default=False)
     ] = None,
     reason: Annotated[str, typer.Option(help="Why; kept in the audit stream.")] = "erased at the command line",
+    by: Annotated[
+        str | None, typer.Option(metavar="WHO", help="Who erases; kept in the audit stream.", show_default=False)
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     tenant: Tenant = "default",
 ) -> None:
-    """Destroy the keys of something in an encrypted store, so that nobody can read it any more, not from a copy either."""
+    """Destroy the keys of something in an encrypted store: there nobody can read it any more. A backup from before has them still."""
     given = {"conversation": conversation, "task": task, "memory": memory, "state": state, "stream": stream}
     chosen = [(kind, name) for kind, name in given.items() if name is not None]
     if len(chosen) + (subject is not None) != 1:
@@ -87,16 +124,20 @@ def erase(
         )
     what = f"all that is about {subject!r}" if subject is not None else f"{chosen[0][0]} {chosen[0][1]!r}"
     with opened(url, tenant) as store:
-        if not yes:
-            typer.confirm(f"erase {printable(what)} for good?", abort=True)
-        if subject is not None:
-            done = store.erase(subject=subject, reason=reason)
-        else:
-            kind, name = chosen[0]
-            done = store.erase(getattr(store, kind)(name), reason=reason)
+        if not yes and not agreed(f"erase {printable(what)} for good?"):
+            raise failed("nothing was erased; say --yes to erase without being asked")
+        with nullcontext() if by is None else holdfast.correlate(f"erase-{secrets.token_hex(8)}", actor=by):
+            if subject is not None:
+                done = store.erase(subject=subject, reason=reason)
+            else:
+                kind, name = chosen[0]
+                done = store.erase(getattr(store, kind)(name), reason=reason)
     for kind, name in done.streams:
         typer.echo(f"erased {kind} {printable(name)}")
     for name in done.memories:
         typer.echo(f"erased what memory {printable(name)} had")
     if not done.streams and not done.memories:
-        typer.echo("there was nothing to erase")
+        typer.echo(
+            f"there was nothing to erase: tenant {printable(repr(tenant))} has nothing about subject {printable(repr(subject))};"
+            " check the names, unless it was erased before"
+        )

@@ -39,7 +39,10 @@ def use_redaction(wanted: bool) -> None:
 def key_given() -> list[str]:
     """The keys to open a store with: those that were given, or that of the environment."""
     told = os.environ.get("HOLDFAST_KEY")
-    return list(_keys) or ([told] if told else [])
+    if _keys or not told:
+        return list(_keys)
+    # By its name, so that what is said of it names it; but one that names another variable stands for that one.
+    return [told if told.startswith("env:") else "env:HOLDFAST_KEY"]
 
 
 def store_url(given: str | None) -> str:
@@ -84,6 +87,14 @@ def _is_there(url: str, tenant: str, key: KeyLike | None) -> bool:
     except (NotSetUp, NotEncrypted):  # with a key, a store that is empty is as good as none
         return False
     return True
+
+
+def agreed(question: str) -> bool:
+    """Whether somebody says yes."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:  # nobody is there to answer
+        return False
 
 
 def refuse_memory(url: str) -> None:

@@ -48,6 +48,11 @@ def to_json(value: object) -> str:
     return printable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something: `1 stream`, `2 streams`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def size(count: int) -> str:
     """Bytes, in a unit one can read."""
     amount = float(count)

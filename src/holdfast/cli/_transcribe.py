@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
 
 import typer
 
 import holdfast
-from holdfast import HoldfastError, Transcribed
+from holdfast import HoldfastError
 from holdfast.backends._urls import shown_url
 
 from ._keys import KEYS
 from ._stores import failed, key_given, refuse_memory
-from ._text import printable
+from ._text import counted, printable
+
+if TYPE_CHECKING:
+    from holdfast import Transcribed
 
 _PLACES = "A path, or a URL like file:///directory or postgresql://host/database."
 Src = Annotated[str, typer.Argument(metavar="SRC", help=f"The store to read. {_PLACES}")]
@@ -46,17 +51,26 @@ def decrypt(src: Src, dst: Dst) -> None:
     typer.echo(_summary(done, dst))
 
 
-def _refuse(*urls: str) -> None:
-    for url in urls:
-        refuse_memory(url)
+def _refuse(src: str, dst: str) -> None:
+    refuse_memory(src)
+    refuse_memory(dst)
+    if src == dst or (os.path.exists(_path(src)) and os.path.realpath(_path(src)) == os.path.realpath(_path(dst))):
+        raise ValueError("both are the same place, and a store is never rewritten where it is; name a new place")
+
+
+def _path(url: str) -> str:
+    """Where the files of a store are, if it has files."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url:
+        return url
+    place = unquote(rest.partition("?")[0])
+    return {"sqlite": place[1:], "file": place}.get(scheme.lower(), url)
 
 
 def _summary(done: Transcribed, dst: str) -> str:
-    text = (
-        f"wrote {done.streams} streams, {done.records} records to {printable(shown_url(dst))}, and compared all of them"
-    )
+    text = f"wrote {counted(done.streams, 'stream')}, {counted(done.records, 'record')} to {printable(shown_url(dst))}, and compared all of them"
     if done.skipped:
-        text += f"; {done.skipped} streams were there already"
+        text += f"; there already: {counted(done.skipped, 'stream')}"
     if done.erased:
-        text += f"; {done.erased} were erased, and left out"
+        text += f"; erased, and left out: {counted(done.erased, 'stream')}"
     return text

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from ._stores import Json, Url, opened
-from ._text import printable, size
+from ._text import counted, printable, size
 
 if TYPE_CHECKING:
     from holdfast import Verified, VerifyProgress
@@ -79,8 +79,7 @@ def anchor(
     with opened(url, tenant or "default") as store:
         made = store.anchor(to or sys.stdout, key=anchor_key, all_tenants=tenant is None, overwrite=overwrite)
     where = "" if to is None else f" to {printable(str(to))}"
-    streams = f"{made.streams:,} stream{'' if made.streams == 1 else 's'}"
-    typer.echo(f"wrote an anchor of {streams}{where}, {made.signed}", err=to is None)
+    typer.echo(f"wrote an anchor of {counted(made.streams, 'stream')}{where}, {made.signed}", err=to is None)
 
 
 def _print(report: Verified) -> None:
@@ -104,8 +103,8 @@ def _bar(quiet: bool) -> Iterator[Callable[[VerifyProgress], None] | None]:
         task = bar.add_task("verifying", total=None, amount="")
 
         def show(progress: VerifyProgress) -> None:
-            wrong = f", {progress.problems:,} problems" if progress.problems else ""
-            amount = f"{progress.records:,} records, {size(progress.bytes)}{wrong}"
+            wrong = f", {counted(progress.problems, 'problem')}" if progress.problems else ""
+            amount = f"{counted(progress.records, 'record')}, {size(progress.bytes)}{wrong}"
             bar.update(task, completed=progress.streams, total=progress.of, amount=amount)
 
         yield show
