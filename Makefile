@@ -27,15 +27,19 @@ SERVER_KILLS ?= 300
 SERVER_CUTS ?= 2000
 EXAMPLES ?= 20
 LAWS := $(shell grep -l "^from lengths import" tests/test_*.py)
+ENCRYPTED ?= sqlite
+FEATURES := $(wildcard $(addprefix tests/test_,$(addsuffix .py,store following conversations state tasks steps \
+    generator_steps map model_steps reply artifacts waiting children replay checkpoint retention worker copy audit \
+    memory memory_merging memory_followed memory_tasks window resume_context)))
 FUZZ_SECONDS ?= 300
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main $(CLASSIC:%=test-%) check bench soak clean
+.PHONY: help demo test test-main test-encrypted $(CLASSIC:%=test-%) check bench soak clean
 
 help:
 	@echo "make demo    kill an agent with -9 in the middle of its work, and see it go on (15 seconds)"
-	@echo "make test    run the tests: test-main$(CLASSIC:%=, test-%)"
+	@echo "make test    run the tests: test-main, test-encrypted$(CLASSIC:%=, test-%)"
 	@echo "make check   formatting, lint and types"
 	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
 	@echo "             apart, and longer: .venv/bin/python -m bench.scale, and -m bench.costs"
@@ -46,13 +50,17 @@ demo: $(RUNTIME)
 	@$(PY) -m holdfast.cli demo
 
 # The frameworks two at a time: each runs one process after the other.
-test: test-main
+test: test-main test-encrypted
 	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(CLASSIC:%=test-%)
 
 # More processes than processors: many tests wait, for a server, a lease or a process that is to die. Who has nothing left to
 # run takes over what others have before them: the long tests are not spread evenly.
 test-main: $(DEV)
 	$(PY) -m pytest -n 4 --dist worksteal
+
+# The tests of features once more, on stores that are encrypted.
+test-encrypted: $(DEV)
+	HOLDFAST_ENCRYPTED=1 PYTHONPATH=$(CURDIR)/tests/encrypted $(PY) -m pytest -n 4 --dist worksteal -k "$(ENCRYPTED)" $(FEATURES)
 
 $(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
 	@if [ -e $< ]; then \
@@ -77,7 +85,9 @@ soak: $(DEV)
 	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py tests/test_objects_schedules.py
 	HOLDFAST_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -n 2 --timeout 0 $(LAWS)
 	HOLDFAST_SIMULATED=all $(PY) -m pytest -n 2 -k "dynamodb or s3" --ignore tests/crash
-	HOLDFAST_HOSTILE=all HOLDFAST_FUZZ_EXAMPLES=100000 $(PY) -m pytest -n 2 --timeout 0 tests/test_hostile_store.py tests/fuzz
+	@$(MAKE) --no-print-directory test-encrypted ENCRYPTED=test_
+	HOLDFAST_HOSTILE=all HOLDFAST_FUZZ_EXAMPLES=100000 $(PY) -m pytest -n 2 --timeout 0 tests/test_hostile_store.py \
+	    tests/test_hostile_servers.py tests/test_hostile_objects.py tests/fuzz
 	-@if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(PY) atheris; else $(PY) -m pip install --quiet atheris; fi
 	$(PY) tests/fuzz/run_atheris.py $(FUZZ_SECONDS)
 

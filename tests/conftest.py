@@ -96,6 +96,19 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.tasks._session.PATIENCE", 0.0)
 
 
+# -- all of it encrypted ---------------------------------------------------------------------------------------------------
+
+ENCRYPTED = os.environ.get("HOLDFAST_ENCRYPTED") == "1"
+"""`make test-encrypted`: see tests/encrypted."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _encrypted() -> None:
+    if ENCRYPTED:
+        with holdfast.open("memory://") as store:
+            assert store._log.cipher is not None, "tests/encrypted is not on PYTHONPATH"
+
+
 # -- simulated servers -----------------------------------------------------------------------------------------------------
 
 SIMULATED = ("dynamodb", "s3")
@@ -123,6 +136,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
         if engine is not None:
             groups[item.path.name, engine, way_of(item)].append(item)
     left_out = {item for group in groups.values() for item in _chosen(group)[-(-len(group) // SHARE) :]}
+    if ENCRYPTED:
+        left_out |= {item for item in items if any(item.iter_markers("in_clear"))}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

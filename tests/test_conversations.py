@@ -1092,6 +1092,7 @@ def test_many_tasks_in_one_turn_all_get_through(url: str) -> None:
 # -- files -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_clear("an export of what is encrypted must be meant")
 def test_export_and_import_round_trip(store: Store, tmp_path: Path) -> None:
     chat = store.conversation("c")
     chat.append(SYSTEM, user("a"), call("1"), result("1"), assistant("b"))
@@ -1117,6 +1118,7 @@ def test_a_damaged_file_is_refused_untouched_or_salvaged(store: Store, tmp_path:
 # -- async -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_clear("an export of what is encrypted must be meant")
 def test_the_async_conversation_does_the_same(url: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with holdfast.aopen(url) as store:

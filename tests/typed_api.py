@@ -38,6 +38,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance import DurableBackendConformance
 from holdfast.integrations.openai import Answer, AsyncPieces, Pieces, complete
+from holdfast.memory import quoted
 
 
 @dataclass
@@ -65,6 +66,10 @@ def a_memory_is_asked(store: Store) -> None:
     memory.remember("Ann signs", source=store.conversation("talk"))
     assert_type(memory.recall("who signs?", 3, subject="ann", since=1.7e9), list[Hit])
     assert_type(memory.all(subject="ann", until=1.7e9), Iterator[Remembered])
+    assert_type(quoted(memory.recall("who signs?", author={"person", "system"})), str)
+    memory.recall("who signs?", author=5)  # type: ignore[arg-type]
+    store.task("buy").resume_context(trust=["person"])
+    store.task("buy").resume_context(trust=5)  # type: ignore[arg-type]
 
 
 def a_stream_is_appended_to_and_read(store: Store) -> None:
