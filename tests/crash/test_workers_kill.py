@@ -128,6 +128,8 @@ def run_and_kill(engine: str, url: str, notes: Path) -> Killed:
                     break
                 except subprocess.TimeoutExpired:
                     assert time.monotonic() < deadline, sorted((i.id, i.status) for i in store.tasks())[:20]
+                parked = [info.id for info in store.tasks() if info.status == "stuck"]
+                assert not parked, [(e.at, e.type, e.data) for task in parked[:3] for e in store.task(task).history()]
                 assert [each.process.poll() for each in workers] == [None] * WORKERS, "a worker ended by itself"
                 if killed.kills == MOST_KILLS[engine] or not workers[0].tasks(store):
                     continue
