@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import apsw
 import numpy as np
@@ -27,6 +28,9 @@ from . import memory_set
 from ._measure import Bar, Lab, settle
 from ._servers import postgres
 
+if TYPE_CHECKING:
+    from postgres_server import PostgresServer
+
 K = 10
 DIMENSIONS = 384
 Answer = Callable[[str, int], Sequence[str]]
@@ -37,7 +41,7 @@ def run(lab: Lab) -> None:
     duplicates(lab)
     with postgres(lab) as server:
         for count in (1_000, 10_000) if lab.quick else (1_000, 10_000, 100_000):
-            latency(lab, count, server.url())
+            latency(lab, count, server)
 
 
 # -- quality ---------------------------------------------------------------------------------------
@@ -154,8 +158,11 @@ def _facts() -> list[tuple[str, int, str]]:
 # -- latency ---------------------------------------------------------------------------------------
 
 
-def latency(lab: Lab, count: int, server: str) -> None:
-    """On SQLite, then with the same memories on PostgreSQL: with pgvector, and as without it."""
+def latency(lab: Lab, count: int, server: PostgresServer) -> None:
+    """On SQLite, then with the same memories on PostgreSQL: with pgvector, and as without it.
+
+    PostgreSQL tidies up after so many writes by itself, in the minutes that follow: that is waited for.
+    """
     texts = made_up(count, lab.rng)
     big, what = count == 100_000, f"with {count:,} memories"
     with lab.place() as place:
@@ -163,16 +170,20 @@ def latency(lab: Lab, count: int, server: str) -> None:
         fill(path, texts)
         by_words(lab, path, what, big)
         by_vectors(lab, path, what, big)
-        url = f"{server}&schema=memory_{count}"
+
+        def tidy() -> None:
+            server.sql("VACUUM ANALYZE")
+
+        url = f"{server.url()}&schema=memory_{count}"
         holdfast.copy(path, url, verify=False)  # without the index
         what = f"on PostgreSQL {what}"
-        by_words(lab, url, what, big)
-        by_vectors(lab, url, f"{what}, pgvector", big)
+        by_words(lab, url, what, big, tidy)
+        by_vectors(lab, url, f"{what}, pgvector", big, tidy)
         with without_pgvector():
-            by_vectors(lab, url, f"{what}, no pgvector", big)
+            by_vectors(lab, url, f"{what}, no pgvector", big, tidy)
 
 
-def by_words(lab: Lab, url: str, what: str, big: bool) -> None:
+def by_words(lab: Lab, url: str, what: str, big: bool, tidy: Callable[[], None] = settle) -> None:
     questions = [question.text for question in memory_set.questions()]
     settle()
     with holdfast.open(url) as store:
@@ -183,6 +194,7 @@ def by_words(lab: Lab, url: str, what: str, big: bool) -> None:
             start = perf_counter()
             memory.rebuild()
         caught_up = perf_counter() - start
+        tidy()
         words = asked_in_turn(lambda text: memory.recall(text, K), questions)
         tagged = asked_in_turn(lambda text: memory.recall(text, K, tags=["rare"]), questions)
         start = perf_counter()
@@ -195,7 +207,7 @@ def by_words(lab: Lab, url: str, what: str, big: bool) -> None:
     report(lab, f"recall by words and a rare tag {what}", tagged, (20.0, 60.0) if big else None)
 
 
-def by_vectors(lab: Lab, url: str, what: str, big: bool) -> None:
+def by_vectors(lab: Lab, url: str, what: str, big: bool, tidy: Callable[[], None] = settle) -> None:
     questions = [question.text for question in memory_set.questions()]
     generator = np.random.default_rng(1)
     vectors = [generator.standard_normal(DIMENSIONS).tolist() for _ in questions]
@@ -208,6 +220,7 @@ def by_vectors(lab: Lab, url: str, what: str, big: bool) -> None:
         memory = store.memory("big", embed=Embedder(embed, name="random"))
         memory.embed_all()
         memory.recall("warm up", vector=vectors[0])  # the server, or this process, prepares to compare them
+        tidy()
         meant = asked_in_turn(lambda text: memory.recall(text, K, vector=pairs[text]), questions)
     report(lab, f"recall by words and vectors {what}", meant, (30.0, None) if big else None)
 

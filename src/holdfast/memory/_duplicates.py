@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -29,7 +30,10 @@ _MISSPELLED: Final = 7
 """In a word of fewer letters two of them may be swapped, and no more."""
 _NAME: Final = 3
 _GROUPS: Final = 2
-_SHORT: Final = 2_000
+_THE: Final = str.maketrans("", "", "the")
+_REMEMBERED: Final = 4096
+"""More than a page of events has."""
+_SHORT: Final = 1_000
 _LONGEST: Final = 20_000
 """A text of more characters is a document: it is known only if it is the same to the letter."""
 
@@ -57,19 +61,17 @@ def signature(text: str) -> Signature:
 def _read(text: str) -> Signature:
     exact = _digest(visible(text).split())
     tokens = read(text) if len(text) <= _LONGEST else []
-    words, marks = tuple(token.key for token in tokens), tuple(token.mark for token in tokens)
     if not tokens:
         return Signature(exact, (exact,), (), (), ())
+    words, _, marks = zip(*tokens, strict=True)
     loose = tuple(token for token in tokens if token.loose)
-    if (
-        sum(any(map(str.isalnum, token.loose)) for token in loose) < _ALIKE_WORDS
-        or sum(map(len, words)) > _ALIKE_LENGTH
-    ):
+    real = (token for token in loose if any(map(str.isalnum, token.loose)))
+    if len(list(islice(real, _ALIKE_WORDS))) < _ALIKE_WORDS or sum(map(len, words)) > _ALIKE_LENGTH:
         return Signature(exact, (_digest(words),), words, marks, ())
     return Signature(exact, tuple(_keys(words, loose)), words, marks, loose)
 
 
-_remembered: Final = lru_cache(2048)(_read)
+_remembered: Final = lru_cache(_REMEMBERED)(_read)
 
 
 def same(new: Signature, old: Signature) -> Verdict | None:
@@ -133,16 +135,15 @@ def _keys(words: Sequence[str], tokens: Sequence[Token]) -> list[str]:
 
     All other words, numbers first of all, are in these: then facts of one form that differ in a number do not meet.
     """
-    parts: list[list[str]] = [[str(group)] for group in range(_GROUPS)]
-    count = 0
-    for token in tokens:
-        left_out = -1
-        if len(token.loose) >= _MISSPELLED and token.loose.isascii() and token.loose.isalpha():
-            left_out, count = count % _GROUPS, count + 1
-        for group, part in enumerate(parts):
-            part.append("" if group == left_out else token.loose)
-    letters = sorted(letter for letter in "".join(words).lower() if letter not in "the")
-    return [_digest(letters), *map(_digest, parts)]
+    loose = [token.loose for token in tokens]
+    long = [at for at, word in enumerate(loose) if len(word) >= _MISSPELLED and word.isascii() and word.isalpha()]
+    keys = [_digest(sorted("".join(words).lower().translate(_THE)))]
+    for group in range(_GROUPS):
+        kept = loose.copy()
+        for at in long[group::_GROUPS]:
+            kept[at] = ""
+        keys.append(_digest([str(group), *kept]))
+    return keys
 
 
 def _digest(words: Iterable[str]) -> str:

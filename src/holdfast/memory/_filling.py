@@ -262,5 +262,6 @@ class Vectors:
 def _served(index: VectorIndex, space: StreamKey, model: str, question: Floats) -> Meaning | None:
     """The question for an engine that compares vectors by itself; None if this one does not."""
     server = index.comparing()
-    prepared = None if server is None else server.prepared(space, model, len(question))
-    return None if prepared is None else ServedMeaning(index, space, model, question, prepared)
+    if server is None or not server.takes(len(question)):
+        return None
+    return ServedMeaning(index, space, model, question, server)

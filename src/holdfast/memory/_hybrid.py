@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ._model import Doc, Where
@@ -32,6 +32,11 @@ class Sense:
         """Have the nearest looked for, if that can be done while words are."""
         if self._meaning is not None:
             self._meaning.begin(where, max(NEAREST, limit), max(ENOUGH, limit))
+
+    def look_at(self, numbers: Collection[int]) -> None:
+        """These will be compared: learn what they mean, while the nearest are still looked for."""
+        if self._meaning is not None:
+            self._meaning.likeness(numbers)
 
     def nearest(self, where: Where, limit: int) -> list[Doc]:
         if self._meaning is None:

@@ -64,9 +64,9 @@ class Vector(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """Memories and their vectors, nearest first. `common`: how like the question any memory is, on average."""
+    """Memories and how like the question each is, nearest first. `common`: how like it any memory is, on average."""
 
-    docs: Sequence[tuple[Doc, bytes]]
+    docs: Sequence[tuple[Doc, float]]
     common: float
 
 
@@ -131,6 +131,10 @@ class VectorIndex(Index, Protocol):
     run side by side; those of older ones are dropped when a third begins.
     """
 
+    @property
+    def served(self) -> bool:
+        """Whether a server answers: then two questions at the same time take less than one after the other."""
+
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
         """How many memories there are, and how many of them have a vector of each model; the newest model last.
 
@@ -167,8 +171,11 @@ class Comparing(Protocol):
 
     name: str
 
-    def prepared(self, space: StreamKey, model: str, dimension: int) -> Prepared | None:
-        """The vectors of a model, with all that were put before. None if it cannot compare vectors of this length."""
+    def takes(self, dimension: int) -> bool:
+        """Whether it can compare vectors of this length."""
+
+    def prepared(self, space: StreamKey, model: str, dimension: int) -> Prepared:
+        """The vectors of a model, with all that were put before."""
 
 
 class Prepared(Protocol):

@@ -1,8 +1,8 @@
 """The nearest vectors found by PostgreSQL itself, where it has the extension pgvector: no worker holds a copy of them.
 
 Beside each vector there is a short form of it, three bits for each number: whether it is above the average, and whether far
-above or below. The short forms of a namespace are all compared with the question's, and the two thousand that differ least are
-compared closely. There is no graph (HNSW) over them. It needs the length of vectors in advance, and looks at other namespaces
+above or below. The short forms of a namespace are all compared with the question's, and the thousand that differ least are compared
+closely. There is no graph (HNSW) over them. It needs the length of vectors in advance, and looks at other namespaces
 too before it leaves them out. With 100,000 random vectors in one namespace it found fewer of the nearest than this does, in about
 the same time, and made writing many times slower; clustered vectors, which suit it better, were not tried.
 
@@ -24,7 +24,7 @@ from ..backends._postgres_arrays import Times, numbers
 from ..backends._postgres_connections import Connection
 from ..backends._postgres_sql import SETUP_LOCK
 from ..backends.postgres import PostgresBackend
-from ..errors import AccessDenied, OutcomeUnknown, ReadOnly
+from ..errors import AccessDenied, HoldfastError, OutcomeUnknown, ReadOnly
 from . import _postgres_near_sql as sql
 from ._index import Nearest
 from ._model import Where, doc_of
@@ -40,11 +40,11 @@ MOST_NUMBERS: Final = 16_000
 PAGE: Final = 1_000
 FIRST: Final = 2_000
 """Before a namespace has so many vectors, all of them are compared closely."""
-CLOSE: Final = 2_000
+CLOSE: Final = 1_000
 """So many are compared closely, of those whose short forms differ least."""
 CHOSEN: Final = 400
 """So many of them are looked at whether they are asked for."""
-SAMPLE: Final = 2_000
+SAMPLE: Final = 1_000
 """So many short forms tell how much the nearest differ, so that few have to be sorted."""
 
 DIVIDED: Final = 500_000
@@ -89,10 +89,11 @@ class PostgresNear:
     def __init__(self, backend: PostgresBackend, at: str) -> None:
         self._backend, self._sql = backend, sql.Statements(backend._schema, at)
 
-    def prepared(self, space: StreamKey, model: str, dimension: int) -> Prepared | None:
-        """All vectors of a model, ready to be compared. None if they are too long for that."""
-        if dimension > MOST_NUMBERS:
-            return None
+    def takes(self, dimension: int) -> bool:
+        return dimension <= MOST_NUMBERS
+
+    def prepared(self, space: StreamKey, model: str, dimension: int) -> Prepared:
+        """All vectors of a model, ready to be compared."""
         key = {"tenant": space.tenant, "id": space.id, "model": model}
         tried = False
         while True:
@@ -108,6 +109,8 @@ class PostgresNear:
             else:
                 tried = True
                 self._transact(self._sql.level, {"model": number, "dimension": dimension, "sample": 2 * FIRST})
+                with suppress(HoldfastError):
+                    self._backend._transact(lambda connection: connection.execute(self._sql.tidy, prepare=False))
 
     def _add(self, model: int, places: Sequence[int], rows: Sequence[bytes], dimension: int) -> None:
         values = {"model": model, "places": numbers(places), "last": places[-1], "dimension": dimension}
@@ -155,7 +158,7 @@ class Prepared(msgspec.Struct, frozen=True):
             return self._asked(statements.among_all.format(condition=condition), values)[1]
         if where.source is None:
             # More is let through than wanted. If it is too little all the same, nothing is held back.
-            share = max(1.5 * values["close"] / self.count, 0.004)
+            share = max(1.8 * values["close"] / self.count, 0.004)
             for values["share"] in (share, None) if share < 1 else (None,):
                 compared, found = self._asked(statements.nearest.format(condition=condition, alone=alone), values)
                 if compared >= min(values["close"], self.count):
@@ -171,7 +174,7 @@ class Prepared(msgspec.Struct, frozen=True):
         rows = self.near._rows(statement, values)
         if not rows:
             return 0, Nearest([], 0.0)  # the model is gone meanwhile
-        docs = [(doc_of(body), floats) for *_, body, floats in rows if body is not None]
+        docs = [(doc_of(body), -apart) for *_, body, apart in rows if body is not None]
         return rows[0][0], Nearest(docs, rows[0][1] or 0.0)
 
 

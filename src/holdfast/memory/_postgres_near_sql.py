@@ -129,6 +129,8 @@ INSERT INTO {schema}.memory_codes SELECT place, h.model, h.number, {code_of_half
 FROM {schema}.memory_halves h JOIN {schema}.memory_vectors v USING (place) JOIN {schema}.memory_levels l ON l.model = h.model
 WHERE h.model = %(model)s AND l.mean IS NOT NULL FOR KEY SHARE OF v ON CONFLICT DO NOTHING""",
 )
+# The server does this by itself, but later. Until then it takes the rows for few, and sorts all of them to find the first.
+_TIDY: Final = "VACUUM (ANALYZE) {schema}.memory_codes"
 
 # -- asking ----------------------------------------------------------------------------------------
 
@@ -159,24 +161,24 @@ WITH {asked}, near AS MATERIALIZED (
 ), {rest}"""
 _CLOSER: Final = """\
 closer AS MATERIALIZED (
-    SELECT place, number, halves OPERATOR({v}.<#>) (SELECT halves FROM given) AS apart
+    SELECT number, halves OPERATOR({v}.<#>) (SELECT halves FROM given) AS apart
     FROM {schema}.memory_halves WHERE place = ANY(ARRAY(SELECT place FROM near)) ORDER BY apart LIMIT %(chosen)s
 ), {shown}
-SELECT (SELECT count(*) FROM near), common, body, floats FROM asked LEFT JOIN shown ON true ORDER BY apart"""
+SELECT (SELECT count(*) FROM near), common, body, apart FROM asked LEFT JOIN shown ON true ORDER BY apart"""
 _AMONG_ALL: Final = """\
 WITH given AS MATERIALIZED (SELECT %(question)s::float8[]::{v}.vector::{v}.halfvec AS halves),
 closer AS MATERIALIZED (
-    SELECT place, number, halves OPERATOR({v}.<#>) (SELECT halves FROM given) AS apart
+    SELECT number, halves OPERATOR({v}.<#>) (SELECT halves FROM given) AS apart
     FROM {schema}.memory_halves WHERE model = %(model)s
 ), {shown}
-SELECT all_.count, all_.common, body, floats FROM (SELECT count(*), -avg(apart) AS common FROM closer) AS all_
+SELECT all_.count, all_.common, body, apart FROM (SELECT count(*), -avg(apart) AS common FROM closer) AS all_
 LEFT JOIN shown ON true ORDER BY apart"""
 _SHOWN: Final = """\
 shown AS (
-    SELECT c.apart, b.body, v.floats FROM (
-        SELECT c.place, c.number, c.apart FROM closer c JOIN {schema}.memory_docs d ON d.space = %(space)s AND d.number = c.number
+    SELECT c.apart, b.body FROM (
+        SELECT c.number, c.apart FROM closer c JOIN {schema}.memory_docs d ON d.space = %(space)s AND d.number = c.number
         WHERE {{condition}} ORDER BY c.apart LIMIT %(limit)s
-    ) AS c JOIN {schema}.memory_bodies b ON b.space = %(space)s AND b.number = c.number JOIN {schema}.memory_vectors v USING (place)
+    ) AS c JOIN {schema}.memory_bodies b ON b.space = %(space)s AND b.number = c.number
 )"""
 
 
@@ -197,6 +199,7 @@ class Statements:
         self.behind = named(_BEHIND)
         self.add = [named(text, code=code) for text in _ADD]
         self.level = [named(text, code_of_half=code_of_half, step=str(STEP)) for text in _LEVEL]
+        self.tidy = named(_TIDY)
         shown = named(_SHOWN)
         parts = {"asked": named(_ASKED, code=code), "apart": named(_APART), "rest": named(_CLOSER, shown=shown)}
         self.nearest = named(_NEAREST, **parts)

@@ -24,7 +24,7 @@ CREATE TABLE {schema}.memory_vectors (
     place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL, model bigint NOT NULL,
     number bigint NOT NULL, floats bytea NOT NULL, UNIQUE (model, number)
 );
-ALTER TABLE {schema}.memory_vectors ALTER COLUMN floats SET STORAGE EXTERNAL;
+ALTER TABLE {schema}.memory_vectors ALTER COLUMN floats SET STORAGE MAIN, SET (toast_tuple_target = 8160);
 CREATE INDEX memory_vectors_by_place ON {schema}.memory_vectors (model, place);
 CREATE INDEX memory_vectors_by_number ON {schema}.memory_vectors (space, number);
 """
@@ -34,6 +34,7 @@ class PostgresVectors:
     """The vectors of an index in PostgreSQL. The index itself brings the connections."""
 
     _backend: PostgresBackend
+    served: Final = True
 
     if TYPE_CHECKING:
 

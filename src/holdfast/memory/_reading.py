@@ -8,7 +8,6 @@ The case of others counts ("5 mW" is not "5 MW", "hepatitis A" not "hepatitis a"
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -38,6 +37,9 @@ class _Piece(NamedTuple):
     lower: str
     letters: Letters
     word: bool
+    number: bool
+    usual: tuple[Token, ...]
+    """What it is in the middle of a sentence with capitals as usual: nearly always that. Known in advance, because pieces are remembered."""
 
 
 _QUOTES: Final = str.maketrans(
@@ -93,7 +95,7 @@ def _taken_apart(chunk: str) -> tuple[_Piece, ...]:
     inner = [] if not body else [_mark("-")] if body in ("-", "--", _BETWEEN) else [_word(body)]
     marks_after = list(after)
     if marks_after == ["!"] and body[-1:].isnumeric():
-        return (*map(_mark, before), *inner, _Piece("!", "!", "none", False))  # a factorial, or an exclamation
+        return (*map(_mark, before), *inner, _piece("!", "none", word=False))  # a factorial, or an exclamation
     return (*map(_mark, before), *inner, *map(_mark, (mark.translate(_ENDS) for mark in marks_after)))
 
 
@@ -101,12 +103,17 @@ _remembered: Final = lru_cache(_CACHED)(_taken_apart)
 
 
 def _mark(sign: str) -> _Piece:
-    sign = '"' if sign == "'" else sign
-    return _Piece(sign, sign, "none", False)
+    return _piece('"' if sign == "'" else sign, "none", word=False)
 
 
 def _word(body: str) -> _Piece:
-    return _Piece(body, body.lower(), _letters(body), True)
+    return _piece(body, _letters(body), word=True)
+
+
+def _piece(text: str, letters: Letters, *, word: bool) -> _Piece:
+    number = word and letters == "none" and _NUMBER.fullmatch(text) is not None
+    usual = _of_word(text, letters, None, loud=False, starts=False, number=False)
+    return _Piece(text, text.lower(), letters, word, number, usual)
 
 
 def _letters(body: str) -> Letters:
@@ -166,24 +173,28 @@ def _tokens(pieces: list[_Piece]) -> list[Token]:
     found: list[Token] = []
     starts, number = True, False
     for piece in pieces:
-        found.extend(_of_piece(piece, case, loud=loud, starts=starts, number=number))
-        starts = not piece.word and piece.text in _SENTENCE
-        number = piece.word and piece.letters == "none" and _NUMBER.fullmatch(piece.text) is not None
+        if case or starts or number:
+            found += _of_word(piece.text, piece.letters, case, loud=loud, starts=starts, number=number)
+        else:
+            found += piece.usual
+        starts, number = not piece.word and piece.text in _SENTENCE, piece.number
     return found
 
 
-def _of_piece(piece: _Piece, case: Mark | None, *, loud: bool, starts: bool, number: bool) -> Iterable[Token]:
+def _of_word(
+    text: str, letters: Letters, case: Mark | None, *, loud: bool, starts: bool, number: bool
+) -> tuple[Token, ...]:
     """One token, or two for "don't". `case`: if capitals tell no names in this text. `number`: after one."""
-    text, lower, letters, _ = piece
+    lower = text.lower()
     if number and lower in _HOURS:
-        return [Token(lower, lower, "fixed")]
+        return (Token(lower, lower, "fixed"),)
     letter = len(text) == 1 and (lower not in "ai" or (text == "A" and case is None and not starts))
     if letters == "none" or letter or (number and lower not in STOP and _UNIT.fullmatch(text)):
-        return [Token(text, lower, "fixed")]
+        return (Token(text, lower, "fixed"),)
     if letters == "mixed" or (letters == "capitals" and len(text) > 1 and not loud):
-        return [Token(text, lower, "fixed" if lower in STOP else "name")]
+        return (Token(text, lower, "fixed" if lower in STOP else "name"),)
     mark: Mark = case or ("lower" if letters == "lower" else "first" if starts else "name")
-    return [Token(part, "" if part in _THE else part, mark) for part in _parts(lower)]
+    return tuple(Token(part, "" if part in _THE else part, mark) for part in _parts(lower))
 
 
 def _parts(lower: str) -> list[str]:

@@ -36,8 +36,13 @@ def recall(
     sense.begin(where, k)
     found = index.search(space, terms, where, max(weights.candidates, k))
     question = Question(query, terms, found, weights)
-    docs = {doc.number: doc for doc in (*found.docs, *sense.nearest(where, k))}
+    docs = {doc.number: doc for doc in found.docs}
     words = {number: question.fit(doc) for number, doc in docs.items()}
+    sense.look_at(words)
+    for doc in sense.nearest(where, k):
+        if doc.number not in docs:
+            docs[doc.number] = doc
+            words[doc.number] = question.fit(doc)
     sense.settle(words)
     fits = _together(words, sense.of(words))
     near = _near(index, space, best(docs.values(), fits, LENDERS), weights, where)

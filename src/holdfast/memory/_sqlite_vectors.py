@@ -37,6 +37,8 @@ _encode = msgspec.json.Encoder().encode
 class SQLiteVectors:
     """The vectors of an index in SQLite. The index itself brings the connection."""
 
+    served: Final = False
+
     if TYPE_CHECKING:
 
         def _reading(self) -> AbstractContextManager[Any]: ...

@@ -111,6 +111,10 @@ class SturdyIndex:
 class SturdyVectorIndex(SturdyIndex):
     """The same for indexes that keep vectors."""
 
+    @property
+    def served(self) -> bool:
+        return _vectors(self._index).served
+
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
         return self._ask(space, lambda index: _vectors(index).models(space))
 

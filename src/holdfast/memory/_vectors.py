@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..backends import StreamKey
-from ._index import Nearest, Prepared, VectorIndex
+from ._index import Comparing, VectorIndex
 from ._model import Doc, Where
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ class Meaning(ABC):
     def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats) -> None:
         self._index, self._space, self._model, self._question = index, space, model, question
         self._likeness: dict[int, float] = {}
+        self._begun: Future[list[Doc]] | None = None
 
     @property
     def common(self) -> float:
@@ -180,20 +181,43 @@ class Meaning(ABC):
 
         A few memories may all be about what is asked. So they count as if there were `FEW` more, about nothing in particular.
         """
-        average, count = self._average()
-        return average * count / (count + FEW)
+        count = self._count()
+        return self._average() * count / (count + FEW)
 
     @abstractmethod
-    def _average(self) -> tuple[float, int]:
-        """How like the question the memories are on average, and how many there are. Asked after `nearest`."""
+    def _count(self) -> int:
+        """How many memories there are. Asked after `nearest`."""
 
     @abstractmethod
+    def _average(self) -> float:
+        """How like the question they are on average. Asked after `nearest`."""
+
+    @abstractmethod
+    def _takes_long(self) -> bool:
+        """Whether it is worth a thread to have the nearest found."""
+
+    @abstractmethod
+    def _nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
+        """What `nearest` gives. It leaves how like the question they are in `_likeness`."""
+
     def begin(self, where: Where, limit: int, enough: int) -> None:
-        """`nearest` will be asked for this. Whoever can have it found meanwhile does."""
+        """Have the nearest looked for by another thread, if that takes a server long: it looks for words at the same time."""
+        begun: Future[list[Doc]] = Future()
 
-    @abstractmethod
+        def find() -> None:
+            try:
+                begun.set_result(self._nearest(where, limit, enough))
+            except BaseException as error:  # raised where it is asked for
+                begun.set_exception(error)
+
+        if self._takes_long():
+            threading.Thread(target=find, name="holdfast-memory", daemon=True).start()
+            self._begun = begun
+
     def nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
         """The memories that mean most nearly what is asked, nearest first: at least `enough`, if so many are asked for."""
+        begun, self._begun = self._begun, None
+        return self._nearest(where, limit, enough) if begun is None else begun.result()
 
     def likeness(self, numbers: Collection[int]) -> dict[int, float]:
         """The cosines of these memories, as far as they have a vector."""
@@ -213,36 +237,25 @@ class Meaning(ABC):
 class ServedMeaning(Meaning):
     """Asked of an engine that compares vectors by itself."""
 
-    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, prepared: Prepared) -> None:
+    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, server: Comparing) -> None:
         super().__init__(index, space, model, question)
-        self._prepared, self._common = prepared, 0.0
-        self._begun: Future[Nearest] | None = None
+        self._server, self._vectors, self._common = server, 0, 0.0
 
-    def _average(self) -> tuple[float, int]:
-        return self._common, self._prepared.count
+    def _count(self) -> int:
+        return self._vectors
 
-    def begin(self, where: Where, limit: int, enough: int) -> None:
-        """On another connection: the server looks for words and for the nearest at the same time."""
-        begun: Future[Nearest] = Future()
+    def _average(self) -> float:
+        return self._common
 
-        def find() -> None:
-            try:
-                begun.set_result(self._prepared.nearest(self._question, where, limit, enough))
-            except BaseException as error:  # raised where it is asked for
-                begun.set_exception(error)
+    def _takes_long(self) -> bool:
+        return True
 
-        if self._prepared.count > PREFILTER:
-            threading.Thread(target=find, name="holdfast-memory", daemon=True).start()
-            self._begun = begun
-
-    def nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            docs, self._common = begun.result()
-        else:
-            docs, self._common = self._prepared.nearest(self._question, where, limit, enough)
-        self._compare([doc.number for doc, _ in docs], [floats for _, floats in docs])
-        return sorted((doc for doc, _ in docs), key=lambda doc: -self._likeness[doc.number])
+    def _nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
+        prepared = self._server.prepared(self._space, self._model, len(self._question))
+        self._vectors = prepared.count
+        docs, self._common = prepared.nearest(self._question, where, limit, enough)
+        self._likeness.update((doc.number, likeness) for doc, likeness in docs)
+        return [doc for doc, _ in docs]
 
 
 class HeldMeaning(Meaning):
@@ -252,14 +265,16 @@ class HeldMeaning(Meaning):
         super().__init__(index, space, model, question)
         self._bits = bits
 
-    def begin(self, where: Where, limit: int, enough: int) -> None:
-        """Nothing: it takes this process no time to wait for."""
+    def _count(self) -> int:
+        return self._bits.count
 
-    def _average(self) -> tuple[float, int]:
-        bits = self._bits
-        return (0.0 if bits.mean is None else float(bits.mean @ self._question)), bits.count
+    def _average(self) -> float:
+        return 0.0 if self._bits.mean is None else float(self._bits.mean @ self._question)
 
-    def nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
+    def _takes_long(self) -> bool:
+        return self._index.served and self._bits.count > PREFILTER
+
+    def _nearest(self, where: Where, limit: int, enough: int) -> list[Doc]:
         bits, count = self._bits, max(PREFILTER, limit)
         if where.source is None:
             with bits.lock:
