@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.backends import Append, Appended, Fields, StreamKey
 from holdfast.backends import _postgres_connections as connections
+from holdfast.backends import _postgres_sql as sql
 from holdfast.backends.postgres import PostgresBackend
 from servers import url_on
 
@@ -115,6 +116,17 @@ def test_a_process_that_fills_an_empty_store_reads_no_table_from_end_to_end(stre
     streams.use()
     streams.delete()
     assert streams.whole_reads() == before
+
+
+@pytest.mark.parametrize("before", [10.0, STREAMS / 2, float("inf")])
+def test_a_page_of_what_is_due_is_read_in_order_however_much_is_due(streams: Streams, before: float) -> None:
+    """A server that takes few of them for wanted would read and sort all."""
+    streams.fill(STREAMS)
+    streams.gather_statistics()
+    listed = "EXPLAIN " + sql.first(100, streams.backend._sql.due)
+    with streams.backend._pool.connection() as connection:
+        plan = connection.execute(listed, ("default", "task", before, float("-inf"), ""), prepare=False).fetchall()
+    assert "->  Sort" not in str(plan), plan
 
 
 def test_plans_made_for_small_tables_are_not_kept_when_they_have_grown(

@@ -175,9 +175,9 @@ class Statements:
         self.heads = f"{listed} AND alive AND id > %s ORDER BY id"
         self.heads_by_status = f"{listed} AND status = %s AND id > %s ORDER BY id"
         # Whoever pages goes on after the due time that a head has. A row that was given another in `due` would come again and again.
-        self.due = (
-            f"{listed} AND due <= %s AND (due, id) > (%s, %s) AND due = least(due_at, expires_at) ORDER BY due, id"
-        )
+        # In `coalesce`, because the server takes any two columns to be equal in few rows, and then sorts all that are due.
+        due = "coalesce(due = least(due_at, expires_at), false)"
+        self.due = f"{listed} AND due <= %s AND (due, id) > (%s, %s) AND {due} ORDER BY due, id"
         self.find_id = f"SELECT first, last FROM {ids} WHERE stream = {number} AND id = %s"
         self.append_id = f"SELECT append_id FROM {records} WHERE stream = {number} AND version = %s"
         self.next_other_append = (
