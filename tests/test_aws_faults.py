@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
@@ -37,6 +38,10 @@ class Place(NamedTuple):
     proxy: AwsProxy
 
     def open(self, *, faults: bool) -> Backend:
+        """With faults it may fail, as a request does that meets several in a row: then nothing came of it, and it is tried again."""
+        for _ in range(50 if faults else 0):
+            with suppress(Unavailable, OutcomeUnknown):
+                return _open._backend(self.faulty, "disk")
         return _open._backend(self.faulty if faults else self.direct, "disk")
 
 
