@@ -129,8 +129,9 @@ INSERT INTO {schema}.memory_codes SELECT place, h.model, h.number, {code_of_half
 FROM {schema}.memory_halves h JOIN {schema}.memory_vectors v USING (place) JOIN {schema}.memory_levels l ON l.model = h.model
 WHERE h.model = %(model)s AND l.mean IS NOT NULL FOR KEY SHARE OF v ON CONFLICT DO NOTHING""",
 )
-# The server does this by itself, but later. Until then it takes the rows for few, and sorts all of them to find the first.
-_TIDY: Final = "VACUUM (ANALYZE) {schema}.memory_codes"
+# The server does this by itself, but later. Until then it takes the rows for few, and sorts all of them to find the first. If it is
+# just at it, nobody waits.
+_TIDY: Final = "VACUUM (ANALYZE, SKIP_LOCKED) {schema}.memory_codes"
 
 # -- asking ----------------------------------------------------------------------------------------
 
