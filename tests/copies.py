@@ -74,7 +74,7 @@ def dump(path: str | Path) -> dict[tuple[str, str, str], Any]:
     try:
         found: dict[tuple[str, str, str], Any] = {}
         fields = "incarnation, status, label, owner, due_at, expires_at, due"
-        for row, *key in database.execute("SELECT stream, tenant, kind, id FROM streams WHERE NOT buried").fetchall():
+        for row, *key in database.execute("SELECT stream, tenant, kind, id FROM streams").fetchall():
             found[key[0], key[1], key[2]] = (
                 database.execute(f"SELECT {fields} FROM streams WHERE stream = ?", (row,)).fetchone(),
                 database.execute(

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
@@ -147,7 +148,7 @@ def test_a_note_of_a_deletion_with_another_hash_proves_nothing(anchor: Path) -> 
     store.anchor(anchor, key=SECRET)
     head = source.head(key("b"))
     assert head is not None
-    other = Head(head.stream, head.version, b"\1" * 32, head.incarnation, head.fields, head.now)
+    other = msgspec.structs.replace(head, hash=b"\1" * 32)
     ops.run(store._log, note_deletion(other, new_stamp(), "false"))
     del source._streams[key("b")]
     assert found(verified(store_of(source), anchor)) == [("b", None, "stream_missing")]

@@ -675,8 +675,8 @@ def test_a_label_is_bound_to_its_stream(moved: tuple[StreamKey, bytes], monkeypa
         stream, life = StreamKey("t", "task", "i"), b"l" * 16
         fields = cipher.fields(stream, life, Fields("open", b"label"))
         assert fields is not None and fields.label is not None and b"label" not in fields.label
-        assert cipher.head(Head(stream, 1, b"", life, fields, 0.0)).fields.label == b"label"
-        assert cipher.head(Head(moved[0], 1, b"", moved[1], fields, 0.0)).fields.label == _cipher.BAD_LABEL
+        assert cipher.head(Head(stream, life, fields, 0.0, 1, b"")).fields.label == b"label"
+        assert cipher.head(Head(moved[0], moved[1], fields, 0.0, 1, b"")).fields.label == _cipher.BAD_LABEL
 
 
 def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,13 +262,17 @@ ROWS: list[tuple[str, str, str, str]] = [
     *(("streams", column, value, _TASKS) for column, value in [
         ("id", "CAST(x'fffe' AS TEXT) || stream"), ("id", "char(0) || stream"), ("id", "CAST(x'eda080' AS TEXT) || stream"),
         ("status", "CAST(x'ff' AS TEXT)"), ("owner", "CAST(x'ff' AS TEXT)"), ("label", "zeroblob(1000000)"), ("incarnation", "x''"),
-        ("due", "1e308"), ("due", "5.0"), ("due_at", "9e999"), ("expires_at", "-9e999"), ("buried", "-1")]),
+        ("due", "1e308"), ("due", "5.0"), ("due_at", "9e999"), ("expires_at", "-9e999"), ("stream", "-1"),
+        ("stream", "9223372036854775807"), ("stream", "1")]),
     ("streams", "due", "5.0", "kind = 'closed'"), ("streams", "expires_at", "1e308", "kind = 'conversation'"),
     ("streams", "kind", "CAST(x'ff' AS TEXT)", "kind = 'tenant'"), ("streams", "id", "CAST(x'ff' AS TEXT)", "kind = 'tenant'"),
     *(("records", column, value, _NEWEST.format(kind)) for column, value, kind in [
         ("version", "9223372036854775807", "memory"), ("version", "-9223372036854775808", "stream"), ("hash", "x''", "task"),
-        ("append_id", "x''", "state"), ("body", "zeroblob(40000000)", "conversation"), ("body", "x''", "audit"), ("stream", "-1", "tenant")]),
-    ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"), ("former_lives", "incarnation", "x''", "1"),
+        ("append_id", "x''", "state"), ("body", "zeroblob(40000000)", "conversation"), ("body", "x''", "audit"), ("stream", "-1", "tenant"),
+        ("stream", "9223372036854775807", "tenant")]),
+    *(("records", "stream", "-stream", f"stream IN (SELECT stream FROM streams WHERE kind = '{kind}')") for kind in [
+        "audit", "blob", "closed", "conversation", "memory", "state", "stream", "task", "tenant"]),
+    ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"), ("graves", "incarnation", "x''", "1"),
 ]  # fmt: skip
 
 UNTYPED: list[tuple[str, str, str, str]] = [
@@ -277,7 +281,7 @@ UNTYPED: list[tuple[str, str, str, str]] = [
         ("hash", "'text'", "task"), ("append_id", "7", "stream"), ("version", "x'ff'", "state")]),
     *(("streams", column, value, _TASKS) for column, value in [
         ("incarnation", "NULL"), ("incarnation", "'text'"), ("status", "7"), ("label", "'text'"), ("owner", "x'ff'"), ("due_at", "'soon'"),
-        ("due_at", "1.5"), ("expires_at", "x'00'"), ("id", "stream"), ("buried", "'no'")]),
+        ("due_at", "1.5"), ("expires_at", "x'00'"), ("id", "stream"), ("stream", "'one'"), ("stream", "NULL")]),
     ("append_ids", "first", "'one'", "1"),
 ]  # fmt: skip
 """What no strict table holds: the table was another when it was put there."""

@@ -21,7 +21,7 @@ STAMP = Stamp(7 << 80 | 7 << 76, 1.5, "req-1")
 
 
 def head_of(stream: StreamKey, version: int = 1) -> Head:
-    return Head(stream, version, b"h" * 32, b"i" * 16, Fields(), 0.0)
+    return Head(stream, b"i" * 16, Fields(), 0.0, version, b"h" * 32)
 
 
 def feed(operation: ops.Operation[Any], *answers: Any) -> tuple[list[ops.Request], Any]:

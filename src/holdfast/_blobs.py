@@ -17,7 +17,7 @@ from typing import Final
 from ._codec import MAX_STORED
 from ._events import Blob, Stamp
 from ._ids import append_id
-from ._operations import Append, Operation, append, delete, head, heads, read_records
+from ._operations import Append, Operation, append, delete, head, head_of, heads, read_records
 from .backends import StreamKey
 from .errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
 
@@ -212,7 +212,9 @@ def delete_blobs(owner: StreamKey, life: str) -> Operation[int]:
         found = yield from heads(owner.tenant, "blob", after=after)
         mine = [entry for entry in found if entry.stream.id.startswith(prefix)]
         for entry in mine:
-            count += yield from delete(entry.stream, expected=entry)
+            there = yield from head_of(entry)
+            if there is not None:
+                count += yield from delete(entry.stream, expected=there)
             after = entry.stream.id
         if not mine or len(mine) < len(found):
             return count

@@ -8,7 +8,7 @@ from typing import Final
 
 from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, is_same_blob, same, side_by_side, sliced
 from ._copy_writing import MOVES, SLICE, Tally
-from .backends import Head, StreamKey
+from .backends import Head, Listed, StreamKey
 from .errors import CorruptRecord, DataProblem
 
 NAMED: Final = 20
@@ -69,10 +69,10 @@ class Checker:
             checked.append(((mine, theirs), outcome))
         return checked
 
-    def _is_right(self, mine: Head, theirs: Head) -> bool:
+    def _is_right(self, mine: Listed, theirs: Listed) -> bool:
         """True if what is there was read back, and is what the source has or had. False if nobody can say that now."""
         stream = mine.stream
-        if not same(mine, theirs):
+        if not isinstance(theirs, Head) or not same(mine, theirs):
             return self._is_right_now(stream)
         try:
             return self._read_back(theirs)

@@ -14,7 +14,7 @@ from ._blobs import blob_prefix, life_of
 from ._codec import Undecodable
 from ._events import Stored, open_plain
 from ._streams import audit_of, deletion_of
-from .backends import Append, Appended, Backend, Conflict, Damaged, Head, Record, StreamKey
+from .backends import Append, Appended, Backend, Conflict, Damaged, Head, Listed, Record, StreamKey
 from .backends._seam import Blocked
 from .errors import CorruptRecord, DataProblem, OutcomeUnknown, Unavailable
 
@@ -26,7 +26,7 @@ THREADS: Final = 4
 NEAR: Final = 512
 """How many records are asked for after a page that cannot be read; then half as many, and so on, up to the damage."""
 
-Pair = tuple[Head | None, Head | None]
+Pair = tuple[Listed | None, Listed | None]
 """The same stream at the source and at the destination."""
 
 Opens = Callable[[StreamKey, bytes, Record, bytes], bytes]
@@ -61,8 +61,8 @@ class Steady:
     def head(self, stream: StreamKey) -> Head | None:
         return self._steadily(lambda: self._backend.head(stream))
 
-    def listed(self, tenant: str, kind: str) -> Iterator[Head]:
-        """The heads of all streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
+    def listed(self, tenant: str, kind: str) -> Iterator[Listed]:
+        """All streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
         after = ""
         while page := self._heads(tenant, kind, after):
             yield from page
@@ -70,7 +70,7 @@ class Steady:
                 raise CorruptRecord(str(page[-1].stream), what="the engine lists it again and again")
             after = page[-1].stream.id
 
-    def _heads(self, tenant: str, kind: str, after: str) -> Sequence[Head]:
+    def _heads(self, tenant: str, kind: str, after: str) -> Sequence[Listed]:
         return self._steadily(lambda: self._backend.heads(tenant=tenant, kind=kind, after=after))
 
     def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
@@ -101,7 +101,7 @@ class Steady:
         return call()
 
 
-def side_by_side(source: Iterator[Head], target: Iterator[Head]) -> Iterator[Pair]:
+def side_by_side(source: Iterator[Listed], target: Iterator[Listed]) -> Iterator[Pair]:
     """Streams with the same id together; None for the one who has none. Both are ordered by id."""
     mine, theirs = next(source, None), next(target, None)
     while mine is not None or theirs is not None:
@@ -117,8 +117,10 @@ def side_by_side(source: Iterator[Head], target: Iterator[Head]) -> Iterator[Pai
             mine, theirs = next(source, None), next(target, None)
 
 
-def same(one: Head, other: Head) -> bool:
-    """Whether two heads are of the same records and say the same."""
+def same(one: Listed, other: Listed) -> bool:
+    """Whether two heads are of the same records and say the same. What is listed without its place may be of others."""
+    if not isinstance(one, Head) or not isinstance(other, Head):
+        return False
     return same_place(one, other) and one.fields == other.fields
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, is_same_blob, same, side_by_side, sliced
 from ._ids import id_texts
-from .backends import Append, Appended, Conflict, Head, Record, StreamKey
+from .backends import Append, Appended, Conflict, Head, Listed, Record, StreamKey
 from .errors import AlreadyExists, CorruptRecord, DataProblem, HoldfastError, Unavailable
 
 BATCH_APPENDS: Final = 1000
@@ -49,9 +49,13 @@ class Tally:
 
 
 class _Job(NamedTuple):
-    """A stream to copy: its head at the source, what is there at the destination, and its first page if that was read."""
+    """A stream to copy: its head at the source, what is there at the destination, and its first page if that was read.
 
-    head: Head
+    Without a head, it is gone from the source or cannot be read there, or was not there to be asked.
+    """
+
+    stream: StreamKey
+    head: Head | None
     there: Head | None
     page: Sequence[Record] | None = None
 
@@ -80,7 +84,7 @@ class Copier:
                 try:
                     self._copy_stream(job)
                 except (AlreadyExists, DataProblem) as error:
-                    self._tally.refuse(job.head.stream, error)
+                    self._tally.refuse(job.stream, error)
         if not again:
             self._copy_damaged(tenant, kind)
         self._flush()
@@ -94,14 +98,14 @@ class Copier:
                 if head is None:
                     gone.add(stream)
                 else:
-                    self._copy_stream(_Job(head, self._target.head(stream)))
+                    self._copy_stream(_Job(stream, head, self._target.head(stream)))
             except (AlreadyExists, DataProblem) as error:
                 self._tally.refuse(stream, error)
         # Deleted since; or its head is lost, and then it is still named.
         for stream in gone.intersection(self._source.damaged(tenant, kind)) if gone else ():
             self._tally.refuse(stream, CorruptRecord(str(stream), what="there is nothing but its name"))
 
-    def _wanted(self, pairs: Iterable[Pair]) -> Iterator[tuple[Head, Head | None]]:
+    def _wanted(self, pairs: Iterable[Pair]) -> Iterator[tuple[Listed, Listed | None]]:
         """What is not there yet, or not whole."""
         for mine, theirs in pairs:
             if mine is None:
@@ -112,24 +116,25 @@ class Copier:
             else:
                 self._skip(mine)
 
-    def _fetch(self, pairs: Sequence[tuple[Head, Head | None]]) -> list[_Job]:
+    def _fetch(self, pairs: Sequence[tuple[Listed, Listed | None]]) -> list[_Job]:
         """In a thread of the pool: what is there, and the first page of each stream as long as there is room for it."""
         jobs, room = list[_Job](), SLICE_BYTES
-        for head, listed in pairs:
-            there, page = None, None
+        for mine, theirs in pairs:
+            head, there, page = None, None, None
             try:
-                there = self._target.head(head.stream) if listed else None
-                if room > 0 and (there is None or there.incarnation == head.incarnation):
-                    page = self._source.read(head.stream, after=there.version if there else 0)
+                head = mine if isinstance(mine, Head) else self._source.head(mine.stream)
+                there = self._target.head(mine.stream) if theirs else None
+                if head and room > 0 and (there is None or _may_go_on(head, there)):
+                    page = self._source.read(mine.stream, after=there.version if there else 0)
                     room -= sum(len(record.body) for record in page)
             except DataProblem:
                 pass  # whoever takes the job finds the same
-            jobs.append(_Job(head, there, page))
+            jobs.append(_Job(mine.stream, head, there, page))
         return jobs
 
     def _copy_stream(self, job: _Job) -> None:
         """Copy a stream, whatever happens to it meanwhile."""
-        stream, self._proved = job.head.stream, None
+        stream, self._proved = job.stream, None
         for _ in range(MOVES):
             try:
                 return self._copy_life(job)
@@ -141,11 +146,13 @@ class Copier:
                     if there and self._is_over(there):
                         self._target.delete(there)  # the beginning of what is no more
                     return None
-                job = _Job(moved.now, there)
+                job = _Job(stream, moved.now, there)
         raise Unavailable(f"{stream} is deleted and begun anew all the time; copy it when nobody does that")
 
     def _copy_life(self, job: _Job) -> None:
-        head, there, page = job
+        stream, head, there, page = job
+        if head is None:
+            raise Moved(self._source.head(stream))
         if there and head.stream.kind == "tenant":
             return self._skip(head)  # that it is registered is all it says
         if there and is_same_blob(head, there):
@@ -184,7 +191,7 @@ class Copier:
             raise AlreadyExists((_FURTHER if there.version > now.version else _FOREIGN).format(head.stream))
         self._skip(head)
 
-    def _skip(self, head: Head) -> None:
+    def _skip(self, head: Listed) -> None:
         self._tally.there[head.stream[:2]] += 1
         self._tally.count["skipped"] += not self._again
 
@@ -261,6 +268,11 @@ class Copier:
             if append.fields is not None:
                 count["streams"] += 1
                 self._tally.there[stream[:2]] += 1
+
+
+def _may_go_on(head: Head, there: Head) -> bool:
+    """Whether there is more to read at the source of what is there."""
+    return there.incarnation == head.incarnation and there.version < head.version
 
 
 def _may_be_repeated(kind: str, group: Sequence[Record]) -> bool:

@@ -24,7 +24,7 @@ from ._ids import SYSTEM_TENANT
 from ._kinds import KINDS
 from ._open import _backend
 from ._store import AsyncStore, Store
-from .backends import Backend, Head, StreamKey
+from .backends import Backend, Listed, StreamKey
 from .encryption._place import RING, TENANT_SEALED, missing_key
 from .errors import AlreadyExists, NotEncrypted
 
@@ -116,7 +116,7 @@ def _check_keys(source: Steady, target: Steady) -> None:
         raise AlreadyExists("the source is encrypted and the destination holds something in clear; choose an empty one")
 
 
-def _tenants(store: Steady) -> Iterable[Head]:
+def _tenants(store: Steady) -> Iterable[Listed]:
     return store.listed(SYSTEM_TENANT, "tenant")
 
 

@@ -25,7 +25,7 @@ from ._events import Envelope, NewEvent, PlainEnvelope, Stamp, Stored, open_enve
 from ._ids import SYSTEM_TENANT, append_id, new_id
 from ._leases import Heartbeat
 from ._redacting import Redacting
-from .backends import Append, Appended, Backend, Description, Head, Record, StreamKey
+from .backends import Append, Appended, Backend, Description, Head, Listed, Record, StreamKey
 from .backends._fork import register
 from .encryption._place import TENANT_SEALED, is_encrypted, missing_key
 from .errors import (
@@ -227,7 +227,7 @@ class Log(Redacting):
             raise Unavailable(f"{request.stream} could not be asked for an append; nothing was written") from error
         return answer if isinstance(answer, Appended) else None
 
-    def _heads(self, request: ops.ListHeads) -> Sequence[Head]:
+    def _heads(self, request: ops.ListHeads) -> Sequence[Listed]:
         heads = self.backend.heads(
             tenant=request.tenant, kind=request.kind, status=request.status, after=request.after, limit=request.limit
         )
@@ -235,7 +235,7 @@ class Log(Redacting):
             raise CorruptRecord(str(heads[-1].stream), what=_NO_END)
         return heads if self.cipher is None else self.cipher.heads(heads)
 
-    def _due(self, request: ops.ListDue) -> Sequence[Head]:
+    def _due(self, request: ops.ListDue) -> Sequence[Listed]:
         heads = self.backend.due(
             tenant=request.tenant, kind=request.kind, before=request.before, after=request.after, limit=request.limit
         )

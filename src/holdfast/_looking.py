@@ -12,7 +12,7 @@ from . import _operations as ops
 from ._ids import SYSTEM_TENANT
 from ._leases import is_dead
 from ._log import Log
-from .backends import Cursor, Head, StreamKey
+from .backends import Cursor, Listed, StreamKey
 from .errors import DataProblem
 from .tasks._agents import registered
 from .tasks._driving import drive
@@ -41,7 +41,7 @@ class Look:
     where the last one found the first task that it could run; and from time to time at the beginning.
     """
 
-    def __init__(self, log: Log, tenant: str, is_free: Callable[[Head], bool], horizon: float = 0.0) -> None:
+    def __init__(self, log: Log, tenant: str, is_free: Callable[[Listed], bool], horizon: float = 0.0) -> None:
         self._log, self._tenant, self._may_begin = log, tenant, is_free
         self._horizon = max(horizon, CLOSE)
         self.next_in: float | None = None
@@ -52,7 +52,7 @@ class Look:
         self.told: set[StreamKey] = set()
         """Children that had ended, and of which their parents were told lately."""
 
-    def candidates(self, free: int) -> list[Head]:
+    def candidates(self, free: int) -> list[Listed]:
         """Due tasks that may be run here: rather more than are wanted, in no order, because other workers want them too."""
         self.next_in = None
         if free < 1:
@@ -65,7 +65,7 @@ class Look:
         if self._ahead is None:
             self._ahead = self._clock_of_engine()
         now = _clock.time() + (self._ahead or 0.0)
-        found: list[Head] = []
+        found: list[Listed] = []
         if clock >= self._dead_at:
             found += [head for head in self._abandoned() if self._is_ours(head) and self._is_free(head)]
             if not found:  # else there may be more than can be begun now
@@ -87,7 +87,7 @@ class Look:
         random.shuffle(found)
         return found
 
-    def _is_ours(self, head: Head) -> bool:
+    def _is_ours(self, head: Listed) -> bool:
         if head.fields.status in ENDED:
             if head.fields.due_at is not None:
                 drive(self._log, report_to_parent(head.stream))
@@ -101,7 +101,7 @@ class Look:
             logger.warning("%s cannot be run: it cannot be read (%s)", head.stream, type(error).__name__)
             return False
 
-    def _is_free(self, head: Head) -> bool:
+    def _is_free(self, head: Listed) -> bool:
         return not is_held(head) and self._may_begin(head)
 
     def _clock_of_engine(self) -> float | None:
@@ -109,10 +109,10 @@ class Look:
         head = ops.run(self._log, ops.head(StreamKey(SYSTEM_TENANT, "tenant", self._tenant)))
         return None if head is None else head.now - _clock.time()
 
-    def _due(self, before: float, after: Cursor | None) -> list[Head]:
+    def _due(self, before: float, after: Cursor | None) -> list[Listed]:
         return list(ops.run(self._log, ops.due(self._tenant, KIND, before=before, after=after, limit=PAGE)))
 
-    def _abandoned(self) -> Iterator[Head]:
+    def _abandoned(self) -> Iterator[Listed]:
         """Tasks whose holder was a process of this machine, and is dead: they need not wait for the end of the lease."""
         after = ""
         while page := ops.run(self._log, ops.heads(self._tenant, KIND, status="running", after=after)):

@@ -17,8 +17,8 @@ import msgspec
 
 from ._events import Stamp, Stored
 from ._scripts import drive, drive_async
-from .backends import Appended, Cursor, Fields, Head, Record, StreamKey
-from .errors import Conflict, HoldfastError
+from .backends import Appended, Cursor, Fields, Head, Listed, Record, StreamKey
+from .errors import Conflict, CorruptRecord, HoldfastError
 
 T = TypeVar("T")
 
@@ -137,16 +137,29 @@ def find(stream: StreamKey, id: str) -> Operation[Appended | None]:
     return cast("Appended | None", (yield Find(stream, id)))
 
 
+def head_of(listed: Listed) -> Operation[Head | None]:
+    """Where a stream stands that was listed: a hint too, if the engine has said so with the rest.
+
+    None if it is gone by now, or damaged: as with lists, one stream must not be in the way of all others.
+    """
+    if isinstance(listed, Head):
+        return listed
+    try:
+        return (yield from head(listed.stream))
+    except CorruptRecord:
+        return None
+
+
 def heads(
     tenant: str, kind: str, *, status: str | None = None, after: str = "", limit: int = 500
-) -> Operation[Sequence[Head]]:
-    return cast("Sequence[Head]", (yield ListHeads(tenant, kind, status, after, limit)))
+) -> Operation[Sequence[Listed]]:
+    return cast("Sequence[Listed]", (yield ListHeads(tenant, kind, status, after, limit)))
 
 
 def due(
     tenant: str, kind: str, *, before: float | None = None, after: Cursor | None = None, limit: int = 100
-) -> Operation[Sequence[Head]]:
-    return cast("Sequence[Head]", (yield ListDue(tenant, kind, before, after, limit)))
+) -> Operation[Sequence[Listed]]:
+    return cast("Sequence[Listed]", (yield ListDue(tenant, kind, before, after, limit)))
 
 
 def append(request: Append) -> Operation[Appended]:

@@ -24,7 +24,7 @@ from ._log import Log
 from ._operations import Operation
 from ._share import Share
 from ._streams import late_deletions, new_stamp, note_deletion
-from .backends import Cursor, Head, StreamKey
+from .backends import Cursor, Head, Listed, StreamKey
 from .errors import Conflict, DataProblem
 
 KINDS: Final = ("task", "conversation")
@@ -172,7 +172,7 @@ class Sweep:
             logger.warning("the sweep of tenant %r was held back: see what it returned", self._tenant)
         return Swept(deleted, would_delete, self._spared, self._held_back, self._capped, self._dry_run)
 
-    def _is_due(self, head: Head) -> bool:
+    def _is_due(self, head: Listed) -> bool:
         expires = head.fields.expires_at
         return expires is not None and expires + self._grace <= head.now
 

@@ -14,7 +14,7 @@ from ._blobs import life_of
 from ._events import Stored
 from ._operations import Operation
 from ._streams import audit_of, deletion_of
-from .backends import Head
+from .backends import Head, Listed
 
 DAY: Final = 24 * 3600.0
 PAGE: Final = 500
@@ -109,5 +109,5 @@ class Share:
         return True
 
 
-def _life(head: Head) -> Life:
+def _life(head: Listed) -> Life:
     return head.stream.kind, head.stream.id, life_of(head.incarnation)

@@ -254,10 +254,7 @@ class Store:
 
     def streams(self) -> Iterator[StreamInfo]:
         """Your own streams, ordered by id, page by page."""
-        after = ""
-        while page := ops.run(self._log, list_streams(self._tenant, "stream", after)):
-            yield from page
-            after = page[-1].id
+        return self._infos("stream")
 
     def state(self, id: str, type: Any = Any) -> State:
         """A document that is saved whole, of plain JSON values or of a declared type. No I/O until it is used."""
@@ -265,10 +262,7 @@ class Store:
 
     def states(self) -> Iterator[StreamInfo]:
         """Your state documents, ordered by id, page by page."""
-        after = ""
-        while page := ops.run(self._log, list_streams(self._tenant, "state", after)):
-            yield from page
-            after = page[-1].id
+        return self._infos("state")
 
     def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> Memory:
         """The long-term memory of an agent, a user or a team. No I/O until it is used. `weights`: what counts in recalling.
@@ -282,10 +276,15 @@ class Store:
 
     def memories(self) -> Iterator[StreamInfo]:
         """The namespaces of memory, ordered by name, page by page."""
+        return self._infos("memory")
+
+    def _infos(self, kind: str) -> Iterator[StreamInfo]:
         after = ""
-        while page := ops.run(self._log, list_streams(self._tenant, "memory", after)):
-            yield from page
-            after = page[-1].id
+        while True:
+            found, after = ops.run(self._log, list_streams(self._tenant, kind, after))
+            yield from found
+            if not after:
+                return
 
     def sweep(
         self,
@@ -561,11 +560,8 @@ class AsyncStore:
 
     async def streams(self) -> AsyncIterator[StreamInfo]:
         """`Store.streams` as an async iterator."""
-        after = ""
-        while page := await ops.run_async(self._log, list_streams(self._tenant, "stream", after)):
-            for info in page:
-                yield info
-            after = page[-1].id
+        async for info in self._infos("stream"):
+            yield info
 
     def state(self, id: str, type: Any = Any) -> AsyncState:
         """`Store.state`, with awaited methods."""
@@ -573,11 +569,8 @@ class AsyncStore:
 
     async def states(self) -> AsyncIterator[StreamInfo]:
         """`Store.states` as an async iterator."""
-        after = ""
-        while page := await ops.run_async(self._log, list_streams(self._tenant, "state", after)):
-            for info in page:
-                yield info
-            after = page[-1].id
+        async for info in self._infos("state"):
+            yield info
 
     def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> AsyncMemory:
         """`Store.memory`, with awaited methods. `embed` may be a coroutine function."""
@@ -587,11 +580,17 @@ class AsyncStore:
 
     async def memories(self) -> AsyncIterator[StreamInfo]:
         """`Store.memories` as an async iterator."""
+        async for info in self._infos("memory"):
+            yield info
+
+    async def _infos(self, kind: str) -> AsyncIterator[StreamInfo]:
         after = ""
-        while page := await ops.run_async(self._log, list_streams(self._tenant, "memory", after)):
-            for info in page:
+        while True:
+            found, after = await ops.run_async(self._log, list_streams(self._tenant, kind, after))
+            for info in found:
                 yield info
-            after = page[-1].id
+            if not after:
+                return
 
     async def sweep(
         self,

@@ -84,10 +84,15 @@ def data_of(stream: StreamKey, stored: Stored) -> Operation[Any]:
         raise CorruptRecord(str(stream), version=stored.version, what=str(error)) from None
 
 
-def list_streams(tenant: str, kind: str, after: str) -> Operation[list[StreamInfo]]:
-    """One page of what is there."""
+def list_streams(tenant: str, kind: str, after: str) -> Operation[tuple[list[StreamInfo], str]]:
+    """One page of what is there, and where the next one begins."""
     page = yield from ops.heads(tenant, kind, after=after)
-    return [StreamInfo(head.stream.id, head.version) for head in page]
+    found = []
+    for listed in page:
+        head = yield from ops.head_of(listed)
+        if head is not None:
+            found.append(StreamInfo(head.stream.id, head.version))
+    return found, page[-1].stream.id if page else ""
 
 
 class Deletion(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from ._verify_chain import Fault
 from ._verify_deletions import Deletions
 from ._verify_report import StreamProblem, Verified, VerifyProgress
 from ._verify_stream import Verdict, Verifier
-from .backends import Costly, StreamKey
+from .backends import Costly, Head, Listed, StreamKey
 from .errors import AnchorRefused
 
 THREADS: Final = 4
@@ -180,7 +180,7 @@ class _Verification:
         """What is listed, and what the lists leave out; ordered, with about how many records each has."""
         left_out = self._store.damaged(tenant, kind)
         self._left_out.update(left_out)
-        listed = ((head.stream, head.version) for head in self._store.listed(tenant, kind))
+        listed = ((each.stream, _records_of(each)) for each in self._store.listed(tenant, kind))
         before: StreamKey | None = None
         for stream, version in heapq.merge(listed, ((stream, 0) for stream in left_out)):
             if stream != before:
@@ -288,6 +288,11 @@ class _Verification:
         if self._progress:
             tally = self._tally
             self._progress(VerifyProgress(tally["streams"], self._read, self._size, tally["found"], self._of))
+
+
+def _records_of(listed: Listed) -> int:
+    """About how many records a stream has, if that was listed with it."""
+    return listed.version if isinstance(listed, Head) else 1
 
 
 def _sliced(work: Iterable[Work]) -> Iterator[list[Work]]:

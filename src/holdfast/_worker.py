@@ -21,7 +21,7 @@ from . import _clock
 from ._arguments import seconds
 from ._looking import CLOSE, FULL_LOOK, Look
 from ._loops import Loop
-from .backends import Costly, Head, StreamKey
+from .backends import Costly, Listed, StreamKey
 from .errors import Closed, Held, HoldfastError, LeaseLost, Retryable, Suspended, TaskEnded
 from .tasks import AsyncTask, Task
 from .tasks._agents import Agent, registered
@@ -208,7 +208,7 @@ class Worker:
 
     # -- runs --------------------------------------------------------------------------------------
 
-    def is_free(self, head: Head) -> bool:
+    def is_free(self, head: Listed) -> bool:
         """Whether a task can be begun now. One that may kill the process is run alone until it has got any further.
 
         If there is no time for that, it is run beside others, but never beside another of its sort.
@@ -224,7 +224,7 @@ class Worker:
                 return False
             return not self._running or not info.crashes or head.now - (head.fields.due or head.now) > PATIENCE
 
-    def _start(self, head: Head) -> None:
+    def _start(self, head: Listed) -> None:
         info = info_of(head)
         if self._stopping or not self.is_free(head):
             return

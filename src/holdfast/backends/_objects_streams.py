@@ -95,7 +95,7 @@ class Streams:
     def head(self, stream: StreamKey, place: Place | None) -> Head | None:
         if place is None:
             return None
-        return Head(stream, place.version, place.hash, place.incarnation, place.fields, self.now())
+        return Head(stream, place.incarnation, place.fields, self.now(), place.version, place.hash)
 
     # -- looking ----------------------------------------------------------------------------------
 

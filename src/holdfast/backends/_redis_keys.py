@@ -131,7 +131,7 @@ def head_of(stream: StreamKey, values: list[Any], now: float) -> Head | None:
         )
         if digest is None or incarnation is None or (fields.due is not None and math.isnan(fields.due)):
             raise ValueError
-        return Head(stream, number_of(version), digest, incarnation, fields, now)
+        return Head(stream, incarnation, fields, now, number_of(version), digest)
     except ValueError:
         raise CorruptRecord(str(stream), what="its head is not one that Holdfast wrote") from None
 

@@ -50,15 +50,20 @@ class Fields(msgspec.Struct, frozen=True):
         return min(times, default=None)
 
 
-class Head(msgspec.Struct, frozen=True):
-    """Where a stream stands: its newest version and hash, its life, its fields, and the engine's clock."""
+class Listed(msgspec.Struct, frozen=True):
+    """A stream as lists have it: its life, its fields, and the engine's clock. Where it stands, `head` tells."""
 
     stream: StreamKey
-    version: int
-    hash: bytes
     incarnation: bytes
     fields: Fields
     now: float
+
+
+class Head(Listed, frozen=True):
+    """Where a stream stands: its newest version and hash, beside its life, its fields, and the engine's clock."""
+
+    version: int
+    hash: bytes
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -171,17 +176,18 @@ class Backend(Protocol):
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         """Streams of a kind with ids beyond `after`, ordered by the UTF-8 bytes of their ids; only an empty page means the end.
 
         A hint: an entry may be early or stale, but no stream whose append was acknowledged is omitted, unless it is damaged (see
-        `Damaged`).
+        `Damaged`). An engine that finds version and hash beside the rest gives whole heads; one for which they lie elsewhere
+        does not look for them.
         """
         ...
 
     def due(
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         """Streams that have a due time (`Fields.due`), up to and including `before`, ordered by (due, id). A hint, like `heads`."""
         ...
 

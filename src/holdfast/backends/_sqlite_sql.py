@@ -6,8 +6,11 @@ would split half-full pages wherever a stream grows, and a WITHOUT ROWID table w
 bodies to overflow pages.
 
 A stream's version and hash are those of its newest record: an append that changes no field
-writes nothing but records. A buried row of `streams` is a tombstone of a deleted stream, and
-`former_lives` holds the incarnations that must never come back.
+writes nothing but records. What lists tell of a stream does not move with them. It lies in the order of names in
+`streams`, and once more in the order of each index: a page of a list is read from one place, however many streams
+there are, and in whatever order they were made.
+
+`graves` holds the lives that were deleted and must never come back.
 """
 
 from __future__ import annotations
@@ -20,22 +23,23 @@ MIGRATIONS: Final = (
     # 1: the first schema
     """
     CREATE TABLE streams (
-        stream INTEGER PRIMARY KEY,
         tenant TEXT NOT NULL,
         kind TEXT NOT NULL,
         id TEXT NOT NULL,
+        stream INTEGER NOT NULL,
         incarnation BLOB NOT NULL,
-        buried INTEGER NOT NULL DEFAULT 0,
         status TEXT,
         label BLOB,
         owner TEXT,
         due_at REAL,
         expires_at REAL,
-        due REAL
-    ) STRICT;
-    CREATE UNIQUE INDEX streams_by_key ON streams (tenant, kind, id);
-    CREATE INDEX streams_by_status ON streams (tenant, kind, status, id) WHERE status IS NOT NULL;
-    CREATE INDEX streams_by_due ON streams (tenant, kind, due, id) WHERE due IS NOT NULL;
+        due REAL,
+        PRIMARY KEY (tenant, kind, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX streams_by_status ON streams
+        (tenant, kind, status, id, incarnation, label, owner, due_at, expires_at) WHERE status IS NOT NULL;
+    CREATE INDEX streams_by_due ON streams
+        (tenant, kind, due, id, incarnation, status, label, owner, due_at, expires_at) WHERE due IS NOT NULL;
     CREATE TABLE records (
         stream INTEGER NOT NULL,
         version INTEGER NOT NULL,
@@ -51,10 +55,12 @@ MIGRATIONS: Final = (
         last INTEGER NOT NULL,
         PRIMARY KEY (stream, id)
     ) STRICT, WITHOUT ROWID;
-    CREATE TABLE former_lives (
-        stream INTEGER NOT NULL,
+    CREATE TABLE graves (
+        tenant TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        id TEXT NOT NULL,
         incarnation BLOB NOT NULL,
-        PRIMARY KEY (stream, incarnation)
+        PRIMARY KEY (tenant, kind, id, incarnation)
     ) STRICT, WITHOUT ROWID;
     """,
 )
@@ -63,69 +69,61 @@ MIGRATIONS: Final = (
 # loser's UPDATE fails with "database is locked" at once, whatever the busy handler says.
 BEGIN: Final = "BEGIN IMMEDIATE"
 
-NEWEST: Final = """
-SELECT records.version, records.hash, streams.incarnation FROM streams JOIN records USING (stream)
-WHERE stream = ? ORDER BY records.version DESC LIMIT 1"""
+_KEY: Final = "tenant = ? AND kind = ? AND id = ?"
 
-PLACES: Final = """
-SELECT stream, (SELECT max(version) FROM records WHERE records.stream = streams.stream), incarnation
-FROM json_each(?) JOIN streams ON stream = value"""
+_STREAM: Final = f"(SELECT stream FROM streams WHERE {_KEY})"
 
-SET_FIELDS: Final = """
-UPDATE streams SET status = ?, label = ?, owner = ?, due_at = ?, expires_at = ?, due = ? WHERE stream = ?"""
+PLACE: Final = f"""
+SELECT streams.stream, version, hash, incarnation FROM streams LEFT JOIN records USING (stream)
+WHERE {_KEY} ORDER BY version DESC LIMIT 1"""
+
+SET_FIELDS: Final = f"""
+UPDATE streams SET status = ?, label = ?, owner = ?, due_at = ?, expires_at = ?, due = ? WHERE {_KEY}"""
+
+# A stream has at least one record as long as it lives, and none afterwards: no two that live have the same number.
+LAST_NUMBER: Final = "SELECT ifnull(max(stream), 0) FROM records"
 
 CREATE_STREAM: Final = """
-INSERT INTO streams (incarnation, tenant, kind, id) VALUES (?, ?, ?, ?)
-ON CONFLICT (tenant, kind, id) DO UPDATE SET incarnation = excluded.incarnation, buried = 0
-RETURNING stream"""
+INSERT INTO streams (tenant, kind, id, incarnation, stream, status, label, owner, due_at, expires_at, due)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
+WHERE NOT EXISTS (SELECT 1 FROM graves WHERE tenant = ?1 AND kind = ?2 AND id = ?3 AND incarnation = ?4)"""
 
 INSERT_RECORD: Final = "INSERT INTO records (stream, version, append_id, hash, body) VALUES (?, ?, ?, ?, ?)"
 
 INSERT_APPEND_ID: Final = "INSERT INTO append_ids (stream, id, first, last) VALUES (?, ?, ?, ?)"
 
-FIND_APPEND_ID: Final = """
-SELECT first, last FROM append_ids
-WHERE id = ? AND stream = (SELECT stream FROM streams WHERE tenant = ? AND kind = ? AND id = ?)"""
+FIND_APPEND_ID: Final = f"SELECT first, last FROM append_ids WHERE id = ? AND stream = {_STREAM}"
 
 APPEND_IDS_AFTER: Final = "SELECT version, append_id FROM records WHERE stream = ? AND version > ? ORDER BY version"
 
-FIND_FORMER_LIFE: Final = "SELECT 1 FROM former_lives WHERE stream = ? AND incarnation = ?"
+HEAD: Final = f"""
+SELECT version, hash, id, incarnation, status, label, owner, due_at, expires_at
+FROM streams LEFT JOIN records USING (stream) WHERE {_KEY} ORDER BY version DESC LIMIT 1"""
 
-INSERT_FORMER_LIFE: Final = "INSERT INTO former_lives (stream, incarnation) VALUES (?, ?)"
+_LISTED: Final = """
+SELECT id, incarnation, status, label, owner, due_at, expires_at FROM streams WHERE tenant = ? AND kind = ?"""
 
-ROOT: Final = "SELECT stream, incarnation, buried FROM streams WHERE tenant = ? AND kind = ? AND id = ?"
+HEADS: Final = f"{_LISTED} AND id > ? ORDER BY id LIMIT ?"
 
-_HEADS: Final = """
-SELECT streams.id, records.version, records.hash, incarnation, status, label, owner, due_at, expires_at
-FROM streams JOIN records ON records.rowid =
-    (SELECT rowid FROM records WHERE records.stream = streams.stream ORDER BY version DESC LIMIT 1)
-WHERE tenant = ? AND kind = ?"""
-
-HEAD: Final = f"{_HEADS} AND id = ?"
-
-HEADS: Final = f"{_HEADS} AND id > ? ORDER BY id LIMIT ?"
-
-HEADS_BY_STATUS: Final = f"{_HEADS} AND status = ? AND id > ? ORDER BY id LIMIT ?"
+HEADS_BY_STATUS: Final = f"{_LISTED} AND status = ? AND id > ? ORDER BY id LIMIT ?"
 
 # Whoever pages goes on after the due time that a head has. A row that somebody has given another in `due`, by which it is found,
 # would come again and again: it is left out.
-DUE: Final = f"""{_HEADS} AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?)
+DUE: Final = f"""{_LISTED} AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?)
 AND due = min(ifnull(due_at, expires_at), ifnull(expires_at, due_at)) ORDER BY due, id LIMIT ?"""
 
-READ: Final = """
-SELECT version, append_id, hash, body FROM records
-WHERE stream = (SELECT stream FROM streams WHERE tenant = ? AND kind = ? AND id = ?) AND version > ?
+READ: Final = f"""
+SELECT version, append_id, hash, body FROM records WHERE stream = {_STREAM} AND version > ?
 ORDER BY version LIMIT ?"""
 
-READ_REVERSE: Final = """
-SELECT version, append_id, hash, body FROM records
-WHERE stream = (SELECT stream FROM streams WHERE tenant = ? AND kind = ? AND id = ?) AND version < ?
+READ_REVERSE: Final = f"""
+SELECT version, append_id, hash, body FROM records WHERE stream = {_STREAM} AND version < ?
 ORDER BY version DESC LIMIT ?"""
 
 DELETE_RECORDS: Final = "DELETE FROM records WHERE stream = ? AND version <= ?"
 
 DELETE_APPEND_IDS: Final = "DELETE FROM append_ids WHERE stream = ?"
 
-BURY: Final = """
-UPDATE streams SET buried = 1, status = NULL, label = NULL, owner = NULL, due_at = NULL, expires_at = NULL, due = NULL
-WHERE stream = ?"""
+DELETE_STREAM: Final = f"DELETE FROM streams WHERE {_KEY}"
+
+DIG_GRAVE: Final = "INSERT OR IGNORE INTO graves (tenant, kind, id, incarnation) VALUES (?, ?, ?, ?)"

@@ -39,7 +39,7 @@ from typing import Literal, get_args
 import msgspec
 
 from ..errors import HoldfastError, OutcomeUnknown, StorageFull, Unavailable
-from ._seam import Append, Appended, Backend, Conflict, Cursor, Description, Head, Record, StreamKey
+from ._seam import Append, Appended, Backend, Conflict, Cursor, Description, Head, Listed, Record, StreamKey
 
 Fault = Literal[
     "unavailable",
@@ -180,13 +180,13 @@ class FaultyBackend:
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         self._before_reading()
         return self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit)
 
     def due(
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         self._before_reading()
         return self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
 

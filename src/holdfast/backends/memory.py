@@ -191,7 +191,7 @@ class MemoryBackend:
 
     @staticmethod
     def _head(key: StreamKey, stream: _Stream, now: float) -> Head:
-        return Head(key, stream.version, stream.hash, stream.incarnation, stream.fields, now)
+        return Head(key, stream.incarnation, stream.fields, now, stream.version, stream.hash)
 
     def _check_open(self) -> None:
         if self._closed:

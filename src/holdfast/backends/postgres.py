@@ -337,4 +337,4 @@ def _columns(fields: Fields) -> tuple[Any, ...]:
 
 
 def _head(stream: StreamKey, row: Sequence[Any]) -> Head:
-    return Head(stream, row[1], row[2], row[3], Fields(*row[4:9]), _clock.of_engine(row[9]))
+    return Head(stream, row[3], Fields(*row[4:9]), _clock.of_engine(row[9]), row[1], row[2])

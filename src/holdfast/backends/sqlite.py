@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import apsw
 
@@ -21,7 +21,7 @@ from ..errors import Closed, CorruptRecord, OutcomeUnknown, TooLarge, Unavailabl
 from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
 from ._fork import register
-from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
+from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Listed, Record, StreamKey
 from ._sqlite_backup import back_up
 from ._sqlite_connection import (
     MAX_VALUE_BYTES,
@@ -39,50 +39,42 @@ CHECKPOINT_PAGES = 1000
 IDLE_READERS = 8
 CHECK_SECONDS = 0.01
 """How often a busy writer looks whether its files are still there: looking at each commit would cost more than it saves."""
-KNOWN_ROWS = 100_000
-LAST_VERSION = 1 << 62
-"""Nobody has written so many records; the numbers after it leave no room for an append."""
+KNOWN_PLACES = 100_000
+LAST_VERSION = LAST_NUMBER = 1 << 62
+"""Nobody has written so many records or streams; the numbers after it leave no room for more."""
 WAL_WARNING_BYTES = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
-_Place = tuple[int, bytes, bytes]
-"""Where a stream is: its version, hash and incarnation."""
+
+class _Place(NamedTuple):
+    """Where a stream is, and the number that its records have."""
+
+    number: int
+    version: int
+    hash: bytes
+    incarnation: bytes
 
 
 class _Writer:
-    """The writing connection, and what it knows: rows of streams, and their places as long as nobody else writes."""
+    """The writing connection, and what it knows: the places of streams, as long as nobody else writes."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
         self.execute = self.cursor.execute
-        self.rows: dict[StreamKey, int] = {}
         self.places: dict[StreamKey, _Place] = {}
-        self.former: dict[StreamKey, _Place] = {}
         self.records: list[tuple[int, int, bytes, bytes, bytes]] = []
+        self.last_number: int | None = None
         self.data_version = -1
         self.wal: tuple[int, int] | None = None
         self.check_at = 0.0
 
     def begin(self) -> None:
-        """Take the write lock. Doubt what was known if somebody else has written since the last commit."""
+        """Take the write lock. Forget what was known if somebody else has written since the last commit."""
         self.execute(sql.BEGIN)
-        if self.connection.data_version() != self.data_version:
-            self.former.update(self.places)
-            self.places = {}
-        if len(self.rows) > KNOWN_ROWS:
+        if self.connection.data_version() != self.data_version or len(self.places) > KNOWN_PLACES:
             self.forget()
-
-    def confirm(self, batch: Sequence[Append]) -> None:
-        """Look, for all streams of a batch at once, whether they are still where they were before others wrote."""
-        doubted = {self.rows[append.stream]: append.stream for append in batch if append.stream in self.former}
-        if doubted:
-            for row, version, incarnation in self.execute(sql.PLACES, (str(list(doubted)),)):
-                former = self.former.pop(doubted[row])
-                # A version of a life never changes: if both are as they were, so is the hash.
-                if (version, incarnation) == (former[0], former[2]):
-                    self.places[doubted[row]] = former
 
     def commit(self) -> None:
         self.execute("COMMIT")
@@ -100,8 +92,35 @@ class _Writer:
                 ) from error
             self.records = []
 
+    def place(self, stream: StreamKey) -> _Place | None:
+        """Where a stream is, as it is stored; None if there is none."""
+        found = self.execute(sql.PLACE, stream).fetchone()
+        if found is None:
+            return None
+        number, version, digest, incarnation = found
+        if version is None:
+            raise CorruptRecord(str(stream), what=_NO_RECORDS)
+        if not (type(number) is type(version) is int and type(digest) is type(incarnation) is bytes):
+            raise _not_ours(self.connection.filename)
+        return _Place(number, version, digest, incarnation)
+
+    def create(self, append: Append) -> int | None:
+        """Make a stream: its number, or None if its life was deleted."""
+        if self.last_number is None:
+            [[last]] = self.execute(sql.LAST_NUMBER).fetchall()
+            if type(last) is not int or not 0 <= last < LAST_NUMBER:
+                raise _not_ours(self.connection.filename)
+            self.last_number = last
+        number = self.last_number + 1
+        fields = _columns(append.fields or Fields())
+        self.execute(sql.CREATE_STREAM, (*append.stream, append.incarnation, number, *fields))
+        if not self.connection.changes():
+            return None
+        self.last_number = number
+        return number
+
     def forget(self) -> None:
-        self.records, self.rows, self.places, self.former = [], {}, {}, {}
+        self.records, self.places, self.last_number = [], {}, None
 
 
 class SQLiteBackend:
@@ -142,8 +161,6 @@ class SQLiteBackend:
     def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
         def work(writer: _Writer) -> list[Appended | Conflict]:
             now = _clock.time()
-            if writer.former:
-                writer.confirm(batch)
             answers: list[Appended | Conflict] = []
             for append in batch:
                 answers.append(_append(writer, append, now))
@@ -154,20 +171,18 @@ class SQLiteBackend:
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
         def work(writer: _Writer) -> bool:
-            root = writer.execute(sql.ROOT, stream).fetchone()
-            row = root[0] if root else None
             writer.places.pop(stream, None)
-            writer.former.pop(stream, None)
-            newest = writer.execute(sql.NEWEST, (row,)).fetchone()
-            if newest != (expected.version, expected.hash, expected.incarnation):
+            place = writer.place(stream)
+            if place is None or place[1:] != (expected.version, expected.hash, expected.incarnation):
                 return False
             if upto is not None:
-                writer.execute(sql.DELETE_RECORDS, (row, min(upto, expected.version - 1)))
+                writer.execute(sql.DELETE_RECORDS, (place.number, min(upto, expected.version - 1)))
             else:
-                writer.execute(sql.DELETE_RECORDS, (row, expected.version))
-                writer.execute(sql.DELETE_APPEND_IDS, (row,))
-                writer.execute(sql.BURY, (row,))
-                writer.execute(sql.INSERT_FORMER_LIFE, (row, expected.incarnation))
+                writer.execute(sql.DELETE_RECORDS, (place.number, expected.version))
+                writer.execute(sql.DELETE_APPEND_IDS, (place.number,))
+                writer.execute(sql.DELETE_STREAM, stream)
+                writer.execute(sql.DIG_GRAVE, (*stream, expected.incarnation))
+                writer.last_number = None
             return True
 
         return self._transact(work)
@@ -268,23 +283,23 @@ class SQLiteBackend:
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         if status is None:
-            return self._heads(tenant, kind, sql.HEADS, (tenant, kind, after, limit))
-        return self._heads(tenant, kind, sql.HEADS_BY_STATUS, (tenant, kind, status, after, limit))
+            return self._list(tenant, kind, sql.HEADS, (tenant, kind, after, limit))
+        return self._list(tenant, kind, sql.HEADS_BY_STATUS, (tenant, kind, status, after, limit))
 
     def due(
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         until = float("inf") if before is None else before
         time_, id_ = after or (float("-inf"), "")
-        return self._heads(tenant, kind, sql.DUE, (tenant, kind, until, time_, id_, limit))
+        return self._list(tenant, kind, sql.DUE, (tenant, kind, until, time_, id_, limit))
 
-    def _heads(self, tenant: str, kind: str, statement: str, values: tuple[Any, ...]) -> list[Head]:
+    def _list(self, tenant: str, kind: str, statement: str, values: tuple[Any, ...]) -> list[Listed]:
         with self._reading() as reader:
             rows: list[Any] = reader.execute(statement, values).fetchall()
         now = _clock.time()
-        return [_head(StreamKey(tenant, kind, row[0]), row, now, self._path) for row in rows]
+        return [Listed(StreamKey(tenant, kind, row[0]), row[1], _fields(row, self._path), now) for row in rows]
 
     def scrub(self) -> None:
         """Bring what was deleted out of the write-ahead log. In the file itself it is overwritten already."""
@@ -398,46 +413,46 @@ def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
             if not type(known[0]) is type(known[1]) is int:
                 raise _not_ours(writer.connection.filename)
             return Appended(known[0], known[1], True, now)
-    expected = version, append.expected_hash, append.incarnation
-    row = writer.rows.get(stream, 0)
-    if writer.places.get(stream) != expected:
+    place = writer.places.get(stream)
+    if place is not None and place[1:] == (version, append.expected_hash, append.incarnation):
+        number = place.number
+    else:
         answer = _look(writer, append, now)
         if not isinstance(answer, int):
             return answer
-        row = writer.rows[stream] = answer
-    if append.fields is not None:
-        writer.execute(sql.SET_FIELDS, (*_columns(append.fields), row))
+        number = answer
+    if append.fields is not None and version:  # a new stream has them already
+        writer.execute(sql.SET_FIELDS, (*_columns(append.fields), *stream))
     digest = b""
     for digest, body in append.records:
         version += 1
-        writer.records.append((row, version, append_id, digest, body))
-    writer.places[stream] = version, digest, append.incarnation
+        writer.records.append((number, version, append_id, digest, body))
+    writer.places[stream] = _Place(number, version, digest, append.incarnation)
     if append.indexed:
-        writer.execute(sql.INSERT_APPEND_ID, (row, append_id, append.expected + 1, version))
+        writer.execute(sql.INSERT_APPEND_ID, (number, append_id, append.expected + 1, version))
     return Appended(append.expected + 1, version, False, now)
 
 
 def _look(writer: _Writer, append: Append, now: float) -> Appended | Conflict | int:
-    """The stream is new to this connection, or not where it was expected: the answer, or the row to append to."""
-    writer.flush()
-    root = writer.execute(sql.ROOT, append.stream).fetchone()
-    row, incarnation, buried = cast("tuple[int, bytes, int]", root or (0, b"", 1))
-    if buried:
-        if append.expected or writer.execute(sql.FIND_FORMER_LIFE, (row, append.incarnation)).fetchone():
-            return Conflict(None)
-        return cast("int", writer.execute(sql.CREATE_STREAM, (append.incarnation, *append.stream)).fetchall()[0][0])
-    if writer.execute(sql.NEWEST, (row,)).fetchone() == (append.expected, append.expected_hash, append.incarnation):
-        return row
-    if incarnation == append.incarnation:
+    """The stream is new to this connection, or not where it was expected: the answer, or the number to append to."""
+    if append.stream in writer.places:  # its newest records may be among those that are not inserted yet
+        writer.flush()
+    place = writer.place(append.stream)
+    if place is None:
+        number = None if append.expected else writer.create(append)
+        return Conflict(None) if number is None else number
+    if place[1:] == (append.expected, append.expected_hash, append.incarnation):
+        return place.number
+    if place.incarnation == append.incarnation:
         last = append.expected
-        for stored in writer.execute(sql.APPEND_IDS_AFTER, (row, append.expected)):
+        for stored in writer.execute(sql.APPEND_IDS_AFTER, (place.number, append.expected)):
             if stored != (last + 1, append.id):
                 break
             last += 1
         if last > append.expected:
             return Appended(append.expected + 1, last, True, now)
-    head = writer.execute(sql.HEAD, append.stream).fetchone()
-    return Conflict(_head(append.stream, head, now, writer.connection.filename) if head else None)
+    [row] = writer.execute(sql.HEAD, append.stream).fetchall()
+    return Conflict(_head(append.stream, row, now, writer.connection.filename))
 
 
 def _columns(fields: Fields) -> tuple[Any, ...]:
@@ -445,18 +460,29 @@ def _columns(fields: Fields) -> tuple[Any, ...]:
 
 
 def _head(stream: StreamKey, row: Sequence[Any], now: float, path: str) -> Head:
-    id, version, digest, incarnation, status, label, owner, due_at, expires_at = row  # noqa: A001
-    if not (type(id) is str and type(version) is int and type(digest) is type(incarnation) is bytes):
+    version, digest, *listed = row
+    if version is None:
+        raise CorruptRecord(str(stream), what=_NO_RECORDS)
+    if not (type(version) is int and type(digest) is bytes):
         raise _not_ours(path)
     if not 0 < version < LAST_VERSION:
         raise CorruptRecord(str(stream), version=version, what="so many records it cannot have")
+    return Head(stream, listed[1], _fields(listed, path), now, version, digest)
+
+
+def _fields(row: Sequence[Any], path: str) -> Fields:
+    """The fields in a row of what is listed, if all of it is what it must be."""
+    id, incarnation, status, label, owner, due_at, expires_at = row  # noqa: A001
+    if type(id) is not str or type(incarnation) is not bytes:
+        raise _not_ours(path)
     if type(status) not in _TEXT or type(owner) not in _TEXT or type(label) not in _BYTES:
         raise _not_ours(path)
     if type(due_at) not in _TIME or type(expires_at) not in _TIME:
         raise _not_ours(path)
-    return Head(stream, version, digest, incarnation, Fields(status, label, owner, due_at, expires_at), now)
+    return Fields(status, label, owner, due_at, expires_at)
 
 
+_NO_RECORDS = "there is no record of it"
 _TEXT, _BYTES, _TIME = (str, type(None)), (bytes, type(None)), (float, type(None))
 
 

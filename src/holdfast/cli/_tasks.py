@@ -148,7 +148,6 @@ def _facts(info: TaskInfo) -> dict[str, object]:
         "agent": info.agent,
         "owner": info.owner,
         "abandoned": info.abandoned,
-        "version": info.version,
         **{name: None if at is None else at.isoformat() for name, at in times.items()},
     }
 

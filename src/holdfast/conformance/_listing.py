@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ..backends import Backend, Fields
-from ._build import KIND, TENANT, Life, all_due, all_heads, at, conflict, ids, key, timeless
+from ._build import KIND, TENANT, Life, all_due, all_heads, assert_listed, at, conflict, ids, key
 
 # UTF-16 and some collations put U+1F600 before U+FF5E, and "a" before "B"; UTF-8 bytes do not.
 IN_ORDER = [*"!", "0", "10", *"2BZ_a", "a ", "a!", "aa", *"b~\x7féñд語\uff5e😀", "😀a"]
@@ -24,8 +24,8 @@ class ListingTests:
         one.write(backend, fields=Fields(status="before", due_at=1.0))
         two.write(backend)
         one.write(backend, b"a", b"b", fields=fields)
-        assert [timeless(head) for head in backend.heads(tenant=TENANT, kind=KIND)] == [at(one, fields), at(two)]
-        assert [timeless(head) for head in backend.due(tenant=TENANT, kind=KIND)] == [at(one, fields)]
+        assert_listed(backend.heads(tenant=TENANT, kind=KIND), [at(one, fields), at(two)])
+        assert_listed(backend.due(tenant=TENANT, kind=KIND), [at(one, fields)])
 
     def test_heads_are_ordered_by_the_utf8_bytes_of_their_ids(self, backend: Backend) -> None:
         _create(backend, IN_ORDER)

@@ -61,7 +61,7 @@ class Lists:
         if stream is None:
             return None
         newest = stream.records[-1]
-        return Head(key, newest.version, newest.hash, stream.incarnation, stream.fields, 0.0)
+        return Head(key, stream.incarnation, stream.fields, 0.0, newest.version, newest.hash)
 
     def heads(self, *, tenant: str, kind: str, status: str | None, after: str) -> list[Head]:
         found = []

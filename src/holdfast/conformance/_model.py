@@ -21,7 +21,7 @@ from typing import ClassVar
 import msgspec
 
 from ..backends import Append, Appended, Backend, Conflict, Fields, Head, StreamKey
-from ._build import KIND, TENANT, all_due, all_heads, key, read_all, timeless
+from ._build import KIND, TENANT, all_due, all_heads, assert_listed, key, read_all, timeless
 from ._lists import Lists
 
 try:
@@ -112,7 +112,7 @@ class BackendModel(RuleBasedStateMachine):
         if intent.what == "repeated" and self.sent:
             return self.sent[intent.place % len(self.sent)]
         stream = STREAMS[intent.place % len(STREAMS)]
-        head = self.lists.head(stream) or Head(stream, 0, b"", self._new(), Fields(), 0.0)
+        head = self.lists.head(stream) or Head(stream, self._new(), Fields(), 0.0, 0, b"")
         fits = Append(
             stream=stream,
             expected=head.version,
@@ -151,7 +151,7 @@ class BackendModel(RuleBasedStateMachine):
 
     @rule(stream=streams, upto=st.none() | st.integers(0, 8), moved=st.sampled_from([False, False, True]))
     def delete(self, stream: StreamKey, upto: int | None, moved: bool) -> None:
-        head = self.lists.head(stream) or Head(stream, 1, self._new(), self._new(), Fields(), 0.0)
+        head = self.lists.head(stream) or Head(stream, self._new(), Fields(), 0.0, 1, self._new())
         expected = msgspec.structs.replace(head, hash=self._new()) if moved else head
         if upto is not None:
             upto = min(upto, head.version - 1)
@@ -176,19 +176,19 @@ class BackendModel(RuleBasedStateMachine):
 
     @rule(tenant=st.sampled_from([TENANT, "other"]), status=statuses, after=names, limit=st.integers(1, 5))
     def heads(self, tenant: str, status: str | None, after: str, limit: int) -> None:
-        found = [timeless(head) for head in all_heads(self.backend, tenant=tenant, status=status, limit=limit)]
-        assert found == self.lists.heads(tenant=tenant, kind=KIND, status=status, after="")
+        found = all_heads(self.backend, tenant=tenant, status=status, limit=limit)
+        assert_listed(found, self.lists.heads(tenant=tenant, kind=KIND, status=status, after=""))
         page = self.backend.heads(tenant=tenant, kind=KIND, status=status, after=after)
         behind = self.lists.heads(tenant=tenant, kind=KIND, status=status, after=after)
-        assert [timeless(head) for head in page] == behind
+        assert_listed(page, behind)
 
     @rule(before=times, after=st.tuples(st.sampled_from([0.0, 1.0, 1.5]), names), limit=st.integers(1, 5))
     def due(self, before: float | None, after: tuple[float, str], limit: int) -> None:
-        found = [timeless(head) for head in all_due(self.backend, before=before, limit=limit)]
-        assert found == self.lists.due(tenant=TENANT, kind=KIND, before=before, after=None)
+        found = all_due(self.backend, before=before, limit=limit)
+        assert_listed(found, self.lists.due(tenant=TENANT, kind=KIND, before=before, after=None))
         page = self.backend.due(tenant=TENANT, kind=KIND, before=before, after=after)
         behind = self.lists.due(tenant=TENANT, kind=KIND, before=before, after=after)
-        assert [timeless(head) for head in page] == behind
+        assert_listed(page, behind)
 
     @invariant()
     def every_stream_is_as_in_the_lists(self) -> None:

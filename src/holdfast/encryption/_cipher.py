@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from hmac import compare_digest
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from .._chain import link
-from ..backends import Append, Appended, Backend, Conflict, Fields, Head, Record, StreamKey
+from ..backends import Append, Appended, Backend, Conflict, Fields, Head, Listed, Record, StreamKey
 from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
 from ..keys import NONCE_BYTES, TAG_BYTES
 from ._data_keys import CLEAR, HOUSE, OF_HOUSE, PROOF_BYTES, SUBJECT, DataKey, DataKeys, name_of
@@ -38,6 +38,9 @@ _RECORD: Final = b"holdfast record 1"
 _DIGEST: Final = 64
 _ALTERED: Final = "it was altered, moved, or sealed with another key"
 _MARK: Final = "~"
+
+
+L = TypeVar("L", bound=Listed)
 
 
 class Writer:
@@ -218,8 +221,8 @@ class Cipher:
         """Whether a record is sealed with the key of a subject, not with that of its stream."""
         return body[2 : 2 + body[1]].startswith(SUBJECT)
 
-    def head(self, head: Head) -> Head:
-        """A head with its label opened. One that does not open is no label: whoever needs it says so."""
+    def head(self, head: L) -> L:
+        """A head, or what is listed, with its label opened. One that does not open is no label: whoever needs it says so."""
         label = head.fields.label
         if label is None or head.stream.kind in CLEAR:
             return head
@@ -230,7 +233,7 @@ class Cipher:
             about = _label_bound(head.stream, head.incarnation)
             try:
                 key = self.keys.house(head.stream.tenant).for_label(about)
-                opened = _opened(key, nonce, rest, about, head.stream, head.version)
+                opened = _opened(key, nonce, rest, about, head.stream)
             except (TamperDetected, UnknownKey):
                 opened = BAD_LABEL
         return msgspec.structs.replace(head, fields=msgspec.structs.replace(head.fields, label=opened))
@@ -239,7 +242,7 @@ class Cipher:
         """Whether the label of a head, as it is stored, is one of ours; a head without one has nothing to hide."""
         return self.head(head).fields.label != BAD_LABEL
 
-    def heads(self, heads: Iterable[Head]) -> list[Head]:
+    def heads(self, heads: Iterable[Listed]) -> list[Listed]:
         return [self.head(head) for head in heads]
 
     # -- names -----------------------------------------------------------------------------------
@@ -275,7 +278,9 @@ def _may_name(stream: StreamKey, raw: bytes) -> bool:
     return not raw or raw == HOUSE.encode() or (stream.kind == "memory" and raw.startswith(SUBJECT))
 
 
-def _opened(aes: Any, nonce: bytes, sealed: bytes, about: bytes, stream: StreamKey, version: int) -> bytes:
+def _opened(
+    aes: Any, nonce: bytes, sealed: bytes, about: bytes, stream: StreamKey, version: int | None = None
+) -> bytes:
     from cryptography.exceptions import InvalidTag
 
     try:

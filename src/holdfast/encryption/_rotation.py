@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from .._ids import SYSTEM_TENANT
-from ..backends import Backend, Head
+from ..backends import Backend, Listed
 from ..errors import Conflict, NotEncrypted, TamperDetected, UnknownKey, WrongKey
 from ..keys import Key, KeyLike, given
 from ._data_keys import GRAVE, DataKeys
@@ -124,7 +124,7 @@ def _end(ring: Ring, current: Master, backend: Backend) -> None:
         ring.reload()
 
 
-def _key_streams(backend: Backend, *, graves: bool = False) -> Iterator[Head]:
+def _key_streams(backend: Backend, *, graves: bool = False) -> Iterator[Listed]:
     """The data keys of all tenants, or what is in the place of those that were erased."""
     for tenant in [SYSTEM_TENANT, *_tenants(backend)]:
         after = ""
@@ -140,7 +140,7 @@ def _tenants(backend: Backend) -> Iterator[str]:
         after = page[-1].stream.id
 
 
-def _wrap_anew(backend: Backend, turn: _Turn, head: Head) -> bool:
+def _wrap_anew(backend: Backend, turn: _Turn, head: Listed) -> bool:
     """Wrap a data key by the new master key. False if that was done before."""
     keys, tenant = turn.keys, head.stream.tenant
     name, _, by = head.stream.id.rpartition(".")
@@ -155,7 +155,7 @@ def _wrap_anew(backend: Backend, turn: _Turn, head: Head) -> bool:
     return done
 
 
-def _delete_former(backend: Backend, turn: _Turn, head: Head) -> None:
+def _delete_former(backend: Backend, turn: _Turn, head: Listed) -> None:
     """Delete what a former master key has wrapped, if the new one has wrapped it too."""
     name, _, by = head.stream.id.rpartition(".")
     if by == turn.current.id or by not in turn.masters:
@@ -164,10 +164,12 @@ def _delete_former(backend: Backend, turn: _Turn, head: Head) -> None:
         _wrap_anew(backend, turn, head)  # made since the first round
         if turn.keys.read(head.stream.tenant, name, turn.current) is None:
             return
-    backend.delete(head.stream, expected=head)
+    there = backend.head(head.stream)
+    if there is not None:
+        backend.delete(there.stream, expected=there)
 
 
-def _bury(turn: _Turn, grave: Head) -> None:
+def _bury(turn: _Turn, grave: Listed) -> None:
     """Delete a key that was erased. It is there if a change of keys was killed when it had wrapped it, or the erasure itself was."""
     tenant, name = grave.stream.tenant, grave.stream.id.removesuffix(GRAVE)
     try:

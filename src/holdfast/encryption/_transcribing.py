@@ -23,7 +23,7 @@ from .._kinds import KINDS
 from .._log import Log
 from .._store import AsyncStore, Store
 from .._subjects import subject_stream
-from ..backends import Append, Appended, Head, Record, StreamKey
+from ..backends import Append, Appended, Head, Listed, Record, StreamKey
 from ..errors import AlreadyExists, CorruptRecord, Erased, NotEncrypted, OutcomeUnknown, Unavailable
 from ..keys import KeyLike, given
 from ._cipher import Cipher
@@ -105,13 +105,13 @@ class _Work:
     def _tenants(self) -> list[str]:
         return [head.stream.id for head in self._heads(SYSTEM_TENANT, "tenant")]
 
-    def _heads(self, tenant: str, kind: str) -> Iterator[Head]:
+    def _heads(self, tenant: str, kind: str) -> Iterator[Listed]:
         after = ""
         while page := self._source.backend.heads(tenant=tenant, kind=kind, after=after):
             yield from page
             after = page[-1].stream.id
 
-    def _stream(self, listed: Head) -> None:
+    def _stream(self, listed: Listed) -> None:
         head = self._source.backend.head(listed.stream)  # exact: what was listed may be old
         if head is None:
             return

@@ -15,7 +15,7 @@ from .._events import Envelope, Stored
 from .._events import Event as PublicEvent
 from .._leases import is_dead
 from .._operations import Operation
-from ..backends import Fields, Head, StreamKey
+from ..backends import Fields, Listed, StreamKey
 from ..conversations._sources import message_at
 from ..errors import CorruptRecord, Expired, NotFound
 from . import _events as ev
@@ -132,11 +132,11 @@ def history(key: StreamKey) -> Operation[list[PublicEvent]]:
     return events
 
 
-def is_expired(head: Head) -> bool:
+def is_expired(head: Listed) -> bool:
     return head.fields.expires_at is not None and head.fields.expires_at <= head.now
 
 
-def is_held(head: Head) -> bool:
+def is_held(head: Listed) -> bool:
     """Whether somebody works on it: the lease has not run out, and its holder is not a dead process of this machine."""
     owner = head.fields.owner
     return owner is not None and (head.fields.due_at or 0) > head.now and not is_dead(owner)
@@ -312,7 +312,7 @@ def listed(tenant: str, status: str | None, after: str) -> Operation[tuple[list[
     return found, page[-1].stream.id if page else ""
 
 
-def info_of(head: Head) -> TaskInfo:
+def info_of(head: Listed) -> TaskInfo:
     try:
         label = _read_label(head.fields.label or b"{}")
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -328,6 +328,5 @@ def info_of(head: Head) -> TaskInfo:
         lease_until=None if fields.due_at is None or fields.owner is None else moment(fields.due_at),
         due_at=None if fields.due_at is None or fields.owner is not None else moment(fields.due_at),
         expires_at=None if fields.expires_at is None else moment(fields.expires_at),
-        version=head.version,
         crashes=label.crashes,
     )

@@ -156,7 +156,6 @@ class TaskInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None = None
     """When a worker is to look at it: it was submitted, has something to go on with, or is to be tried again."""
     expires_at: datetime | None
-    version: int
     crashes: int = 0
     """How many runs in a row were killed without getting any further, when the newest began."""
 

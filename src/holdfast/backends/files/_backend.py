@@ -139,7 +139,7 @@ class FilesBackend:
         clean, dirty = self._catalog.read(question)
         now = _clock.time()
         for row in clean:
-            yield Head(row.stream, row.version, row.hash, row.incarnation, row.fields, now)
+            yield Head(row.stream, row.incarnation, row.fields, now, row.version, row.hash)
         for row in dirty:
             head = self._streams.peek(row.stream).head(row.stream, now)
             if head is not None:

@@ -59,7 +59,7 @@ class State(NamedTuple):
             raise self.damage.error(stream)
         if not self.version:
             return None
-        return Head(stream, self.version, self.hash, self.incarnation, self.fields, now)
+        return Head(stream, self.incarnation, self.fields, now, self.version, self.hash)
 
     def row(self, stream: StreamKey, *, dirty: bool = False, synced: bool = True) -> Row:
         inode = self.mark.inode if self.mark else 0
