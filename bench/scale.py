@@ -104,14 +104,20 @@ class Streams:
         return elapsed
 
     def heads_in_order(self) -> float:
-        return self._heads("task", key(2 * self.rng.randrange(self.size // 4)).id)
+        return self._heads("task", key(2 * self.rng.randrange(self.size // 4)).id, "running")
 
     def heads_at_random(self) -> float:
-        return self._heads("conversation", f"{self.rng.randrange(int(0.4 * 16**8)):08x}")
+        return self._heads("conversation", self._random_name(), "running")
 
-    def _heads(self, kind: str, after: str) -> float:
+    def all_at_random(self) -> float:
+        return self._heads("conversation", self._random_name(), None)
+
+    def _random_name(self) -> str:
+        return f"{self.rng.randrange(int(0.4 * 16**8)):08x}"
+
+    def _heads(self, kind: str, after: str, status: str | None) -> float:
         start = perf_counter()
-        found = self.backend.heads(tenant="default", kind=kind, status="running", after=after, limit=PAGE)
+        found = self.backend.heads(tenant="default", kind=kind, status=status, after=after, limit=PAGE)
         elapsed = perf_counter() - start
         assert len(found) == PAGE
         return elapsed
@@ -142,6 +148,7 @@ OPERATIONS: dict[str, Callable[[Streams], float]] = {
     "head": Streams.head,
     f"heads(status=…), {PAGE} in the order of their making": Streams.heads_in_order,
     f"heads(status=…), {PAGE} with random names": Streams.heads_at_random,
+    f"heads(), {PAGE} with random names": Streams.all_at_random,
     f"due(before=…), {PAGE} in the order of their making": Streams.due_in_order,
     f"due(before=…), {PAGE} at random": Streams.due_at_random,
 }

@@ -68,7 +68,8 @@ async def done(answer: Any) -> Any:
 
 
 def blobs(store: Store) -> list[Head]:
-    return list(ops.run(store._log, ops.heads("default", "blob")))
+    listed = ops.run(store._log, ops.heads("default", "blob"))
+    return [head for each in listed if (head := ops.run(store._log, ops.head_of(each)))]
 
 
 def attached(store: Store, id: str = "t") -> list[Any]:

@@ -110,13 +110,15 @@ def everything(store: Store) -> dict[StreamKey, tuple[Any, ...]]:
         ("$system", "tenant"),
     ]:
         after = ""
-        while page := store._log.backend.heads(tenant=tenant, kind=kind, after=after):
-            found.update((head.stream, _standing(head)) for head in page)
+        backend = store._log.backend
+        while page := backend.heads(tenant=tenant, kind=kind, after=after):
+            found.update((each.stream, _standing(backend.head(each.stream))) for each in page)
             after = page[-1].stream.id
     return found
 
 
-def _standing(head: Head) -> tuple[Any, ...]:
+def _standing(head: Head | None) -> tuple[Any, ...]:
+    assert head is not None
     return head.version, head.hash, head.incarnation, head.fields
 
 
