@@ -368,6 +368,50 @@ def test_a_password_in_a_refused_url_is_not_shown() -> None:
     assert "CANARY" not in str(caught.value)
 
 
+MANGLED = [
+    '"postgresql://agents:CANARY@host/agents"',
+    "'redis://:CANARY@host'",
+    "postgresql//agents:CANARY@host/agents",
+    "://agents:CANARY@host/agents",
+    "host=127.0.0.1 user=agents password=CANARY dbname=agents",
+    "host=127.0.0.1 PASSWORD = CANARY",
+    " postgresql://agents:CANARY@host/agents",
+    "postgresql://agents:CANARY@host/agents\n",
+    "redis://:CANARY@host ",
+]
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("url", MANGLED)
+def test_a_url_with_a_slip_in_it_is_not_taken_for_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, create: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(holdfast.InvalidURL) as caught:
+        holdfast.open(url, create=create)
+    assert "CANARY" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", [*MANGLED[:6], "postgresql://agents:CANARY@host/agents"])
+def test_a_url_is_no_place_for_a_backup_or_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open("agents.db") as store:
+        for use in (lambda: holdfast.backup(store, url), lambda: holdfast.open("agents.db", index=url)):
+            with pytest.raises(holdfast.InvalidURL) as caught:
+                use()
+            assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["a@b.db", "password.db", "a:b.db", "x//y@z.db", " in the middle.db".strip(), "ä 'b'.db"]
+)
+def test_odd_names_of_files_are_names_of_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / "x").mkdir()
+    with holdfast.open(str(tmp_path / name)) as store:
+        store.stream("s").append(("noted", 1))
+
+
 def test_places_that_cannot_be_a_store_are_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="directory"):
         holdfast.open(tmp_path)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
 from ._copying import Place, opened
+from .backends._urls import checked_path
 
 
 @runtime_checkable
@@ -25,6 +26,7 @@ def backup(src: Place, path: str | os.PathLike[str], *, overwrite: bool = False)
     all. `AlreadyExists` if there is something at `path`, unless `overwrite=True`. For the other engines use
     `holdfast.copy(src, "backup.db")`. From async code: `await asyncio.to_thread(holdfast.backup, …)`.
     """
+    target = checked_path(os.fspath(path))
     with ExitStack() as stack:
         backend = opened(src, stack, create=False)
         if not isinstance(backend, CanBackUp):
@@ -32,4 +34,4 @@ def backup(src: Place, path: str | os.PathLike[str], *, overwrite: bool = False)
             raise ValueError(
                 f"backup is for SQLite files, and this is {engine}; use copy, to a file: copy SRC backup.db"
             )
-        return backend.backup(os.fspath(path), overwrite=overwrite)
+        return backend.backup(target, overwrite=overwrite)

@@ -14,7 +14,7 @@ from ._log import Log
 from ._places import is_file_store, is_folder_store
 from ._store import AsyncStore, Store
 from .backends import Backend
-from .backends._urls import without
+from .backends._urls import checked_path, without, without_space
 from .encryption._place import is_encrypted, missing_key
 from .errors import InvalidURL, NotSetUp
 
@@ -77,6 +77,8 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     at, embedding = None if index is None else os.fspath(index), _embedding(embed, awaited=False)
     if at in (":memory:", "memory:", "memory://"):
         at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
+    elif at is not None:
+        checked_path(at)
     redactor = _redactor(redact)
     if key is not None:  # what is no key is refused before anything is made
         from .keys import given
@@ -207,8 +209,8 @@ def _backend(
         if isinstance(url, Backend):
             return url
         raise TypeError(f"a store is opened by a URL or a path, not by {type(url).__name__}")
-    if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", url):
-        return _sqlite(url, durability or "disk", create)
+    if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", without_space(url)):
+        return _sqlite(checked_path(url), durability or "disk", create)
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
     if scheme == "memory" and rest.startswith("//") and not set("/?#") & set(rest[2:]):
@@ -216,7 +218,7 @@ def _backend(
 
         return MemoryBackend.named(rest[2:]) if rest[2:] else MemoryBackend()
     if scheme in _SERVERS and rest.startswith("//"):
-        url, chosen = _durability(url, durability)
+        url, chosen = _durability(f"{scheme}:{rest}", durability)
         module, name = _SERVERS[scheme]
         kind = getattr(import_module(f".backends.{module}", __package__), name)
         return cast("Backend", kind(url, durability=chosen, create=create))
@@ -248,9 +250,9 @@ def _sqlite(path: str, durability: Durable, create: bool) -> Backend:
     from .backends.sqlite import SQLiteBackend
 
     if not path or path == ":memory:":
-        raise ValueError("name a file, like 'agents.db'; for a store in memory use memory://")
+        raise InvalidURL("name a file, like 'agents.db'; for a store in memory use memory://")
     if os.path.isdir(path):
-        raise ValueError("this path is a directory; name a file in it, or use file:///directory for JSON files")
+        raise InvalidURL("this path is a directory; name a file in it, or use file:///directory for JSON files")
     if not create and not is_file_store(path):
         raise _no_store(path)
     return SQLiteBackend(path, durability=_on_disk(durability))

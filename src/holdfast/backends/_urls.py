@@ -22,6 +22,24 @@ class ServerURL(NamedTuple):
     options: dict[str, str]
 
 
+def checked_path(path: str) -> str:
+    """A path as it is. `InvalidURL` if it was meant to be a URL, or the parameters of a connection: it may hold a password, so it is
+    neither shown nor made into the name of a file."""
+    if "://" in path or re.search(r"//[^/]*@|\bpassword\s*=", path, re.IGNORECASE):
+        raise InvalidURL(
+            "this is not a path of a file, and not a URL as it should be: a URL begins with a word like postgresql, "
+            "a colon and two slashes, without quotes around it"
+        )
+    return path
+
+
+def without_space(url: str) -> str:
+    """A URL or path as it is. `InvalidURL` if there is white space around it, as at the end of a file that was read."""
+    if url != url.strip():
+        raise InvalidURL("there is white space before or behind the URL or path; take it off, as with .strip()")
+    return url
+
+
 def parse(url: str, *, example: str, options: Collection[str] | None) -> ServerURL:
     """Take a URL apart. `options` are the ones that exist, None if the driver knows them; `example` shows what is right."""
     try:
