@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.backends import Append, Appended, Backend, Conflict, Cursor, Description, Head, Record, StreamKey
+from holdfast.backends import Append, Appended, Backend, Conflict, Cursor, Description, Head, Listed, Record, StreamKey
 
 LARGE = "x" * 100_000
 
@@ -106,12 +106,12 @@ class Wrapper:
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         return self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit)
 
     def due(
         self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
-    ) -> Sequence[Head]:
+    ) -> Sequence[Listed]:
         return self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
 
     def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:

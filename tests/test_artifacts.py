@@ -68,8 +68,8 @@ async def done(answer: Any) -> Any:
 
 
 def blobs(store: Store) -> list[Head]:
-    listed = ops.run(store._log, ops.heads("default", "blob"))
-    return [head for each in listed if (head := ops.run(store._log, ops.head_of(each)))]
+    listed = ops.run(store._log, ops.heads("default", "blob", places=True))
+    return [head for head in listed if isinstance(head, Head)]
 
 
 def attached(store: Store, id: str = "t") -> list[Any]:

@@ -54,6 +54,36 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "SLICE", 2)
 
 
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "files", "postgres", "redis"])
+def test_a_store_is_not_copied_to_itself(tmp_path: Path, engine: str) -> None:
+    url: str | Backend = MemoryBackend() if engine == "memory" else url_of(engine, tmp_path)
+    with holdfast.open(url) as store:
+        store.stream("s").append(("noted", 1))
+        with pytest.raises(AlreadyExists, match="same store"):
+            holdfast.copy(store, url)
+
+
+class Counting(Wrapper):
+    """Counts how often it was asked where a stream stands."""
+
+    asked = 0
+
+    def head(self, stream: StreamKey) -> Head | None:
+        self.asked += 1
+        return super().head(stream)
+
+
+def test_an_engine_that_lists_places_is_not_asked_for_each(tmp_path: Path) -> None:
+    """SQLite does not list them; the other one may be far, and each answer paid for."""
+    here, far, back = tmp_path / "here.db", Counting(MemoryBackend("far")), tmp_path / "back.db"
+    with holdfast.open(here) as store:
+        many(store, 30)
+    for source, target in [(here, far), (here, far), (far, back), (far, back)]:
+        far.asked = 0
+        assert holdfast.copy(source, target, verify=False).skipped in (0, 31)
+        assert far.asked < 10
+
+
 # -- everything arrives ------------------------------------------------------------------------------------------------
 
 

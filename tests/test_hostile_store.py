@@ -272,6 +272,7 @@ ROWS: list[tuple[str, str, str, str]] = [
         ("stream", "9223372036854775807", "tenant")]),
     *(("records", "stream", "-stream", f"stream IN (SELECT stream FROM streams WHERE kind = '{kind}')") for kind in [
         "audit", "blob", "closed", "conversation", "memory", "state", "stream", "task", "tenant"]),
+    ("numbers", "last", "-5", "1"), ("numbers", "last", "9223372036854775807", "1"),
     ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"), ("graves", "incarnation", "x''", "1"),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -354,6 +355,25 @@ def test_what_is_damaged_is_spared_and_keeps_nobody_waiting() -> None:
         swept = store.sweep(grace=0)
         assert ids(swept.deleted) == ["expired 0000", "expired 0002"]
         assert [(item.id, item.why) for item in swept.spared] == [("expired 0001", "damaged")]
+
+
+@pytest.mark.parametrize(("kind", "deleted", "spared"), [("conversation", 1, ["damaged"]), ("closed", 2, [])])
+def test_a_stream_whose_records_are_gone_keeps_nobody_waiting(
+    tmp_path: Path, kind: str, deleted: int, spared: list[str]
+) -> None:
+    path = tmp_path / "agents.db"
+    with holdfast.open(path) as store:
+        fill(store, 4, 2)
+        left = closed_key(key_of("conversation", "left"))  # as by a sweep that was cut off
+        event = NewEvent("id.closed", encode({"at": 1.0, "kind": "conversation", "id": "left", "life": "l"}))
+        ops.run(store._log, append_events(left, [event], new_stamp(), fields=Fields(due_at=1.0)))
+    first = f"(SELECT min(stream) FROM streams WHERE kind = '{kind}' AND due IS NOT NULL)"
+    with sqlite3.connect(path) as database:
+        assert database.execute(f"DELETE FROM records WHERE stream = {first}").rowcount
+    database.close()
+    with holdfast.open(path) as store:
+        swept = store.sweep(grace=0)
+    assert (len(swept.deleted), [stream.why for stream in swept.spared]) == (deleted, spared)
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])

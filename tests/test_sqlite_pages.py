@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import CorruptRecord
-from holdfast.backends import Fields, Listed
+from holdfast.backends import Conflict, Fields, Listed
 from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance._build import KIND, TENANT, Life, key
 
@@ -81,18 +81,36 @@ def test_a_stream_whose_records_are_gone_is_said_to_be_damaged(tmp_path: Path) -
         assert [info.id for info in store.streams()] == ["whole"]  # one that has no version is not in the way of others
 
 
-def test_streams_that_are_deleted_leave_their_number_to_others_and_nothing_else(tmp_path: Path) -> None:
+def test_a_deleted_stream_leaves_nothing_to_those_that_come_after(tmp_path: Path) -> None:
     backend = SQLiteBackend(tmp_path / "agents.db")
     old = Life("old")
     first = old.write(backend, b"old", id=b"i" * 16, indexed=True)
     head = backend.head(old.stream)
     assert head is not None and backend.delete(old.stream, expected=head)
     new, other = Life("new"), Life("other")
-    backend.append([new.follow(new.next(b"new")), other.follow(other.next(b"other"))])
+    backend.append([new.follow(new.next(b"new", id=first.id, indexed=True)), other.follow(other.next(b"other"))])
     new.write(backend, b"more")
     assert [record.body for record in backend.read(key("new"))] == [b"new", b"more"]
     assert [record.body for record in backend.read(key("other"))] == [b"other"]
     assert not list(backend.read(key("old")))
-    [answer] = backend.append([first])
-    assert not isinstance(answer, holdfast.backends.Appended)
+    assert backend.append([first]) == [Conflict(None)]
     backend.close()
+
+
+def test_nobody_gets_the_number_of_a_stream_whose_records_are_gone(tmp_path: Path) -> None:
+    path = tmp_path / "agents.db"
+    with holdfast.open(path) as store:
+        store.stream("cut").append(("noted", 1), id="once")
+    with sqlite3.connect(path) as database:
+        database.execute("DELETE FROM records WHERE stream = (SELECT stream FROM streams WHERE id = 'cut')")
+    database.close()
+    with holdfast.open(path) as store:
+        store.stream("new").append(("noted", 2), id="once")
+        for use in (
+            store.stream("cut").version,
+            lambda: store.stream("cut").append(("noted", 3)),
+            store.stream("cut").delete,
+        ):
+            with pytest.raises(CorruptRecord, match="no record"):
+                use()
+        assert [event.data for event in store.stream("new").read()] == [2]

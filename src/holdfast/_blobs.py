@@ -17,8 +17,8 @@ from typing import Final
 from ._codec import MAX_STORED
 from ._events import Blob, Stamp
 from ._ids import append_id
-from ._operations import Append, Operation, append, delete, head, head_of, heads, read_records
-from .backends import StreamKey
+from ._operations import Append, Operation, append, delete, head, heads, read_records
+from .backends import Head, StreamKey
 from .errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -212,7 +212,7 @@ def delete_blobs(owner: StreamKey, life: str) -> Operation[int]:
         found = yield from heads(owner.tenant, "blob", after=after)
         mine = [entry for entry in found if entry.stream.id.startswith(prefix)]
         for entry in mine:
-            there = yield from head_of(entry)
+            there = entry if isinstance(entry, Head) else (yield from head(entry.stream))
             if there is not None:
                 count += yield from delete(entry.stream, expected=there)
             after = entry.stream.id

@@ -7,6 +7,7 @@ It also remembers large values that are still to be deleted (then it is due), in
 
 from __future__ import annotations
 
+import logging
 from hashlib import sha256
 
 import msgspec
@@ -23,6 +24,8 @@ from .errors import Conflict, CorruptRecord, Expired
 
 KIND = "closed"
 CLOSED = "id.closed"
+
+logger = logging.getLogger("holdfast")
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -98,7 +101,11 @@ def unfinished(tenant: str, after: Cursor | None) -> Operation[tuple[list[Mark],
     page = yield from ops.due(tenant, KIND, after=after)
     found = []
     for head in page:
-        mark = yield from _mark(head.stream)
+        try:
+            mark = yield from _mark(head.stream)
+        except CorruptRecord:
+            logger.warning("%s cannot be read: what was swept under it may have left large values", head.stream)
+            continue
         if mark and mark.unfinished:
             found.append(mark)
     return found, (page[-1].fields.due or 0.0, page[-1].stream.id) if page else None

@@ -72,10 +72,11 @@ class Checker:
     def _is_right(self, mine: Listed, theirs: Listed) -> bool:
         """True if what is there was read back, and is what the source has or had. False if nobody can say that now."""
         stream = mine.stream
-        if not isinstance(theirs, Head) or not same(mine, theirs):
+        now, there = self._source.placed(mine), self._target.placed(theirs)
+        if now is None or there is None or not same(now, there):
             return self._is_right_now(stream)
         try:
-            return self._read_back(theirs)
+            return self._read_back(there)
         except Moved:
             return self._is_right_now(stream)  # what was listed was early or old
 

@@ -61,6 +61,10 @@ class Steady:
     def head(self, stream: StreamKey) -> Head | None:
         return self._steadily(lambda: self._backend.head(stream))
 
+    def placed(self, listed: Listed) -> Head | None:
+        """Where a listed stream stands; only an engine that does not list places is asked for it."""
+        return listed if isinstance(listed, Head) else self.head(listed.stream)
+
     def listed(self, tenant: str, kind: str) -> Iterator[Listed]:
         """All streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
         after = ""

@@ -122,8 +122,11 @@ class Copier:
         for mine, theirs in pairs:
             head, there, page = None, None, None
             try:
-                head = mine if isinstance(mine, Head) else self._source.head(mine.stream)
-                there = self._target.head(mine.stream) if theirs else None
+                head = self._source.placed(mine)
+                if head and theirs and same(head, theirs):
+                    there = head
+                elif theirs:
+                    there = self._target.head(mine.stream)
                 if head and room > 0 and (there is None or _may_go_on(head, there)):
                     page = self._source.read(mine.stream, after=there.version if there else 0)
                     room -= sum(len(record.body) for record in page)
@@ -184,10 +187,10 @@ class Copier:
 
     def _settle(self, head: Head, there: Head) -> None:
         """The destination is at the source's version, or further."""
-        now = self._source.head(head.stream)
-        if now is None or not same(now, head):
-            raise Moved(now)  # what was listed was old
-        if not same(now, there):
+        if not same(head, there):
+            now = self._source.head(head.stream)
+            if now is None or not same(now, head):
+                raise Moved(now)  # what was listed was old
             raise AlreadyExists((_FURTHER if there.version > now.version else _FOREIGN).format(head.stream))
         self._skip(head)
 

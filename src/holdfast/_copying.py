@@ -92,8 +92,10 @@ def copy(
     From async code: `await asyncio.to_thread(holdfast.copy, …)`.
     """
     with ExitStack() as stack:
-        backend = opened(src, stack, create=False)
-        source, target = Steady(backend), Steady(opened(dst, stack, create=True))
+        backend, there = opened(src, stack, create=False), opened(dst, stack, create=True)
+        if _same_store(backend, there):
+            raise AlreadyExists("the source and the destination are the same store; nothing was copied, choose another")
+        source, target = Steady(backend), Steady(there)
         _check_keys(source, target)
         opens = _opening(src, backend, key)
         if delete and opens is None and source.head(RING) is not None:
@@ -101,6 +103,13 @@ def copy(
         work = _Copy(source, target, progress, verify=verify, delete=delete, opens=opens)
         stack.callback(work.stop)
         return work.run()
+
+
+def _same_store(one: Backend, other: Backend) -> bool:
+    mine, theirs = one.describe(), other.describe()
+    if mine.engine == "memory":  # any number of them have the same name
+        return one is other
+    return (mine.engine, mine.location) == (theirs.engine, theirs.location)
 
 
 def _check_keys(source: Steady, target: Steady) -> None:

@@ -233,7 +233,18 @@ class Log(Redacting):
         )
         if heads and heads[-1].stream.id <= request.after:
             raise CorruptRecord(str(heads[-1].stream), what=_NO_END)
+        if request.places:
+            heads = [self._with_place(head) for head in heads]
         return heads if self.cipher is None else self.cipher.heads(heads)
+
+    def _with_place(self, listed: Listed) -> Listed:
+        """The head of what is listed; as it was listed if it is gone by now, or damaged: the others are listed all the same."""
+        if isinstance(listed, Head):
+            return listed
+        try:
+            return self.backend.head(listed.stream) or listed
+        except CorruptRecord:
+            return listed
 
     def _due(self, request: ops.ListDue) -> Sequence[Listed]:
         heads = self.backend.due(

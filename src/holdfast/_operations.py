@@ -18,7 +18,7 @@ import msgspec
 from ._events import Stamp, Stored
 from ._scripts import drive, drive_async
 from .backends import Appended, Cursor, Fields, Head, Listed, Record, StreamKey
-from .errors import Conflict, CorruptRecord, HoldfastError
+from .errors import Conflict, HoldfastError
 
 T = TypeVar("T")
 
@@ -59,11 +59,14 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class ListHeads(msgspec.Struct, frozen=True):
+    """With `places`, those that are there and whole come as heads, also from an engine that does not list their places."""
+
     tenant: str
     kind: str
     status: str | None = None
     after: str = ""
     limit: int = 500
+    places: bool = False
 
 
 class ListDue(msgspec.Struct, frozen=True):
@@ -137,23 +140,10 @@ def find(stream: StreamKey, id: str) -> Operation[Appended | None]:
     return cast("Appended | None", (yield Find(stream, id)))
 
 
-def head_of(listed: Listed) -> Operation[Head | None]:
-    """Where a stream stands that was listed: a hint too, if the engine has said so with the rest.
-
-    None if it is gone by now, or damaged: as with lists, one stream must not be in the way of all others.
-    """
-    if isinstance(listed, Head):
-        return listed
-    try:
-        return (yield from head(listed.stream))
-    except CorruptRecord:
-        return None
-
-
 def heads(
-    tenant: str, kind: str, *, status: str | None = None, after: str = "", limit: int = 500
+    tenant: str, kind: str, *, status: str | None = None, after: str = "", limit: int = 500, places: bool = False
 ) -> Operation[Sequence[Listed]]:
-    return cast("Sequence[Listed]", (yield ListHeads(tenant, kind, status, after, limit)))
+    return cast("Sequence[Listed]", (yield ListHeads(tenant, kind, status, after, limit, places)))
 
 
 def due(

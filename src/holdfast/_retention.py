@@ -25,7 +25,7 @@ from ._operations import Operation
 from ._share import Share
 from ._streams import late_deletions, new_stamp, note_deletion
 from .backends import Cursor, Head, Listed, StreamKey
-from .errors import Conflict, DataProblem
+from .errors import Conflict, CorruptRecord, DataProblem
 
 KINDS: Final = ("task", "conversation")
 """What is swept: whole streams of these kinds, with the blobs that belong to them."""
@@ -38,6 +38,9 @@ REASON: Final = "expired"
 """What the audit stream says about a stream that was swept."""
 
 logger = logging.getLogger("holdfast")
+
+
+Why = Literal["forked", "held", "damaged"]
 
 
 class SweptStream(msgspec.Struct, frozen=True):
@@ -54,7 +57,7 @@ class SparedStream(msgspec.Struct, frozen=True):
 
     kind: str
     id: str
-    why: Literal["forked", "held", "damaged"]
+    why: Why
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -178,7 +181,11 @@ class Sweep:
 
     def _take(self, key: StreamKey) -> Operation[None]:
         """Delete one stream, if that is right and still within bounds."""
-        head = yield from ops.head(key)  # exact: what was listed may be old
+        try:
+            head = yield from ops.head(key)  # exact: what was listed may be old
+        except CorruptRecord:
+            self._spare(key, "damaged")
+            return
         if head is None or not self._is_due(head):
             return
         if self._share and not (yield from self._share.has_room(head)):
@@ -186,7 +193,7 @@ class Sweep:
             return
         why = yield from self._reason_to_spare(head)
         if why is not None:
-            self._spared.append(SparedStream(key.kind, key.id, why))
+            self._spare(key, why)
         elif self._dry_run or (yield from self._deleted(head)):
             expired = moment(max(head.fields.expires_at or 0.0, 0.0))
             self._swept.append(SweptStream(key.kind, key.id, head.version, expired))
@@ -194,16 +201,20 @@ class Sweep:
             if self._share:
                 self._share.take(head)
 
+    def _spare(self, key: StreamKey, why: Why) -> None:
+        if why == "damaged":
+            logger.warning("%s was not swept: it cannot be read", key)
+        self._spared.append(SparedStream(key.kind, key.id, why))
+
     def _hold_back(self) -> None:
         self._held_back, self._capped = self._held_back + 1, True
 
-    def _reason_to_spare(self, head: Head) -> Operation[Literal["forked", "held", "damaged"] | None]:
+    def _reason_to_spare(self, head: Head) -> Operation[Why | None]:
         if head.fields.owner is not None and (head.fields.due_at or 0.0) > head.now:
             return "held"
         try:
             return "forked" if (yield from living_forks(head, self._gone)) else None
-        except DataProblem as error:
-            logger.warning("%s was not swept: it cannot be read (%s)", head.stream, type(error).__name__)
+        except DataProblem:
             return "damaged"
 
     def _deleted(self, head: Head) -> Operation[bool]:

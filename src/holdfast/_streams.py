@@ -86,12 +86,8 @@ def data_of(stream: StreamKey, stored: Stored) -> Operation[Any]:
 
 def list_streams(tenant: str, kind: str, after: str) -> Operation[tuple[list[StreamInfo], str]]:
     """One page of what is there, and where the next one begins."""
-    page = yield from ops.heads(tenant, kind, after=after)
-    found = []
-    for listed in page:
-        head = yield from ops.head_of(listed)
-        if head is not None:
-            found.append(StreamInfo(head.stream.id, head.version))
+    page = yield from ops.heads(tenant, kind, after=after, places=True)
+    found = [StreamInfo(head.stream.id, head.version) for head in page if isinstance(head, Head)]
     return found, page[-1].stream.id if page else ""
 
 

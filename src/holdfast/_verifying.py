@@ -33,7 +33,7 @@ FAR_THREADS: Final = 16
 
 SLICE: Final = 16
 SLICE_RECORDS: Final = 2000
-"""Short streams are handed to a thread together, long ones alone."""
+"""Short streams are handed to a thread together, long ones alone if the engine lists how long they are."""
 
 NAMED: Final = 1000
 """So many problems are listed; all are counted."""

@@ -40,6 +40,8 @@ MIGRATIONS: Final = (
         (tenant, kind, status, id, incarnation, label, owner, due_at, expires_at) WHERE status IS NOT NULL;
     CREATE INDEX streams_by_due ON streams
         (tenant, kind, due, id, incarnation, status, label, owner, due_at, expires_at) WHERE due IS NOT NULL;
+    CREATE TABLE numbers (last INTEGER NOT NULL) STRICT;
+    INSERT INTO numbers (last) VALUES (0);
     CREATE TABLE records (
         stream INTEGER NOT NULL,
         version INTEGER NOT NULL,
@@ -80,8 +82,8 @@ WHERE {_KEY} ORDER BY version DESC LIMIT 1"""
 SET_FIELDS: Final = f"""
 UPDATE streams SET status = ?, label = ?, owner = ?, due_at = ?, expires_at = ?, due = ? WHERE {_KEY}"""
 
-# A stream has at least one record as long as it lives, and none afterwards: no two that live have the same number.
-LAST_NUMBER: Final = "SELECT ifnull(max(stream), 0) FROM records"
+# Counted, not looked for among the records: of a damaged stream they may be gone, and nobody may get its number.
+NEXT_NUMBER: Final = "UPDATE numbers SET last = last + 1 RETURNING last"
 
 CREATE_STREAM: Final = """
 INSERT INTO streams (tenant, kind, id, incarnation, stream, status, label, owner, due_at, expires_at, due)

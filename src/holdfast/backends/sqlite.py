@@ -65,7 +65,6 @@ class _Writer:
         self.execute = self.cursor.execute
         self.places: dict[StreamKey, _Place] = {}
         self.records: list[tuple[int, int, bytes, bytes, bytes]] = []
-        self.last_number: int | None = None
         self.data_version = -1
         self.wal: tuple[int, int] | None = None
         self.check_at = 0.0
@@ -106,21 +105,15 @@ class _Writer:
 
     def create(self, append: Append) -> int | None:
         """Make a stream: its number, or None if its life was deleted."""
-        if self.last_number is None:
-            [[last]] = self.execute(sql.LAST_NUMBER).fetchall()
-            if type(last) is not int or not 0 <= last < LAST_NUMBER:
-                raise _not_ours(self.connection.filename)
-            self.last_number = last
-        number = self.last_number + 1
+        [[number]] = self.execute(sql.NEXT_NUMBER).fetchall() or [(None,)]
+        if type(number) is not int or not 0 < number < LAST_NUMBER:
+            raise _not_ours(self.connection.filename)
         fields = _columns(append.fields or Fields())
         self.execute(sql.CREATE_STREAM, (*append.stream, append.incarnation, number, *fields))
-        if not self.connection.changes():
-            return None
-        self.last_number = number
-        return number
+        return number if self.connection.changes() else None
 
     def forget(self) -> None:
-        self.records, self.places, self.last_number = [], {}, None
+        self.records, self.places = [], {}
 
 
 class SQLiteBackend:
@@ -182,7 +175,6 @@ class SQLiteBackend:
                 writer.execute(sql.DELETE_APPEND_IDS, (place.number,))
                 writer.execute(sql.DELETE_STREAM, stream)
                 writer.execute(sql.DIG_GRAVE, (*stream, expected.incarnation))
-                writer.last_number = None
             return True
 
         return self._transact(work)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from .._ids import SYSTEM_TENANT
-from ..backends import Backend, Listed
+from ..backends import Backend, Head, Listed
 from ..errors import Conflict, NotEncrypted, TamperDetected, UnknownKey, WrongKey
 from ..keys import Key, KeyLike, given
 from ._data_keys import GRAVE, DataKeys
@@ -164,7 +164,7 @@ def _delete_former(backend: Backend, turn: _Turn, head: Listed) -> None:
         _wrap_anew(backend, turn, head)  # made since the first round
         if turn.keys.read(head.stream.tenant, name, turn.current) is None:
             return
-    there = backend.head(head.stream)
+    there = head if isinstance(head, Head) else backend.head(head.stream)
     if there is not None:
         backend.delete(there.stream, expected=there)
 
