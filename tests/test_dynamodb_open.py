@@ -18,6 +18,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore import exceptions as boto
 
 import holdfast
 from aws_proxy import AwsProxy, Reply, Request, proxy_to
@@ -125,12 +126,13 @@ def test_an_open_that_needs_nothing_writes_nothing(url: str, proxy: AwsProxy) ->
     assert proxy.operations() == ["DescribeTable", "GetItem"]
 
 
-def test_it_says_what_it_is_and_where(url: str) -> None:
+def test_it_says_what_it_is_and_where(url: str, proxy: AwsProxy) -> None:
     space = open_space(url)
     described = space.describe()
     space.close()
     assert (described.engine, described.durability) == ("dynamodb", "disk")
-    assert described.location == f"dynamodb://{table_of(url)}?region=eu-central-1"
+    assert described.location == f"dynamodb://{table_of(url)}?region=eu-central-1&endpoint={proxy.endpoint}"
+    assert described.warnings == []
     assert described.limits["record"] == space.max_bytes > 20_000_000
 
 
@@ -195,7 +197,11 @@ def test_without_the_right_to_create_it_a_missing_table_is_not_set_up(url: str, 
         ("ExpiredTokenException", AccessDenied, "credentials"),
         ("InvalidSignatureException", AccessDenied, "clock"),
         ("ThrottlingException", Unavailable, "busy"),
-        ("ValidationException", UnsupportedServer, "ValidationException"),
+        (
+            "ValidationException",
+            UnsupportedServer,
+            "(ValidationException); check the name, the region and the endpoint",
+        ),
     ],
 )
 def test_each_refusal_of_the_service_has_its_error(
@@ -211,16 +217,31 @@ def test_a_table_that_vanishes_is_not_set_up(url: str, client: Any) -> None:
     space = open_space(url)
     client.delete_table(TableName=table_of(url))
     for call in (lambda: space.create("p", b"a", b""), lambda: space.get("p", b"a"), lambda: space.remove("p", [b"a"])):
-        with pytest.raises(NotSetUp):
+        with pytest.raises(
+            NotSetUp, match=r"the table of dynamodb://.* does not exist .*; create it, or correct its name"
+        ):
             call()
     space.close()
 
 
 def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
     aws()
-    error = refused(f"dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}")
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    error = refused(f"dynamodb://table?region=eu-central-1&endpoint={endpoint}/some/path")
     assert isinstance(error, Unavailable)
-    assert "endpoint" in str(error)
+    assert f"dynamodb://table?endpoint={endpoint} cannot be reached; is the region or the endpoint right" in str(error)
+    assert "path" not in str(error)
+
+
+def test_the_address_of_aws_is_shown_if_nobody_is_there() -> None:
+    address = "https://bucket.s3.eu-central-1.amazonaws.com"
+    for kind in (boto.EndpointConnectionError, boto.ConnectTimeoutError):
+        error = _aws.meaning(kind(endpoint_url=f"{address}/agents/name-of-it?x=y"), "s3://bucket/agents").error
+        assert f"s3://bucket/agents cannot be reached at {address}" in str(error)
+        assert "name-of-it" not in str(error)
+    proxy = boto.ProxyConnectionError(proxy_url=f"http://me:{SECRET}@proxy:3128")
+    assert "check HTTPS_PROXY" in str(_aws.meaning(proxy, "s3://bucket").error)
+    assert SECRET not in str(_aws.meaning(proxy, "s3://bucket").error)
 
 
 def test_a_host_that_never_answers_is_unavailable_in_time(
@@ -238,7 +259,7 @@ def test_a_host_that_never_answers_is_unavailable_in_time(
     proxy.rule = too_late
     proxy.seen.clear()
     try:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.2 s; try again later"):
             space.get("p", b"a")
         assert proxy.operations() == ["GetItem"] * 4
         with pytest.raises(OutcomeUnknown):
@@ -281,7 +302,26 @@ def test_a_profile_that_is_not_there_is_said_without_a_traceback_of_the_driver(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    assert isinstance(refused(url), AccessDenied)
+    error = refused(url)
+    assert isinstance(error, AccessDenied)
+    assert "there is no AWS profile 'nobody'" in str(error)
+    assert "~/.aws/config" in str(error)
+
+
+def test_a_profile_that_is_not_signed_in_is_said_to_be_so(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(
+        "[default]\nsso_start_url=http://127.0.0.1:1\nsso_region=eu-central-1\nsso_account_id=1\nsso_role_name=x\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    error = refused(url)
+    assert isinstance(error, AccessDenied)
+    assert "run aws sso login" in str(error)
 
 
 def test_without_a_region_it_says_what_to_add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -134,6 +134,12 @@ def test_no_part_of_a_password_is_shown_even_if_it_was_not_encoded(front: str, b
         ("file:///data/me@home", "file:///data/me@home"),
         ("s3://bucket/prefix?region=eu-central-1", "s3://bucket/prefix"),
         ("postgresql://me:p@ss/word@db/agents", "postgresql://…"),
+        ("redis://pw@h:6379/7", "redis://…@h:6379/7"),
+        ("rediss://me:pw@h", "rediss://me@h"),
+        ('"postgresql://me:pw@db/agents"', "…"),
+        (" postgresql://me:pw@db/agents", "…"),
+        ("postgresql//me:pw@db/agents", "…"),
+        ("host=db user=me password=pw", "…"),
     ],
 )
 def test_what_is_shown_says_which_store_it_is(url: str, shown: str) -> None:

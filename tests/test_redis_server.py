@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import holdfast
-from holdfast.backends._redis_connection import ResponseError, address_of
+from holdfast.backends._redis_connection import Lost, ResponseError, address_of
 from holdfast.backends._redis_keys import Keys
 from holdfast.backends._redis_server import look
 from holdfast.backends.redis import RedisBackend
@@ -56,6 +56,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
         "redis://",
         "redis:///0",
         f"redis://:{SECRET}@/0",
+        f"redis://{SECRET}@127.0.0.1:1/0",
+        f"rediss://{SECRET}@127.0.0.1:1/0",
         f"redis://u:{SECRET}@host/zero",
         f"redis://u:{SECRET}@host/0/1",
         f"redis://u:{SECRET}@host:port/0",
@@ -84,6 +86,14 @@ def test_a_bad_url_is_said_to_be_one(url: str) -> None:
     assert SECRET not in str(raised.value)
 
 
+def test_a_user_without_a_password_is_not_shown_for_it_may_be_the_password(server: Server) -> None:
+    with pytest.raises(InvalidURL, match=r"write redis://:password@host or redis://user:password@host") as raised:
+        RedisBackend(server.url(user=f"{SECRET}@"))
+    assert SECRET not in str(raised.value)
+    server("ACL", "SETUSER", "agent", "on", "nopass", "~*", "&*", "+@all")
+    RedisBackend(server.url(user="agent:@")).close()  # with the colon it is a user who needs none
+
+
 def test_a_database_that_is_not_there_is_a_bad_url(server: Server) -> None:
     with pytest.raises(InvalidURL, match="no such database"):
         RedisBackend(f"redis://127.0.0.1:{server.port}/99")
@@ -108,9 +118,13 @@ def test_the_missing_package_is_named() -> None:
 
 
 def test_a_wrong_password_or_none_is_denied_and_never_shown(server: Server) -> None:
+    with pytest.raises(AccessDenied, match="has no password, and the URL has one; remove it from the URL") as raised:
+        RedisBackend(server.url(user=f":{SECRET}@"))
+    assert SECRET not in str(raised.value)
     server("CONFIG", "SET", "requirepass", SECRET)
-    for user in ("", ":wrong-one@", f"nobody:{SECRET}@"):
-        with pytest.raises(AccessDenied) as raised:
+    wrong = "does not take the user and the password of the URL; correct them"
+    for user, says in (("", "wants a password, and got none"), (":wrong-one@", wrong), (f"nobody:{SECRET}@", wrong)):
+        with pytest.raises(AccessDenied, match=says) as raised:
             RedisBackend(server.url(user=user))
         assert SECRET not in str(raised.value)
         assert "wrong-one" not in str(raised.value)
@@ -166,17 +180,60 @@ def test_who_may_not_publish_appends_all_the_same(server: Server) -> None:
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
-    with pytest.raises(Unavailable):
+    for scheme in ("redis", "rediss"):
+        says = r"cannot connect to rediss?://u@127.*: nothing listens there; .* server runs"
+        with pytest.raises(Unavailable, match=says):
+            RedisBackend(f"{scheme}://u:{SECRET}@127.0.0.1:1/0")
+
+
+def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "the host name is not known; check it"
+    with pytest.raises(Unavailable, match=says):
         RedisBackend(f"redis://{'x' * 64}.invalid/0")
-    with pytest.raises(Unavailable, match="cannot connect to redis://u@127"):
-        RedisBackend(f"redis://u:{SECRET}@127.0.0.1:1/0")
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(Unavailable, match=says):
+        RedisBackend("redis://no-such-host.invalid/0")
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_a_server_that_never_answers_is_unavailable(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match=r"no answer within 0\.2 s; check host and port"):
             RedisBackend(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/0?connect_timeout_ms=200")
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised", "says"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", Unavailable, r"is not Redis; .* whether it wants TLS \(rediss://\)"),
+        (b"", Unavailable, r"closed at once; .* whether it wants TLS \(rediss://\)"),
+        (b"-ERR max number of clients reached\r\n", Unavailable, r"no more clients \(maxclients\)"),
+        (b"-DENIED Redis is running in protected mode because\r\n", AccessDenied, r"protected mode\); set requirepass"),
+    ],
+    ids=["not Redis", "nothing", "full", "protected"],
+)
+def test_what_answers_otherwise_than_redis_does_is_told_apart(
+    answer: bytes, raised: type[Exception], says: str
+) -> None:
+    def answers(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = threading.Thread(target=answers, args=(listener,))
+        other.start()
+        try:
+            raise ConnectionRefusedError("of another server, which is none of this")
+        except ConnectionRefusedError:
+            with pytest.raises(raised, match=says):
+                RedisBackend(f"redis://:{SECRET}@127.0.0.1:{listener.getsockname()[1]}/0")
+        other.join()
 
 
 def test_a_server_without_tls_is_said_to_be_one(server: Server) -> None:
@@ -487,7 +544,9 @@ def test_a_replica_can_be_read_and_says_that_it_cannot_be_written(server: Server
     primary.close()
 
 
-def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(server: Server, tmp_path: Path) -> None:
+def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = RedisBackend(server.url("?wait_replicas=1&wait_ms=300"))
     life = Life()
     append = life.follow(life.next(b"a"))
@@ -498,13 +557,22 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(serve
         except Unavailable:
             return False
 
+    [warning] = backend.describe().warnings
+    assert "wait_replicas asks for 1, and 0 replicas are connected" in warning
     for _ in range(2):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(
+            OutcomeUnknown, match="has it, but 0 of 1 replicas confirmed within 300 ms; connect replicas"
+        ):
             backend.append([append])
-        with pytest.raises(Unavailable, match="have not confirmed"):
+        with pytest.raises(Unavailable, match="is not confirmed: 0 of 1 replicas"):
             backend.read(life.stream)
+    [said] = caplog.messages
+    assert "0 of 1 replicas confirmed" in said
     replica = server.replicate(tmp_path / "replica")
     until(readable)
+    assert "confirmed again" in caplog.messages[-1]
+    assert len(caplog.messages) == 2
+    assert backend.describe().warnings == []
     assert bodies(backend.read(life.stream)) == [b"a"]
     life.write(backend, b"b")
     [answer] = backend.append([append])
@@ -523,6 +591,33 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(serve
     assert bodies(read_all(backend, life.stream)) == [b"a", b"b", b"c"]
     backend.close()
     replica.kill()
+
+
+def test_who_may_not_ask_for_confirmations_is_told_so(server: Server) -> None:
+    server("ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), "-wait")
+    backend = RedisBackend(server.url("?wait_replicas=1", user=f"agent:{SECRET}@"))
+    with pytest.raises(OutcomeUnknown, match="may not run wait"):
+        backend.append([Life().next(b"a")])
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ([1, 2], None),
+        ([0, 2], "the server did not sync within 1000 ms"),
+        ([1, 1], "1 of 2 replicas confirmed"),
+        (2, "no answer"),
+        (Lost(), "no answer"),
+    ],
+)
+def test_what_waitaof_answers_is_said_in_words(server: Server, reply: object, says: str | None) -> None:
+    """By its word alone: the server here is older."""
+    backend = RedisBackend(server.url("?wait_replicas=2"))
+    backend._address = backend._address._replace(wait_aof=True)
+    lacking = backend._lacking(reply)
+    assert lacking == says if says is None else says in (lacking or "")
+    backend.close()
 
 
 def test_a_server_that_wants_replicas_of_its_own_is_unavailable_without_them(server: Server) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import holdfast
 import servers
 from holdfast.backends import _s3_space as s3_space
+from holdfast.backends._aws import _shown
 from holdfast.backends._s3_names import ALPHABET, to_bytes, to_text
 from holdfast.backends._s3_space import S3Space
 from holdfast.backends.s3 import S3Backend, open_space
@@ -289,13 +290,15 @@ def test_a_store_of_a_newer_holdfast_is_refused(url: str, space: S3Space) -> Non
 
 
 def test_a_missing_bucket_is_said_to_be_missing() -> None:
-    with pytest.raises(NotSetUp, match="s3://no-such-bucket"):
+    with pytest.raises(NotSetUp, match=r"the bucket of s3://no-such-bucket/x.* does not exist .*; create it, or"):
         S3Backend(f"s3://no-such-bucket/x?region=eu-central-1&endpoint={servers.aws()}")
 
 
 def test_where_nobody_listens_it_is_unavailable() -> None:
-    with pytest.raises(Unavailable, match="cannot be reached"):
-        S3Backend(f"s3://bucket/x?region=eu-central-1&endpoint=http://127.0.0.1:{servers.free_port()}")
+    endpoint = f"http://127.0.0.1:{servers.free_port()}"
+    with pytest.raises(Unavailable) as caught:
+        S3Backend(f"s3://bucket/x?region=eu-central-1&endpoint={endpoint}")
+    assert f"s3://bucket/x?endpoint={endpoint} cannot be reached" in str(caught.value)
 
 
 def test_without_credentials_it_is_said_what_to_set(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -367,7 +370,8 @@ def test_credentials_that_cannot_be_renewed_are_not_taken_for_a_lost_answer(
         (500, "InternalError", Unavailable, "failed"),
         (301, "PermanentRedirect", InvalidURL, "region"),
         (400, "AuthorizationHeaderMalformed", InvalidURL, "region"),
-        (404, "NoSuchBucket", NotSetUp, "does not exist"),
+        (404, "NoSuchBucket", NotSetUp, "the bucket of .* does not exist"),
+        (400, "400", UnsupportedServer, "refuses GetObject .*; check the name, the region and the endpoint"),
     ],
 )
 def test_a_refusal_at_opening_is_one_clear_error(
@@ -461,8 +465,17 @@ def test_a_store_says_what_it_is(url: str) -> None:
     assert (described.engine, described.durability) == ("s3", "disk")
     assert described.location.startswith("s3://holdfast-t")
     assert "testing" not in repr(described)
-    assert "endpoint" not in described.location
+    assert described.location == url
+    assert described.warnings == []
     backend.close()
+
+
+def test_of_an_endpoint_only_its_address_is_shown(url: str) -> None:
+    space = open_space(f"{url}/")
+    assert space.describe().location == url
+    space.close()
+    assert _shown("https://me:secret@[::1]:9000/path?query") == "https://[::1]:9000"
+    assert _shown("http://[") == _shown("") == ""
 
 
 def test_a_program_runs_on_a_bucket(url: str) -> None:

@@ -423,5 +423,5 @@ def _in_doubt(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """An error in one word: a driver's message may hold content."""
-    return type(error).__name__
+    """What went wrong. Of an error that is not ours, its name: a driver's message may hold content."""
+    return str(error) if isinstance(error, HoldfastError) else type(error).__name__

@@ -55,6 +55,8 @@ _MEANING_OF_CODES: Final = {
 }
 _MEANING: Final = {code: meant for meant, codes in _MEANING_OF_CODES.items() for code in codes.split()}
 
+_PROFILES: Final = "~/.aws/config and ~/.aws/credentials (or where AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE say)"
+
 _OF_FILES: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Errors of a file with credentials, or of a program that prints them: nothing of the network, so nothing was sent."""
 
@@ -105,11 +107,13 @@ class ServerClock:
 
 
 class Service:
-    """A client of one service, for all threads. `where` names the store in errors."""
+    """A client of one service, for all threads. `where` names the store in errors, with the endpoint if one was given."""
 
     def __init__(self, name: str, *, region: str | None, endpoint: str | None, where: str, **config: Any) -> None:
-        self.where, self.clock = where, ServerClock()
+        self.clock = ServerClock()
         self._name, self._region, self._endpoint = name, region, checked_endpoint(endpoint)
+        self._place, self._address = where, "" if endpoint is None else f"endpoint={_shown(endpoint)}"
+        self.where = f"{where}?{self._address}" if self._address else where
         self._config = Config(
             connect_timeout=CONNECT_SECONDS,
             read_timeout=READ_SECONDS,
@@ -122,6 +126,11 @@ class Service:
         self._ending = threading.Event()
         self._client: Any = None
         self.region: str = self.client.meta.region_name
+
+    @property
+    def location(self) -> str:
+        """The store for people: its place and region, and the endpoint if one was given."""
+        return f"{self._place}?region={self.region}" + (f"&{self._address}" if self._address else "")
 
     @property
     def client(self) -> Any:
@@ -221,9 +230,14 @@ def meaning(error: Exception, where: str) -> Meaning:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return _refusal(_code(error), status, error.operation_name, where)
     if isinstance(error, boto.ConnectTimeoutError):
-        return Meaning(Unavailable(f"{where} cannot be reached within {CONNECT_SECONDS} s"), True, 1)
-    if isinstance(error, (boto.EndpointConnectionError, boto.ProxyConnectionError)):
-        return Meaning(Unavailable(f"{where} cannot be reached; is the region or the endpoint right?"), True, 3)
+        text = f"{where} cannot be reached{_at(error, where)} within {CONNECT_SECONDS} s"
+        return Meaning(Unavailable(f"{text}; check the region or the endpoint, and the network"), True, 1)
+    if isinstance(error, boto.ProxyConnectionError):
+        text = f"{where} cannot be reached: the proxy does not answer; check HTTPS_PROXY and HTTP_PROXY"
+        return Meaning(Unavailable(text), True, 3)
+    if isinstance(error, boto.EndpointConnectionError):
+        text = f"{where} cannot be reached{_at(error, where)}"
+        return Meaning(Unavailable(f"{text}; is the region or the endpoint right, and does it run?"), True, 3)
     if isinstance(error, boto.SSLError):
         return Meaning(Unavailable(f"{where}: no secure connection; is its certificate trusted here?"), False, 3)
     if isinstance(
@@ -232,20 +246,28 @@ def meaning(error: Exception, where: str) -> Meaning:
     ):
         text = f"no credentials for {where}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
         return Meaning(AccessDenied(text), True, 1)
-    if isinstance(
-        error,
-        (
-            boto.ProfileNotFound,
-            boto.ConfigParseError,
-            boto.InvalidConfigError,
-            boto.NoAuthTokenError,
-            boto.TokenRetrievalError,
-        ),
-    ):
-        return Meaning(AccessDenied(f"the AWS profile for {where} cannot be used: {type(error).__name__}"), True, 1)
+    if isinstance(error, boto.ProfileNotFound):
+        text = f"there is no AWS profile {error.kwargs.get('profile')!r} for {where}"
+        return Meaning(AccessDenied(f"{text}; correct AWS_PROFILE, or add the profile to {_PROFILES}"), True, 1)
+    if isinstance(error, (boto.ConfigParseError, boto.InvalidConfigError)):
+        text = f"the AWS profile for {where} cannot be used: {type(error).__name__}"
+        return Meaning(AccessDenied(f"{text}; correct it in {_PROFILES}"), True, 1)
+    if isinstance(error, (boto.NoAuthTokenError, boto.TokenRetrievalError, boto.SSOError)):
+        text = f"the AWS profile for {where} is not signed in ({type(error).__name__}); run aws sso login"
+        return Meaning(AccessDenied(text), True, 1)
     if isinstance(error, _OF_FILES):
         return Meaning(_unreadable(error, where), True, 1)
-    return Meaning(Unavailable(f"{where} did not answer: {type(error).__name__}"), False, 4)
+    if isinstance(error, boto.ReadTimeoutError):
+        text = f"{where} did not answer within {READ_SECONDS} s; try again later, and check the network if it stays"
+        return Meaning(Unavailable(text), False, 4)
+    text = f"{where} gave no answer that can be used ({type(error).__name__}); try again later, and check the endpoint"
+    return Meaning(Unavailable(f"{text} if it stays"), False, 4)
+
+
+def _at(error: Any, where: str) -> str:
+    """At which address it was tried, if that was not said already."""
+    address = _shown(str(error.kwargs.get("endpoint_url", "")))
+    return f" at {address}" if address and address not in where else ""
 
 
 def _unreadable(error: OSError | ValueError, where: str) -> AccessDenied:
@@ -273,12 +295,15 @@ def _refusal(code: str, status: int, operation: str, where: str) -> Meaning:
             why = f"{where} does not allow {operation} ({code}): check the credentials and their rights"
             return Meaning(AccessDenied(why), True, 1)
         case "missing":
-            return Meaning(NotSetUp(f"{where} does not exist ({code})"), True, 1)
+            what = "bucket" if code == "NoSuchBucket" else "table"
+            why = f"the {what} of {where} does not exist ({code}); create it, or correct its name in the URL"
+            return Meaning(NotSetUp(why), True, 1)
         case "size":
             return Meaning(TooLarge(f"{where} takes nothing of this size ({code})"), True, 1)
     if not 400 <= status < 500:
         return Meaning(Unavailable(f"{where} failed at {operation} ({code})"), False, 4)
-    return Meaning(UnsupportedServer(f"{where} refuses {operation} ({code})"), True, 1)
+    why = f"{where} refuses {operation} ({code}); check the name, the region and the endpoint in the URL"
+    return Meaning(UnsupportedServer(f"{why}, and that what answers there is this service"), True, 1)
 
 
 def checked_endpoint(endpoint: str | None) -> str | None:
@@ -293,3 +318,12 @@ def checked_endpoint(endpoint: str | None) -> str | None:
     if not sound or parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidURL("the option 'endpoint' of the URL is like http://localhost:8000") from None
     return endpoint
+
+
+def _shown(address: str) -> str:
+    """The address of a service for people and logs: scheme, host and port. The rest may name what is stored."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.hostname else ""

@@ -207,10 +207,11 @@ class DynamoDBSpace:
         return Description(
             "dynamodb",
             "2012-08-10",
-            f"{self._service.where}?region={self._service.region}",
+            self._service.location,
             "disk",
             limits={"record": self.max_bytes},
             sizes={"table": int(found.get("TableSizeBytes", 0))},
+            warnings=[],
         )
 
     def close(self) -> None:

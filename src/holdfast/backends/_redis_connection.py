@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import queue
 import re
+import socket
+import ssl
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,10 +35,11 @@ from ._urls import flag, number, parse, shown
 try:
     from redis.backoff import NoBackoff
     from redis.connection import Connection, SSLConnection
-    from redis.exceptions import AuthenticationError, BusyLoadingError
+    from redis.exceptions import AuthenticationError, BusyLoadingError, InvalidResponse
     from redis.exceptions import NoScriptError as NoScriptError
     from redis.exceptions import RedisError as RedisError
     from redis.exceptions import ResponseError as ResponseError
+    from redis.exceptions import TimeoutError as NoAnswer
     from redis.retry import Retry
 except ModuleNotFoundError:
     raise MissingExtra("a redis:// store", "redis") from None
@@ -80,6 +84,11 @@ def address_of(url: str) -> Address:
     path = parts.path.strip("/")
     if not parts.hostname or not re.fullmatch(r"\d{0,5}", path):
         raise InvalidURL("a Redis URL names a host, and a database by its number: redis://host:6379/0")
+    if parts.username and parts.password is None:
+        # Most likely it is the password, so it is not shown. A user who needs none is written with the colon.
+        raise InvalidURL(
+            "the URL has a user and no password; write redis://:password@host or redis://user:password@host"
+        )
     prefix = options.get("prefix", "holdfast")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", prefix):
         raise InvalidURL("the option 'prefix' of the URL is up to 64 letters, digits, dots, dashes and underscores")
@@ -125,11 +134,14 @@ def connect(address: Address) -> Any:
         settings.update(ssl_cert_reqs="required", ssl_check_hostname=True, ssl_ca_certs=address.ca)
     kind: Any = SSLConnection if address.tls else Connection
     connection = kind(**settings)
+    handled = sys.exc_info()[1]
     try:
         connection.connect()
     except (RedisError, OSError, UnicodeError) as error:
         connection.disconnect()
-        raise _translate_connecting(error, address) from None
+        # The driver hides the system's error behind one of its own. What the caller handles just now is none of it.
+        hidden = None if error.__context__ is handled else error.__context__
+        raise _translate_connecting(error, hidden, address) from None
     connection._sock.settimeout(address.patience)
     return connection
 
@@ -248,7 +260,7 @@ def translate(error: Exception, location: str) -> HoldfastError:
     """A refusal as one of our errors. Nothing was written. Only the code is taken from Redis' text: the rest may name keys."""
     text = f"{getattr(error, 'status_code', None) or ''} {error}"
     if isinstance(error, AuthenticationError):
-        return AccessDenied(f"{location} wants a user and a password, and not those of the URL")
+        return AccessDenied(f"{location} {_not_let_in(text)}")
     if is_denied(text):
         command = re.search(r"'([a-z|]+)' command", text)
         return denied_command(command[1] if command else "a command that Holdfast needs, or touch its keys", location)
@@ -266,6 +278,18 @@ def translate(error: Exception, location: str) -> HoldfastError:
     return Unavailable(f"{location} refuses at the moment ({code[1] if code else type(error).__name__})")
 
 
+def _not_let_in(text: str) -> str:
+    """What is wrong with the user and the password, and what to do."""
+    if re.search(r"without any password configured|no password is set", text):
+        return "has no password, and the URL has one; remove it from the URL, or set requirepass on the server"
+    if re.search(r"NOAUTH|Authentication required", text):
+        return "wants a password, and got none; write redis://:password@host or redis://user:password@host"
+    return (
+        "does not take the user and the password of the URL; correct them, and write @ : / ? # in a password "
+        "as %40 %3A %2F %3F %23"
+    )
+
+
 def is_denied(text: str) -> bool:
     """Whether a refusal is for want of a right; inside of scripts, Redis 6.2 and later ones each say it in their own way."""
     return re.search(r"NOPERM|ACL failure|can't run this command", text) is not None
@@ -275,12 +299,38 @@ def denied_command(command: str, location: str) -> AccessDenied:
     return AccessDenied(f"the user of {location} may not run {command}; let an administrator allow it (ACL SETUSER)")
 
 
-def _translate_connecting(error: Exception, address: Address) -> HoldfastError:
+def _translate_connecting(error: Exception, hidden: BaseException | None, address: Address) -> HoldfastError:
     if isinstance(error, ResponseError | AuthenticationError):
         if re.search("DB index|cluster mode", str(error)):
             return InvalidURL(f"{address.location} has no such database; choose a lower number, in a cluster 0")
+        if "protected mode" in str(error):
+            return AccessDenied(
+                f"{address.location} has no password and lets in only its own machine (protected mode); set requirepass"
+            )
         return translate(error, address.location)
     if isinstance(error, BusyLoadingError):
         return Unavailable(f"{address.location} is loading its data; try again soon")
-    tls = "; does it speak TLS, with a certificate that is trusted here?" if address.tls else ""
-    return Unavailable(f"cannot connect to {address.location} within {address.connect_seconds:g} s{tls}")
+    return Unavailable(f"cannot connect to {address.location}: {_not_connected(error, hidden, address)}")
+
+
+def _not_connected(error: Exception, hidden: BaseException | None, address: Address) -> str:
+    """Why there is no connection, and what to look at."""
+    reason = hidden if isinstance(error, RedisError) else error
+    tls = "does it speak TLS, with a certificate that is trusted here?"
+    if isinstance(reason, ConnectionRefusedError):
+        return "nothing listens there; check host and port, and that the server runs"
+    if isinstance(reason, socket.gaierror | UnicodeError):
+        return "the host name is not known; check it, and write @ : / ? # in a password as %40 %3A %2F %3F %23"
+    if isinstance(error, NoAnswer) or isinstance(reason, TimeoutError):
+        late = f"no answer within {address.connect_seconds:g} s; check host and port, and that it can be reached"
+        return f"{late}; {tls}" if address.tls else late
+    if isinstance(reason, ssl.SSLError):
+        return f"no secure connection; {tls} The option 'ca' names a file of certificates to trust"
+    if "max number of clients" in str(error):
+        return "it takes no more clients (maxclients); try again later, or raise it"
+    if isinstance(reason, OSError) and reason.errno and not isinstance(reason, ConnectionError):
+        return f"{os.strerror(reason.errno)}; check host and port, and the network"
+    other = "" if address.tls else ", whether it wants TLS (rediss://)"
+    if isinstance(error, InvalidResponse):
+        return f"what answers there is not Redis; check host and port{other}"
+    return f"the connection is closed at once; check host and port{other}, and whether the server is in protected mode"

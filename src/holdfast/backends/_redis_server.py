@@ -25,8 +25,9 @@ _ORDER: Final[tuple[Durability, ...]] = ("memory", "process", "disk")
 class Server(msgspec.Struct, frozen=True):
     """What one connection found. `fsync` is None if the server does not tell.
 
-    `lenient`: it does not sync while it saves or rewrites (no-appendfsync-on-rewrite), whatever `fsync` says. `making`: its
-    append-only file was switched on, and is not yet there.
+    `lenient`: it does not sync while it saves or rewrites (no-appendfsync-on-rewrite), whatever `fsync` says. `replicas` are
+    connected (None if it does not tell), `wanted` ones must confirm an append. `making`: its append-only file was switched on,
+    and is not yet there.
     """
 
     engine: str
@@ -41,6 +42,8 @@ class Server(msgspec.Struct, frozen=True):
     memory: int
     cluster: bool
     replica: bool
+    replicas: int | None
+    wanted: int
     making: bool = False
 
     @property
@@ -90,6 +93,11 @@ class Server(msgspec.Struct, frozen=True):
             )
         if self.replica:
             found.append("the server is a replica: it may be behind, and cannot be written to")
+        if self.replicas is not None and self.replicas < self.wanted:
+            found.append(
+                f"wait_replicas asks for {self.wanted}, and {self.replicas} replicas are connected: no append can be confirmed; "
+                "connect replicas, or lower wait_replicas in the URL"
+            )
         return found
 
 
@@ -117,6 +125,8 @@ def look(connection: Any, address: Address, keys: Keys) -> tuple[Server, bytes |
         memory=int(facts.get("used_memory", 0)),
         cluster=facts.get("cluster_enabled") == "1",
         replica=facts.get("role") == "slave",
+        replicas=int(facts["connected_slaves"]) if "connected_slaves" in facts else None,
+        wanted=address.wait_replicas,
     )
     if isinstance(store, ResponseError) and "WRONGTYPE" in str(store):
         raise _not_ours(address)

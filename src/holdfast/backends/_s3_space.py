@@ -227,8 +227,8 @@ class S3Space:
         self._service.forked()
 
     def describe(self) -> Description:
-        location = f"{self._service.where}?region={self._service.region}"
-        return Description("s3", f"schema {SCHEMA}", location, "disk", limits={"append": MAX_BYTES})
+        location = self._service.location
+        return Description("s3", f"schema {SCHEMA}", location, "disk", limits={"append": MAX_BYTES}, warnings=[])
 
     def close(self) -> None:
         if self._pool is not None:

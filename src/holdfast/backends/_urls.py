@@ -84,6 +84,8 @@ def shown(parts: SplitResult) -> str:
         # A password with a bare '@' and '/': what seems to be host and path is a part of it.
         return f"{parts.scheme}://…"
     user = parts.username or ""
+    if parts.password is None and parts.scheme in ("redis", "rediss"):
+        user = "…" if user else ""  # nearly always the password, with its colon forgotten
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
 
@@ -91,8 +93,15 @@ def shown(parts: SplitResult) -> str:
 def shown_url(url: str) -> str:
     """Which store a URL or path names, for people and logs: a password is left out, and so are options that only tune."""
     scheme, is_url, rest = url.partition("://")
-    if not is_url or scheme.lower() in ("sqlite", "file"):
-        return url.partition("?")[0] if is_url else url
+    if not is_url:
+        try:
+            return checked_path(url)
+        except InvalidURL:
+            return "…"
+    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
+        return "…"
+    if scheme.lower() in ("sqlite", "file"):
+        return url.partition("?")[0]
     if "@" in "".join(re.split("([/?#])", rest, maxsplit=1)[1:]):
         # A password with a '/' or '?' in it that should have been %2F or %3F: nobody knows where it ends.
         return f"{scheme}://…"

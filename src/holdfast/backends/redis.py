@@ -8,6 +8,7 @@ this process knows that it had is found out, and not written to again until the 
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ CALL_BYTES: Final = 64 * 1024 * 1024
 CALL_APPENDS: Final = 500
 """A larger batch is several calls: nobody else is served while a script runs."""
 
+logger = logging.getLogger("holdfast")
+
 
 class StoreRegressed(HeadRegressed):
     """The server as a whole went back in time; `stream` says where it was noticed."""
@@ -63,6 +66,8 @@ class RedisBackend:
         self._seen: dict[bytes, int] = {}
         """How many writes each shard had, by the name of its counter."""
         self._unconfirmed: object | None = None
+        self._short = False
+        """Whether it was logged that confirmations are missing."""
         self._server: Server | None = None
         self._pool = Pool(self._address, self._connect)
         self._reading = Reading(self._asked, self._keys, self._address.location)
@@ -180,11 +185,10 @@ class RedisBackend:
                     raise Lost
         except Lost:
             raise OutcomeUnknown(f"the connection to {self._address.location} broke before the answer came") from None
-        if wait and not self._is_confirmed(replies.pop()) and any(map(_stores, replies)):
+        confirmed = replies.pop() if wait else None
+        if wait and any(map(_stores, replies)) and (lacking := self._lacking(confirmed)):
             self._unconfirmed = object()
-            raise OutcomeUnknown(
-                f"{self._address.location} has it, but fewer replicas or disks than asked for confirmed it"
-            )
+            raise OutcomeUnknown(f"{self._address.location} has it, but {lacking}")
         return replies
 
     # -- reading ---------------------------------------------------------------------------------
@@ -262,10 +266,34 @@ class RedisBackend:
         replicas, milliseconds = self._address.wait_replicas, self._address.wait_ms
         return ["WAITAOF", 1, replicas, milliseconds] if self._address.wait_aof else ["WAIT", replicas, milliseconds]
 
-    def _is_confirmed(self, reply: Any) -> bool:
-        if self._address.wait_aof:
-            return isinstance(reply, list) and reply[0] >= 1 and reply[1] >= self._address.wait_replicas
-        return isinstance(reply, int) and reply >= self._address.wait_replicas
+    def _lacking(self, reply: Any) -> str | None:
+        """What is missing of the confirmations that were asked for; None if nothing is.
+
+        Logged once, and once when it is over: whoever appends is told when the time to settle it is up, and not before.
+        """
+        lacking, location = self._missing(reply), self._address.location
+        if (lacking is not None) != self._short:
+            self._short = not self._short
+            if lacking is not None:
+                logger.warning("appends to %s are not confirmed: %s", location, lacking)
+            else:
+                logger.warning("appends to %s are confirmed again", location)
+        return lacking
+
+    def _missing(self, reply: Any) -> str | None:
+        wanted, within = self._address.wait_replicas, f"within {self._address.wait_ms} ms"
+        if isinstance(reply, RedisError):
+            return f"nobody can be asked who confirmed ({translate(reply, self._address.location)})"
+        counts = reply if self._address.wait_aof else [1, reply]
+        if not isinstance(counts, list) or not all(isinstance(count, int) for count in counts):
+            return "no answer came as to who confirmed"
+        synced, count = counts
+        if synced < 1:
+            return f"the server did not sync {within}; see its log, or raise wait_ms in the URL"
+        if count < wanted:
+            advice = "connect replicas, raise wait_ms, or lower wait_replicas in the URL"
+            return f"{count} of {wanted} replicas confirmed {within}; {advice}"
+        return None
 
     def _confirm(self) -> None:
         """After an append that was not confirmed: do not show it as stored before it is. Replicas take writes in order."""
@@ -273,8 +301,8 @@ class RedisBackend:
         if doubt is not None:
             self._check()
             _, reply = self._pool.ask(("HINCRBY", self._keys.store, "touched", 1), self._wait)
-            if not self._is_confirmed(reply):
-                raise Unavailable(f"the replicas of {self._address.location} have not confirmed what was written")
+            if lacking := self._lacking(reply):
+                raise Unavailable(f"what was written to {self._address.location} is not confirmed: {lacking}")
             if self._unconfirmed is doubt:
                 self._unconfirmed = None
 
