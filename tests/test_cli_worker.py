@@ -13,12 +13,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import holdfast
 from cli_runs import plain_terminal
 from cli_runs import run as call
 from holdfast.tasks._agents import registered
+from servers import postgres, url_on
 
 PATIENCE_SECONDS = 30.0
 
@@ -206,6 +208,57 @@ def test_a_second_signal_ends_a_worker_at_once(
     assert worker.process.stderr is not None
     assert "stopping" in worker.process.stderr.readline()
     assert worker.end()[0] == 128 + signal.SIGTERM
+
+
+@pytest.fixture
+def admin() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(postgres(), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def reader(tmp_path: Path, admin: psycopg.Connection[tuple[object, ...]]) -> Iterator[tuple[str, str, str]]:
+    """A store in PostgreSQL: its URL, that of a role that may only look at it, and the name of the role and of the schema."""
+    url = url_on("postgres", tmp_path)
+    name = url.rpartition("schema=")[2]
+    holdfast.open(url).close()
+    admin.execute(f"CREATE ROLE {name} LOGIN")
+    admin.execute(f"GRANT USAGE ON SCHEMA {name} TO {name}")
+    admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {name}")
+    yield url, url.replace("postgresql://postgres:@", f"postgresql://{name}:@"), name
+    admin.execute(f"DROP OWNED BY {name}")
+    admin.execute(f"DROP ROLE {name}")
+
+
+def test_a_worker_that_may_only_look_ends_at_once_and_says_what_it_lacks(
+    program: Path, reader: tuple[str, str, str], start: Callable[..., Process]
+) -> None:
+    _, theirs, name = reader
+    code, out, err = start(program, theirs).rest()
+    assert code == 1 and out.endswith("stopped\n")
+    assert f"INSERT on table {name}.records" in err and "`holdfast schema` prints the GRANTs" in err
+    assert err.startswith("holdfast: postgresql://") and err.count("\n") == 1
+
+
+def test_a_worker_that_may_not_write_any_more_ends_with_the_error_whatever_still_runs(
+    program: Path,
+    reader: tuple[str, str, str],
+    tmp_path: Path,
+    admin: psycopg.Connection[tuple[object, ...]],
+    start: Callable[..., Process],
+) -> None:
+    url, theirs, name = reader
+    admin.execute(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {name}")
+    admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {name} TO {name}")
+    worker = start(program, theirs, "--grace", "0")
+    call("submit", url, "slow", "s", "--input", json.dumps(str(tmp_path / "never")))
+    wait_for(tmp_path / "never.began")
+    admin.execute(f"REVOKE INSERT ON {name}.records FROM {name}")
+    call("submit", url, "failing", "f")
+    code, out, err = worker.rest()
+    assert code == 1
+    assert "f  open  0.0 s  AccessDenied\n" in out and "stopped in the middle of long steps: s\n" in out
+    assert f"lacks INSERT on table {name}.records;" in err.splitlines()[-1]
 
 
 def test_a_program_may_be_named_as_a_module(url: str, program: Path, start: Callable[..., Process]) -> None:

@@ -157,6 +157,20 @@ def test_a_role_that_may_only_read_looks_at_everything_and_hears_what_it_lacks_w
     assert admin.execute(f"SELECT count(*) FROM {schema}.streams WHERE id = 's'").fetchone() == (0,)
 
 
+def test_the_rights_that_are_needed_to_look_are_named_first(
+    url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    holdfast.open(url).close()
+    result = CliRunner().invoke(app, ["health", as_role(url, clerk)])
+    look, also, write = result.stderr.partition(" to look, and to write also ")
+    assert result.exit_code == 1 and also
+    assert f"lacks USAGE on schema {schema}, SELECT on table {schema}.holdfast" in look and "INSERT" not in look
+    assert f"INSERT on table {schema}.records" in write and f"USAGE on sequence {schema}" in write
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
+    admin.execute(f"GRANT SELECT ON {schema}.holdfast, {schema}.streams, {schema}.records TO {clerk}")
+    assert CliRunner().invoke(app, ["health", as_role(url, clerk)]).exit_code == 0
+
+
 def test_health_fails_for_a_role_that_may_write_to_the_tables_and_not_take_numbers(
     url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
@@ -241,8 +255,9 @@ def test_an_ordinary_append_writes_to_no_index_of_heads(
         ("schema=pg_x", "schema"),
         ("schema=a&schema=b", "twice"),
         ("pool_size=0", "pool_size"),
-        ("partitions=-1", "partitions"),
-        ("partitions=many", "partitions"),
+        ("partitions=-1", "'partitions' .* from 0 to 500"),
+        ("partitions=many", "'partitions' .* from 0 to 500"),
+        ("partitions=501", "'partitions' .* from 0 to 500"),
         ("prepare=perhaps", "prepare"),
         ("timeout=0", "timeout"),
         ("no_such_option=1", r"'no_such_option' .* has durability, partitions, .* and those of libpq"),
@@ -253,6 +268,12 @@ def test_a_url_with_a_wrong_option_is_refused(option: str, says: str) -> None:
     with pytest.raises(holdfast.InvalidURL, match=says) as caught:
         holdfast.open(f"postgresql://clerk:s3cret@127.0.0.1:1/db?{option}")
     assert "s3cret" not in str(caught.value)
+
+
+def test_more_partitions_than_can_be_made_are_not_printed_either() -> None:
+    assert "REMAINDER 499)" in schema_sql("postgresql://host/db?partitions=500")
+    with pytest.raises(holdfast.InvalidURL, match="from 0 to 500"):
+        schema_sql("postgresql://host/db?partitions=501")
 
 
 @pytest.mark.parametrize(
@@ -331,6 +352,17 @@ def test_less_durability_is_asked_for_by_name_and_shown(url: str) -> None:
     with holdfast.open(url, durability="process") as store:
         store.stream("s").append(("n", 1))
         assert store.health().durability == "process"
+
+
+def test_durability_of_memory_is_refused_as_for_files(url: str, tmp_path: Path) -> None:
+    said = []
+    for given in (f"{url}&durability=memory", f"sqlite:///{tmp_path}/a.db?durability=memory"):
+        with pytest.raises(ValueError, match="'memory' is for redis://") as caught:
+            holdfast.open(given)
+        said.append(str(caught.value))
+    with pytest.raises(ValueError, match="'memory' is for redis://"):
+        holdfast.open(url, durability="memory")
+    assert said[0] == said[1]
 
 
 def test_a_weaker_setting_of_the_role_is_shown_and_not_followed(

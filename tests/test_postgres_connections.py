@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_an_interrupt_anywhere_leaves_the_pool_usable() -> None:
 def test_a_place_that_was_lost_is_made_again_and_never_one_too_many() -> None:
     pool = Pool(parameters(server_url(), timeout=30), size=2, prepare=True, patience=1)
     for _ in range(5):
-        pool._place()  # an interrupt before it is noted
+        pool._place(0.0)  # an interrupt before it is noted
     with pool.connection(), pool.connection():
         with pytest.raises(holdfast.Unavailable, match="pool_size"), pool.connection():
             pass
@@ -122,6 +123,76 @@ def test_whoever_waits_for_a_connection_gets_the_one_that_comes_back() -> None:
             own = connection.info.backend_pid
         assert {one.result(30) for one in waiting} == {own}
     pool.close()
+
+
+# -- a server that takes no more -----------------------------------------------------------------------
+
+
+class Asking(Pool):
+    """A pool that tells when it asks for a connection."""
+
+    def __init__(self, url: str, patience: float) -> None:
+        super().__init__(parameters(url, timeout=30), size=4, prepare=True, patience=patience)
+        self.asks: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def _connected(self) -> _postgres_connections.Connection:
+        try:
+            return super()._connected()
+        finally:
+            self.asks.put(None)
+
+
+@pytest.fixture
+def alone(schema: str, admin: psycopg.Connection[tuple[object, ...]]) -> Iterator[str]:
+    """The URL of a role that may have one connection."""
+    admin.execute(f"CREATE ROLE {schema}_alone LOGIN CONNECTION LIMIT 1")
+    yield server_url().replace("postgresql://postgres:@", f"postgresql://{schema}_alone:@")
+    admin.execute(f"DROP ROLE {schema}_alone")
+
+
+def test_whoever_gets_no_connection_waits_for_one_of_the_pool(alone: str) -> None:
+    pool = Asking(alone, patience=30)
+
+    def session() -> object:
+        with pool.connection() as connection:
+            return connection.info.backend_pid
+
+    with ThreadPoolExecutor() as threads:
+        with pool.connection() as connection:
+            own = connection.info.backend_pid
+            pool.asks.get(timeout=30)
+            waiting = [threads.submit(session) for _ in range(3)]
+            pool.asks.get(timeout=30)  # and is refused
+        assert {one.result(30) for one in waiting} == {own}
+    pool.close()
+
+
+def test_whoever_gets_no_connection_waits_no_longer_than_for_a_full_pool(alone: str) -> None:
+    pool = Asking(alone, patience=1)
+    with pool.connection():
+        began = time.monotonic()
+        with pytest.raises(holdfast.Unavailable, match="CONNECTION LIMIT"), pool.connection():
+            pass
+        assert time.monotonic() - began >= 1
+    with pool.connection() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    pool.close()
+
+
+def test_a_pool_without_a_connection_does_not_wait_for_one(alone: str) -> None:
+    mine, other = Asking(alone, patience=3600), Asking(alone, patience=30)
+    with other.connection(), ThreadPoolExecutor() as threads:
+        for _ in range(3):
+            mine._places.put(mine._place(0.0))  # left by connections that failed
+
+        def session() -> None:
+            with mine.connection():
+                pass
+
+        for one in [threads.submit(session) for _ in range(3)]:
+            with pytest.raises(holdfast.Unavailable, match="CONNECTION LIMIT"):
+                one.result(30)
+    other.close()
 
 
 # -- following -------------------------------------------------------------------------------------

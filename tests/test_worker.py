@@ -9,15 +9,18 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import AsyncTask, Store, Task, TaskView, testing
+from holdfast import AsyncTask, Store, Task, TaskView, _worker, testing
 from holdfast._looking import FULL_LOOK, PAGE, SKEW
 from holdfast._worker import PATIENCE
+from holdfast.backends import Append, Appended, Conflict
 from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks._agents import registered
 from holdfast.tasks._session import Session
@@ -628,6 +631,114 @@ def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(store: S
         worker.reports.wait_for("t", "finished")  # it was the last step: there is nothing left to stop
     assert outcomes(store) == []
     assert gate.passed == 1
+
+
+class Refusing(Watched):
+    """A backend that lets one task be submitted and not claimed, or refuses everything that is asked."""
+
+    def __init__(self, refusal: holdfast.HoldfastError, *, task: str | None) -> None:
+        super().__init__(MemoryBackend())
+        self.refusal, self.task, self.refuses = refusal, task, False
+
+    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+        if self.refuses and any(append.stream.id == self.task and append.expected for append in batch):
+            raise self.refusal
+        return super().append(batch)
+
+    def _call(self, name: str) -> None:
+        super()._call(name)
+        if self.refuses and self.task is None:
+            self.counts["refused"] += 1
+            raise self.refusal
+
+
+@contextmanager
+def run_beside(worker: holdfast.Worker) -> Iterator[Future[list[str]]]:
+    """What `run` gives or raises; stopped at the end of the block in any case."""
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(worker.run)
+        try:
+            yield running
+        finally:
+            worker.stop()
+
+
+REFUSALS = [holdfast.AccessDenied("lacks INSERT"), holdfast.ReadOnly("it is a standby")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_worker_that_may_not_claim_a_task_ends_with_the_error_when_others_have_stopped(
+    gate: Gate, stopped: threading.Event, refusal: holdfast.HoldfastError, asynchronous: bool
+) -> None:
+    backend, reports = Refusing(refusal, task="refused"), Reports()
+    second = two_steps(gate, asynchronous)
+    with holdfast.open(backend) as store:
+        store.submit("two", "t")
+        with run_beside(holdfast.Worker(store, poll=0.01, report=reports)) as running:
+            gate.wait()
+            backend.refuses = True
+            store.submit("two", "refused")
+            assert stopped.wait(PATIENCE_SECONDS)
+            assert not running.done()
+            gate.open.set()
+            with pytest.raises(type(refusal), match=str(refusal)):
+                running.result(PATIENCE_SECONDS)
+        view = seen(store)
+        assert (view.status, view.owner, second) == ("open", None, [])
+        assert view.due_at is not None
+    assert [(ran.id, ran.error) for ran in reports.all if ran.error] == [("refused", type(refusal).__name__)]
+
+
+def test_an_agent_that_may_not_do_something_elsewhere_does_not_end_the_worker(store: Store) -> None:
+    @holdfast.agent("reaching", attempts=1)
+    def reaching(task: Task) -> None:
+        raise holdfast.AccessDenied("to another store")
+
+    simple()
+    store.submit("reaching", "r")
+    with working(store) as worker:
+        worker.reports.wait_for("r", "failed")
+        store.submit("simple", "t")
+        worker.reports.wait_for("t", "finished")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_recover_raises_what_keeps_it_from_claiming(refusal: holdfast.HoldfastError) -> None:
+    backend = Refusing(refusal, task="t")
+    simple()
+    with holdfast.open(backend) as store:
+        store.submit("simple", "t")
+        backend.refuses = True
+        with pytest.raises(type(refusal), match=str(refusal)):
+            store.recover()
+
+
+def test_a_worker_that_is_not_let_in_any_more_ends() -> None:
+    backend = Refusing(holdfast.AccessDenied("another password"), task=None)
+    with holdfast.open(backend) as store:
+        simple()
+        backend.refuses = True
+        with run_beside(holdfast.Worker(store, poll=0.01)) as running:
+            with pytest.raises(holdfast.AccessDenied, match="another password"):
+                running.result(PATIENCE_SECONDS)
+
+
+def test_a_server_that_takes_no_writes_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Refusing(holdfast.ReadOnly("it is a standby"), task=None)
+    simple()
+    with holdfast.open(backend) as store:
+        store.submit("simple", "t")
+        backend.refuses = True
+        with working(store) as worker:
+            wait_until(lambda: backend.counts["refused"] > 5)
+            backend.refuses = False
+            worker.reports.wait_for("t", "finished")
+        monkeypatch.setattr(_worker, "SWITCH", 0.05)
+        backend.refuses = True
+        with run_beside(holdfast.Worker(store, poll=0.01)) as running:
+            with pytest.raises(holdfast.ReadOnly, match="standby"):
+                running.result(PATIENCE_SECONDS)
 
 
 def test_a_worker_may_be_stopped_by_a_signal_handler(store: Store) -> None:

@@ -424,4 +424,4 @@ def _in_doubt(error: Exception) -> bool:
 
 def reason(error: Exception) -> str:
     """What went wrong. Of an error that is not ours, its name: a driver's message may hold content."""
-    return str(error) if isinstance(error, HoldfastError) else type(error).__name__
+    return f"{type(error).__name__}: {error}" if isinstance(error, HoldfastError) else type(error).__name__

@@ -21,8 +21,8 @@ from . import _clock
 from ._arguments import seconds
 from ._looking import CLOSE, FULL_LOOK, Look
 from ._loops import Loop
-from .backends import Costly, Listed, StreamKey
-from .errors import Closed, Held, HoldfastError, LeaseLost, Retryable, Suspended, TaskEnded
+from .backends import Costly, Guarded, Listed, StreamKey
+from .errors import AccessDenied, Closed, Held, HoldfastError, LeaseLost, ReadOnly, Retryable, Suspended, TaskEnded
 from .tasks import AsyncTask, Task
 from .tasks._agents import Agent, registered
 from .tasks._claiming import TASK_TTL, as_wanted
@@ -41,6 +41,8 @@ LONGEST_PAUSE: Final = 1.2
 GRACE: Final = 30.0
 PATIENCE: Final = 60.0
 """So long a task that may kill the process waits for a time when nothing else runs."""
+SWITCH: Final = 60.0
+"""So long nobody may take writes while a server is replaced by another."""
 
 logger = logging.getLogger("holdfast")
 
@@ -79,6 +81,7 @@ class Worker:
     `run()` goes on until `stop()`, which may be called from a signal handler or another thread: no more tasks are taken, those
     that run stop at their next step and are left to other workers; after `grace` seconds `run` returns in any case, with the
     ids of those that are still in a long step: others take them up when this process has ended.
+    A worker that may not write to the store stops in the same way, and `run` raises `AccessDenied` or `ReadOnly`.
     `report` is called with a `Ran` when a run begins (status "running", 0 seconds) and when it ends; without it, what goes
     wrong is a warning in the log.
     """
@@ -108,6 +111,8 @@ class Worker:
         # Not an Event: a signal handler may call `stop` while this very thread is inside one of its methods.
         self._changed: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
+        self._refused: HoldfastError | None = None
+        """Why this worker cannot go on: it may not write."""
         self._loop = Loop()
         self._look = Look(self._log, self._tenant, self.is_free, LONGEST_PAUSE * self._poll)
 
@@ -120,20 +125,44 @@ class Worker:
 
     def run(self) -> list[str]:
         """Run due tasks until `stop()`; the ids of those that are still in a long step after `grace`."""
-        troubled = False
+        troubled = may_write = False
+        read_only_at: float | None = None
         while not self._stopping:
             try:
+                if not may_write:
+                    self._refuse_reader()
+                may_write = True
                 for head in self._look.candidates(self._concurrency - len(self._running)):
                     self._start(head)
-                troubled = False
+                troubled, read_only_at = False, None
             except Closed:
                 raise
             except HoldfastError as error:
-                if not troubled:  # once, not twice a second while the engine is away
+                now = _clock.monotonic()
+                if not isinstance(error, ReadOnly):
+                    read_only_at = None
+                elif read_only_at is None:
+                    read_only_at = now
+                if isinstance(error, AccessDenied) or (read_only_at is not None and now - read_only_at > SWITCH):
+                    self._refuse(error)
+                elif not troubled:  # once, not twice a second while the engine is away
                     logger.warning("due tasks could not be looked for (%s); trying on", type(error).__name__)
                 troubled = True
             self._wait(self._pause())
-        return self._drain()
+        left = self._drain()
+        if self._refused is not None:
+            raise self._refused
+        return left
+
+    def _refuse_reader(self) -> None:
+        """At the start, where it can be known: a right that was forgotten is heard of before there is a task to run."""
+        if isinstance(self._log.backend, Guarded):
+            self._log.backend.refuse_reader()
+
+    def _refuse(self, error: HoldfastError) -> None:
+        """Stop, because of an error that does not go away by itself."""
+        self._refused = self._refused or error
+        self.stop()
 
     def _pause(self) -> float:
         """How long until the next look: until a task is due that is known of, if that is sooner than usual. Not in step with others."""
@@ -169,6 +198,8 @@ class Worker:
                 done, told = None, len(self._look.told)
                 for head in self._look.candidates(1):
                     done = self._do(_Run(info_of(head), registered[info_of(head).agent or ""]), here=True)
+                    if self._refused is not None:
+                        raise self._refused
                     if done is not None:
                         ran.append(done)
                         break
@@ -285,6 +316,8 @@ class Worker:
             if here:
                 raise
             error = problem
+        if isinstance(error, AccessDenied | ReadOnly) and not told:  # not from the agent: it cannot be claimed
+            self._refuse(error)
         return self._ended(run, error, _clock.monotonic() - began)
 
     def _prepare(self, run: _Run, task: Shape) -> None:

@@ -3,8 +3,10 @@ password and no content in any of them, and the store that is open works again w
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,22 @@ def test_a_wrong_or_missing_password_is_access_denied(server: PostgresServer, sc
     told(caught.value)
 
 
+def test_where_a_password_was_looked_for_is_told(
+    server: PostgresServer, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    with pytest.raises(AccessDenied, match=r"none was given: the URL has none, .*PGPASSWORD .*PGPASSFILE"):
+        holdfast.open(as_role(server, "plain", schema, ""))
+    monkeypatch.setenv("PGPASSWORD", WRONG)
+    with pytest.raises(AccessDenied, match="password: the URL has none, so it is that of PGPASSWORD") as caught:
+        holdfast.open(as_role(server, "plain", schema, ""))
+    told(caught.value)
+    with pytest.raises(AccessDenied, match=r"refuses this user and password$") as caught:
+        holdfast.open(as_role(server, "plain", schema, WRONG))
+    told(caught.value)
+
+
 def test_a_role_that_does_not_exist_is_access_denied(server: PostgresServer, schema: str) -> None:
     with pytest.raises(AccessDenied) as caught:
         holdfast.open(as_role(server, "nobody", schema, WRONG))
@@ -171,12 +189,30 @@ def test_a_server_that_takes_no_more_connections_is_unavailable(server: Postgres
     url = as_role(server, "few", schema)
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
-        with pytest.raises(Unavailable, match="no more connections") as caught:
+        with pytest.raises(Unavailable, match=r"no more connections: .*max_connections, .*CONNECTION LIMIT") as caught:
             holdfast.open(url)
         told(caught.value)
     server.until("SELECT count(*) FROM pg_stat_activity WHERE usename = 'few'", 0)
     with holdfast.open(url) as store:
         assert store.stream("s").append(("noted", "second")).last == 2
+
+
+def test_whoever_gets_no_more_connections_shares_those_it_has(server: PostgresServer, schema: str) -> None:
+    server.sql(
+        f"CREATE ROLE two LOGIN PASSWORD '{SECRET}' CONNECTION LIMIT 2", "GRANT CREATE ON DATABASE postgres TO two"
+    )
+    begin = threading.Barrier(8)
+
+    def work(store: holdfast.Store, number: int) -> int:
+        begin.wait()
+        for _ in range(20):
+            store.stream(f"s{number}").append(("noted", number))
+            list(store.stream(f"s{number}").read())
+        return store.stream(f"s{number}").version()
+
+    with holdfast.open(as_role(server, "two", schema)) as store, ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda number: work(store, number), range(8))) == [20] * 8
+    assert 'too many connections for role "two"' in server.log()
 
 
 # -- refused by the server -----------------------------------------------------------------------------

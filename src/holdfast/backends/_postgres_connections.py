@@ -42,6 +42,8 @@ PLAN_SECONDS: Final = 10.0
 _TABLES: Final = "the store in PostgreSQL"
 CANCEL_SECONDS: Final = 1.0
 """How long we try to tell the server that nobody waits for an answer any more."""
+CROWDED_SECONDS: Final = 1.0
+"""So long a server that takes no more connections is not asked for one, if there are others to wait for."""
 
 
 def _dumper(of: type[Array]) -> Any:
@@ -98,6 +100,7 @@ class Place:
 
 class Pool:
     """Connections that are not in use. Whoever needs one and finds none connects by itself, so that it hears why that fails.
+    If the server takes no more, it waits for one of those that are in use, as if the pool were no larger.
 
     An interrupt may strike anywhere, so there is no lock here that could be left closed: what is done with lists and queues is done in
     one step. A place that was taken and lost at that very moment is missing from `_every`, which knows of those that still exist.
@@ -113,15 +116,26 @@ class Pool:
         self._size = size
         self._every: WeakSet[Place] = WeakSet()
         self._places: queue.SimpleQueue[Place] = queue.SimpleQueue()
+        self._crowded_until = 0.0
         self._closed = False
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection in autocommit mode. After an error of any kind it is not used again."""
         place: Place | None = None
+        deadline = time.monotonic() + self._patience
         try:
-            place = self._place()
-            connection = self._take() or self.connect()
+            connection: Connection | None = None
+            while connection is None:
+                place = self._place(deadline)
+                try:
+                    connection = self._take() or self._connected()
+                except psycopg.Error as error:
+                    now = time.monotonic()
+                    if not is_crowded(error) or len(self._every) < 2 or now >= deadline:
+                        raise self._refusal(error) from None
+                    # Others have places. Without ours there are at last as many as connections, and those come back.
+                    self._crowded_until, place = now + CROWDED_SECONDS, None
             connection.patience = self._patience
             try:
                 yield connection
@@ -137,16 +151,16 @@ class Pool:
                 self._places.put(place)
                 place = None  # a traceback may keep this frame
 
-    def _place(self) -> Place:
-        """One that is free, a new one if there are too few, or one that comes back."""
-        deadline = time.monotonic() + self._patience
+    def _place(self, deadline: float) -> Place:
+        """One that is free, a new one if there are too few, or one that comes back before the deadline."""
         wait = 0.0
         while True:
             try:
                 return self._places.get(timeout=wait)
             except queue.Empty:
                 pass
-            if len(self._every) < self._size:
+            crowded = len(self._every) > 0 and time.monotonic() < self._crowded_until
+            if len(self._every) < self._size and not crowded:
                 place = Place()
                 self._every.add(place)
                 if len(self._every) <= self._size:  # otherwise somebody else had the same idea
@@ -154,19 +168,25 @@ class Pool:
                 del place
             wait = min(deadline - time.monotonic(), 1.0)
             if wait <= 0:
-                raise Unavailable(
-                    f"{self._where}: all connections of this store are in use; raise pool_size in the URL; nothing was written"
-                )
+                says = "all connections of this store are in use; raise pool_size in the URL; nothing was written"
+                raise Unavailable(f"{self._where}: {_CROWDED if crowded else says}")
 
     def connect(self) -> Connection:
         """A new connection, or an error that says why there is none."""
         try:
-            connection = Connection.connect(
-                autocommit=True, prepare_threshold=0 if self._prepare else None, **self._parameters
-            )
+            return self._connected()
         except psycopg.Error as error:
-            # Not with its cause: that may quote the URL, and with it the password.
-            raise translated(error, self._where, connecting=True) from None
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: psycopg.Error) -> HoldfastError:
+        """To be raised without its cause: that may quote the URL, and with it the password."""
+        kind, says = _not_connected(str(error), error.sqlstate, password="password" in self._parameters)
+        return kind(f"{self._where}: {says}")
+
+    def _connected(self) -> Connection:
+        connection = Connection.connect(
+            autocommit=True, prepare_threshold=0 if self._prepare else None, **self._parameters
+        )
         for dumper in _DUMPERS:
             connection.adapters.register_dumper(dumper.kind, dumper)
         connection.patience, connection.born = self._patience, time.monotonic()
@@ -248,6 +268,10 @@ def parameters(url: str, *, timeout: float) -> dict[str, Any]:
     return found
 
 
+_CROWDED: Final = (
+    "PostgreSQL takes no more connections: the server's max_connections, or the CONNECTION LIMIT of this user or database, "
+    "is reached; raise it, or lower pool_size in the URLs; nothing was written"
+)
 _BY_STATE: Final[dict[str, tuple[type[HoldfastError], str]]] = {
     "28000": (AccessDenied, "PostgreSQL does not let this user in from here; check the user and pg_hba.conf"),
     "28P01": (AccessDenied, "PostgreSQL refuses this user and password"),
@@ -263,6 +287,12 @@ _BY_STATE: Final[dict[str, tuple[type[HoldfastError], str]]] = {
     "42501": (AccessDenied, "this user may not do that; `holdfast schema` prints the GRANTs that are needed"),
     "25006": (ReadOnly, "this server, database or user takes no writes: it may be a standby"),
     "53100": (StorageFull, "the disk of the PostgreSQL server is full; nothing was written"),
+    "53200": (
+        Unavailable,
+        "PostgreSQL has no memory left for this (SQLSTATE 53200); for tables of many partitions, raise its "
+        "max_locks_per_transaction; nothing was written",
+    ),
+    "53300": (Unavailable, _CROWDED),
     "54000": (TooLarge, "PostgreSQL cannot keep a value of this size; nothing was written"),
     # A row that is there already, or a number that has no next one; columns that are of other types, or not there.
     "23502": (CorruptRecord, "a table has other columns than Holdfast made"),
@@ -287,13 +317,14 @@ def is_without_place(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.DataError) and error.sqlstate is None
 
 
-def translated(error: psycopg.Error, where: str, *, writing: bool = False, connecting: bool = False) -> HoldfastError:
+def is_crowded(error: psycopg.Error) -> bool:
+    """Whether the server, the database or the user has as many connections as it may have."""
+    return error.sqlstate == "53300" or _says_crowded(str(error))
+
+
+def translated(error: psycopg.Error, where: str, *, writing: bool = False) -> HoldfastError:
     """The driver's error as ours. Its own text is left out: it may quote a value, or the URL. `where` names the server."""
     state = error.sqlstate
-    if connecting:
-        # libpq gives no SQLSTATE for a failed connection: the server's own words are all there is.
-        kind, says = _not_connected(str(error), state)
-        return kind(f"{where}: {says}")
     if is_without_place(error):
         return InvalidId(f"{where}: PostgreSQL keeps no text with a NUL in it; nothing was written")
     if state is None or state == "40003" or (state[:2] in ("08", "57") and state != "57014"):
@@ -315,23 +346,38 @@ _WRONG: Final = re.compile(
 """What libpq says of an option that it cannot use."""
 
 
-def _not_connected(text: str, state: str | None) -> tuple[type[HoldfastError], str]:
+def _says_crowded(text: str) -> bool:
+    return "too many" in text or "remaining connection slots" in text or "no more connections allowed" in text
+
+
+def _not_connected(text: str, state: str | None, *, password: bool) -> tuple[type[HoldfastError], str]:
+    """What libpq says, in our words; it gives no SQLSTATE. `password`: whether the URL has one."""
     wrong = _WRONG.search(text)
     if wrong is not None:
         name = next((name for name in wrong.groups() if name), "hostaddr")
         return InvalidURL, f"the option {name!r} of the URL has a value that cannot be used; correct it"
+    if "no password supplied" in text:
+        return (
+            AccessDenied,
+            "PostgreSQL wants a password, and none was given: the URL has none, and neither has PGPASSWORD or the password "
+            "file (PGPASSFILE, ~/.pgpass), which are read too",
+        )
+    if state == "28P01" or "password authentication failed" in text:
+        kind, says = _BY_STATE["28P01"]
+        whose = (
+            "" if password else ": the URL has none, so it is that of PGPASSWORD or of the password file (PGPASSFILE)"
+        )
+        return kind, says + whose
     if state in _BY_STATE:
         return _BY_STATE[state]
-    if "password authentication failed" in text or "no password supplied" in text:
-        return _BY_STATE["28P01"]
     if "no pg_hba.conf entry" in text or "authentication failed" in text or ("role" in text and "not exist" in text):
         return _BY_STATE["28000"]
     if "database" in text and "does not exist" in text:
         return _BY_STATE["3D000"]
     if "read-only" in text or "not in hot standby" in text:
         return _BY_STATE["25006"]
-    if "too many" in text or "remaining connection slots" in text:
-        return Unavailable, "PostgreSQL takes no more connections (max_connections); nothing was written"
+    if _says_crowded(text):
+        return _BY_STATE["53300"]
     if "SSL" in text or "certificate" in text:
         return Unavailable, "no secure connection to PostgreSQL could be made; check sslmode and the certificates"
     if "could not translate host name" in text or "resolve host" in text:

@@ -15,6 +15,8 @@ from ._urls import ServerURL, number, parse, unknown, without
 
 OPTIONS: Final = ("schema", "partitions", "pool_size", "prepare", "timeout")
 """What a URL may say beside the options of libpq."""
+MOST_PARTITIONS: Final = 500
+"""All are made in one transaction, which has to lock them: for 1,000, a server as it is installed has no room."""
 
 
 # -- the URL -------------------------------------------------------------------------------------------
@@ -37,6 +39,10 @@ def schema_of(options: dict[str, str]) -> str:
     if schema == "information_schema":
         raise InvalidURL("the schema 'information_schema' is the server's own; choose another one")
     return schema
+
+
+def partitions_of(options: dict[str, str]) -> int:
+    return number(options, "partitions", 0, most=MOST_PARTITIONS)
 
 
 def without_ours(url: str) -> str:
@@ -145,7 +151,8 @@ class Tables:
 
     def __init__(self, schema: str, where: str) -> None:
         self._schema, self._where = schema, where
-        self._ask_rights = f"SELECT {_missing_rights(schema)}"
+        self.ask_rights = f"SELECT {_missing_rights(schema)}"
+        """Gives the rights that this user lacks, for `refuse_reader`."""
         self._ask = f"SELECT version, {_missing_rights(schema)} FROM {sql.quoted(schema)}.holdfast"  # noqa: S608
 
     def set_up(self, connection: Connection, *, partitions: int, create: bool) -> None:
@@ -227,16 +234,25 @@ class Tables:
         if any(right.need in needed for right in lacking):
             raise self._lacking(lacking)
 
+    def refuse_reader(self, missing: Sequence[int]) -> None:
+        """Refuse who may not append."""
+        lacking = [RIGHTS[place] for place in missing]
+        if any(right.need != "delete" for right in lacking):
+            raise self._lacking(lacking)
+
     def denied(self, connection: Connection) -> AccessDenied:
         """After the server has refused something: which rights are missing."""
         try:
-            row = connection.execute(self._ask_rights, prepare=False).fetchone()
+            row = connection.execute(self.ask_rights, prepare=False).fetchone()
         except psycopg.Error:
             row = None
         return self._lacking([RIGHTS[place] for place in row[0]] if row else [])
 
     def _lacking(self, rights: Sequence[Right]) -> AccessDenied:
-        names = ", ".join(right.of(self._schema) for right in rights) or "a right to the tables of Holdfast"
+        look = ", ".join(right.of(self._schema) for right in rights if right.need == "read")
+        write = ", ".join(right.of(self._schema) for right in rights if right.need != "read")
+        both = f"{look} to look, and to write also {write}"  # a monitoring role needs no more than the first
+        names = both if look and write else look or write or "a right to the tables of Holdfast"
         return AccessDenied(
             f"{self._where}: this user lacks {names}; have somebody grant it "
             "(`holdfast schema` prints the GRANTs for this URL)"
@@ -250,7 +266,7 @@ def schema_sql(url: str) -> str:
     """What a database administrator has to apply for this URL, where Holdfast may not make its tables itself. Does not connect."""
     parts, options = read_url(without(url, "durability")[0])
     schema = schema_of(options)
-    made = sql.tables(schema, number(options, "partitions", 0))
+    made = sql.tables(schema, partitions_of(options))
     user = options.get("user") or unquote(parts.username or "")
     named = sql.quoted(schema)
     return (

@@ -235,6 +235,15 @@ class Damaged(Protocol):
 
 
 @runtime_checkable
+class Guarded(Protocol):
+    """What a backend may have beside the eight methods: a way to tell that it may only read, before anything is written."""
+
+    def refuse_reader(self) -> None:
+        """Raise `AccessDenied`, with the rights that are missing, if nothing can be appended for want of them."""
+        ...
+
+
+@runtime_checkable
 class Peeking(Protocol):
     """What a backend may have beside the eight methods: a way to tell that a stream is not there without waiting for a lock."""
 

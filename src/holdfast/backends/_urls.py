@@ -128,14 +128,14 @@ def without(url: str, name: str) -> tuple[str, str | None]:
     return front + (f"?{kept}" if kept else ""), values[0]
 
 
-def number(options: dict[str, str], name: str, default: int, *, least: int = 0) -> int:
+def number(options: dict[str, str], name: str, default: int, *, least: int = 0, most: int = LARGEST) -> int:
     """An option that is a whole number."""
     try:
         value = int(options.get(name, default))
     except ValueError:
         value = least - 1
-    if not least <= value <= LARGEST:
-        raise InvalidURL(f"the option {name!r} of the URL is a whole number from {least} to {LARGEST}")
+    if not least <= value <= most:
+        raise InvalidURL(f"the option {name!r} of the URL is a whole number from {least} to {most}")
     return value
 
 

@@ -29,7 +29,7 @@ from ._postgres_connections import (
     translated,
 )
 from ._postgres_listening import Listener
-from ._postgres_setup import Tables, examined, read_url, schema_of, without_ours
+from ._postgres_setup import Tables, examined, partitions_of, read_url, schema_of, without_ours
 from ._postgres_setup import schema_sql as schema_sql
 from ._seam import (
     Append,
@@ -66,13 +66,15 @@ class PostgresBackend:
     """
 
     def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
+        if durability == "memory":
+            raise ValueError("durability='memory' is for redis://; for a store in memory use memory://")
         given = read_url(url)
         self._schema = schema_of(given.options)
-        partitions = number(given.options, "partitions", 0)
+        partitions = partitions_of(given.options)
         self._patience = float(number(given.options, "timeout", 30, least=1))
         self._size = number(given.options, "pool_size", 8, least=1)
         self._prepare = flag(given.options, "prepare", True)
-        self._durability: Durability = "disk" if durability == "disk" else "process"
+        self._durability = durability
         self._location = shown(given.parts) + (f"?schema={self._schema}" if self._schema != "holdfast" else "")
         self._where = shown_url(url)
         self._parameters = parameters(without_ours(url), timeout=self._patience)
@@ -289,6 +291,10 @@ class PostgresBackend:
     def watch(self, stream: StreamKey, changed: Callable[[], None]) -> Callable[[], None]:
         self._check_open()
         return self._listener.watch(stream, changed)
+
+    def refuse_reader(self) -> None:
+        """Raise `AccessDenied`, with the rights that are missing, if this user may not append."""
+        self._tables.refuse_reader(self._rows(self._tables.ask_rights, ())[0][0])
 
     def describe(self) -> Description:
         size = self._rows(self._sql.size, (self._schema,), sql.ONE_NUMBER)[0][0]

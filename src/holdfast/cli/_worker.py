@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast import Ran, Worker
+from holdfast import HoldfastError, Ran, Worker
 from holdfast.tasks._agents import registered
 
 from ._stores import Tenant, Url, failed, opened
@@ -45,15 +45,26 @@ def worker(
     _load(app)
     if not registered:
         raise failed(f"{app} has no agents; write @holdfast.agent('claims') above def claims(task)")
-    with opened(url, tenant, create=True) as store, _Show(concurrency) as show:
-        work = Worker(store, concurrency=concurrency, poll=poll, grace=grace, report=show.report)
-        _stop_on_signals(work)
-        show.say(f"working for {', '.join(work.agents)}")
-        left = work.run()
-        show.say("stopped" if not left else f"stopped in the middle of long steps: {', '.join(left)}")
+    left: list[str] = []
+    code = 0
+    try:
+        with opened(url, tenant, create=True) as store, _Show(concurrency) as show:
+            work = Worker(store, concurrency=concurrency, poll=poll, grace=grace, report=show.report)
+            _stop_on_signals(work)
+            show.say(f"working for {', '.join(work.agents)}")
+            try:
+                left = work.run()
+            except HoldfastError:  # it may not write; `opened` says so
+                left = list(work._running)
+                raise
+            finally:
+                show.say("stopped" if not left else f"stopped in the middle of long steps: {', '.join(left)}")
+    except typer.Exit as end:
+        code = end.exit_code
     if left:
         sys.stdout.flush()
-        os._exit(0)  # what still runs in threads would be waited for
+        os._exit(code)  # what still runs in threads would be waited for
+    raise typer.Exit(code)
 
 
 def _load(app: str) -> None:
