@@ -250,7 +250,7 @@ def test_a_worker_that_may_not_write_any_more_ends_with_the_error_whatever_still
     url, theirs, name = reader
     admin.execute(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO {name}")
     admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {name} TO {name}")
-    worker = start(program, theirs, "--grace", "0")
+    worker = start(program, theirs, "--grace", "1")
     call("submit", url, "slow", "s", "--input", json.dumps(str(tmp_path / "never")))
     wait_for(tmp_path / "never.began")
     admin.execute(f"REVOKE INSERT ON {name}.records FROM {name}")

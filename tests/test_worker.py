@@ -669,8 +669,13 @@ REFUSALS = [holdfast.AccessDenied("lacks INSERT"), holdfast.ReadOnly("it is a st
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_worker_that_may_not_claim_a_task_ends_with_the_error_when_others_have_stopped(
-    gate: Gate, stopped: threading.Event, refusal: holdfast.HoldfastError, asynchronous: bool
+    gate: Gate,
+    stopped: threading.Event,
+    refusal: holdfast.HoldfastError,
+    asynchronous: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(_worker, "SWITCH", -1.0)  # a standby is not waited for
     backend, reports = Refusing(refusal, task="refused"), Reports()
     second = two_steps(gate, asynchronous)
     with holdfast.open(backend) as store:
@@ -688,6 +693,19 @@ def test_a_worker_that_may_not_claim_a_task_ends_with_the_error_when_others_have
         assert (view.status, view.owner, second) == ("open", None, [])
         assert view.due_at is not None
     assert [(ran.id, ran.error) for ran in reports.all if ran.error] == [("refused", type(refusal).__name__)]
+
+
+def test_a_worker_outlives_a_server_that_takes_no_writes_for_a_moment(store: Store) -> None:
+    backend = Refusing(holdfast.ReadOnly("it is a standby"), task="refused")
+    simple()
+    with holdfast.open(backend) as store:
+        store.submit("simple", "refused")
+        backend.refuses = True
+        with working(store) as worker:
+            worker.reports.wait_for("refused", "open")
+            backend.refuses = False
+            store.submit("simple", "t")
+            worker.reports.wait_for("t", "finished")
 
 
 def test_an_agent_that_may_not_do_something_elsewhere_does_not_end_the_worker(store: Store) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -81,7 +82,7 @@ class Worker:
     `run()` goes on until `stop()`, which may be called from a signal handler or another thread: no more tasks are taken, those
     that run stop at their next step and are left to other workers; after `grace` seconds `run` returns in any case, with the
     ids of those that are still in a long step: others take them up when this process has ended.
-    A worker that may not write to the store stops in the same way, and `run` raises `AccessDenied` or `ReadOnly`.
+    A worker that may not write to the store stops in the same way, and `run` raises `AccessDenied`, or `ReadOnly` after a minute.
     `report` is called with a `Ran` when a run begins (status "running", 0 seconds) and when it ends; without it, what goes
     wrong is a warning in the log.
     """
@@ -113,6 +114,8 @@ class Worker:
         self._stopping = False
         self._refused: HoldfastError | None = None
         """Why this worker cannot go on: it may not write."""
+        self._read_only = (-math.inf, -math.inf)
+        """Since when nothing could be written, and when that was last seen."""
         self._loop = Loop()
         self._look = Look(self._log, self._tenant, self.is_free, LONGEST_PAUSE * self._poll)
 
@@ -126,7 +129,6 @@ class Worker:
     def run(self) -> list[str]:
         """Run due tasks until `stop()`; the ids of those that are still in a long step after `grace`."""
         troubled = may_write = False
-        read_only_at: float | None = None
         while not self._stopping:
             try:
                 if not may_write:
@@ -134,18 +136,13 @@ class Worker:
                 may_write = True
                 for head in self._look.candidates(self._concurrency - len(self._running)):
                     self._start(head)
-                troubled, read_only_at = False, None
+                troubled = False
             except Closed:
                 raise
             except HoldfastError as error:
-                now = _clock.monotonic()
-                if not isinstance(error, ReadOnly):
-                    read_only_at = None
-                elif read_only_at is None:
-                    read_only_at = now
-                if isinstance(error, AccessDenied) or (read_only_at is not None and now - read_only_at > SWITCH):
-                    self._refuse(error)
-                elif not troubled:  # once, not twice a second while the engine is away
+                if isinstance(error, AccessDenied | ReadOnly):
+                    self._may_not_write(error)
+                if not troubled and self._refused is None:  # once, not twice a second while the engine is away
                     logger.warning("due tasks could not be looked for (%s); trying on", type(error).__name__)
                 troubled = True
             self._wait(self._pause())
@@ -159,10 +156,16 @@ class Worker:
         if isinstance(self._log.backend, Guarded):
             self._log.backend.refuse_reader()
 
-    def _refuse(self, error: HoldfastError) -> None:
-        """Stop, because of an error that does not go away by itself."""
-        self._refused = self._refused or error
-        self.stop()
+    def _may_not_write(self, error: AccessDenied | ReadOnly, *, patient: bool = True) -> None:
+        """Stop, unless it may go away by itself: a standby takes writes when it has become the primary."""
+        now = _clock.monotonic()
+        since, last = self._read_only
+        if now - last > SWITCH + FULL_LOOK:  # a task that cannot be claimed is left alone for the length of a full look
+            since = now
+        self._read_only = since, now
+        if isinstance(error, AccessDenied) or not patient or now - since > SWITCH:
+            self._refused = self._refused or error
+            self.stop()
 
     def _pause(self) -> float:
         """How long until the next look: until a task is due that is known of, if that is sooner than usual. Not in step with others."""
@@ -316,9 +319,10 @@ class Worker:
             if here:
                 raise
             error = problem
+        ran = self._ended(run, error, _clock.monotonic() - began)
         if isinstance(error, AccessDenied | ReadOnly) and not told:  # not from the agent: it cannot be claimed
-            self._refuse(error)
-        return self._ended(run, error, _clock.monotonic() - began)
+            self._may_not_write(error, patient=not here)
+        return ran
 
     def _prepare(self, run: _Run, task: Shape) -> None:
         task._attempts, task._crashes = run.agent.attempts, self._crashes
