@@ -51,7 +51,7 @@ class Tally:
 class _Job(NamedTuple):
     """A stream to copy: its head at the source, what is there at the destination, and its first page if that was read.
 
-    Without a head, it is gone from the source or cannot be read there, or was not there to be asked.
+    Without a head it is gone from the source, or cannot be read there.
     """
 
     stream: StreamKey
