@@ -26,7 +26,7 @@ def backup(src: Place, path: str | os.PathLike[str], *, overwrite: bool = False)
     all. `AlreadyExists` if there is something at `path`, unless `overwrite=True`. For the other engines use
     `holdfast.copy(src, "backup.db")`. From async code: `await asyncio.to_thread(holdfast.backup, …)`.
     """
-    target = checked_path(os.fspath(path))
+    target = checked_path(os.fspath(path), "a backup is written to one; `holdfast copy` writes to any store")
     with ExitStack() as stack:
         backend = opened(src, stack, create=False)
         if not isinstance(backend, CanBackUp):

@@ -78,7 +78,7 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     if at in (":memory:", "memory:", "memory://"):
         at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
     elif at is not None:
-        checked_path(at)
+        checked_path(at, "index= names one of its own, or is 'memory'")
     redactor = _redactor(redact)
     if key is not None:  # what is no key is refused before anything is made
         from .keys import given

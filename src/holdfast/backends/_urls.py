@@ -22,14 +22,16 @@ class ServerURL(NamedTuple):
     options: dict[str, str]
 
 
-def checked_path(path: str) -> str:
+AS_A_URL: Final = (
+    "a URL begins with a word like postgresql, a colon and two slashes, without quotes or anything else before it"
+)
+
+
+def checked_path(path: str, advice: str = AS_A_URL) -> str:
     """A path as it is. `InvalidURL` if it was meant to be a URL, or the parameters of a connection: it may hold a password, so it is
     neither shown nor made into the name of a file."""
     if "://" in path or re.search(r"//[^/]*@|\bpassword\s*=", path, re.IGNORECASE):
-        raise InvalidURL(
-            "this is not a path of a file, and not a URL as it should be: a URL begins with a word like postgresql, "
-            "a colon and two slashes, without quotes around it"
-        )
+        raise InvalidURL(f"this is not the path of a file; {advice}")
     return path
 
 
