@@ -42,6 +42,7 @@ LONGEST_PAUSE: Final = 1.2
 GRACE: Final = 30.0
 PATIENCE: Final = 60.0
 """So long a task that may kill the process waits for a time when nothing else runs."""
+JOIN_SECONDS: Final = 0.2
 SWITCH: Final = 60.0
 """So long nobody may take writes while a server is replaced by another."""
 
@@ -223,7 +224,11 @@ class Worker:
                 run.task._session.stop("the worker is shutting down")
         deadline = _clock.monotonic() + self._grace
         for thread in threads:
-            thread.join(max(0.0, deadline - _clock.monotonic()))
+            left_over = max(0.0, deadline - _clock.monotonic())
+            while thread.is_alive() and left_over > 0:
+                # In pieces: Python hears of a signal that comes right before a wait only when the wait is over.
+                thread.join(min(left_over, JOIN_SECONDS))
+                left_over -= JOIN_SECONDS
         with self._lock:
             left = list(self._running.values())
         for run in left:
