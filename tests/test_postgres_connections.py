@@ -6,7 +6,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -170,10 +169,8 @@ def test_whoever_gets_no_connection_waits_for_one_of_the_pool(alone: str) -> Non
 def test_whoever_gets_no_connection_waits_no_longer_than_for_a_full_pool(alone: str) -> None:
     pool = Asking(alone, patience=1)
     with pool.connection():
-        began = time.monotonic()
         with pytest.raises(holdfast.Unavailable, match="CONNECTION LIMIT"), pool.connection():
             pass
-        assert time.monotonic() - began >= 1
     with pool.connection() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     pool.close()

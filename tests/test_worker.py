@@ -695,7 +695,7 @@ def test_a_worker_that_may_not_claim_a_task_ends_with_the_error_when_others_have
     assert [(ran.id, ran.error) for ran in reports.all if ran.error] == [("refused", type(refusal).__name__)]
 
 
-def test_a_worker_outlives_a_server_that_takes_no_writes_for_a_moment(store: Store) -> None:
+def test_a_worker_outlives_a_server_that_takes_no_writes_for_a_moment() -> None:
     backend = Refusing(holdfast.ReadOnly("it is a standby"), task="refused")
     simple()
     with holdfast.open(backend) as store:

@@ -224,11 +224,11 @@ class Worker:
                 run.task._session.stop("the worker is shutting down")
         deadline = _clock.monotonic() + self._grace
         for thread in threads:
-            left_over = max(0.0, deadline - _clock.monotonic())
-            while thread.is_alive() and left_over > 0:
+            remaining = deadline - _clock.monotonic()
+            while thread.is_alive() and remaining > 0:
                 # In pieces: Python hears of a signal that comes right before a wait only when the wait is over.
-                thread.join(min(left_over, JOIN_SECONDS))
-                left_over -= JOIN_SECONDS
+                thread.join(min(remaining, JOIN_SECONDS))
+                remaining -= JOIN_SECONDS
         with self._lock:
             left = list(self._running.values())
         for run in left:
