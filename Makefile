@@ -26,45 +26,46 @@ SEEDS ?= 50000
 SERVER_KILLS ?= 300
 SERVER_CUTS ?= 2000
 EXAMPLES ?= 20
-LAWS := $(shell grep -l "^from lengths import" tests/test_*.py)
-ENCRYPTED ?= sqlite
-FEATURES := $(wildcard $(addprefix tests/test_,$(addsuffix .py,store following conversations state tasks steps \
-    generator_steps map model_steps reply artifacts waiting children replay checkpoint retention worker copy audit \
-    memory memory_merging memory_followed memory_tasks window resume_context)))
+PYTEST := -m pytest --dist worksteal
+
+# The tests of features: those that `make quick` runs, and that run on encrypted stores.
+FEATURES := $(addprefix tests/,streams state conversations tasks memory worker admin redaction)
+# The tests that go on for longer when they are told to.
+LAWS := $(shell grep -rlE "example_counts import|_program import" tests --include "test_*.py" --exclude "test_autogen_classic*")
 FUZZ_SECONDS ?= 300
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-encrypted $(CLASSIC:%=test-%) check bench soak clean
+.PHONY: help demo quick test test-main $(CLASSIC:%=test-%) check bench soak clean
 
 help:
 	@echo "make demo    kill an agent with -9 in the middle of its work, and see it go on (15 seconds)"
-	@echo "make test    run the tests: test-main, test-encrypted$(CLASSIC:%=, test-%)"
+	@echo "make quick   the tests of logic and of features, on memory and SQLite (a minute)"
+	@echo "make test    all tests (ten minutes): test-main$(CLASSIC:%=, test-%)"
 	@echo "make check   formatting, lint and types"
 	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
 	@echo "             apart, and longer: .venv/bin/python -m bench.scale, and -m bench.costs"
-	@echo "make soak    the crash tests, hostile stores and fuzzing, for a long time"
+	@echo "make soak    every test on every engine, crash tests, hostile stores and fuzzing, for a long time"
 	@echo "make clean   remove everything that was made here, .venv and .venvs too"
 
 demo: $(RUNTIME)
 	@$(PY) -m holdfast.cli demo
 
+quick: $(DEV)
+	HOLDFAST_ENGINES=memory,sqlite $(PY) $(PYTEST) -n 2 -m "not slow" tests/unit tests/log tests/encryption $(FEATURES)
+
 # The frameworks two at a time: each runs one process after the other.
-test: test-main test-encrypted
+test: test-main
 	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(CLASSIC:%=test-%)
 
 # More processes than processors: many tests wait, for a server, a lease or a process that is to die. Who has nothing left to
 # run takes over what others have before them: the long tests are not spread evenly.
 test-main: $(DEV)
-	$(PY) -m pytest -n 4 --dist worksteal
-
-# The tests of features once more, on stores that are encrypted.
-test-encrypted: $(DEV)
-	HOLDFAST_ENCRYPTED=1 PYTHONPATH=$(CURDIR)/tests/encrypted $(PY) -m pytest -n 4 --dist worksteal -k "$(ENCRYPTED)" $(FEATURES)
+	$(PY) $(PYTEST) -n 4
 
 $(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
 	@if [ -e $< ]; then \
-	    HOLDFAST_FRAMEWORK=$* .venvs/$*/bin/python -m pytest -p no:cacheprovider tests/frameworks/test_autogen_classic*.py; \
+	    HOLDFAST_FRAMEWORK=$* .venvs/$*/bin/python -m pytest -p no:cacheprovider tests/integrations/test_autogen_classic*.py; \
 	else \
 	    printf '\n*** LEFT OUT: $*. It needs a Python below 3.$(TOO_NEW_$*), and none was found. ***\n\n' >&2; \
 	    [ "$(CI)" != true ]; \
@@ -73,21 +74,22 @@ $(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
 check: $(DEV)
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m ruff check $(CODE)
-	$(PY) -m mypy src tests/typed_api.py
+	@mkdir -p build
+	sed -n '/^```python$$/,/^```$$/{/^```/d;p;}' README.md > build/readme.py
+	$(PY) -m mypy src tests/typed_api.py build/readme.py
 
 bench: $(DEV)
 	$(PY) -m bench
 
 soak: $(DEV)
 	HOLDFAST_KILL_CYCLES=$(KILLS) HOLDFAST_TASK_KILLS=$(TASK_KILLS) HOLDFAST_LOG_SEEDS=$(SEEDS) \
-	HOLDFAST_SERVER_KILLS=$(SERVER_KILLS) HOLDFAST_SERVER_CUTS=$(SERVER_CUTS) \
-	HOLDFAST_OBJECTS_SEEDS=$(SEEDS) \
-	    $(PY) -m pytest -s --timeout 0 tests/crash tests/test_log_faults.py tests/test_objects_schedules.py
-	HOLDFAST_EXAMPLES=$(EXAMPLES) $(PY) -m pytest -n 2 --timeout 0 $(LAWS)
-	HOLDFAST_SIMULATED=all $(PY) -m pytest -n 2 -k "dynamodb or s3" --ignore tests/crash
-	@$(MAKE) --no-print-directory test-encrypted ENCRYPTED=test_
-	HOLDFAST_HOSTILE=all HOLDFAST_FUZZ_EXAMPLES=100000 $(PY) -m pytest -n 2 --timeout 0 tests/test_hostile_store.py \
-	    tests/test_hostile_servers.py tests/test_hostile_objects.py tests/fuzz
+	HOLDFAST_SERVER_KILLS=$(SERVER_KILLS) HOLDFAST_SERVER_CUTS=$(SERVER_CUTS) HOLDFAST_OBJECTS_SEEDS=$(SEEDS) \
+	HOLDFAST_ENGINES=all \
+	    $(PY) -m pytest -s --timeout 0 tests/crash tests/log/test_log_faults.py tests/backends/test_objects_schedules.py
+	HOLDFAST_EXAMPLES=$(EXAMPLES) $(PY) $(PYTEST) -n 2 --timeout 0 $(LAWS)
+	HOLDFAST_ENGINES=all $(PY) $(PYTEST) -n 2 --ignore tests/crash
+	HOLDFAST_ENGINES=encrypted $(PY) $(PYTEST) -n 2 -k encrypted $(FEATURES)
+	HOLDFAST_HOSTILE=all HOLDFAST_FUZZ_EXAMPLES=100000 $(PY) $(PYTEST) -n 2 --timeout 0 tests/hostile tests/fuzz
 	-@if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(PY) atheris; else $(PY) -m pip install --quiet atheris; fi
 	$(PY) tests/fuzz/run_atheris.py $(FUZZ_SECONDS)
 

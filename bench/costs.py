@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import holdfast
-from holdfast.backends import Append, Appended, Conflict
+from holdfast.backends import Append, AppendResult, Conflict
 from holdfast.backends.memory import MemoryBackend
 from holdfast.testing import fake_clock
 
@@ -81,7 +81,7 @@ class CountingBackend(MemoryBackend):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         for append in batch:
             self.counts["appends"] += 1
             self.counts["appends with an id to be found again"] += append.indexed

@@ -17,8 +17,9 @@ from statistics import median
 from urllib.parse import quote
 
 import holdfast
-from holdfast import Ran, Store, Task
+from holdfast import Store, Task
 from holdfast.tasks._agents import registered
+from holdfast.types import RunResult
 
 from ._measure import Bar, Lab
 from ._servers import from_tests
@@ -94,7 +95,7 @@ def working(store: Store) -> Iterator[threading.Semaphore]:
     """A worker beside; released for each task that is finished."""
     ended = threading.Semaphore(0)
 
-    def report(ran: Ran) -> None:
+    def report(ran: RunResult) -> None:
         if ran.status == "finished":
             ended.release()
 

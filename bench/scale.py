@@ -19,7 +19,7 @@ from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 
-from holdfast.backends import Append, Appended, Backend, Fields, StreamKey
+from holdfast.backends import Append, AppendResult, Backend, Fields, StreamKey
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.sqlite import SQLiteBackend
 
@@ -62,12 +62,12 @@ class Streams:
                     incarnation=digest(number)[:16],
                     id=os.urandom(16),
                     records=[(digest(number, 1), BODY)],
-                    fields=Fields(status="running" if number % 4 < 2 else "open", due_at=self._due(number)),
+                    fields=Fields(status="running" if number % 4 < 2 else "pending", due_at=self._due(number)),
                 )
                 for number in range(start, min(start + BATCH, self.size))
             ]
             batch.sort(key=lambda append: append.stream)  # as the log does
-            if not all(isinstance(answer, Appended) for answer in self.backend.append(batch)):
+            if not all(isinstance(answer, AppendResult) for answer in self.backend.append(batch)):
                 raise RuntimeError("a stream was not stored")
 
     def append_to_another(self) -> float:
@@ -90,7 +90,7 @@ class Streams:
         start = perf_counter()
         [answer] = self.backend.append([append])
         elapsed = perf_counter() - start
-        if not isinstance(answer, Appended):
+        if not isinstance(answer, AppendResult):
             raise RuntimeError("the stream was not where it should be")
         self._versions[number] = version + 1
         return elapsed

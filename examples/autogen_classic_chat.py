@@ -46,8 +46,8 @@ def main() -> None:
         print(result.chat_history[-1]["content"], flush=True)
 
     with holdfast.open(place) as store, persisted(store, "dice", assistant, player) as chat:
-        if len(chat.conversation):
-            print(f"(going on after {len(chat.conversation)} messages)", flush=True)
+        if chat.conversation.count():
+            print(f"(going on after {chat.conversation.count()} messages)", flush=True)
         if chat.pending:  # the process died before there was an answer
             say(chat.pending)
         for line in sys.stdin:

@@ -37,9 +37,9 @@ def main() -> None:
     place = sys.argv[1] if len(sys.argv) > 1 else "chat.db"
     with openai.OpenAI() as client, holdfast.open(place) as store:
         chat = store.conversation("terminal")
-        if len(chat):
-            print(f"(going on after {len(chat)} messages)", flush=True)
-        if chat.pending:  # the process died before there was an answer
+        if chat.count():
+            print(f"(going on after {chat.count()} messages)", flush=True)
+        if chat.pending():  # the process died before there was an answer
             answer(client, chat)
         for line in sys.stdin:
             chat.append({"role": "user", "content": line.strip()})

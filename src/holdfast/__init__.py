@@ -3,6 +3,8 @@
 store = holdfast.open("agents.db")
 chat = store.conversation("support-42")
 chat.append({"role": "user", "content": "Hello"})
+
+What calls return beside the types here is in `holdfast.types`, and what they raise in `holdfast.errors`.
 """
 
 import typing as _typing
@@ -10,89 +12,35 @@ import typing as _typing
 from . import errors
 from ._context import correlate
 from ._events import Event, EventType
-from ._health import Health, Lease
+from ._health import Health
 from ._open import aopen, open  # noqa: A004  holdfast.open is the first thing users type
-from ._retention import SparedStream, Swept, SweptStream
-from ._state import AsyncState, State, StateVersion
+from ._state import AsyncState, State, StateInfo
 from ._store import AsyncStore, Store
 from ._streams import AsyncStream, Stream, StreamInfo
-from .backends import Appended
-from .conversations import (
-    AsyncConversation,
-    Conversation,
-    ConversationInfo,
-    Draft,
-    Entry,
-    Imported,
-    Problem,
-    text_counter,
-)
+from .conversations import AsyncConversation, Conversation, ConversationInfo, text_counter
 from .errors import (
-    AccessDenied,
-    AlreadyAnswered,
-    AlreadyExists,
-    AnchorRefused,
-    BudgetExceeded,
-    ChildFailed,
-    Closed,
     Conflict,
-    CorruptFile,
-    CorruptRecord,
     DataProblem,
-    Erased,
-    Expired,
-    HasForks,
-    HeadRegressed,
-    Held,
     HoldfastError,
-    IdReused,
-    InvalidId,
-    InvalidKey,
-    InvalidURL,
-    LeaseLost,
-    MissingExtra,
-    MissingKey,
+    LeaseHeld,
     NeedsHuman,
-    NoTask,
     NotDone,
-    NotEncrypted,
     NotFound,
-    NotSerializable,
-    NotSetUp,
     OutcomeUnknown,
-    ReadOnly,
-    ReplayMismatch,
     Retryable,
-    SchemaMismatch,
-    SourceChanged,
     StepFailed,
     StepInDoubt,
-    StorageFull,
     Suspended,
-    TamperDetected,
-    TaskEnded,
-    TooLarge,
-    Unavailable,
-    UnknownKey,
-    UnsupportedFilesystem,
-    UnsupportedServer,
-    UnsupportedVersion,
-    WrongKey,
 )
 from .tasks import (
     Agent,
     Artifact,
     ArtifactInfo,
-    Ask,
     AsyncArtifact,
     AsyncTask,
     Budget,
-    Drift,
     Failure,
-    Note,
-    PlanItem,
-    Progress,
-    Saw,
+    Question,
     Step,
     StepInfo,
     StepRun,
@@ -109,37 +57,24 @@ from .tasks import (
 )
 
 if _typing.TYPE_CHECKING:
-    from . import keys, memory, redact
-    from ._anchors import Anchor
-    from ._audit import Audit, AuditEntry
+    from . import keys, memory, redact, types
     from ._backups import backup
-    from ._copying import Copied, CopyProgress, copy
-    from ._verify_report import StreamProblem, Verified, VerifyProgress
-    from ._worker import Ran, Worker
-    from .encryption._erasure import Erasure
-    from .encryption._rotation import Rekeyed
-    from .encryption._transcribing import Transcribed, decrypt, encrypt
+    from ._copying import copy
+    from ._worker import Worker
+    from .encryption._transcribing import decrypt, encrypt
     from .memory._memory import AsyncMemory, Memory
-    from .memory._model import Hit, MemoryStats, Remembered
+    from .memory._model import MemoryHit, MemoryInfo, MemoryItem
     from .tasks._briefing import ResumeContext
     from .tasks._checkpoint import AgentCheckpoint
-    from .tasks._preview import Preview
-    from .tasks._replay import Divergence, Replay, replay
+    from .tasks._replay import replay
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessDenied",
     "Agent",
     "AgentCheckpoint",
-    "AlreadyAnswered",
-    "AlreadyExists",
-    "Anchor",
-    "AnchorRefused",
-    "Appended",
     "Artifact",
     "ArtifactInfo",
-    "Ask",
     "AsyncArtifact",
     "AsyncConversation",
     "AsyncMemory",
@@ -147,104 +82,44 @@ __all__ = [
     "AsyncStore",
     "AsyncStream",
     "AsyncTask",
-    "Audit",
-    "AuditEntry",
     "Budget",
-    "BudgetExceeded",
-    "ChildFailed",
-    "Closed",
     "Conflict",
     "Conversation",
     "ConversationInfo",
-    "Copied",
-    "CopyProgress",
-    "CorruptFile",
-    "CorruptRecord",
     "DataProblem",
-    "Divergence",
-    "Draft",
-    "Drift",
-    "Entry",
-    "Erased",
-    "Erasure",
     "Event",
     "EventType",
-    "Expired",
     "Failure",
-    "HasForks",
-    "HeadRegressed",
     "Health",
-    "Held",
-    "Hit",
     "HoldfastError",
-    "IdReused",
-    "Imported",
-    "InvalidId",
-    "InvalidKey",
-    "InvalidURL",
-    "Lease",
-    "LeaseLost",
+    "LeaseHeld",
     "Memory",
-    "MemoryStats",
-    "MissingExtra",
-    "MissingKey",
+    "MemoryHit",
+    "MemoryInfo",
+    "MemoryItem",
     "NeedsHuman",
-    "NoTask",
     "NotDone",
-    "NotEncrypted",
     "NotFound",
-    "NotSerializable",
-    "NotSetUp",
-    "Note",
     "OutcomeUnknown",
-    "PlanItem",
-    "Preview",
-    "Problem",
-    "Progress",
-    "Ran",
-    "ReadOnly",
-    "Rekeyed",
-    "Remembered",
-    "Replay",
-    "ReplayMismatch",
+    "Question",
     "ResumeContext",
     "Retryable",
-    "Saw",
-    "SchemaMismatch",
-    "SourceChanged",
-    "SparedStream",
     "State",
-    "StateVersion",
+    "StateInfo",
     "Step",
     "StepFailed",
     "StepInDoubt",
     "StepInfo",
     "StepRun",
-    "StorageFull",
     "Store",
     "Stream",
     "StreamInfo",
-    "StreamProblem",
     "Suspended",
-    "Swept",
-    "SweptStream",
-    "TamperDetected",
     "Task",
-    "TaskEnded",
     "TaskInfo",
     "TaskView",
-    "TooLarge",
-    "Transcribed",
-    "Unavailable",
-    "UnknownKey",
-    "UnsupportedFilesystem",
-    "UnsupportedServer",
-    "UnsupportedVersion",
     "Usage",
-    "Verified",
-    "VerifyProgress",
     "Worker",
-    "WrongKey",
     "agent",
     "aopen",
     "backup",
@@ -264,32 +139,18 @@ __all__ = [
     "replay",
     "step",
     "text_counter",
+    "types",
 ]
 
 
 _LATER = {
     "AgentCheckpoint": "tasks._checkpoint",
-    "Anchor": "_anchors",
     "AsyncMemory": "memory._memory",
-    "Audit": "_audit",
-    "AuditEntry": "_audit",
-    "Copied": "_copying",
-    "CopyProgress": "_copying",
-    "Divergence": "tasks._replay",
-    "Erasure": "encryption._erasure",
-    "Rekeyed": "encryption._rotation",
-    "Transcribed": "encryption._transcribing",
-    "Hit": "memory._model",
     "Memory": "memory._memory",
-    "MemoryStats": "memory._model",
-    "Preview": "tasks._preview",
-    "Ran": "_worker",
-    "Remembered": "memory._model",
-    "Replay": "tasks._replay",
+    "MemoryHit": "memory._model",
+    "MemoryInfo": "memory._model",
+    "MemoryItem": "memory._model",
     "ResumeContext": "tasks._briefing",
-    "StreamProblem": "_verify_report",
-    "Verified": "_verify_report",
-    "VerifyProgress": "_verify_report",
     "Worker": "_worker",
     "backup": "_backups",
     "copy": "_copying",
@@ -299,11 +160,12 @@ _LATER = {
     "memory": "memory",
     "redact": "redact",
     "replay": "tasks._replay",
+    "types": "types",
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """What few programs need is imported when it is asked for."""
+    """Import what few programs need when it is first used."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

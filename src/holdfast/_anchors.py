@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from hashlib import sha256
 from typing import IO, Any, Final, Literal
 
@@ -21,10 +22,12 @@ import msgspec
 from . import _clock
 from ._anchor_keys import AnchorKey, Signing, signing
 from ._blobs import life_of
-from ._copy_reading import THREADS, Steady, ahead, sliced
+from ._clock import moment
+from ._copy_reading import THREADS, ahead, sliced
 from ._ids import SYSTEM_TENANT
 from ._kinds import KINDS
 from .backends import Head, StreamKey
+from .backends._retrying import RetryingBackend
 from .conversations._json_files import write_atomically
 from .errors import AlreadyExists, AnchorRefused, CorruptRecord, Unavailable
 
@@ -57,9 +60,9 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """An anchor: when it was made (Unix seconds), of which tenant (None: of all), of how many streams, and how it is signed."""
+    """An anchor: when it was made, of which tenant (None: of all), of how many streams, and how it is signed."""
 
-    at: float
+    at: datetime
     tenant: str | None
     streams: int
     digest: str
@@ -88,7 +91,7 @@ def order(stream: StreamKey) -> tuple[bool, str, str, str]:
     return (stream.tenant != SYSTEM_TENANT, *stream)
 
 
-def scope(store: Steady, tenant: str | None) -> Iterator[tuple[str, str]]:
+def scope(store: RetryingBackend, tenant: str | None) -> Iterator[tuple[str, str]]:
     """The tenants and kinds to walk through, in order. Of one tenant, all but that it is registered: see `registered`."""
     tenants = [tenant] if tenant is not None else [SYSTEM_TENANT, *all_tenants(store)]
     for name in tenants:
@@ -100,7 +103,7 @@ def registered(tenant: str) -> StreamKey:
     return StreamKey(SYSTEM_TENANT, "tenant", tenant)
 
 
-def all_tenants(store: Steady) -> list[str]:
+def all_tenants(store: RetryingBackend) -> list[str]:
     listed = [head.stream.id for head in store.listed(SYSTEM_TENANT, "tenant")]
     return sorted({*listed, *(stream.id for stream in store.damaged(SYSTEM_TENANT, "tenant"))})
 
@@ -109,7 +112,12 @@ def all_tenants(store: Steady) -> list[str]:
 
 
 def write_anchor(
-    store: Steady, tenant: str | None, key: AnchorKey | None, to: str | os.PathLike[str] | IO[str], *, overwrite: bool
+    store: RetryingBackend,
+    tenant: str | None,
+    key: AnchorKey | None,
+    to: str | os.PathLike[str] | IO[str],
+    *,
+    overwrite: bool,
 ) -> Anchor:
     """Write where every stream stands now. Streams that go on meanwhile are in it as they were when it came to them."""
     writing = _Writing(store, tenant, None if key is None else signing(key))
@@ -128,7 +136,7 @@ def write_anchor(
             to.write(line.decode())
         to.flush()
     else:
-        raise TypeError("to is the path of a file, or a text file that is open for writing, like sys.stdout")
+        raise TypeError("file must be a path, or a text file that is open for writing, like sys.stdout")
     return writing.anchor
 
 
@@ -137,7 +145,7 @@ class _Writing:
 
     anchor: Anchor
 
-    def __init__(self, store: Steady, tenant: str | None, key: Signing | None) -> None:
+    def __init__(self, store: RetryingBackend, tenant: str | None, key: Signing | None) -> None:
         self._store, self._tenant, self._key = store, tenant, key
         if key is not None:
             key.sign(b"")  # a key that cannot sign is noticed before anything is written
@@ -159,10 +167,10 @@ class _Writing:
         signed: Signed = "unsigned" if self._key is None else self._key.algorithm
         signature = "" if self._key is None else self._key.sign(_message(signed, count, digest.digest())).hex()
         yield _encode(_Seal(count, digest.hexdigest(), signed, signature)) + b"\n"
-        self.anchor = Anchor(at, self._tenant, count, digest.hexdigest(), signed)
+        self.anchor = Anchor(moment(at), self._tenant, count, digest.hexdigest(), signed)
 
 
-def _stood(store: Steady, tenant: str | None, pool: ThreadPoolExecutor) -> Iterator[Place]:
+def _stood(store: RetryingBackend, tenant: str | None, pool: ThreadPoolExecutor) -> Iterator[Place]:
     if tenant is not None:
         yield from _exact(store, [registered(tenant)])
     for name, kind in scope(store, tenant):
@@ -175,7 +183,7 @@ def _stood(store: Steady, tenant: str | None, pool: ThreadPoolExecutor) -> Itera
             yield from some
 
 
-def _exact(store: Steady, streams: Sequence[StreamKey]) -> list[Place]:
+def _exact(store: RetryingBackend, streams: Sequence[StreamKey]) -> list[Place]:
     """Where streams stand. A list may be early or late, and an anchor must not say what was not so."""
     heads = map(store.head, streams)
     return [place_of(head) for head in heads if head is not None]
@@ -214,7 +222,7 @@ class AnchorFile:
         header = self._as(_Header, first if lines > 2 else self._first())
         if header.format != FORMAT or not 0 <= header.at < LAST_TIME:
             raise self._refused("it is of a form that this Holdfast does not know")
-        self.anchor = Anchor(header.at, header.tenant, seal.streams, seal.sha256, seal.signed)
+        self.anchor = Anchor(moment(header.at), header.tenant, seal.streams, seal.sha256, seal.signed)
 
     def places(self) -> Iterator[Place]:
         """Where each stream stood, in order. The file is read once more for it: `AnchorRefused` in the end if it is another by then."""

@@ -17,10 +17,10 @@ from . import _chain
 from . import _operations as ops
 from ._committer import Waiting
 from ._ids import append_id, id_texts, new_secret
-from .backends import Append, Appended, Backend, Conflict, Head, StreamKey
+from .backends import Append, AppendResult, Backend, Conflict, Head, StreamKey
 from .backends._seam import Blocked, Lost
-from .errors import Closed, HeadRegressed, HoldfastError, OutcomeUnknown, ReadOnly, Unavailable
 from .errors import Conflict as ConflictError
+from .errors import HeadRegressed, HoldfastError, OutcomeUnknown, ReadOnly, StoreClosed, Unavailable
 
 if TYPE_CHECKING:
     from .encryption._cipher import Cipher, Writer
@@ -29,7 +29,7 @@ KNOWN_DOUBTS: Final = 1_000
 NOWHERE: Final = bytes(32)
 """A hash that no record has."""
 
-Answer = Appended | Conflict | Exception
+Answer = AppendResult | Conflict | Exception
 
 _LOCKED: Final = (
     "{} is locked by somebody else on the server, for {:.0f} s now; nothing was written; try it again later"
@@ -254,8 +254,8 @@ class Appender:
         # What turns out to be stored stays remembered: an id made by the log is in no index, and the caller may repeat again.
         *entry.ghosts, entry.prepared = self._doubts[request.stream, request.id]
         answer = self._send_alone(entry.prepared, in_doubt=True)
-        if isinstance(answer, Appended):
-            answer = Appended(answer.first, answer.last, True, answer.now)
+        if isinstance(answer, AppendResult):
+            answer = AppendResult(answer.first, answer.last, True, answer.now)
         elif isinstance(answer, Conflict):
             del self._doubts[request.stream, request.id]
         return self._take(entry, answer)
@@ -267,7 +267,9 @@ class Appender:
             if stored and stored[0].append_id == ghost.id:
                 self.known.pop(ghost.stream, None)
                 repeated = entry.request.id is not None
-                entry.result = Appended(ghost.expected + 1, ghost.expected + len(ghost.records), repeated, time.time())
+                entry.result = AppendResult(
+                    ghost.expected + 1, ghost.expected + len(ghost.records), repeated, time.time()
+                )
                 if repeated:
                     self._remember_doubt(entry, [ghost])
                 return True
@@ -289,7 +291,7 @@ class Appender:
             return self.backend.append(appends)
         except Exception as error:
             doubt = _in_doubt(error)
-            if not doubt and (len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, Closed))):
+            if not doubt and (len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, StoreClosed))):
                 return [copy.copy(error) for _ in appends]  # each is raised in a thread of its own
             logger.warning("a commit of %d appends failed (%s); settling them one by one", len(appends), reason(error))
             deadline = time.monotonic() + self._settle_seconds  # one for all: they wait in line for each other
@@ -307,7 +309,7 @@ class Appender:
             try:
                 if in_doubt and (stored := self.backend.read(append.stream, after=append.expected, limit=1)):
                     if (stored[0].append_id, stored[0].hash) == (append.id, append.records[0][0]):
-                        return Appended(append.expected + 1, append.expected + len(append.records), now=time.time())
+                        return AppendResult(append.expected + 1, append.expected + len(append.records), now=time.time())
                     return Conflict(self.backend.head(append.stream))
                 answer = self.backend.append([append])[0]
                 if in_doubt and isinstance(answer, Conflict) and _may_still_arrive(append, answer):
@@ -326,7 +328,7 @@ class Appender:
         """Take an answer. True if the append must be tried again at another version."""
         request = entry.request
         prepared: Any = entry.prepared  # there is one: it is what was sent
-        if isinstance(answer, Appended):
+        if isinstance(answer, AppendResult):
             known = self.known.get(request.stream)
             if answer.duplicate:
                 self.known.pop(request.stream, None)

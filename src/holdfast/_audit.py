@@ -21,8 +21,8 @@ from ._clock import moment
 from ._events import Stored
 from ._ids import stream_key
 from ._operations import Operation
-from ._quiet import Quiet
-from ._streams import audit_of, data_of
+from ._quiet import Readable
+from ._stream_ops import audit_of, data_of
 from .backends import StreamKey
 from .errors import Erased, NotFound
 from .tasks._audit import Teller, Told
@@ -34,14 +34,12 @@ DECIDED: Final = {"stream.deleted": "deletion decided", "stream.erased": "erasur
 _HIDDEN: Final = ("task.renewed", "turn.renewed")
 
 
-class AuditEntry(Quiet, msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened: `version` in the stream, or in the tenant's audit stream if `source` says so.
 
     `by` is the person or program that is named (`holdfast.correlate(actor=…)`, or who answered), `holder` the process that held the task.
     `details` are facts that are no content; `data` is the content, if it was asked for.
     """
-
-    _content = ("data",)
 
     source: Literal["stream", "audit"] = "stream"
     version: int
@@ -115,7 +113,7 @@ class Audit(msgspec.Struct, frozen=True):
 def audited(tenant: str, kind: str, id: str) -> StreamKey:
     """The stream that is asked for."""
     if kind not in KINDS:
-        raise ValueError(f"kind is one of {', '.join(KINDS)}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     return stream_key(tenant, kind, id)
 
 
@@ -152,6 +150,10 @@ def _own(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
     return entries
 
 
+_DETAILS: Final = {"version": "version", "life": "incarnation", "reason": "reason"}
+"""What a deletion tells, by its stored name, and how it is shown."""
+
+
 def _deletions(key: StreamKey, life: str, content: bool) -> Operation[tuple[list[AuditEntry], list[AuditEntry]]]:
     """What the audit stream says was deleted or erased under this name: of former lives, and of the one that is there."""
     before: list[AuditEntry] = []
@@ -164,7 +166,7 @@ def _deletions(key: StreamKey, life: str, content: bool) -> Operation[tuple[list
             words = DECIDED.get(stored.envelope.type)
             if words is None or type(data) is not dict or (data.get("kind"), data.get("id")) != (key.kind, key.id):
                 continue
-            details = {name: data[name] for name in ("version", "life", "reason") if type(data.get(name)) in (int, str)}
+            details = {name: data[key] for key, name in _DETAILS.items() if type(data.get(key)) in (int, str)}
             entry = _entry(stored, Told(words, None, None, None, details), data if content else None, "audit")
             (after if data.get("life") == life else before).append(entry)
     return before, after

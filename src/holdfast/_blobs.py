@@ -23,6 +23,8 @@ from .errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge,
 
 CHUNK_BYTES: Final = 1024 * 1024
 FILE: Final = "file"
+FILE_EVENT: Final = "task.attached"
+"""The type of the event whose blob is a file; the blobs of all others are values."""
 _RAW: Final = b"\0"
 """First byte of a chunk's record, so that it can never be taken for an envelope."""
 
@@ -44,6 +46,11 @@ def blob_key(owner: StreamKey, blob: Blob) -> StreamKey:
 def file_key(owner: StreamKey, blob: Blob) -> StreamKey:
     """Not that of a value with the same content: a value that is there is whole."""
     return StreamKey(owner.tenant, "blob", f"{blob_prefix(owner, blob.life)}file-{blob.digest}")
+
+
+def referenced_key(owner: StreamKey, event_type: str, blob: Blob) -> StreamKey:
+    """The stream of the blob that an event names within its data."""
+    return (file_key if event_type == FILE_EVENT else blob_key)(owner, blob)
 
 
 def is_file_name(id: str) -> bool:

@@ -18,7 +18,7 @@ from ._codec import encode
 from ._events import NewEvent, Stamp
 from ._ids import MAX_ID_BYTES
 from ._operations import Operation
-from ._streams import append_events, delete_stream
+from ._stream_ops import append_events, delete_stream
 from .backends import Cursor, Fields, Head, StreamKey
 from .errors import Conflict, CorruptRecord, Expired
 
@@ -28,7 +28,7 @@ CLOSED = "id.closed"
 logger = logging.getLogger("holdfast")
 
 
-class Closed(msgspec.Struct, frozen=True):
+class ExpiredId(msgspec.Struct, frozen=True):
     """Which life of which stream was swept, and since when it had expired (Unix seconds)."""
 
     at: float
@@ -41,7 +41,7 @@ class Mark(msgspec.Struct, frozen=True):
     """What is written about a closed id, and where it stands. `unfinished`: large values may still be there."""
 
     head: Head
-    closed: Closed
+    closed: ExpiredId
 
     @property
     def unfinished(self) -> bool:
@@ -73,7 +73,7 @@ def close(head: Head, stamp: Stamp, *, large: bool) -> Operation[Mark]:
     """Write that an id is closed, before its stream is deleted. `Conflict` if somebody else is at it."""
     key = closed_key(head.stream)
     at = head.fields.expires_at
-    closed = Closed(head.now if at is None else at, head.stream.kind, head.stream.id, life_of(head.incarnation))
+    closed = ExpiredId(head.now if at is None else at, head.stream.kind, head.stream.id, life_of(head.incarnation))
     mark = yield from _mark(key)
     if mark and (mark.closed, mark.unfinished) == (closed, large):
         return mark  # by a sweep that was cut off
@@ -131,12 +131,12 @@ def _mark(key: StreamKey) -> Operation[Mark | None]:
     if not newest:
         return None  # freed in between
     try:
-        return Mark(head, msgspec.convert(newest[0].envelope.data, Closed))
+        return Mark(head, msgspec.convert(newest[0].envelope.data, ExpiredId))
     except msgspec.ValidationError:
         raise CorruptRecord(str(key), version=newest[0].version, what="it does not say what was closed") from None
 
 
-def _write(key: StreamKey, mark: Mark | None, closed: Closed, fields: Fields, stamp: Stamp) -> Operation[Mark]:
+def _write(key: StreamKey, mark: Mark | None, closed: ExpiredId, fields: Fields, stamp: Stamp) -> Operation[Mark]:
     """At the version that was seen, and in its life: an id that was freed in between must not be closed again by this."""
     event = NewEvent(CLOSED, encode(msgspec.to_builtins(closed)))
     expected, life = (mark.head.version, mark.head.incarnation) if mark else (0, None)

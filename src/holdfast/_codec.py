@@ -15,8 +15,16 @@ from typing import Any
 import msgspec
 
 from ._codec_types import Coder, Misfit, coder, with_sorted_sets, write_json
-from ._codec_walk import NOT_FINITE, children, difference, encoding_problem, path_text, refuse_not_native, walk
-from ._remembered import Messages
+from ._codec_walk import (
+    NOT_FINITE,
+    SourcedList,
+    children,
+    difference,
+    encoding_problem,
+    path_text,
+    refuse_not_native,
+    walk,
+)
 from .errors import DataProblem, NotSerializable, TooLarge
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -79,7 +87,7 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
                 elif kind is float:
                     if not isfinite(item):
                         return False
-                elif kind is Messages:
+                elif kind is SourcedList:
                     found.append(item)
                 elif item is not None and kind is not bool:
                     return False
@@ -99,7 +107,7 @@ def _is_native(value: object, room: int, max_depth: int) -> bool:
                 elif kind is float:
                     if not isfinite(item):
                         return False
-                elif kind is Messages:
+                elif kind is SourcedList:
                     found.append(item)
                 elif item is not None and kind is not bool:
                     return False

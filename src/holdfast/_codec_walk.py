@@ -16,12 +16,11 @@ import math
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from ._remembered import Messages
 from .errors import NotSerializable, TooLarge
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
@@ -32,6 +31,19 @@ _ABSENT = object()
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _CONTENT = re.compile(r"@|[0-9](?:[^0-9]*[0-9]){3}")
 """What a key has that is an address or a number of somebody, or a secret, rather than the name of a field."""
+
+
+class SourcedList(list[Any]):
+    """A list that knows where its items were read. It is stored as a list, and copies of it are plain lists."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, items: Iterable[Any], source: Any) -> None:
+        super().__init__(items)
+        self.source = source
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return list, (list(self),)
 
 
 def path_text(labels: Sequence[object]) -> str:
@@ -160,7 +172,7 @@ def _native_problem(part: object) -> str | None:
     if kind is float:
         finite = math.isfinite(part)  # type: ignore[arg-type]
         return None if finite else NOT_FINITE
-    if kind is list or kind is Messages or kind is bool or part is None:
+    if kind is list or kind is SourcedList or kind is bool or part is None:
         return None
     if is_secret(part):
         return secret_problem(part)
@@ -274,7 +286,7 @@ _ATOMS = frozenset({str, int, bool, type(None), bytes, uuid.UUID, datetime.date,
 
 def _compare(before: Any, after: Any) -> str | _Pairs:
     """Why two values differ by themselves, or else the pairs of their parts that remain to be compared."""
-    kind: type[Any] = list if type(before) is Messages else type(before)
+    kind: type[Any] = list if type(before) is SourcedList else type(before)
     if kind is not type(after):
         if kind is int and type(after) is float and before == after:
             return []

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import Closed, OutcomeUnknown, Unavailable
+from .errors import OutcomeUnknown, StoreClosed, Unavailable
 
 if TYPE_CHECKING:
     import asyncio  # at run time only by those who use it: it is a third of the time to import holdfast
@@ -137,7 +137,7 @@ class Committer:
         refused: Exception | None = None
         with self._lock:
             if self._closed:
-                refused = Closed("the store was closed while the append waited; nothing was written")
+                refused = StoreClosed("the store was closed while the append waited; nothing was written")
             elif not self._leading:
                 try:
                     self._give_turn_to_thread()
@@ -214,7 +214,7 @@ class Committer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("the store was closed; open it again")
+            raise StoreClosed("the store was closed; open it again")
 
 
 def _open(batch: list[Waiting]) -> list[Waiting]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
-from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, is_same_blob, same, side_by_side, sliced
+from ._copy_reading import Ended, Moved, Pair, Reading, ahead, is_same_blob, same, side_by_side, sliced
 from ._copy_writing import MOVES, SLICE, Tally
 from .backends import Head, Listed, StreamKey
+from .backends._retrying import RetryingBackend
 from .errors import CorruptRecord, DataProblem
 
 NAMED: Final = 20
@@ -21,8 +22,8 @@ class Checker:
 
     def __init__(
         self,
-        source: Steady,
-        target: Steady,
+        source: RetryingBackend,
+        target: RetryingBackend,
         ended: Ended,
         tally: Tally,
         pool: Executor,

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
-from . import _chain, _clock
+from . import _chain
 from ._blobs import blob_prefix, life_of
 from ._codec import Undecodable
 from ._events import Stored, open_plain
-from ._streams import audit_of, deletion_of
-from .backends import Append, Appended, Backend, Conflict, Damaged, Head, Listed, Record, StreamKey
-from .backends._seam import Blocked
-from .errors import CorruptRecord, DataProblem, OutcomeUnknown, Unavailable
-
-TRIES: Final = 8
-"""How often a call is made that gets no answer, with growing pauses of 0.05 to 3.2 s between."""
+from ._stream_ops import audit_of, deletion_of
+from .backends import Head, Listed, Record, StreamKey
+from .backends._retrying import PageReader, RetryingBackend
+from .errors import CorruptRecord, DataProblem
 
 THREADS: Final = 4
-
-NEAR: Final = 512
-"""How many records are asked for after a page that cannot be read; then half as many, and so on, up to the damage."""
 
 Pair = tuple[Listed | None, Listed | None]
 """The same stream at the source and at the destination."""
@@ -34,75 +27,6 @@ Opens = Callable[[StreamKey, bytes, Record, bytes], bytes]
 
 S = TypeVar("S")
 T = TypeVar("T")
-
-
-class Steady:
-    """A backend whose calls are repeated while it is not to be reached.
-
-    All that a copy asks for may be repeated: an append that has arrived is known by its id at its version.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.stopped = False
-
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-        def call() -> Sequence[Appended | Conflict]:
-            answers = self._backend.append(batch)
-            if any(isinstance(answer, Blocked) for answer in answers):
-                raise Unavailable("somebody has locked a stream of the target on its server; nothing was written to it")
-            return answers
-
-        return self._steadily(call)
-
-    def read(self, stream: StreamKey, after: int = 0, limit: int | None = None) -> Sequence[Record]:
-        return self._steadily(lambda: self._backend.read(stream, after=after, limit=limit))
-
-    def head(self, stream: StreamKey) -> Head | None:
-        return self._steadily(lambda: self._backend.head(stream))
-
-    def placed(self, listed: Listed) -> Head | None:
-        """Where a listed stream stands; only an engine that does not list places is asked for it."""
-        return listed if isinstance(listed, Head) else self.head(listed.stream)
-
-    def listed(self, tenant: str, kind: str) -> Iterator[Listed]:
-        """All streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
-        after = ""
-        while page := self._heads(tenant, kind, after):
-            yield from page
-            if page[-1].stream.id <= after:
-                raise CorruptRecord(str(page[-1].stream), what="the engine lists it again and again")
-            after = page[-1].stream.id
-
-    def _heads(self, tenant: str, kind: str, after: str) -> Sequence[Listed]:
-        return self._steadily(lambda: self._backend.heads(tenant=tenant, kind=kind, after=after))
-
-    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
-        """What `listed` leaves out because it cannot be read."""
-        backend = self._backend
-        return self._steadily(lambda: backend.damaged(tenant, kind)) if isinstance(backend, Damaged) else ()
-
-    def delete(self, head: Head) -> bool:
-        """Delete a stream that is as `head` says. True if it is gone."""
-        done = self._steadily(lambda: self._backend.delete(head.stream, expected=head))
-        return done or self.head(head.stream) is None
-
-    def has(self, head: Head) -> bool:
-        """Whether this is, or was, the head of what the store has."""
-        page = self.read(head.stream, after=head.version - 1, limit=1)
-        return bool(page) and (page[0].version, page[0].hash) == (head.version, head.hash)
-
-    def _steadily(self, call: Callable[[], T]) -> T:
-        pause = 0.05
-        for _ in range(TRIES - 1):
-            try:
-                return call()
-            except (Unavailable, OutcomeUnknown):
-                if self.stopped:
-                    raise
-                _clock.sleep(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
-                pause *= 2
-        return call()
 
 
 def side_by_side(source: Iterator[Listed], target: Iterator[Listed]) -> Iterator[Pair]:
@@ -129,7 +53,7 @@ def same(one: Listed, other: Listed) -> bool:
 
 
 def same_place(one: Head, other: Head) -> bool:
-    return (one.incarnation, one.version, one.hash) == (other.incarnation, other.version, other.hash)
+    return one.place == other.place
 
 
 def is_same_blob(mine: Head, theirs: Head) -> bool:
@@ -152,21 +76,15 @@ class Reading:
     before a damage is given before that is raised; `following` is then the append id of the damaged record, if it is there.
     """
 
-    def __init__(self, store: Steady, head: Head, after: int, previous: bytes) -> None:
+    def __init__(self, store: RetryingBackend, head: Head, after: int, previous: bytes) -> None:
         self._store, self._head, self._after = store, head, after
         self._previous = previous if after else _chain.GENESIS
         self._seed = _chain.seed(head.stream, head.incarnation)
-        self._limit: int | None = None
+        self._reader = PageReader(store, head.stream, (CorruptRecord,))
         self.following: bytes | None = None
 
     def first(self) -> Sequence[Record]:
-        while True:
-            try:
-                return self._store.read(self._head.stream, after=self._after, limit=self._limit)
-            except CorruptRecord:
-                if self._limit == 1:
-                    raise
-                self._limit = (self._limit or 2 * NEAR) // 2
+        return self._reader.read(self._after)
 
     def pages(self, page: Sequence[Record], pool: Executor | None = None) -> Iterator[Sequence[Record]]:
         """All pages, from the first on."""
@@ -217,7 +135,9 @@ class Ended:
     left behind, or has records of its own, nobody can say any more: it goes only if `delete` says that the destination is to follow.
     """
 
-    def __init__(self, source: Steady, target: Steady, *, delete: bool, opens: Opens | None = None) -> None:
+    def __init__(
+        self, source: RetryingBackend, target: RetryingBackend, *, delete: bool, opens: Opens | None = None
+    ) -> None:
         self._source, self._target, self._delete, self._opens = source, target, delete, opens
         self._lives: dict[tuple[str, str], _Life] = {}
         self._known: set[str] = set()

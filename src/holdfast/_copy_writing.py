@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
-from ._copy_reading import Ended, Moved, Pair, Reading, Steady, ahead, is_same_blob, same, side_by_side, sliced
+from ._copy_reading import Ended, Moved, Pair, Reading, ahead, is_same_blob, same, side_by_side, sliced
 from ._ids import id_texts
-from .backends import Append, Appended, Conflict, Head, Listed, Record, StreamKey
+from .backends import Append, AppendResult, Conflict, Head, Listed, Record, StreamKey
+from .backends._retrying import RetryingBackend
 from .errors import AlreadyExists, CorruptRecord, DataProblem, HoldfastError, Unavailable
 
 BATCH_APPENDS: Final = 1000
@@ -64,7 +65,13 @@ class Copier:
     """Copies what the destination has not yet. `tell` is called after each batch."""
 
     def __init__(
-        self, source: Steady, target: Steady, ended: Ended, tally: Tally, pool: Executor, tell: Callable[[], None]
+        self,
+        source: RetryingBackend,
+        target: RetryingBackend,
+        ended: Ended,
+        tally: Tally,
+        pool: Executor,
+        tell: Callable[[], None],
     ) -> None:
         self._source, self._target, self._ended = source, target, ended
         self._tally, self._pool, self._tell = tally, pool, tell
@@ -257,7 +264,7 @@ class Copier:
             except DataProblem as error:
                 self._tally.refuse(append.stream, error)
 
-    def _take(self, append: Append, answer: Appended | Conflict) -> None:
+    def _take(self, append: Append, answer: AppendResult | Conflict) -> None:
         stream, count = append.stream, self._tally.count
         if isinstance(answer, Conflict):
             if stream.kind != "tenant":  # somebody else has registered it meanwhile

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ._copy_checking import Checker
-from ._copy_reading import THREADS, Ended, Opens, Steady
+from ._copy_reading import THREADS, Ended, Opens
 from ._copy_writing import Copier, Tally
 from ._ids import SYSTEM_TENANT
 from ._kinds import KINDS
 from ._open import _backend
 from ._store import AsyncStore, Store
 from .backends import Backend, Listed, StreamKey
+from .backends._retrying import RetryingBackend
 from .encryption._place import RING, TENANT_SEALED, missing_key
 from .errors import AlreadyExists, NotEncrypted
 
@@ -36,7 +37,7 @@ Place = str | os.PathLike[str] | Store | AsyncStore | Backend
 logger = logging.getLogger("holdfast")
 
 
-class Copied(msgspec.Struct, frozen=True):
+class CopyResult(msgspec.Struct, frozen=True):
     """What a copy did.
 
     `streams`, `records` and `bytes` were appended at the destination; `skipped` streams were there already. `verified` streams
@@ -76,26 +77,38 @@ def copy(
     verify: bool = True,
     delete: bool = False,
     key: KeyLike | None = None,
-) -> Copied:
-    """Copy every stream of a store, of all tenants, to another: byte for byte, whatever the two engines are.
+) -> CopyResult:
+    """Copy every stream of a store, of all tenants, to another store, byte for byte.
 
-    Both are URLs, paths or open stores; the destination is made if it is not there, the source must be. Interrupted, run it again: it goes
-    on where it was. A source that is written to meanwhile is copied as far as it was; run it again for the rest. Nothing
-    at the destination is overwritten: `AlreadyExists` names a stream that is not a copy of the source's, after all
-    others were copied. `verify=False` compares heads only, and does not read back what was written. `delete=True`
-    deletes copies of streams that were deleted at the source since; the destination is to have no other writers then,
-    because a copy that was left behind cannot be told from one with records of its own.
+    If it is interrupted, run it again: it continues. Of a source that is written to meanwhile, run
+    it again for the rest. Nothing at the destination is overwritten. An encrypted store is copied
+    as it is, with its keys. From async code: `await asyncio.to_thread(holdfast.copy, ...)`.
 
-    An encrypted store is copied as it is, with its keys, and no key is needed; only to know what was deleted there, which its audit
-    stream tells: `key`, or an open store as the source. To encrypt a store that is in clear, use `holdfast.encrypt`.
+    Args:
+        src: A URL, a path or an open store, which must exist.
+        dst: The same; it is created if it does not exist.
+        progress: Called now and then with a `CopyProgress`.
+        verify: Read back what was written. False compares heads only.
+        delete: Delete copies of streams that were deleted at the source since. The destination must
+            then have no other writers.
+        key: The key of an encrypted source, only needed with `delete`.
 
-    From async code: `await asyncio.to_thread(holdfast.copy, …)`.
+    Returns:
+        What was copied.
+
+    Raises:
+        AlreadyExists: A stream at the destination is not a copy of the source's. All others were
+            copied.
+        MissingKey: `delete` needs the key of the source.
+
+    Example:
+        >>> holdfast.copy("agents.db", "postgresql://host/agents").records
     """
     with ExitStack() as stack:
         backend, there = opened(src, stack, create=False), opened(dst, stack, create=True)
         if _same_store(backend, there):
             raise AlreadyExists("the source and the destination are the same store; nothing was copied, choose another")
-        source, target = Steady(backend), Steady(there)
+        source, target = RetryingBackend(backend), RetryingBackend(there)
         _check_keys(source, target)
         opens = _opening(src, backend, key)
         if delete and opens is None and source.head(RING) is not None:
@@ -112,7 +125,7 @@ def _same_store(one: Backend, other: Backend) -> bool:
     return (mine.engine, mine.location) == (theirs.engine, theirs.location)
 
 
-def _check_keys(source: Steady, target: Steady) -> None:
+def _check_keys(source: RetryingBackend, target: RetryingBackend) -> None:
     """Refuse to mix what is encrypted with what is in clear, or is under other keys: nobody could read both."""
     ring, there = source.head(RING), target.head(RING)
     if ring is None and there is not None:
@@ -125,11 +138,11 @@ def _check_keys(source: Steady, target: Steady) -> None:
         raise AlreadyExists("the source is encrypted and the destination holds something in clear; choose an empty one")
 
 
-def _tenants(store: Steady) -> Iterable[Listed]:
+def _tenants(store: RetryingBackend) -> Iterable[Listed]:
     return store.listed(SYSTEM_TENANT, "tenant")
 
 
-def _holds_clear(store: Steady, tenant: StreamKey) -> bool:
+def _holds_clear(store: RetryingBackend, tenant: StreamKey) -> bool:
     first = store.read(tenant, limit=1)
     return bool(first) and TENANT_SEALED not in first[0].body
 
@@ -161,8 +174,8 @@ class _Copy:
 
     def __init__(
         self,
-        source: Steady,
-        target: Steady,
+        source: RetryingBackend,
+        target: RetryingBackend,
         progress: Callable[[CopyProgress], object] | None,
         *,
         verify: bool,
@@ -189,7 +202,7 @@ class _Copy:
         self._source.stopped = self._target.stopped = True
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self) -> Copied:
+    def run(self) -> CopyResult:
         tenants = [SYSTEM_TENANT, *(head.stream.id for head in _tenants(self._source))]
         tenants += [stream.id for stream in self._source.damaged(SYSTEM_TENANT, "tenant")]
         if self._progress:
@@ -207,7 +220,7 @@ class _Copy:
                 self._checker.check(tenant, kind)
         self._report()
         count = self._tally.count
-        return Copied(
+        return CopyResult(
             count["streams"],
             count["records"],
             count["bytes"],

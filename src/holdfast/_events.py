@@ -22,7 +22,7 @@ import msgspec
 from ._clock import moment
 from ._codec import MAX_DEPTH, MAX_STORED, Undecodable, check_declared, decode, decode_as, encode, encode_as
 from ._ids import checked_id, id_texts
-from ._quiet import Quiet
+from ._quiet import Readable
 from .errors import UnsupportedVersion
 
 INLINE_BYTES: Final = 64 * 1024
@@ -91,7 +91,7 @@ class EventType:
     ) -> None:
         checked_id(name, "event type")
         if version < 1:
-            raise ValueError("versions of an event type count from 1")
+            raise ValueError(f"version must be an integer >= 1, got {version!r}")
         missing = [n for n in range(1, version) if n not in upcasters]
         if missing:
             raise ValueError(f"event type {name!r} is at version {version} but has no upcaster for {missing}")
@@ -117,23 +117,23 @@ class EventType:
         return decode_as(raw, self.data)
 
 
-class Event(Quiet, msgspec.Struct, frozen=True, gc=False):
+class Event(Readable, msgspec.Struct, frozen=True, gc=False):
     """One event of a stream, as read back."""
 
-    _content = ("data",)
+    _shown = ("version", "type", "data", "at", "by", "correlation")
 
     version: int
     id: str
     type: str
     data: Any
-    time: float
+    _time: float
     by: str | None = None
     correlation: str | None = None
 
     @property
     def at(self) -> datetime:
         """When it was appended, in UTC. Order is by `version`, never by clock."""
-        return moment(self.time)
+        return moment(self._time)
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):

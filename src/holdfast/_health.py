@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from . import _operations as ops
+from ._clock import moment
 from ._kinds import COUNTED
 from ._operations import Operation
 from .backends import Description
@@ -16,12 +18,12 @@ from .encryption._place import RING
 COUNT_LIMIT: Final = 10_000
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """A claim on a stream: by whom, and until when (Unix seconds)."""
+class LeaseInfo(msgspec.Struct, frozen=True):
+    """A claim on a stream: by whom, and until when."""
 
     stream: str
     owner: str
-    until: float
+    until: datetime
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -39,7 +41,7 @@ class Health(msgspec.Struct, frozen=True):
     sizes: Mapping[str, int]
     streams: Mapping[str, int]
     counted_all: bool
-    oldest_lease: Lease | None
+    oldest_lease: LeaseInfo | None
     warnings: Sequence[str]
 
 
@@ -75,7 +77,7 @@ def _count(tenant: str, kind: str) -> Operation[int]:
     return count
 
 
-def _oldest_lease(tenant: str) -> Operation[Lease | None]:
+def _oldest_lease(tenant: str) -> Operation[LeaseInfo | None]:
     """The lease that ends first: of a task, or of a conversation's turn."""
     heads = list((yield from ops.due(tenant, "conversation")))
     after = ""
@@ -86,7 +88,7 @@ def _oldest_lease(tenant: str) -> Operation[Lease | None]:
         if len(heads) >= COUNT_LIMIT:
             break
     found = [
-        Lease(head.stream.id, head.fields.owner, head.fields.due_at)
+        LeaseInfo(head.stream.id, head.fields.owner, moment(head.fields.due_at))
         for head in heads
         if head.fields.owner is not None and head.fields.due_at is not None
     ]

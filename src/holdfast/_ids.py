@@ -23,9 +23,9 @@ time_ns: Callable[[], int] = time.time_ns
 def checked_id(id: str, what: str = "id") -> str:
     """The id itself, if every backend can keep it apart from all others."""
     if not isinstance(id, str):
-        raise InvalidId(f"{what} must be a str, not {type(id).__name__}")
+        raise InvalidId(f"{what} must be a str, got {type(id).__name__}")
     if not id:
-        raise InvalidId(f"{what} is empty; give it at least one character")
+        raise InvalidId(f"{what} must have at least one character, got """)
     if "\0" in id:
         raise InvalidId(f"{what} holds a NUL character, which no storage engine keeps; remove it")
     try:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -24,27 +24,26 @@ from ._committer import Committer
 from ._events import Envelope, NewEvent, PlainEnvelope, Stamp, Stored, open_envelope, open_plain, seal
 from ._ids import SYSTEM_TENANT, append_id, new_id
 from ._leases import Heartbeat
-from ._redacting import Redacting
-from .backends import Append, Appended, Backend, Description, Head, Listed, Record, StreamKey
-from .backends._fork import register
+from ._redacting import Redaction
+from .backends import Append, AppendResult, Backend, Description, Head, Listed, Record, StreamKey
+from .backends._fork import Forkable, register
 from .encryption._place import TENANT_SEALED, is_encrypted, missing_key
+from .errors import Conflict as ConflictError
 from .errors import (
-    Closed,
     CorruptRecord,
     DataProblem,
     Erased,
     IdReused,
     OutcomeUnknown,
+    StoreClosed,
     Unavailable,
 )
-from .errors import Conflict as ConflictError
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
     from .encryption._cipher import Cipher
-    from .memory._embedding import Embedding
     from .redact import Redactor
 
 KNOWN_STREAMS: Final = 10_000
@@ -55,11 +54,18 @@ ERASED: Final = b'{"id":"","type":"erased","at":0}'
 """What stands for a record whose own key was erased."""
 
 T = TypeVar("T")
+A = TypeVar("A", bound="Attachment")
 
 logger = logging.getLogger("holdfast")
 
 
-class Log(Redacting):
+class Attachment(Protocol):
+    """What may belong to a log: made for it when it is first needed, anew after a fork, and closed with it."""
+
+    def close(self) -> None: ...
+
+
+class Log(Forkable):
     """One backend, its queue, and what is known of its streams. Used by any number of threads and event loops."""
 
     appender: ClassVar[type[Appender]] = Appender
@@ -70,13 +76,12 @@ class Log(Redacting):
         *,
         settle_seconds: float = SETTLE_SECONDS,
         pause: Callable[[float], None] = time.sleep,
-        index_at: str | None = None,
-        embedding: Embedding | None = None,
         cipher: Cipher | None = None,
         redactor: Redactor | None = None,
     ) -> None:
-        self.backend, self.index_at, self.embedding = backend, index_at, embedding
-        self.cipher, self.redactor = cipher, redactor
+        self.backend, self.cipher = backend, cipher
+        self.redactor, self.redaction = redactor, Redaction(redactor)
+        self._makers: dict[type[Any], Callable[[Log], Any]] = {}
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()
@@ -91,7 +96,7 @@ class Log(Redacting):
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
         self.heartbeat = Heartbeat()
-        self._attached: dict[str, Any] = {}
+        self._attached: dict[type[Any], Any] = {}
         self._line = threading.Lock()
         self._lines: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -108,12 +113,16 @@ class Log(Redacting):
             attached.close()
         self.backend.close()
 
-    def attached(self, name: str, make: Callable[[], T]) -> T:
-        """What belongs to this log and is closed with it; made when it is first asked for."""
+    def attach(self, kind: type[A], make: Callable[[Log], A]) -> None:
+        """Say how the `attachment` of a kind is made, where `kind(log)` is not enough."""
+        self._makers[kind] = make
+
+    def attachment(self, kind: type[A]) -> A:
+        """The one object of this kind that belongs to the log and is closed with it; made when it is first asked for."""
         with self._lock:
-            if name not in self._attached:
-                self._attached[name] = make()
-            return cast("T", self._attached[name])
+            if kind not in self._attached:
+                self._attached[kind] = self._makers.get(kind, kind)(self)
+            return cast("A", self._attached[kind])
 
     async def close_async(self) -> None:
         import asyncio
@@ -140,12 +149,6 @@ class Log(Redacting):
         """Look at a stream again before the next append."""
         self._appender.known.pop(stream, None)
 
-    def before_fork(self) -> None:
-        """Nothing: what other threads are in the middle of goes on in the parent."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing."""
-
     def after_fork_in_child(self) -> None:
         self._reset()
 
@@ -160,7 +163,7 @@ class Log(Redacting):
         if type(request) is ops.Append:
             return self._append(request)
         if self._closed:
-            raise Closed("the store was closed; open it again")
+            raise StoreClosed("the store was closed; open it again")
         return _HANDLERS[type(request)](self, request)
 
     async def handle_async(self, request: ops.Request) -> Any:
@@ -197,7 +200,7 @@ class Log(Redacting):
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that blocks in one of the reader threads."""
         if self._closed:
-            raise Closed("the store was closed; open it again")
+            raise StoreClosed("the store was closed; open it again")
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
 
@@ -213,7 +216,7 @@ class Log(Redacting):
         head = self.backend.head(request.stream)
         return head if head is None or self.cipher is None else self.cipher.head(head)
 
-    def _find(self, request: ops.Find) -> Appended | None:
+    def _find(self, request: ops.Find) -> AppendResult | None:
         head = self.backend.head(request.stream)
         if head is None:
             return None
@@ -225,7 +228,7 @@ class Log(Redacting):
             [answer] = self.backend.append([question])
         except OutcomeUnknown as error:
             raise Unavailable(f"{request.stream} could not be asked for an append; nothing was written") from error
-        return answer if isinstance(answer, Appended) else None
+        return answer if isinstance(answer, AppendResult) else None
 
     def _heads(self, request: ops.ListHeads) -> Sequence[Listed]:
         heads = self.backend.heads(
@@ -352,48 +355,32 @@ class Log(Redacting):
 
     # -- appending -------------------------------------------------------------------------------
 
-    def _append(self, request: ops.Append) -> Appended:
+    def _append(self, request: ops.Append) -> AppendResult:
         if request.stream not in self._appender.known:
             self._learn(request.stream)
         entry = Entry(request)
         self._committer.submit(entry)
         if entry.error is not None:
             raise entry.error
-        answer: Appended = entry.result
-        if answer.duplicate and request.id is not None:
-            try:
-                self._compare(request, answer)
-            except DataProblem:
-                raise
-            except Exception as error:
-                raise _not_compared(request, error) from error
-        if _telemetry.wanted():
-            _telemetry.appended(request, answer, time.perf_counter() - entry.started)
-        return answer
+        if entry.result.duplicate and request.id is not None:
+            self._compare(request, entry.result)
+        return _reported(entry)
 
-    async def _append_async(self, request: ops.Append) -> Appended:
+    async def _append_async(self, request: ops.Append) -> AppendResult:
         if request.stream not in self._appender.known:
             await self._learn_async(request.stream)
         entry = Entry(request)
         await self._committer.submit_async(entry)
         if entry.error is not None:
             raise entry.error
-        answer: Appended = entry.result
-        if answer.duplicate and request.id is not None:
-            try:
-                await self.in_thread(self._compare, request, answer)
-            except DataProblem:
-                raise
-            except Exception as error:
-                raise _not_compared(request, error) from error
-        if _telemetry.wanted():
-            _telemetry.appended(request, answer, time.perf_counter() - entry.started)
-        return answer
+        if entry.result.duplicate and request.id is not None:
+            await self.in_thread(self._compare, request, entry.result)
+        return _reported(entry)
 
     def _learn(self, stream: StreamKey) -> None:
         """Where a stream is, asked once; its tenant is registered before its first stream."""
         if self._closed:
-            raise Closed("the store was closed; open it again")
+            raise StoreClosed("the store was closed; open it again")
         self.register(stream.tenant)
         known = Known(stream, self.backend.head(stream))
         with self._lock:
@@ -428,8 +415,21 @@ class Log(Redacting):
             if self.cipher is None and is_encrypted(self.backend):
                 raise missing_key()  # since this store was opened, somebody has begun to encrypt it
 
-    def _compare(self, request: ops.Append, answer: Appended) -> None:
+    def _compare(self, request: ops.Append, answer: AppendResult) -> None:
         """A repeated id must mean the same events: same types, same data. The envelope may differ."""
+        try:
+            same = self._is_same(request, answer)
+        except DataProblem:
+            raise
+        except Exception as error:  # which would say that nothing is stored
+            problem = f"an append to {request.stream} with this id is stored, but could not be compared"
+            raise OutcomeUnknown(
+                f"{problem} ({reason(error)}); repeat it", stream=str(request.stream), id=request.id
+            ) from error
+        if not same:
+            raise IdReused(str(request.stream), id=str(request.id))
+
+    def _is_same(self, request: ops.Append, answer: AppendResult) -> bool:
         stored: list[Stored] = []
         while len(stored) < answer.last - answer.first + 1:
             after = stored[-1].version if stored else answer.first - 1
@@ -441,8 +441,7 @@ class Log(Redacting):
         given = [_content(open_plain(body)) for body in request.bodies]
         if found != given and self.redactor is not None:  # it may have been stored before anything was redacted
             found = [(name, self.redactor.value(data) if type(data) is not tuple else data) for name, data in found]
-        if found != given:
-            raise IdReused(str(request.stream), id=str(request.id))
+        return found == given
 
 
 _NO_END: Final = "the engine lists it where it is not, so that the list would never come to an end"
@@ -468,17 +467,16 @@ def _first_missing(
     return after + 1 if not page and after < acknowledged else None
 
 
+def _reported(entry: Entry) -> AppendResult:
+    if _telemetry.wanted():
+        _telemetry.appended(entry.request, entry.result, time.perf_counter() - entry.started)
+    answer: AppendResult = entry.result
+    return answer
+
+
 def _content(envelope: Envelope | PlainEnvelope) -> tuple[str, object]:
     """What an event says, as far as the user is concerned. Where a large value is kept is our own affair."""
     return envelope.type, (envelope.blob.digest,) if envelope.blob else envelope.data
-
-
-def _not_compared(request: ops.Append, error: Exception) -> OutcomeUnknown:
-    """A repeated id could not be compared with what is stored under it: `error` would say that nothing is stored."""
-    problem = (
-        f"an append to {request.stream} with this id is stored, but could not be compared ({reason(error)}); repeat it"
-    )
-    return OutcomeUnknown(problem, stream=str(request.stream), id=request.id)
 
 
 _HANDLERS: dict[type, Callable[[Log, Any], Any]] = {

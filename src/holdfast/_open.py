@@ -6,12 +6,10 @@ import os
 import re
 from collections.abc import Generator
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ._ids import checked_tenant
 from ._log import Log
-from ._places import is_file_store, is_folder_store
 from ._store import AsyncStore, Store
 from .backends import Backend
 from .backends._urls import checked_path, without, without_space
@@ -52,28 +50,45 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     key: KeyLike | None = None,
     redact: bool | Redactor | Hook = False,
 ) -> Store:
-    """Open a store, creating it if it is not there.
+    """Open a store; it is created if it does not exist.
 
-    `url` is the path of an SQLite file, or `sqlite:///agents.db` (four slashes for an absolute path), `file:///directory`
-    (JSON Lines files one can read with cat and jq), `memory://` (private, gone when closed), `memory://name`
-    (shared within the process), `postgresql://user@host/database`, `redis://host` (`rediss://` with TLS),
-    `dynamodb://table?region=…` or `s3://bucket/prefix?region=…`. `durability="disk"`, the default: an acknowledged append
-    survives power loss; `"process"` is faster, survives the death of the process, and may lose the newest appends when the
-    machine (or the server's machine) goes down; `"memory"` takes a Redis server that keeps nothing on disk. A URL may say it
-    too: `?durability=process`. With `create=False` nothing is made: `NotSetUp` if there is no store yet.
-    `index`: where the index of memories is, which is derived and can be deleted. None: in the store's own file or database, in a file
-    of this user's cache for engines that cannot search; else `"memory"`, or the path of an SQLite file of its own.
-    `embed`: the embedder of all memories that are not given another one, and of the briefings of tasks; see `Store.memory`.
-    `key`: encrypts everything that may hold content, from the first append on: 32 bytes, or a key of `holdfast.keys`. A store is encrypted
-    as a whole or not at all, and one that is cannot be opened without its key. The index of memories is then in memory only,
-    unless `index` says otherwise: it is not encrypted.
-    `redact`: takes secrets and personal data out before anything is stored: True for what is known by its shape or its name (keys, tokens,
-    card numbers, IBANs, e-mail addresses, passwords), a `holdfast.redact.Redactor`, or a function of a field's name and a text.
-    A `Backend` object may stand in place of a URL: one of your own, or a `FaultyBackend` to test with.
+    Args:
+        url: The path of an SQLite file or `sqlite:///agents.db`; `file:///directory` for JSON Lines
+            files; `memory://`, or `memory://name` to share it within the process;
+            `postgresql://user@host/database`; `redis://host` or `rediss://host`;
+            `dynamodb://table?region=...`; `s3://bucket/prefix?region=...`. Or a `Backend` object.
+        tenant: Whose data it is. Tenants see nothing of each other.
+        durability: "disk" (the default): what is acknowledged survives power loss. "process":
+            faster, survives the death of the process. "memory": for a Redis server that stores
+            nothing on disk. A URL may say it too: `?durability=process`.
+        create: False to open only a store that exists.
+        index: Where the index of memories is: "memory", or the path of an SQLite file. None: in the
+            store's own file or database, else in this user's cache. It can be deleted and rebuilt.
+        embed: The default embedder of memories; see `Store.memory`.
+        key: 32 bytes or a key of `holdfast.keys`: encrypts everything that may hold content. A
+            store is encrypted as a whole or not at all. Its memory index is then kept in memory,
+            unless `index` says otherwise: the index is not encrypted.
+        redact: Remove secrets and personal data before anything is stored: True for what is known
+            by its shape or name, a `holdfast.redact.Redactor`, or a function of a field's name and
+            a text.
+
+    Returns:
+        The store. Use it in a `with` block, or close it.
+
+    Raises:
+        InvalidURL: The URL is not one of these.
+        NotSetUp: There is no store, and `create` is False; or the database is not there.
+        MissingKey, WrongKey: The store is encrypted with a key that was not given.
+        MissingExtra: The engine's driver is not installed.
+        Unavailable: The server cannot be reached.
+
+    Example:
+        >>> with holdfast.open("agents.db") as store:
+        ...     store.conversation("support-42").append({"role": "user", "content": "Hello"})
     """
     checked_tenant(tenant)
     if durability not in (None, "disk", "process", "memory"):
-        raise ValueError("durability is 'disk', 'process' or 'memory'")
+        raise ValueError(f"durability must be 'disk', 'process' or 'memory', got {durability!r}")
     at, embedding = None if index is None else os.fspath(index), _embedding(embed, awaited=False)
     if at in (":memory:", "memory:", "memory://"):
         at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
@@ -95,7 +110,16 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
         raise
     if cipher is not None and at is None:
         at = "memory"
-    return Store(Log(backend, index_at=at, embedding=embedding, cipher=cipher, redactor=redactor), tenant)
+    log = Log(backend, cipher=cipher, redactor=redactor)
+    if at is not None or embedding is not None:
+        _set_up_memory(log, at, embedding)
+    return Store(log, tenant)
+
+
+def _set_up_memory(log: Log, index_at: str | None, embedding: Embedding | None) -> None:
+    from .memory._resources import MemoryResources
+
+    log.attach(MemoryResources, lambda log: MemoryResources(log, index_at, embedding))
 
 
 def _check_index(path: str) -> None:
@@ -136,9 +160,21 @@ def aopen(
     key: KeyLike | None = None,
     redact: bool | Redactor | Hook = False,
 ) -> Opening:
-    """Open a store for async code: `async with holdfast.aopen(url) as store:`, or `store = await holdfast.aopen(url)`.
+    """Open a store for async code; await it, or use it with `async with`.
 
-    `embed` may be a coroutine function.
+    Args:
+        url, tenant, durability, create, index, key, redact: As for `holdfast.open`.
+        embed: As for `holdfast.open`; it may be a coroutine function.
+
+    Returns:
+        An `AsyncStore`, once awaited or entered.
+
+    Raises:
+        What `holdfast.open` raises, when it is awaited or entered.
+
+    Example:
+        >>> async with holdfast.aopen("agents.db") as store:
+        ...     await store.conversation("support-42").append({"role": "user", "content": "Hello"})
     """
     return Opening(url, tenant, durability, create, index, _embedding(embed, awaited=True), key, redact)
 
@@ -174,29 +210,27 @@ class Opening:
             durability=self._durability,
             create=self._create,
             index=self._index,
+            embed=cast("Any", self._embedding),
             key=self._key,
             redact=self._redact,
         )
-        store._log.embedding = self._embedding
         return AsyncStore(store._log, store.tenant)
 
     async def __aenter__(self) -> AsyncStore:
         self._store = await self._open()
         return self._store
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._store is not None:
             await self._store.close()
 
 
-def _embedding(embed: Embed | None, *, awaited: bool) -> Embedding | None:
+def _embedding(embed: Embed | Embedding | None, *, awaited: bool) -> Embedding | None:
     if embed is None:
         return None
     from .memory._embedding import Embedding  # needs numpy
 
-    return Embedding(embed, awaited=awaited)
+    return embed if isinstance(embed, Embedding) else Embedding(embed, awaited=awaited)
 
 
 def _backend(
@@ -208,7 +242,7 @@ def _backend(
     if not isinstance(url, str):
         if isinstance(url, Backend):
             return url
-        raise TypeError(f"a store is opened by a URL or a path, not by {type(url).__name__}")
+        raise TypeError(f"url must be a URL, a path or a Backend, got {type(url).__name__}")
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", without_space(url)):
         return _sqlite(checked_path(url), durability or "disk", create)
     scheme, _, rest = url.partition(":")
@@ -241,7 +275,7 @@ def _of_files(scheme: str, rest: str, durability: Durable, create: bool) -> Back
     from .backends.files import FilesBackend
 
     path = unquote(rest[2:])
-    if not create and not is_folder_store(path):
+    if not create and not _is_folder_store(path):
         raise _no_store(path)
     return FilesBackend(path, durability=_on_disk(durability))
 
@@ -253,7 +287,7 @@ def _sqlite(path: str, durability: Durable, create: bool) -> Backend:
         raise InvalidURL("name a file, like 'agents.db'; for a store in memory use memory://")
     if os.path.isdir(path):
         raise InvalidURL("this path is a directory; name a file in it, or use file:///directory for JSON files")
-    if not create and not is_file_store(path):
+    if not create and not _is_file_store(path):
         raise _no_store(path)
     return SQLiteBackend(path, durability=_on_disk(durability))
 
@@ -278,3 +312,13 @@ def _on_disk(durability: Durable) -> Literal["disk", "process"]:
     if durability == "memory":
         raise ValueError("durability='memory' is for redis://; for a store in memory use memory://")
     return durability
+
+
+def _is_file_store(path: str) -> bool:
+    """Whether there is an SQLite file. An empty one is what somebody left who was killed while making a store."""
+    return os.path.exists(path) and os.path.getsize(path) > 0
+
+
+def _is_folder_store(path: str) -> bool:
+    """Whether there is a folder of files that Holdfast has marked as its own."""
+    return _is_file_store(os.path.join(path, "holdfast.json"))

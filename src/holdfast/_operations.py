@@ -17,7 +17,7 @@ import msgspec
 
 from ._events import Stamp, Stored
 from ._scripts import drive, drive_async
-from .backends import Appended, Cursor, Fields, Head, Listed, Record, StreamKey
+from .backends import AppendResult, Cursor, Fields, Head, Listed, Record, StreamKey
 from .errors import Conflict, HoldfastError
 
 T = TypeVar("T")
@@ -135,9 +135,9 @@ def head(stream: StreamKey) -> Operation[Head | None]:
     return cast("Head | None", (yield GetHead(stream)))
 
 
-def find(stream: StreamKey, id: str) -> Operation[Appended | None]:
+def find(stream: StreamKey, id: str) -> Operation[AppendResult | None]:
     """The versions of the append with this id, however long ago; None if there is none."""
-    return cast("Appended | None", (yield Find(stream, id)))
+    return cast("AppendResult | None", (yield Find(stream, id)))
 
 
 def heads(
@@ -152,8 +152,8 @@ def due(
     return cast("Sequence[Listed]", (yield ListDue(tenant, kind, before, after, limit)))
 
 
-def append(request: Append) -> Operation[Appended]:
-    return cast("Appended", (yield request))
+def append(request: Append) -> Operation[AppendResult]:
+    return cast("AppendResult", (yield request))
 
 
 def delete(stream: StreamKey, *, expected: Head) -> Operation[bool]:

@@ -14,12 +14,13 @@ T = TypeVar("T")
 Text = TypeVar("Text", str, "str | None")
 
 
-class Redacting:
+class Redaction:
     """What a log knows of redaction. Without a redactor each of these is one comparison, and none is on the way of an append."""
 
-    redactor: Redactor | None
+    def __init__(self, redactor: Redactor | None) -> None:
+        self.redactor = redactor
 
-    def redacted(self, raw: bytes, declared: Any = Any) -> bytes:
+    def encoded(self, raw: bytes, declared: Any = Any) -> bytes:
         """An encoded value as it is to be stored. `NotSerializable` if the declared type has no place for what stands in."""
         if self.redactor is None:
             return raw
@@ -34,20 +35,20 @@ class Redacting:
             raise NotSerializable("$", problem)
         return new
 
-    def redacted_value(self, value: T) -> T:
+    def value(self, value: T) -> T:
         """A JSON-native value as it is to be stored."""
         if self.redactor is None:
             return value
         found: T = decode(self.redactor.json(encode(value)))
         return found
 
-    def redacted_message(self, text: str) -> str:
+    def message(self, text: str) -> str:
         """The message of an error, as it is to be stored; none if the redactor fails: that something went wrong has to be told all the same."""
         try:
-            return self.redacted_text(text)
+            return self.text(text)
         except NotSerializable:
             return ""
 
-    def redacted_text(self, text: Text) -> Text:
+    def text(self, text: Text) -> Text:
         """A text as it is to be stored."""
         return text if self.redactor is None or text is None else self.redactor.text(text)

@@ -23,7 +23,7 @@ from ._forks import living_forks
 from ._log import Log
 from ._operations import Operation
 from ._share import Share
-from ._streams import late_deletions, new_stamp, note_deletion
+from ._stream_ops import late_deletions, new_stamp, tell_audit
 from .backends import Cursor, Head, Listed, StreamKey
 from .errors import Conflict, CorruptRecord, DataProblem
 
@@ -60,7 +60,7 @@ class SparedStream(msgspec.Struct, frozen=True):
     why: Why
 
 
-class Swept(msgspec.Struct, frozen=True):
+class SweepResult(msgspec.Struct, frozen=True):
     """What a sweep did; with `dry_run`, what it would do.
 
     `held_back` is how many more have expired and were left for another time (counting stops at 1,000): because of
@@ -104,7 +104,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def sweep(log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool) -> Swept:
+def sweep(log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool) -> SweepResult:
     """Delete what has expired, page by page."""
     work = Sweep(tenant, new_stamp(), dry_run=dry_run, limit=limit, grace=grace, force=force)
     while ops.run(log, work.page()):
@@ -114,7 +114,7 @@ def sweep(log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | ti
 
 async def sweep_async(
     log: Log, tenant: str, *, dry_run: bool, limit: int, grace: float | timedelta, force: bool
-) -> Swept:
+) -> SweepResult:
     """`sweep`, awaited."""
     work = Sweep(tenant, new_stamp(), dry_run=dry_run, limit=limit, grace=grace, force=force)
     while await ops.run_async(log, work.page()):
@@ -169,11 +169,11 @@ class Sweep:
             self._waiting.append((kind, cursor))
         return True
 
-    def report(self) -> Swept:
+    def report(self) -> SweepResult:
         deleted, would_delete = ([], self._swept) if self._dry_run else (self._swept, [])
         if self._capped and not self._dry_run:
             logger.warning("the sweep of tenant %r was held back: see what it returned", self._tenant)
-        return Swept(deleted, would_delete, self._spared, self._held_back, self._capped, self._dry_run)
+        return SweepResult(deleted, would_delete, self._spared, self._held_back, self._capped, self._dry_run)
 
     def _is_due(self, head: Listed) -> bool:
         expires = head.fields.expires_at
@@ -220,7 +220,7 @@ class Sweep:
     def _deleted(self, head: Head) -> Operation[bool]:
         """Delete a stream for good. False, and it is left alone, if it moved or somebody else is at it."""
         key, life = head.stream, life_of(head.incarnation)
-        told = yield from note_deletion(head, self._next_stamp(), REASON, head.now)
+        told = yield from tell_audit(head, self._next_stamp(), REASON, at=head.now)
         # Others may sweep at the same time. They too tell before they delete, so now all that count are known.
         if self._share and not (yield from self._share.has_room(head, told.first)):
             self._hold_back()

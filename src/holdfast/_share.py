@@ -13,7 +13,7 @@ from . import _operations as ops
 from ._blobs import life_of
 from ._events import Stored
 from ._operations import Operation
-from ._streams import audit_of, deletion_of
+from ._stream_ops import audit_of, deletion_of
 from .backends import Head, Listed
 
 DAY: Final = 24 * 3600.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
@@ -22,7 +22,8 @@ from ._events import NewEvent, Stamp, Stored
 from ._ids import append_id
 from ._log import Log
 from ._operations import Operation
-from ._streams import append_events, delete_stream, new_stamp
+from ._quiet import Readable
+from ._stream_ops import append_events, delete_stream, new_stamp
 from .backends import Fields, Head, StreamKey
 from .errors import Conflict, CorruptRecord, Expired, NotFound, SchemaMismatch, UnsupportedVersion
 
@@ -38,20 +39,36 @@ MOST_DELTAS: Final = 10_000
 RECORD_BYTES: Final = 150
 """What a record takes beside its data, about."""
 
+T = TypeVar("T")
+D = TypeVar("D")
+_RAISE: Final[Any] = object()
+"""Stands for a default that was not given."""
 
-class StateVersion(msgspec.Struct, frozen=True):
-    """One version of a document: when it was saved and by whom. `size` is that of the value as JSON, 0 if it was cleared."""
+
+class StateVersion(Readable, msgspec.Struct, frozen=True):
+    """One version of a document: when it was saved and by whom. Order is by `version`, never by clock.
+
+    `size` is that of the value as JSON, 0 if it was cleared.
+    """
 
     version: int
-    time: float
+    at: datetime
     by: str | None
     correlation: str | None
     size: int
 
-    @property
-    def at(self) -> datetime:
-        """When it was saved, in UTC. Order is by `version`, never by clock."""
-        return moment(self.time)
+
+class StateInfo(msgspec.Struct, frozen=True):
+    """A document in a listing, with its newest version and when it expires."""
+
+    id: str
+    version: int
+    expires_at: datetime | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> StateInfo:
+        expires = head.fields.expires_at
+        return cls(head.stream.id, head.version, None if expires is None else moment(expires))
 
 
 class Fold(msgspec.Struct, frozen=True, array_like=True):
@@ -161,7 +178,7 @@ def history(key: StreamKey) -> Operation[list[StateVersion]]:
         for stored in (yield from _page(key, at, head.version)):
             fold, envelope, at = fold_of(key, stored), stored.envelope, stored.version
             if envelope.type != EXPIRES:
-                versions.append(StateVersion(at, envelope.at, envelope.by, envelope.correlation, fold.size))
+                versions.append(StateVersion(at, moment(envelope.at), envelope.by, envelope.correlation, fold.size))
     if head is not None:
         yield from _same_life(key, head)
     return versions
@@ -302,7 +319,7 @@ def version(key: StreamKey) -> Operation[int]:
 # -- facades ---------------------------------------------------------------------------------------
 
 
-class _Shape:
+class _Shape(Generic[T]):
     """What a document and its async twin share. `_known` is what this object last saw; it is never believed unchecked."""
 
     def __init__(self, log: Log, key: StreamKey, type: Any) -> None:
@@ -321,7 +338,7 @@ class _Shape:
         """What makes the operation of a save. The value is taken here: what the caller does to it later does not matter."""
         if if_version is not None:
             whole_number(if_version, "if_version")
-        raw = self._log.redacted(encode_as(value, self._type), self._type)
+        raw = self._log.redaction.encoded(encode_as(value, self._type), self._type)
         if self._type is not Any:
             raw = _write(decode(raw))  # a model may write its JSON in a way of its own; equal values have equal bytes
         stamp, known, look = new_stamp(), self._known, False
@@ -340,7 +357,9 @@ class _Shape:
         stamp = new_stamp()
         return lambda: rollback(self._key, version, stamp)
 
-    def _looking(self, version: int) -> Callable[[], Operation[Known]]:
+    def _looking(self, version: int | None) -> Callable[[], Operation[Known | None]]:
+        if version is None:
+            return lambda: find(self._key, self._known)
         whole_number(version, "version")
         return lambda: at_version(self._key, version)
 
@@ -353,16 +372,20 @@ class _Shape:
         return lambda: expire(self._key, after, stamp)
 
     def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
-        why = self._log.redacted_text(reason)
+        why = self._log.redaction.text(reason)
         return lambda: delete_stream(self._key, new_stamp(), why)
 
     def _keep(self, known: Known) -> int:
         self._known = known
         return known.version
 
-    def _value(self, known: Known | None, default: Any = None) -> Any:
+    def _loaded(self, known: Known | None, default: Any, version: int | None) -> Any:
         """The value, made anew for each caller."""
+        if version is None:
+            self._known = known
         if known is None or known.raw is None:
+            if default is _RAISE:
+                raise NotFound(f"{self._key} has no value; save one first, or give a default: load(None)")
             return default
         try:
             return decode_as(known.raw, self._type)
@@ -370,24 +393,35 @@ class _Shape:
             raise SchemaMismatch(str(self._key), version=known.version, type=SAVED, what=error.what) from None
 
 
-class State(_Shape):
+class State(_Shape[T]):
     """A document that is saved whole. Only what changed is stored, and every version stays readable."""
 
-    def save(self, value: object, *, if_version: int | None = None) -> int:
-        """Make this the value; the version it has. Durable when this returns; an equal value writes nothing.
+    def save(self, value: T, *, if_version: int | None = None) -> int:
+        """Save a value, durably, and return its version. An equal value writes nothing.
 
-        With `if_version` the document must be at that version (0: it must not exist), else `Conflict` and nothing is
-        written. Without, the last writer wins, and what the others saved stays in the history.
+        With `if_version` the document must be at that version (0: it must not exist), else `Conflict` is raised and
+        nothing is written. Without it the last writer wins, and what the others saved stays in the history.
         """
         make = self._saving(value, if_version)
         if if_version is not None:
             return self._keep(ops.run(self._log, make()))
         return self._keep(ops.run_until_settled(self._log, make))
 
-    def load(self, default: Any = None) -> Any:
-        """The value, or `default` if there is none: never saved, cleared, or deleted. It is yours to change."""
-        self._known = known = ops.run_until_settled(self._log, lambda: find(self._key, self._known))
-        return self._value(known, default)
+    @overload
+    def load(self, *, version: int | None = None) -> T: ...
+
+    @overload
+    def load(self, default: T) -> T: ...
+
+    @overload
+    def load(self, default: D) -> T | D: ...
+
+    def load(self, default: Any = _RAISE, *, version: int | None = None) -> Any:
+        """The value: as it is, or as it was at `version`. It is a copy, yours to change.
+
+        Where there is none (never saved, cleared or deleted) it is `default`, or `NotFound` without one.
+        """
+        return self._loaded(ops.run_until_settled(self._log, self._looking(version)), default, version)
 
     def version(self) -> int:
         """The newest version, 0 if it was never saved."""
@@ -397,12 +431,8 @@ class State(_Shape):
         """Every version, oldest first."""
         return ops.run_until_settled(self._log, lambda: history(self._key))
 
-    def at(self, version: int) -> Any:
-        """The value as it was at a version; `NotFound` if there was none."""
-        return self._value(ops.run_until_settled(self._log, self._looking(version)))
-
     def rollback(self, version: int) -> int:
-        """Save again what was there at a version; the new version. Nothing in between is lost."""
+        """Save the value of an earlier version again, and return the new version. Nothing in between is lost."""
         return self._keep(ops.run_until_settled(self._log, self._rolling(version)))
 
     def clear(self) -> None:
@@ -410,21 +440,21 @@ class State(_Shape):
         ops.run_until_settled(self._log, self._clearing())
 
     def expire(self, ttl: float | timedelta | None) -> None:
-        """Let it expire after so many seconds: from then on `load` and `save` raise `Expired`. None lifts that, and revives it."""
+        """Let the document expire after `ttl`: then `load` and `save` raise `Expired`. None lifts that, and revives it."""
         ops.run_until_settled(self._log, self._expiring(ttl))
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the document with all its versions; False if there was none. The audit stream keeps that and why."""
+        """Delete the document with all its versions; False if there was none. The audit stream keeps the reason."""
         return ops.run_until_settled(self._log, self._deleting(reason))
 
 
-class AsyncState(_Shape):
+class AsyncState(_Shape[T]):
     """A `State` whose methods are awaited."""
 
-    def save(self, value: object, *, if_version: int | None = None) -> Coroutine[Any, Any, int]:
-        """`State.save`, awaited. The value is taken when this is called: what is done to it before the `await` does not matter.
+    def save(self, value: T, *, if_version: int | None = None) -> Coroutine[Any, Any, int]:
+        """`State.save`, awaited. The value is copied when this is called, not when it is awaited.
 
-        If cancelled while the write is under way, it may have been stored. To repeat it is harmless.
+        If cancelled while the write is under way, it may have been stored. Repeating it is harmless.
         """
         return self._saved(self._saving(value, if_version), once=if_version is not None)
 
@@ -433,10 +463,18 @@ class AsyncState(_Shape):
             return self._keep(await ops.run_async(self._log, make()))
         return self._keep(await ops.run_until_settled_async(self._log, make))
 
-    async def load(self, default: Any = None) -> Any:
+    @overload
+    async def load(self, *, version: int | None = None) -> T: ...
+
+    @overload
+    async def load(self, default: T) -> T: ...
+
+    @overload
+    async def load(self, default: D) -> T | D: ...
+
+    async def load(self, default: Any = _RAISE, *, version: int | None = None) -> Any:
         """`State.load`, awaited."""
-        self._known = known = await ops.run_until_settled_async(self._log, lambda: find(self._key, self._known))
-        return self._value(known, default)
+        return self._loaded(await ops.run_until_settled_async(self._log, self._looking(version)), default, version)
 
     async def version(self) -> int:
         """`State.version`, awaited."""
@@ -445,10 +483,6 @@ class AsyncState(_Shape):
     async def history(self) -> list[StateVersion]:
         """`State.history`, awaited."""
         return await ops.run_until_settled_async(self._log, lambda: history(self._key))
-
-    async def at(self, version: int) -> Any:
-        """`State.at`, awaited."""
-        return self._value(await ops.run_until_settled_async(self._log, self._looking(version)))
 
     async def rollback(self, version: int) -> int:
         """`State.rollback`, awaited."""

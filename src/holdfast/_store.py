@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar, overload
 
 from . import _operations as ops
 from ._events import EventType
 from ._health import Health, examine
 from ._ids import checked_tenant, stream_key
 from ._log import Log
-from ._retention import Swept, sweep, sweep_async
-from ._state import AsyncState, State
-from ._streams import AsyncStream, Stream, StreamInfo, list_streams
+from ._retention import SweepResult, sweep, sweep_async
+from ._state import AsyncState, State, StateInfo
+from ._stream_ops import list_streams
+from ._streams import AsyncStream, Stream, StreamInfo
 from ._subjects import About
-from .conversations import AsyncConversation, Conversation
-from .conversations._lifecycle import listed
+from .backends import Head
+from .conversations import AsyncConversation, Conversation, ConversationInfo
+from .conversations._lifecycle import list_conversations
 from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView
 from .tasks._agents import find as find_agent
 from .tasks._artifacts import Artifact, AsyncArtifact, find_artifact
@@ -40,22 +41,28 @@ if TYPE_CHECKING:
     from ._anchor_keys import AnchorKey
     from ._anchors import Anchor
     from ._audit import Audit
-    from ._verify_report import Verified, VerifyProgress
-    from ._worker import Ran
-    from .encryption._erasure import Erasable, Erasure
-    from .encryption._rotation import Rekeyed
+    from ._verify_report import VerifyProgress, VerifyResult
+    from ._worker import RunResult
+    from .encryption._erasure import Erasable, EraseResult
+    from .encryption._rotation import RekeyResult
     from .keys import KeyLike
     from .memory import Weights
     from .memory._embedding import Embed
     from .memory._memory import AsyncMemory, Memory
+    from .memory._model import MemoryInfo
     from .tasks._checkpoint import AgentCheckpoint
-    from .tasks._replay import Replay
+    from .tasks._replay import ReplayResult
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Store:
-    """An open store. Use it from as many threads as you like; `aio` is the same store for async code.
+    """An open store: `holdfast.open` makes one. Any number of threads may use it.
 
-    Leaving the `with` block, or `close()`, lets writes in flight finish and releases the engine.
+    `get_task`, `memory.get` and other methods named `get` return None for what is not there. All
+    others raise `NotFound`, unless they take a default. Listings yield `...Info` objects, read page
+    by page. `aio` is the same store for async code. Closing it finishes the writes in flight.
     """
 
     def __init__(self, log: Log, tenant: str, *, owner: bool = True) -> None:
@@ -71,23 +78,39 @@ class Store:
         return AsyncStore(self._log, self._tenant, owner=False)
 
     def for_tenant(self, tenant: str) -> Store:
-        """The same store for another tenant, who shares the engine and none of the data. Closing a view closes nothing."""
+        """The same store for another tenant, who shares the engine and none of the data.
+
+        Closing such a view closes nothing.
+        """
         return Store(self._log, checked_tenant(tenant), owner=False)
 
     def conversation(self, id: str, *, subject: str | None = None) -> Conversation:
-        """A conversation. No I/O until it is used; it exists from its first message.
+        """A conversation. It exists from its first message; there is no I/O before that.
 
-        `subject`: whom it is about, so that `store.erase(subject=…)` finds it. Listed before the next message is stored.
+        Args:
+            id: Its id, unique within the tenant.
+            subject: Whom it is about, so that `store.erase(subject=...)` finds it. It is noted
+                before the next message is stored.
+
+        Returns:
+            A handle. Make as many as you like for one id.
+
+        Raises:
+            InvalidId: The id is empty, too long, or not text.
+
+        Example:
+            >>> chat = store.conversation("support-42")
+            >>> chat.append({"role": "user", "content": "Hello"}, id="request-1")
         """
         key = stream_key(self._tenant, "conversation", id)
         return Conversation(self._log, key, None, None if subject is None else About(key, subject))
 
-    def conversations(self) -> Iterator[Conversation]:
-        """The conversations that have not expired, ordered by id, page by page."""
+    def conversations(self) -> Iterator[ConversationInfo]:
+        """The conversations that have not expired, ordered by id, read page by page."""
         after = ""
         while True:
-            found, after = ops.run(self._log, listed(self._tenant, after))
-            yield from map(self.conversation, found)
+            found, after = ops.run(self._log, list_conversations(self._tenant, after))
+            yield from found
             if not after:
                 return
 
@@ -98,31 +121,57 @@ class Store:
         goal: str | None = None,
         input: object = None,
         agent: str | None = None,
-        lease: float = 30.0,
-        wait: float | None = None,
+        lease: float | timedelta = 30.0,
+        wait: float | timedelta | None = None,
         steal: bool = False,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
         subject: str | None = None,
     ) -> Task:
-        """A task, to be entered: `with store.task(id) as task`. The same id starts it, or goes on with it. No I/O until entered.
+        """A task, to be entered: the same id starts it, or continues it.
 
-        `goal` and `input` are what it is begun with; on an existing id they must be the same, or left out. One process works on
-        it at a time: entering takes over from a dead one at once, else waits (`wait` seconds; by default one `lease`)
-        and then raises `Held`; `steal=True` takes it from whoever has it. `ttl`: how long it is kept after it has
-        ended. `restart=True` begins an expired id anew. `budget`: how much its model calls may use; what is given last counts.
-        `subject`: whom it is about, its conversation, children and what it leaves to memory too; see `erase`. Said when it is begun.
+        There is no I/O until it is entered. One process works on a task at a time. Entering takes
+        over from a dead process at once, and waits for a live one.
+
+        Args:
+            id: Its id, unique within the tenant.
+            goal: What the task is to reach. On an existing id it must be the same, or left out.
+            input: What the task works on; the same rule holds.
+            agent: The name of the agent whose task it is. Its memory gets what the task leaves
+                behind.
+            lease: How long another process waits before it takes over, in seconds or as a
+                timedelta.
+            wait: How long to wait for a live owner. None: one `lease`.
+            steal: Take the task from whoever has it.
+            ttl: How long the task is kept after it has ended. None: forever.
+            restart: Start an expired id again.
+            budget: How much its model calls may use. The newest one given counts.
+            subject: Whom it is about, with its conversation, children and memories; see `erase`.
+
+        Returns:
+            A task for a `with` block.
+
+        Raises:
+            ValueError: An argument is out of range.
+
+            Entering it may raise `LeaseHeld` (another process has it), `ReplayMismatch` (another
+            goal or input is recorded) or `Expired`.
+
+        Example:
+            >>> with store.task("claim-42", goal="Settle claim 42") as task:
+            ...     task.step("read", read_claim, 42)
+            ...     task.finish("settled")
         """
         wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
         return Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
 
     def get_task(self, id: str) -> TaskView | None:
-        """A task as it stands, to look at; None if there is none, or it has expired."""
+        """A task as it stands; None if there is none, or it has expired."""
         return ops.run(self._log, get_task(stream_key(self._tenant, "task", id)))
 
     def tasks(self, *, status: str | None = None) -> Iterator[TaskInfo]:
-        """The tasks that have not expired, ordered by id, page by page; with `status`, those only."""
+        """The tasks that have not expired, ordered by id; with `status`, only those."""
         checked_status(status)
         after = ""
         while True:
@@ -131,6 +180,36 @@ class Store:
             if not after:
                 return
 
+    @overload
+    def run(
+        self,
+        agent: Callable[..., R],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | timedelta | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+        budget: Budget | None = None,
+        subject: str | None = None,
+    ) -> R: ...
+
+    @overload
+    def run(
+        self,
+        agent: str,
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | timedelta | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+        budget: Budget | None = None,
+        subject: str | None = None,
+    ) -> Any: ...
+
     def run(
         self,
         agent: str | Callable[..., Any],
@@ -138,31 +217,55 @@ class Store:
         *,
         goal: str | None = None,
         input: object = None,
-        wait: float | None = None,
+        wait: float | timedelta | None = None,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
         subject: str | None = None,
     ) -> Any:
-        """Run an agent's task to its end here and give its result; of a task that has finished, the stored one.
+        """Run an agent's task to its end in this process, and return its result.
 
-        `agent` is a function that takes the task, or the name of one that is registered (`@holdfast.agent`). The result is of the
-        type that the function is annotated to return. `Suspended` if it has to wait: run it again later, or let a worker.
-        `budget`: how much its model calls and those of its children may use; stored, and what is given last counts.
+        If the task has finished already, the stored result is returned and nothing runs.
+
+        Args:
+            agent: A function that takes the task, or the name of a registered one
+                (`@holdfast.agent`).
+            id: The task's id.
+            goal: What the task is to reach.
+            input: What the task works on.
+            wait: How long to wait for another process that has the task. None: one lease.
+            ttl: How long the task is kept after it has ended. None: forever.
+            restart: Start an expired id again.
+            budget: How much its model calls and those of its children may use.
+            subject: Whom it is about; see `erase`.
+
+        Returns:
+            What the agent returned, of the type that its function is annotated to return.
+
+        Raises:
+            Suspended: The task waits for an answer, a signal or a time. Run it again later, or let
+                a worker do it.
+            LeaseHeld: Another process has the task.
+            NotFound: No agent of that name is registered here.
+
+        Example:
+            >>> store.run(claims, "claim-42", goal="Settle claim 42")
+            'settled'
         """
         found = find_agent(agent)
         wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
         return perform(task, found, found.returns)
 
-    def replay(self, agent: str | Callable[..., Any], id: str, *, at: int | None = None) -> Replay:
-        """Run an agent against what its task has recorded, up to version `at`: nothing is called, written or waited for.
+    def replay(self, agent: str | Callable[..., Any], id: str, *, version: int | None = None) -> ReplayResult:
+        """Run an agent against what its task has recorded, up to `version`.
 
-        Says where the agent first departs from the recording, if it does. See `holdfast.replay`.
+        Nothing is called, written or waited for. The result says where the agent first departs from
+        the recording, if it does. See `holdfast.replay`.
         """
         from .tasks._replay import run_again
 
-        return run_again(self._log, stream_key(self._tenant, "task", id), find_agent(agent), at)
+        return run_again(self._log, stream_key(self._tenant, "task", id), find_agent(agent), version)
 
     def submit(
         self,
@@ -177,112 +280,246 @@ class Store:
         budget: Budget | None = None,
         subject: str | None = None,
     ) -> bool:
-        """Let a worker run an agent's task, now or `at` a time; True if the task is new.
+        """Queue an agent's task for a worker, now or `at` a time.
 
-        On a task that is there and has not ended, it lets a worker try again, also after it was given up as failed or stuck.
-        `budget`: how much its model calls and those of its children may use. After `BudgetExceeded`, a larger one lets it go on.
+        A task that has not ended may be submitted again: a worker then tries it once more, even if
+        it was given up as failed or stuck.
+
+        Args:
+            agent: The name of an agent, or a registered function. Another program may have it.
+            id: The task's id.
+            goal: What the task is to reach.
+            input: What the task works on.
+            at: When to start, as Unix seconds or a datetime with its zone. None: now.
+            ttl: How long the task is kept after it has ended. None: forever.
+            restart: Start an expired id again.
+            budget: How much its model calls and those of its children may use. After
+                `BudgetExceeded` a larger one lets it continue.
+            subject: Whom it is about; see `erase`.
+
+        Returns:
+            True if the task is new.
+
+        Raises:
+            ReplayMismatch: The id exists with another agent, goal or input.
+            TaskEnded: The task has finished or was cancelled.
+
+        Example:
+            >>> store.submit("claims", "claim-42", input={"claim": 42})
+            True
         """
         wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
         make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
         return ops.run_until_settled(self._log, make)
 
-    def recover(self, *, limit: int | None = None) -> list[Ran]:
-        """Run all tasks that are due, of the agents that are registered here, one after the other; what became of them.
+    def run_due(self, *, limit: int | None = None) -> list[RunResult]:
+        """Run all due tasks of the agents registered here, one by one, and say how each ended.
 
-        `holdfast worker app.py` does that all the time, several at once.
+        `holdfast worker app.py` does this all the time, several at once.
         """
-        from ._worker import recover
+        from ._worker import run_due
 
-        return recover(self, limit)
+        return run_due(self, limit)
 
-    def answer(self, task_id: str, name: str, value: object, *, by: str | None = None, ask: str | None = None) -> None:
-        """Answer what a task asks under a name (`task.ask`); a worker then goes on with it. The first answer counts.
+    def answer(
+        self, task_id: str, name: str, value: object, *, by: str | None = None, question: str | None = None
+    ) -> None:
+        """Answer a question that a task asks (`task.ask`). A worker then continues the task.
 
-        `by` says who answers. `ask` is the id of the question that was looked at (`view.asks`): if the task has replaced it
-        by another meanwhile, the answer is refused instead of being taken for the new one.
+        Args:
+            task_id: The task that asks.
+            name: The name of the question.
+            value: The answer, of the type that the task wants.
+            by: Who answers.
+            question: The id of the question that was looked at (`view.questions`). If the task has
+                replaced it meanwhile, the answer is refused instead of being taken for the new one.
+
+        Raises:
+            AlreadyAnswered: Somebody was quicker.
+            NotFound: The task does not ask this.
+            TypeError: The answer does not have the type that the task wants.
+
+        Example:
+            >>> store.answer("payout-1", "payout", True, by="ann")
         """
         ops.run_until_settled(
-            self._log, answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, ask)
+            self._log, answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, question)
         )
 
     def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
-        """Tell a task that something happened (`task.wait_for`), now or later waited for. With `id`, telling it twice is once (False)."""
+        """Send a signal to a task. It is delivered to `task.wait_for(name)`, now or later.
+
+        Args:
+            task_id: The task.
+            name: The name of the signal.
+            payload: What it carries, of the type that the task waits for.
+            id: An id of your own: sent twice under one id, the signal is delivered once.
+
+        Returns:
+            False if a signal with this `id` was sent before.
+
+        Raises:
+            NotFound: There is no such task.
+            TaskEnded: The task has finished or was cancelled.
+
+        Example:
+            >>> store.signal("order-7", "paid", {"amount": 30}, id="webhook-123")
+            True
+        """
         make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return ops.run_until_settled(self._log, make)
 
     def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
-        """Settle a step that is in doubt: it was done, with this `result`; or it was not, and `retry=True` runs it again.
+        """Settle a step that is in doubt: either it was done, or it has to run again.
 
-        `step` is its path, or its name if that is unambiguous. With `retry=True` a step that has failed is tried again too.
+        Args:
+            task_id: The task.
+            step: The step's path, or its name if only one step has it.
+            result: What the step would have returned: it was done.
+            retry: It was not done, so run it again. This also retries a step that has failed.
+
+        Raises:
+            NotFound: The task has no such step in doubt.
+            LeaseHeld: The step is running now.
+            TaskEnded: The task has finished or was cancelled.
+            ValueError: Neither or both of `result` and `retry` are given.
+
+        Example:
+            >>> store.resolve("claim-42", "pay", result="receipt-9")
         """
         ops.run_until_settled(
             self._log, resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
         )
 
     def artifact(self, task_id: str, name: str) -> Artifact:
-        """A file that is attached to a task, to be read; `NotFound` if there is none of that name."""
+        """A file that is attached to a task, to be read; `NotFound` if there is none."""
         return Artifact(self._log, ops.run(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)))
 
-    def prompt(self, task_id: str, step: str) -> list[Any]:
-        """The messages that the model of a step saw, as they were then, whatever was rewound or summarised since.
+    def model_input(self, task_id: str, step: str) -> list[Any]:
+        """The messages that the model of a step saw, as they were then. `step` is its path.
 
-        `step` is its path. `NotFound` if nothing is known of it, or if the conversation was deleted.
+        They are found even if they were rewound or summarized since. Raises `NotFound` if nothing
+        is known of it, or if the conversation was deleted.
         """
-        from .tasks._saw import prompt
+        from .tasks._saw import read_model_input
 
-        return ops.run_until_settled(self._log, lambda: prompt(stream_key(self._tenant, "task", task_id), step))
+        return ops.run_until_settled(
+            self._log, lambda: read_model_input(stream_key(self._tenant, "task", task_id), step)
+        )
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> int:
-        """Save a checkpoint document, durably; its version. Sets `updated_at`.
+        """Save a checkpoint document, durably, and return its version. Sets `updated_at`.
 
-        It must be the newest: if another was saved since this one was loaded or saved, or this one was made anew for a task
-        that has one, `Conflict` and nothing is written. Versions: `store.state(f"checkpoint/{task_id}").history()`.
+        It must be the newest: if another was saved since this one was loaded, `Conflict` is raised
+        and nothing is written. Its versions are in
+        `store.state(f"checkpoint/{task_id}").history()`.
         """
         from .tasks._checkpoint import save_checkpoint
 
         return ops.run(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
-        """The saved checkpoint, yours to change; if none was saved, the task of this id as one; None if there is neither."""
+        """The saved checkpoint, yours to change; if none was saved, the task of this id as one.
+
+        None if there is neither, as the loops expect that this pair of calls is made for.
+        """
         from .tasks._checkpoint import load_checkpoint
 
         return ops.run_until_settled(self._log, lambda: load_checkpoint(self._tenant, task_id))
 
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> Stream:
-        """A stream of your own events. No I/O until it is used; it exists from its first append."""
+        """A stream of your own events, which exists from its first append. No I/O until then.
+
+        Args:
+            id: Its id, unique within the tenant.
+            types: The events it may hold. Without them, any event of plain JSON values.
+
+        Returns:
+            A handle.
+
+        Raises:
+            InvalidId: The id is empty, too long, or not text.
+
+        Example:
+            >>> orders = store.stream("orders-7", types=[EventType("order.placed", Order)])
+            >>> orders.append(("order.placed", Order("A1")), id="request-17")
+        """
         return Stream(self._log, stream_key(self._tenant, "stream", id), types)
 
     def streams(self) -> Iterator[StreamInfo]:
-        """Your own streams, ordered by id, page by page."""
-        return self._infos("stream")
+        """Your own streams, ordered by id, read page by page."""
+        return self._infos("stream", StreamInfo.of)
 
-    def state(self, id: str, type: Any = Any) -> State:
-        """A document that is saved whole, of plain JSON values or of a declared type. No I/O until it is used."""
+    @overload
+    def state(self, id: str, type: type[T]) -> State[T]: ...
+
+    @overload
+    def state(self, id: str, type: Any = Any) -> State[Any]: ...
+
+    def state(self, id: str, type: Any = Any) -> State[Any]:
+        """A document that is saved whole, with all its versions. No I/O until it is used.
+
+        Args:
+            id: Its id, unique within the tenant.
+            type: The type of its value: a dataclass, a `msgspec.Struct`, a pydantic model, and so
+                on. Without one, plain JSON values.
+
+        Returns:
+            A handle that loads and saves values of that type.
+
+        Raises:
+            TypeError: The type cannot be stored.
+
+        Example:
+            >>> plan = store.state("plan-7", Plan)
+            >>> plan.save(Plan(goal="Draft the checklist"))
+            1
+            >>> plan.load().goal
+            'Draft the checklist'
+        """
         return State(self._log, stream_key(self._tenant, "state", id), type)
 
-    def states(self) -> Iterator[StreamInfo]:
-        """Your state documents, ordered by id, page by page."""
-        return self._infos("state")
+    def states(self) -> Iterator[StateInfo]:
+        """Your state documents, ordered by id, read page by page."""
+        return self._infos("state", StateInfo.of)
 
     def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> Memory:
-        """The long-term memory of an agent, a user or a team. No I/O until it is used. `weights`: what counts in recalling.
+        """The long-term memory of an agent, a user or a team. No I/O until it is used.
 
-        `embed` makes it find by meaning too: a function from a list of texts to as many vectors (`holdfast.memory.embedders`). Give it
-        a `name` that changes with the model. It is called when something is recalled, never to remember. None: that of the store.
+        Args:
+            namespace: Whose memory it is. Tasks use that of their agent's name.
+            embed: A function from a list of texts to as many vectors (`holdfast.memory.embedders`),
+                to find by meaning too. It is called to recall, never to remember. None: that of the
+                store.
+            weights: What counts in recalling.
+
+        Returns:
+            A handle.
+
+        Raises:
+            InvalidId: The namespace is empty, too long, or not text.
+
+        Example:
+            >>> memory = store.memory("buyer")
+            >>> memory.remember("Ann signs the orders")
+            >>> memory.recall("Who signs?")[0].text
+            'Ann signs the orders'
         """
         from .memory._memory import Memory
 
         return Memory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
 
-    def memories(self) -> Iterator[StreamInfo]:
-        """The namespaces of memory, ordered by name, page by page."""
-        return self._infos("memory")
+    def memory_namespaces(self) -> Iterator[MemoryInfo]:
+        """The namespaces of memory, ordered by name, read page by page."""
+        from .memory._model import MemoryInfo
 
-    def _infos(self, kind: str) -> Iterator[StreamInfo]:
+        return self._infos("memory", MemoryInfo.of)
+
+    def _infos(self, kind: str, info_of: Callable[[Head], T]) -> Iterator[T]:
         after = ""
         while True:
             found, after = ops.run(self._log, list_streams(self._tenant, kind, after))
-            yield from found
+            yield from map(info_of, found)
             if not after:
                 return
 
@@ -293,32 +530,64 @@ class Store:
         limit: int = 1000,
         grace: float | timedelta = timedelta(days=1),
         force: bool = False,
-    ) -> Swept:
-        """Delete the tasks and conversations that expired longer than `grace` ago, whole. `dry_run=True` only tells.
+    ) -> SweepResult:
+        """Delete the tasks and conversations that expired longer than `grace` ago.
 
-        At most `limit`, and at most half of what is there within 24 hours, so that a wrong clock cannot empty a store;
-        `force=True` lifts the latter. What living forks begin with is spared. Killed at any instant, the next sweep finishes it.
+        If the process dies, the next sweep finishes the work. What living forks begin with is
+        spared.
+
+        Args:
+            dry_run: Only report what would be deleted.
+            limit: Delete at most so many.
+            grace: How long to keep what has expired, in seconds or as a timedelta.
+            force: Lift the limit that protects against a wrong clock: at most half of what is there
+                within 24 hours.
+
+        Returns:
+            What was deleted and what was spared.
+
+        Raises:
+            ValueError: An argument is out of range.
+
+        Example:
+            >>> store.sweep(grace=timedelta(days=7)).deleted
         """
         return sweep(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
 
     def erase(
         self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
-    ) -> Erasure:
-        """Erase for good: a conversation, task, memory, document or stream; or with `subject` everything that is about one.
+    ) -> EraseResult:
+        """Erase data for good: one thing, or everything about a subject.
 
-        Destroys the keys, so that nobody can read it any more, wherever copies of the records may be; large values, and what the
-        index of memories knows, are deleted too. Reading raises `Erased` from then on; the chain still verifies, and the audit stream
-        says what was erased, when and why. `NotEncrypted` if the store is in clear: there is no key to destroy.
+        The keys are destroyed, so nobody can read the records any more, in no copy. Large values
+        and the memory index are deleted too. Reading raises `Erased` from then on. The hash chain
+        still verifies, and the audit stream says what was erased, when and why.
+
+        Args:
+            what: A conversation, task, memory, state document or stream.
+            subject: Whom the data is about, in place of `what`.
+            reason: Why, for the audit stream.
+
+        Returns:
+            What was erased.
+
+        Raises:
+            NotEncrypted: The store is not encrypted, so there is no key to destroy.
+            TypeError: Neither or both of `what` and `subject` are given.
+
+        Example:
+            >>> store.erase(subject="person-7", reason="asked for by mail")
         """
         from .encryption._erasure import erase
 
         return erase(self._log, self._tenant, what, subject, reason)
 
-    def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> Rekeyed:
-        """Give an encrypted store a new key. Data keys are wrapped anew; no record is touched, and others may go on meanwhile.
+    def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> RekeyResult:
+        """Give an encrypted store a new key, while others use it.
 
-        Killed at any instant, it is finished by the same call. Programs that are to go on need both keys (`key=[new, old]`) before
-        this is called, and the new one after it. `progress` is called with the number of data keys done.
+        Data keys are wrapped again; records stay as they are. If the process dies, call it again to
+        finish. Programs that are running need both keys (`key=[new, old]`) before this is called,
+        and the new one after it. `progress` is called with the number of data keys done.
         """
         from .encryption._rotation import rekey
 
@@ -332,13 +601,29 @@ class Store:
         since: str | os.PathLike[str] | None = None,
         all_tenants: bool = False,
         progress: Callable[[VerifyProgress], object] | None = None,
-    ) -> Verified:
-        """Read everything and check it: chains, heads, large values. Reports what is wrong, and where; raises for nothing that is stored.
+    ) -> VerifyResult:
+        """Read the whole store and check it: hash chains, heads and large values.
 
-        A chain shows that records were altered, put in, moved or taken out. That the newest are gone, a stream as a whole, or that an old
-        backup was put back, only an `anchor` shows (`store.anchor`), the path of its file; `anchor_key` is its key, or for Ed25519 the
-        public half. `since=` in place of `anchor=` trusts what the anchor has seen, and reads only what came after.
-        `AnchorRefused` if the anchor itself was altered. `progress` is called now and then, in the thread that called this.
+        A chain shows that records were changed, inserted, moved or removed. Only an anchor shows
+        that the newest records or a whole stream are gone, or that an old backup was restored.
+
+        Args:
+            anchor: The path of an anchor file (`store.anchor`) to compare with.
+            anchor_key: The anchor's key; for Ed25519 the public half.
+            since: An anchor, in place of `anchor`: trust what it has seen, and read only what came
+                after.
+            all_tenants: Check all tenants, not this one alone.
+            progress: Called now and then, in the thread that called this.
+
+        Returns:
+            What was checked and what is wrong, and where. Damage is reported, not raised.
+
+        Raises:
+            AnchorRefused: The anchor itself was changed, or the key is not its key.
+
+        Example:
+            >>> store.verify().ok
+            True
         """
         from ._verifying import verify
 
@@ -347,48 +632,49 @@ class Store:
 
     def anchor(
         self,
-        to: str | os.PathLike[str] | IO[str],
+        file: str | os.PathLike[str] | IO[str],
         *,
         key: AnchorKey | None = None,
         all_tenants: bool = False,
         overwrite: bool = False,
     ) -> Anchor:
-        """Write where every stream stands now, signed, to a file (or `sys.stdout`): for `verify`, and to be kept where the store is not.
+        """Write where every stream stands now, signed, to a path or an open text file.
 
-        `key`: at least 32 random bytes (HMAC-SHA256), an Ed25519 private key, or the path of a file with one of them. `AlreadyExists` if there
-        is a file, unless `overwrite=True`. It is there whole or not at all, and readable by its owner alone.
+        `verify` compares the store with it; keep it away from the store. `key` is at least 32
+        random bytes (HMAC-SHA256), an Ed25519 private key, or the path of a file with one.
+        `AlreadyExists` if the file exists, unless `overwrite=True`. It is written whole or not at
+        all, and only its owner may read it.
         """
         from ._anchors import write_anchor
-        from ._copy_reading import Steady
+        from .backends._retrying import RetryingBackend
 
         tenant = None if all_tenants else self._tenant
-        return write_anchor(Steady(self._log.backend), tenant, key, to, overwrite=overwrite)
+        return write_anchor(RetryingBackend(self._log.backend), tenant, key, file, overwrite=overwrite)
 
     def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
-        """Who did what when: the entries of a task, or of a stream of another `kind` ("conversation", "memory", "state", "stream"), in order.
+        """Who did what, and when: the entries of a task or another `kind` of stream, in order.
 
-        With what the tenant's audit stream says of its deletion, also when it is gone. Names, times and people, and no content
-        unless `content=True`. `print` it, or take its `text()`, `jsonl()` or `csv()`. `NotFound` if nothing is known of it.
+        Includes what the audit stream says about its deletion, also when it is gone. Names, times
+        and people; content only with `content=True`. Print it, or use `text()`, `jsonl()` or
+        `csv()`. `NotFound` if nothing is known of it.
         """
         from ._audit import audit, audited
 
         return ops.run(self._log, audit(audited(self._tenant, kind, id), content=content))
 
     def health(self) -> Health:
-        """Where the state is, on what engine, how durable, how large, and the oldest lease."""
+        """Where the state is, on what engine, how durable and how large, and the oldest lease."""
         return ops.run(self._log, examine(self._log.describe(), self._tenant))
 
     def close(self) -> None:
-        """Let writes in flight finish and release the engine. Closing twice is harmless."""
+        """Finish the writes in flight and release the engine. Closing twice is harmless."""
         if self._owner:
             self._log.close()
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -396,7 +682,7 @@ class Store:
 
 
 class AsyncStore:
-    """An open store for async code, usable from several event loops at once."""
+    """An open store for async code. Several event loops may use it at once."""
 
     def __init__(self, log: Log, tenant: str, *, owner: bool = True) -> None:
         self._log, self._tenant, self._owner = log, tenant, owner
@@ -414,13 +700,13 @@ class AsyncStore:
         key = stream_key(self._tenant, "conversation", id)
         return AsyncConversation(self._log, key, None, None if subject is None else About(key, subject))
 
-    async def conversations(self) -> AsyncIterator[AsyncConversation]:
+    async def conversations(self) -> AsyncIterator[ConversationInfo]:
         """`Store.conversations` as an async iterator."""
         after = ""
         while True:
-            found, after = await ops.run_async(self._log, listed(self._tenant, after))
-            for name in found:
-                yield self.conversation(name)
+            found, after = await ops.run_async(self._log, list_conversations(self._tenant, after))
+            for info in found:
+                yield info
             if not after:
                 return
 
@@ -431,8 +717,8 @@ class AsyncStore:
         goal: str | None = None,
         input: object = None,
         agent: str | None = None,
-        lease: float = 30.0,
-        wait: float | None = None,
+        lease: float | timedelta = 30.0,
+        wait: float | timedelta | None = None,
         steal: bool = False,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
@@ -458,6 +744,51 @@ class AsyncStore:
             if not after:
                 return
 
+    @overload
+    async def run(
+        self,
+        agent: Callable[..., Awaitable[R]],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | timedelta | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+        budget: Budget | None = None,
+        subject: str | None = None,
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self,
+        agent: Callable[..., R],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | timedelta | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+        budget: Budget | None = None,
+        subject: str | None = None,
+    ) -> R: ...
+
+    @overload
+    async def run(
+        self,
+        agent: str,
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        wait: float | timedelta | None = None,
+        ttl: float | timedelta | None = TASK_TTL,
+        restart: bool = False,
+        budget: Budget | None = None,
+        subject: str | None = None,
+    ) -> Any: ...
+
     async def run(
         self,
         agent: str | Callable[..., Any],
@@ -465,7 +796,7 @@ class AsyncStore:
         *,
         goal: str | None = None,
         input: object = None,
-        wait: float | None = None,
+        wait: float | timedelta | None = None,
         ttl: float | timedelta | None = TASK_TTL,
         restart: bool = False,
         budget: Budget | None = None,
@@ -481,11 +812,11 @@ class AsyncStore:
 
         return await asyncio.to_thread(perform, Task(self._log, key, wanted, input, False), found, found.returns)
 
-    async def replay(self, agent: str | Callable[..., Any], id: str, *, at: int | None = None) -> Replay:
+    async def replay(self, agent: str | Callable[..., Any], id: str, *, version: int | None = None) -> ReplayResult:
         """`Store.replay`, awaited; a plain function runs in a thread."""
         from .tasks._replay import run_again_async
 
-        return await run_again_async(self._log, stream_key(self._tenant, "task", id), find_agent(agent), at)
+        return await run_again_async(self._log, stream_key(self._tenant, "task", id), find_agent(agent), version)
 
     async def submit(
         self,
@@ -505,19 +836,19 @@ class AsyncStore:
         make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
         return await ops.run_until_settled_async(self._log, make)
 
-    async def recover(self, *, limit: int | None = None) -> list[Ran]:
-        """`Store.recover`, awaited."""
+    async def run_due(self, *, limit: int | None = None) -> list[RunResult]:
+        """`Store.run_due`, awaited."""
         import asyncio
 
-        from ._worker import recover
+        from ._worker import run_due
 
-        return await asyncio.to_thread(recover, Store(self._log, self._tenant, owner=False), limit)
+        return await asyncio.to_thread(run_due, Store(self._log, self._tenant, owner=False), limit)
 
     async def answer(
-        self, task_id: str, name: str, value: object, *, by: str | None = None, ask: str | None = None
+        self, task_id: str, name: str, value: object, *, by: str | None = None, question: str | None = None
     ) -> None:
         """`Store.answer`, awaited."""
-        make = answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, ask)
+        make = answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, question)
         await ops.run_until_settled_async(self._log, make)
 
     async def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
@@ -535,12 +866,12 @@ class AsyncStore:
         found = await ops.run_async(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name))
         return AsyncArtifact(self._log, found)
 
-    async def prompt(self, task_id: str, step: str) -> list[Any]:
-        """`Store.prompt`, awaited."""
-        from .tasks._saw import prompt
+    async def model_input(self, task_id: str, step: str) -> list[Any]:
+        """`Store.model_input`, awaited."""
+        from .tasks._saw import read_model_input
 
         key = stream_key(self._tenant, "task", task_id)
-        return await ops.run_until_settled_async(self._log, lambda: prompt(key, step))
+        return await ops.run_until_settled_async(self._log, lambda: read_model_input(key, step))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> Coroutine[Any, Any, int]:
         """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
@@ -560,16 +891,22 @@ class AsyncStore:
 
     async def streams(self) -> AsyncIterator[StreamInfo]:
         """`Store.streams` as an async iterator."""
-        async for info in self._infos("stream"):
+        async for info in self._infos("stream", StreamInfo.of):
             yield info
 
-    def state(self, id: str, type: Any = Any) -> AsyncState:
+    @overload
+    def state(self, id: str, type: type[T]) -> AsyncState[T]: ...
+
+    @overload
+    def state(self, id: str, type: Any = Any) -> AsyncState[Any]: ...
+
+    def state(self, id: str, type: Any = Any) -> AsyncState[Any]:
         """`Store.state`, with awaited methods."""
         return AsyncState(self._log, stream_key(self._tenant, "state", id), type)
 
-    async def states(self) -> AsyncIterator[StreamInfo]:
+    async def states(self) -> AsyncIterator[StateInfo]:
         """`Store.states` as an async iterator."""
-        async for info in self._infos("state"):
+        async for info in self._infos("state", StateInfo.of):
             yield info
 
     def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> AsyncMemory:
@@ -578,17 +915,19 @@ class AsyncStore:
 
         return AsyncMemory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
 
-    async def memories(self) -> AsyncIterator[StreamInfo]:
-        """`Store.memories` as an async iterator."""
-        async for info in self._infos("memory"):
+    async def memory_namespaces(self) -> AsyncIterator[MemoryInfo]:
+        """`Store.memory_namespaces` as an async iterator."""
+        from .memory._model import MemoryInfo
+
+        async for info in self._infos("memory", MemoryInfo.of):
             yield info
 
-    async def _infos(self, kind: str) -> AsyncIterator[StreamInfo]:
+    async def _infos(self, kind: str, info_of: Callable[[Head], T]) -> AsyncIterator[T]:
         after = ""
         while True:
             found, after = await ops.run_async(self._log, list_streams(self._tenant, kind, after))
-            for info in found:
-                yield info
+            for head in found:
+                yield info_of(head)
             if not after:
                 return
 
@@ -599,19 +938,19 @@ class AsyncStore:
         limit: int = 1000,
         grace: float | timedelta = timedelta(days=1),
         force: bool = False,
-    ) -> Swept:
+    ) -> SweepResult:
         """`Store.sweep`, awaited."""
         return await sweep_async(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
 
     async def erase(
         self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
-    ) -> Erasure:
+    ) -> EraseResult:
         """`Store.erase`, awaited."""
         from .encryption._erasure import erase
 
         return await self._log.in_thread(erase, self._log, self._tenant, what, subject, reason)
 
-    async def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> Rekeyed:
+    async def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> RekeyResult:
         """`Store.rekey`, awaited. `progress` is called in a thread."""
         from .encryption._rotation import rekey
 
@@ -625,7 +964,7 @@ class AsyncStore:
         since: str | os.PathLike[str] | None = None,
         all_tenants: bool = False,
         progress: Callable[[VerifyProgress], object] | None = None,
-    ) -> Verified:
+    ) -> VerifyResult:
         """`Store.verify`, awaited. It runs in threads, and so does `progress`."""
         from ._verifying import verify_async
 
@@ -636,7 +975,7 @@ class AsyncStore:
 
     async def anchor(
         self,
-        to: str | os.PathLike[str] | IO[str],
+        file: str | os.PathLike[str] | IO[str],
         *,
         key: AnchorKey | None = None,
         all_tenants: bool = False,
@@ -646,7 +985,7 @@ class AsyncStore:
         import asyncio
 
         plain = Store(self._log, self._tenant, owner=False)
-        return await asyncio.to_thread(plain.anchor, to, key=key, all_tenants=all_tenants, overwrite=overwrite)
+        return await asyncio.to_thread(plain.anchor, file, key=key, all_tenants=all_tenants, overwrite=overwrite)
 
     async def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
         """`Store.audit`, awaited."""
@@ -667,9 +1006,7 @@ class AsyncStore:
     async def __aenter__(self) -> AsyncStore:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

@@ -10,153 +10,38 @@ from typing import Any
 
 import msgspec
 
-from . import _clock
 from . import _operations as ops
 from ._arguments import whole_number
-from ._blobs import delete_blobs, get_blob, life_of, put_blob
+from ._blobs import get_blob
 from ._codec import Undecodable, decode, encode
-from ._context import origin
-from ._events import INLINE_BYTES, Blob, Event, EventType, NewEvent, Stamp, Stored, seal
-from ._ids import append_id, checked_id, new_id
+from ._events import Event, EventType, NewEvent, Stored
+from ._ids import checked_id
 from ._log import Log
 from ._operations import Operation
-from .backends import Appended, Fields, Head, StreamKey
-from .errors import Conflict, CorruptRecord, SchemaMismatch
+from ._stream_ops import append_events, delete_stream, new_stamp
+from .backends import AppendResult, Head, StreamKey
+from .errors import CorruptRecord, SchemaMismatch
 
-AUDIT_ID = "log"
-AUDIT_LOOKBACK = 1000
 PAGE_BYTES = 8 * 1024 * 1024
 PAGE_RECORDS = 10_000
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """A stream as it is listed: its id and its newest version."""
+    """A stream in a listing, with its newest version."""
 
     id: str
     version: int
 
-
-def new_stamp() -> Stamp:
-    """Id, time and origin for one append, taken when the user calls."""
-    correlation, actor = origin()
-    return Stamp(new_id(), _clock.time(), correlation, actor)
-
-
-def append_events(
-    stream: StreamKey,
-    events: Sequence[NewEvent],
-    stamp: Stamp,
-    *,
-    id: str | None = None,
-    expected: int | None = None,
-    seen: int | None = None,
-    fields: Fields | None = None,
-    incarnation: bytes | None = None,
-    exclusive: bool = False,
-    keys: Sequence[str] = (),
-) -> Operation[Appended]:
-    """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
-    blobs: dict[bytes, Blob] = {}
-    # What has a key of its own stays in its record: a large value has the key of the stream.
-    large = [event.data for event in events if len(event.data) > INLINE_BYTES and not keys]
-    if large:
-        if incarnation is None:
-            head = yield from ops.head(stream)
-            incarnation = head.incarnation if head else append_id(stamp.id)
-        for data in large:
-            blobs[data] = yield from put_blob(stream, life_of(incarnation), data, stamp)
-    bodies = seal(events, stamp, blobs)
-    return (
-        yield from ops.append(
-            ops.Append(stream, bodies, stamp, id, expected, seen, fields, incarnation, exclusive, keys)
-        )
-    )
-
-
-def data_of(stream: StreamKey, stored: Stored) -> Operation[Any]:
-    """The data of an event that was read as plain, wherever it is kept."""
-    blob = stored.envelope.blob
-    if blob is None:
-        return stored.envelope.data
-    try:
-        return decode((yield from get_blob(stream, blob)))
-    except Undecodable as error:
-        raise CorruptRecord(str(stream), version=stored.version, what=str(error)) from None
-
-
-def list_streams(tenant: str, kind: str, after: str) -> Operation[tuple[list[StreamInfo], str]]:
-    """One page of what is there, and where the next one begins."""
-    page = yield from ops.heads(tenant, kind, after=after, places=True)
-    found = [StreamInfo(head.stream.id, head.version) for head in page if isinstance(head, Head)]
-    return found, page[-1].stream.id if page else ""
-
-
-class Deletion(msgspec.Struct, frozen=True):
-    """A deletion, as the audit stream tells it. `at` is the engine's time; only the sweep says that."""
-
-    kind: str
-    id: str
-    life: str
-    reason: str
-    at: float | None = None
-
-
-def audit_of(tenant: str) -> StreamKey:
-    return StreamKey(tenant, "audit", AUDIT_ID)
-
-
-def deletion_of(stored: Stored) -> Deletion | None:
-    """What an entry of the audit stream says was deleted; None if it is about something else."""
-    if stored.envelope.type != "stream.deleted":
-        return None
-    try:
-        return msgspec.convert(stored.envelope.data, Deletion)
-    except msgspec.ValidationError:
-        return None
-
-
-def note_deletion(head: Head, stamp: Stamp, reason: str, at: float | None = None) -> Operation[Appended]:
-    """Tell the tenant's audit stream first, so that a deletion can be told from tampering."""
-    facts = {
-        "kind": head.stream.kind,
-        "id": head.stream.id,
-        "version": head.version,
-        "hash": head.hash.hex(),
-        "life": life_of(head.incarnation),
-        "reason": reason,
-    }
-    if at is not None:
-        facts["at"] = at
-    return (yield from append_events(audit_of(head.stream.tenant), [NewEvent("stream.deleted", encode(facts))], stamp))
-
-
-def delete_stream(stream: StreamKey, stamp: Stamp, reason: str, seen: Head | None = None) -> Operation[bool]:
-    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile (since `seen`, if given): run it again."""
-    head = seen or (yield from ops.head(stream))
-    if head is None:
-        for deletion in (yield from late_deletions(stream)):
-            yield from delete_blobs(stream, deletion.life)  # in case that deletion was cut off
-        return False
-    yield from note_deletion(head, stamp, reason)
-    if not (yield from ops.delete(stream, expected=head)):
-        now = yield from ops.head(stream)
-        raise Conflict(str(stream), expected=head.version, actual=now.version if now else 0)
-    yield from delete_blobs(stream, life_of(head.incarnation))
-    return True
-
-
-def late_deletions(stream: StreamKey) -> Operation[list[Deletion]]:
-    """The deletions of a stream of which the audit stream told lately."""
-    newest = yield from ops.read(audit_of(stream.tenant), limit=AUDIT_LOOKBACK, reverse=True, plain=True)
-    told = [deletion_of(stored) for stored in newest]
-    return [deletion for deletion in told if deletion and (deletion.kind, deletion.id) == (stream.kind, stream.id)]
+    @classmethod
+    def of(cls, head: Head) -> StreamInfo:
+        return cls(head.stream.id, head.version)
 
 
 def _by_name(types: Iterable[EventType]) -> dict[str, EventType]:
     found: dict[str, EventType] = {}
     for declared in types:
         if not isinstance(declared, EventType):
-            raise TypeError("types is a list of EventType: types=[EventType('order.placed', Order)]")
+            raise TypeError("types must be a list of EventType: types=[EventType('order.placed', Order)]")
         if declared.name in found:
             raise ValueError(f"event type {declared.name!r} is declared twice")
         found[declared.name] = declared
@@ -179,7 +64,7 @@ class _Shape:
 
     def _appending(
         self, events: Sequence[tuple[str, object]], id: str | None, if_version: int | None
-    ) -> Callable[[], Operation[Appended]]:
+    ) -> Callable[[], Operation[AppendResult]]:
         """What makes the operation of an append. Everything that can be wrong with the arguments is noticed here."""
         if not events:
             raise ValueError("append at least one event: append(('order.placed', {...}))")
@@ -193,7 +78,7 @@ class _Shape:
 
     def _encode(self, event: tuple[str, object]) -> NewEvent:
         if type(event) is not tuple or len(event) != 2:
-            raise TypeError("an event is a pair of its type and its data: ('order.placed', {...})")
+            raise TypeError("an event must be a pair of its type and its data: ('order.placed', {...})")
         name, data = event
         checked_id(name, "event type")
         declared = self._types.get(name)
@@ -202,8 +87,8 @@ class _Shape:
                 raise ValueError(
                     f"this stream declares its event types, and {name!r} is not one of {sorted(self._types)}"
                 )
-            return NewEvent(name, self._log.redacted(encode(data)))
-        return NewEvent(name, self._log.redacted(declared.encode(data), declared.data), declared.version)
+            return NewEvent(name, self._log.redaction.encoded(encode(data)))
+        return NewEvent(name, self._log.redaction.encoded(declared.encode(data), declared.data), declared.version)
 
     def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
         whole_number(after, "after")
@@ -256,13 +141,14 @@ class _Shape:
 
 
 class Stream(_Shape):
-    """An append-only stream of events with versions 1, 2, 3, …"""
+    """An append-only stream of events with versions 1, 2, 3, and so on."""
 
-    def append(self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None) -> Appended:
-        """Append events, all or none; durable when this returns.
+    def append(self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None) -> AppendResult:
+        """Append events, all or none. They are durable when this returns.
 
-        The same `id` again is a no-op (`duplicate=True`), other content under it raises `IdReused`. With `if_version`
-        the stream must be at that version (0: must not exist), else `Conflict` and nothing is written.
+        The same `id` again stores nothing (`duplicate=True`); with other content it raises
+        `IdReused`. With `if_version` the stream must be at that version (0: it must not exist),
+        else `Conflict` is raised and nothing is written.
         """
         make = self._appending(events, id, if_version)
         if if_version is not None:
@@ -270,13 +156,13 @@ class Stream(_Shape):
         return ops.run_until_settled(self._log, make)
 
     def read(self, *, after: int = 0) -> Iterator[Event]:
-        """Events in order, from version `after` + 1 to the newest, read page by page."""
+        """The events in order, from version `after` + 1 to the newest, read page by page."""
         while page := ops.run(self._log, self._page(after, None)):
             yield from page
             after = page[-1].version
 
     def last(self, count: int) -> list[Event]:
-        """The newest `count` events, oldest first. Costs what it returns, not what the stream holds."""
+        """The newest `count` events, oldest first. The rest of the stream is not read."""
         return ops.run(self._log, self._newest(count))
 
     def version(self) -> int:
@@ -284,9 +170,12 @@ class Stream(_Shape):
         return ops.run(self._log, self._version())
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the stream and its large values; False if there was none. The audit stream keeps that and why."""
+        """Delete the stream with its large values; False if there was none.
+
+        The audit stream keeps the reason.
+        """
         return ops.run_until_settled(
-            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redaction.text(reason))
         )
 
 
@@ -295,8 +184,11 @@ class AsyncStream(_Shape):
 
     async def append(
         self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None
-    ) -> Appended:
-        """`Stream.append`, awaited. If cancelled while the write is under way, it may have been stored: repeat with the same `id`."""
+    ) -> AppendResult:
+        """`Stream.append`, awaited. If cancelled during the write, it may have been stored.
+
+        Repeat it with the same `id` to be sure.
+        """
         make = self._appending(events, id, if_version)
         if if_version is not None:
             return await ops.run_async(self._log, make())
@@ -320,5 +212,5 @@ class AsyncStream(_Shape):
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Stream.delete`, awaited."""
         return await ops.run_until_settled_async(
-            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redaction.text(reason))
         )

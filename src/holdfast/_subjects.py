@@ -15,7 +15,7 @@ from ._codec import encode
 from ._events import NewEvent, Stamp, seal
 from ._ids import append_id, checked_id
 from ._operations import Operation
-from ._streams import new_stamp
+from ._stream_ops import new_stamp
 from .backends import Head, StreamKey
 from .errors import CorruptRecord, HoldfastError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import _operations as ops
-    from .backends import Appended, StreamKey
+    from .backends import AppendResult, StreamKey
 
 _TRACING = "opentelemetry.trace"
 
@@ -26,7 +26,7 @@ def wanted() -> bool:
     return _TRACING in sys.modules or logger.isEnabledFor(logging.INFO)
 
 
-def appended(request: ops.Append, answer: Appended, seconds: float) -> None:
+def appended(request: ops.Append, answer: AppendResult, seconds: float) -> None:
     """Report an append that is stored."""
     facts = {
         "version": answer.last,

@@ -10,10 +10,10 @@ import msgspec
 
 from ._anchors import Place
 from ._chain import GENESIS
-from ._copy_reading import Steady
 from ._events import open_plain
 from ._log import Log
-from ._streams import audit_of
+from ._stream_ops import audit_of
+from .backends._retrying import RetryingBackend
 from .errors import DataProblem
 
 Life = tuple[str, str, str]
@@ -38,7 +38,7 @@ class _Told(msgspec.Struct):
 class Deletions:
     """Reads the audit streams, which were verified before. An entry that does not fit its chain tells nothing."""
 
-    def __init__(self, log: Log, store: Steady) -> None:
+    def __init__(self, log: Log, store: RetryingBackend) -> None:
         self._log, self._store = log, store
         self._distrusted: dict[str, set[int]] = defaultdict(set)
 

@@ -17,7 +17,7 @@ class StreamProblem(msgspec.Struct, frozen=True):
     - `altered`, `missing`, `misplaced`, `inserted`: a record, by the chain;
     - `head`: the head and the newest record do not fit, or its label does not open; `undecodable`: a record that is no event, or does not open; `value`: a large value or
       a file that is missing or altered; `unreadable`: the engine cannot read it;
-    - by an anchor: `truncated` (records at the end are gone), `forked` (another record than the anchor has seen), `rolled_back` (another life of
+    - by an anchor: `truncated` (records at the end are gone), `forked` (another record than the anchor has seen), `rolled_back` (another incarnation of
       the stream) and `stream_missing`, where no deletion was noted.
     """
 
@@ -43,7 +43,7 @@ class VerifyProgress(msgspec.Struct, frozen=True):
     of: int | None
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerifyResult(msgspec.Struct, frozen=True):
     """What a verification found. `ok` if nothing is wrong, as far as can be told.
 
     `problems` has the first 1,000 of `found`. `anchored` says against what: "unanchored" means that missing newest records, an old backup

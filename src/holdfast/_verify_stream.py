@@ -10,15 +10,14 @@ import msgspec
 
 from . import _chain
 from ._anchors import Place
-from ._blobs import FILE, blob_key, chunks_of, file_key, life_of
+from ._blobs import FILE, blob_key, chunks_of, life_of, referenced_key
 from ._codec import Undecodable
-from ._copy_reading import NEAR, Steady
 from ._events import Blob, Envelope, open_envelope
 from ._log import Log
 from ._verify_chain import FAULTS, Fault, ProblemKind, Walk
 from .backends import Head, Record, StreamKey
+from .backends._retrying import PageReader, RetryingBackend
 from .errors import DataProblem, Erased, NotEncrypted, TamperDetected, UnknownKey, UnsupportedVersion
-from .tasks._events import ATTACHED
 
 TRIES: Final = 5
 """How often a stream that is deleted and begun anew while it is read is begun with again."""
@@ -50,7 +49,7 @@ class Verifier:
     a record is that names them; else all of them are read anyway, and it is only looked whether they are there.
     """
 
-    def __init__(self, log: Log, store: Steady, *, since: bool, count: Callable[[int, int], None]) -> None:
+    def __init__(self, log: Log, store: RetryingBackend, *, since: bool, count: Callable[[int, int], None]) -> None:
         self.log, self.store, self.since, self.count = log, store, since, count
         self.unfinished: set[StreamKey] = set()
         """Files whose content is not that of their name, and large values that cannot be opened: nobody has finished writing them, or nobody has
@@ -79,7 +78,7 @@ class _Reading:
         self._verifier, self._store, self._log, self._stream = verifier, verifier.store, verifier.log, stream
         self._anchored = anchored
         self._found = Verdict(faults=[])
-        self._limit: int | None = None
+        self._reader = PageReader(verifier.store, stream, Damage)
         self._digest = sha256()
         self._last: tuple[int, bytes | None] = (0, _chain.GENESIS)
         """The version of the record that was looked at last, and its hash, if that is right."""
@@ -89,7 +88,7 @@ class _Reading:
         found = self._found
         try:
             # The page first: what it holds, the head has to know of.
-            page = self._page(0) if self._trusted is None else None
+            page = self._reader.read(0) if self._trusted is None else None
         except Damage:
             page = None  # it is read again, and told then
         try:
@@ -103,7 +102,7 @@ class _Reading:
             return found
         if not self._label_opens(head):
             self._add(None, "head", "its label was altered, or put there by somebody without the key")
-        walk = self._begin(head, page)
+        walk = self._begin(head)
         whole = self._walk(head, walk, page)
         found.faults += walk.faults
         if whole and not walk.gave_up:
@@ -117,7 +116,7 @@ class _Reading:
         """From where on to read, because an anchor says what is right there."""
         return self._anchored if self._verifier.since else None
 
-    def _begin(self, head: Head, page: Sequence[Record] | None) -> Walk:
+    def _begin(self, head: Head) -> Walk:
         seed = _chain.seed(head.stream, head.incarnation)
         place = self._anchored
         if place is not None and place.life == life_of(head.incarnation):
@@ -126,8 +125,6 @@ class _Reading:
                 self._add(head.version, "truncated", what)
             elif self._trusted is not None and self._is_at(place):
                 return Walk(seed, place.version, bytes.fromhex(place.hash))
-        if self._stream.kind == "key" and page and page[0].version > 1:
-            return Walk(seed, page[0].version - 1, None)  # old wrappings of a key are deleted
         return Walk(seed)
 
     def _is_at(self, place: Place) -> bool:
@@ -144,7 +141,7 @@ class _Reading:
         while after < head.version and not walk.gave_up:
             if page is None:
                 try:
-                    page = self._page(after)
+                    page = self._reader.read(after)
                 except Damage as error:
                     self._judge(head, walk, rest, more=False)
                     after, failures, rest = after + 1, failures + 1, []
@@ -162,20 +159,6 @@ class _Reading:
             page = None
         self._judge(head, walk, rest, more=False)
         return True
-
-    def _page(self, after: int) -> Sequence[Record]:
-        """A page. If it cannot be read as a whole, as much of it as comes before the damage."""
-        while True:
-            limit = self._limit
-            try:
-                page = self._store.read(self._stream, after=after, limit=limit)
-            except Damage:
-                if limit == 1:
-                    raise
-                self._limit = (limit or 2 * NEAR) // 2
-            else:
-                self._limit = None if limit is None or limit >= NEAR else 4 * limit
-                return page
 
     def _judge(self, head: Head, walk: Walk, records: Sequence[Record], *, more: bool) -> int:
         """Judge records and look at what they hold; how many, for the last may have to wait for what follows."""
@@ -268,8 +251,7 @@ class _Reading:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return  # of a form that whoever reads the task judges
         if blob is not None:
-            key = (file_key if envelope.type == ATTACHED else blob_key)(self._stream, blob)
-            self._look_for(version, key, blob)
+            self._look_for(version, referenced_key(self._stream, envelope.type, blob), blob)
 
     def _look_for(self, version: int, key: StreamKey, blob: Blob) -> None:
         """Whether a large value is there. Its content was looked at before, unless it was unfinished or only news are looked at."""

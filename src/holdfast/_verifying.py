@@ -17,14 +17,13 @@ from typing import Final
 from ._anchor_keys import AnchorKey
 from ._anchors import AnchorFile, Place, order, registered, scope
 from ._blobs import life_of
-from ._clock import moment
-from ._copy_reading import Steady
 from ._log import Log
 from ._verify_chain import Fault
 from ._verify_deletions import Deletions
-from ._verify_report import StreamProblem, Verified, VerifyProgress
+from ._verify_report import StreamProblem, VerifyProgress, VerifyResult
 from ._verify_stream import Verdict, Verifier
 from .backends import Costly, Head, Listed, StreamKey
+from .backends._retrying import RetryingBackend
 from .errors import AnchorRefused
 
 THREADS: Final = 4
@@ -57,7 +56,7 @@ def verify(
     since: str | os.PathLike[str] | None,
     progress: Callable[[VerifyProgress], object] | None,
     stop: threading.Event | None = None,
-) -> Verified:
+) -> VerifyResult:
     """Verify all streams of a tenant, or of all tenants. `Store.verify`."""
     if anchor is not None and since is not None:
         raise ValueError("give anchor= to read everything, or since= to read what came after it, not both")
@@ -79,7 +78,7 @@ async def verify_async(
     anchor_key: AnchorKey | None,
     since: str | os.PathLike[str] | None,
     progress: Callable[[VerifyProgress], object] | None,
-) -> Verified:
+) -> VerifyResult:
     """`verify` in a thread. If it is cancelled, the threads end after the page that they are at."""
     import asyncio
 
@@ -107,7 +106,7 @@ class _Verification:
     ) -> None:
         self._tenant, self._file, self._since, self._progress, self._stop = tenant, file, since, progress, stop
         self._backend = log.backend
-        self._store = Steady(log.backend)
+        self._store = RetryingBackend(log.backend)
         self._verifier = Verifier(log, self._store, since=since, count=self._count)
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._read, self._size = 0, 0
@@ -120,7 +119,7 @@ class _Verification:
         self._places = iter(()) if file is None else filter(self._is_wanted, file.places())
         self._place = next(self._places, None)
 
-    def run(self) -> Verified:
+    def run(self) -> VerifyResult:
         threads = FAR_THREADS if isinstance(self._backend, Costly) else THREADS
         pool = ThreadPoolExecutor(threads + bool(self._progress), thread_name_prefix="holdfast-verify")
         try:
@@ -145,10 +144,10 @@ class _Verification:
         self._tell()
         return self._report()
 
-    def _report(self) -> Verified:
+    def _report(self) -> VerifyResult:
         tally, anchor = self._tally, None if self._file is None else self._file.anchor
         self._problems.sort(key=lambda problem: (problem.tenant, problem.kind, problem.id, problem.version or 0))
-        return Verified(
+        return VerifyResult(
             self._problems,
             tally["found"],
             tally["streams"],
@@ -157,7 +156,7 @@ class _Verification:
             tally["deleted"],
             tally["erased"],
             "unanchored" if anchor is None else anchor.signed,
-            None if anchor is None else moment(anchor.at),
+            None if anchor is None else anchor.at,
             not self._since,
         )
 

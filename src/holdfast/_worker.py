@@ -13,17 +13,28 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from . import _clock
-from ._arguments import seconds
+from ._arguments import seconds, whole_number
 from ._looking import CLOSE, FULL_LOOK, Look
 from ._loops import Loop
 from .backends import Costly, Guarded, Listed, StreamKey
-from .errors import AccessDenied, Closed, Held, HoldfastError, LeaseLost, ReadOnly, Retryable, Suspended, TaskEnded
+from .errors import (
+    AccessDenied,
+    HoldfastError,
+    LeaseHeld,
+    LeaseLost,
+    ReadOnly,
+    Retryable,
+    StoreClosed,
+    Suspended,
+    TaskEnded,
+)
 from .tasks import AsyncTask, Task
 from .tasks._agents import Agent, registered
 from .tasks._claiming import TASK_TTL, as_wanted
@@ -49,7 +60,7 @@ SWITCH: Final = 60.0
 logger = logging.getLogger("holdfast")
 
 
-class Ran(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """A run of a task by a worker: how the task stands after it, and what it waits for, in words.
 
     `error` is the type of the exception that ended it, if one did.
@@ -78,14 +89,34 @@ class _Run:
 
 
 class Worker:
-    """Runs the due tasks of the registered agents, `concurrency` at once: plain agents in threads, async ones in one event loop.
+    """Runs the due tasks of the registered agents, several at once. `holdfast worker` is one.
 
-    `run()` goes on until `stop()`, which may be called from a signal handler or another thread: no more tasks are taken, those
-    that run stop at their next step and are left to other workers; after `grace` seconds `run` returns in any case, with the
-    ids of those that are still in a long step: others take them up when this process has ended.
-    A worker that may not write to the store stops in the same way, and `run` raises `AccessDenied`, or `ReadOnly` after a minute.
-    `report` is called with a `Ran` when a run begins (status "running", 0 seconds) and when it ends; without it, what goes
-    wrong is a warning in the log.
+    Plain agents run in threads, async ones in one event loop. `run()` returns after `stop()`, which
+    a signal handler or another thread may call: no more tasks are taken, and those that run stop at
+    their next step and are left to other workers.
+
+    Args:
+        store: The store whose tasks to run.
+        concurrency: How many tasks to run at once.
+        poll: How often to look for due tasks, in seconds or as a timedelta.
+        grace: How long `run` waits for long steps after `stop`. It then returns the ids of the
+            tasks that are still in one; others take them over when this process has ended.
+        crashes: After how many deaths of its process in a row a task is left as stuck.
+        report: Called with a `RunResult` when a run starts (status "running") and when it ends.
+            Without it, what goes wrong is a warning in the log.
+
+    Returns:
+        A worker; `run()` starts it.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+        `run` raises `AccessDenied`, or `ReadOnly` after a minute, if it may not write to the store.
+
+    Example:
+        >>> worker = holdfast.Worker(store, concurrency=8)
+        >>> signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+        >>> worker.run()
     """
 
     def __init__(
@@ -93,17 +124,14 @@ class Worker:
         store: Store,
         *,
         concurrency: int = 4,
-        poll: float = POLL,
-        grace: float = GRACE,
+        poll: float | timedelta = POLL,
+        grace: float | timedelta = GRACE,
         crashes: int = CRASHES,
-        report: Callable[[Ran], object] | None = None,
+        report: Callable[[RunResult], object] | None = None,
     ) -> None:
-        if type(concurrency) is not int or concurrency < 1:
-            raise ValueError("concurrency is a whole number, 1 or more")
-        if type(crashes) is not int or crashes < 1:
-            raise ValueError("crashes is a whole number, 1 or more")
         self._log, self._tenant = store._log, store.tenant
-        self._concurrency, self._crashes = concurrency, crashes
+        self._concurrency = whole_number(concurrency, "concurrency", 1)
+        self._crashes = whole_number(crashes, "crashes", 1)
         self._poll, self._grace = max(seconds(poll, "poll"), 0.01), seconds(grace, "grace")
         self._report = report
         self._running: dict[str, _Run] = {}
@@ -138,7 +166,7 @@ class Worker:
                 for head in self._look.candidates(self._concurrency - len(self._running)):
                     self._start(head)
                 troubled = False
-            except Closed:
+            except StoreClosed:
                 raise
             except HoldfastError as error:
                 if isinstance(error, AccessDenied | ReadOnly):
@@ -189,13 +217,13 @@ class Worker:
         self._stopping = True
         self._changed.put(None)
 
-    def run_due(self, limit: int | None) -> list[Ran]:
+    def run_due(self, limit: int | None) -> list[RunResult]:
         """Run what is due now, one after the other, in this thread.
 
         Where the engine tells the time to the second only, what another process has just made due may seem to be due in a
         moment: it is waited for, once.
         """
-        ran: list[Ran] = []
+        ran: list[RunResult] = []
         waited = False
         try:
             while limit is None or len(ran) < limit:
@@ -289,7 +317,7 @@ class Worker:
             self._threads.discard(thread)
         self._changed.put(None)
 
-    def _do(self, run: _Run, here: bool = False) -> Ran | None:
+    def _do(self, run: _Run, here: bool = False) -> RunResult | None:
         """Run a task as far as it goes; None if somebody else has it. `here`: what ends the program ends this too."""
         agent, began = run.agent, _clock.monotonic()
         wanted = as_wanted(None, None, None, agent.lease, 0.0, False, TASK_TTL, False)
@@ -301,7 +329,7 @@ class Worker:
             """Called inside the block."""
             nonlocal told
             told = True
-            self._tell(Ran(run.info.id, agent.name, "running", 0.0))
+            self._tell(RunResult(run.info.id, agent.name, "running", 0.0))
             if self._stopping:
                 task._held().stop("the worker is shutting down")
 
@@ -314,7 +342,7 @@ class Worker:
                 task = Task(self._log, key, wanted, None, False)
                 self._prepare(run, task)
                 perform(task, _guarded(agent, begin), Any)
-        except (Held, TaskEnded) as problem:
+        except (LeaseHeld, TaskEnded) as problem:
             error = problem
             if not told:
                 return None
@@ -330,10 +358,10 @@ class Worker:
         return ran
 
     def _prepare(self, run: _Run, task: Shape) -> None:
-        task._attempts, task._crashes = run.agent.attempts, self._crashes
+        task._attempts, task._crashes = run.agent.max_attempts, self._crashes
         run.task = task
 
-    def _ended(self, run: _Run, error: BaseException | None, took: float) -> Ran:
+    def _ended(self, run: _Run, error: BaseException | None, took: float) -> RunResult:
         session = run.task._session if run.task is not None else None
         broken = session is None and not isinstance(error, Retryable)  # it cannot even be opened
         if broken or (session is not None and session.opened_ended):  # or it has ended, and its head does not say so
@@ -345,7 +373,7 @@ class Worker:
         if status == "stuck":
             why = None  # it was not even begun
         waits = words_for(session.state) if session is not None and status == "suspended" else []
-        ran = Ran(run.info.id, run.agent.name, status, took, why, tuple(waits))
+        ran = RunResult(run.info.id, run.agent.name, status, took, why, tuple(waits))
         logger.log(
             logging.WARNING if (why or status == "stuck") and self._report is None else logging.INFO,
             "%s %r (%s) after %.1f s%s",
@@ -354,7 +382,7 @@ class Worker:
         self._tell(ran)
         return ran
 
-    def _tell(self, ran: Ran) -> None:
+    def _tell(self, ran: RunResult) -> None:
         if self._report is not None:
             try:
                 self._report(ran)
@@ -370,7 +398,7 @@ def _guarded(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[An
         begin(task)
         return agent.fn(task)
 
-    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input, agent.remember)
+    return Agent(agent.name, fn, agent.max_attempts, agent.lease, agent.input, agent.remember)
 
 
 def _guarded_async(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Agent[Any, Any]:
@@ -379,9 +407,9 @@ def _guarded_async(agent: Agent[Any, Any], begin: Callable[[Shape], None]) -> Ag
         begin(task)
         return await agent.fn(task)
 
-    return Agent(agent.name, fn, agent.attempts, agent.lease, agent.input, agent.remember)
+    return Agent(agent.name, fn, agent.max_attempts, agent.lease, agent.input, agent.remember)
 
 
-def recover(store: Store, limit: int | None) -> list[Ran]:
+def run_due(store: Store, limit: int | None) -> list[RunResult]:
     """Run what is due now, one after the other."""
     return Worker(store, concurrency=1).run_due(limit)

@@ -5,7 +5,7 @@
     │   ├── Conflict           another writer appended first; nothing was written
     │   ├── Unavailable        the engine cannot be reached or is busy; nothing was written
     │   ├── StorageFull        no room; nothing was written, what was stored stays readable
-    │   ├── Held               somebody else has the turn or the lease; wait, or come back later
+    │   ├── LeaseHeld          somebody else has the turn or the lease; wait, or come back later
     │   ├── LeaseLost          another holder took over; nothing was written
     │   ├── SourceChanged      a file changed while it was read; nothing was attached
     │   └── OutcomeUnknown     the answer was lost; retry with the same id to settle it
@@ -48,7 +48,7 @@
     ├── BudgetExceeded     it does not fit into the tokens it was given, or a task has used its budget up
     ├── AlreadyExists      there is something under that id
     ├── NotFound           there is no such thing, or no such version of it
-    └── Closed             the store was closed
+    └── StoreClosed        the store was closed
 
     Suspended              no error: the task waits, and its run ends here
 
@@ -58,6 +58,8 @@ content, a key or a password.
 """
 
 from __future__ import annotations
+
+from ._clock import moment
 
 
 def who(holder: str) -> str:
@@ -121,12 +123,12 @@ class OutcomeUnknown(Retryable):
         self.stream, self.id = stream, id
 
 
-class Held(Retryable):
-    """Somebody else has the turn or the lease. `owner` says who, `until` when it ends unless it is renewed (Unix seconds)."""
+class LeaseHeld(Retryable):
+    """Somebody else has the turn or the lease. `owner` says who, `until` when it ends unless it is renewed."""
 
     def __init__(self, stream: str, *, owner: str, until: float) -> None:
         super().__init__(f"{stream} is held by {who(owner)}; wait for it longer (wait=), or come back later")
-        self.stream, self.owner, self.until = stream, owner, until
+        self.stream, self.owner, self.until = stream, owner, moment(until)
 
 
 class LeaseLost(Retryable):
@@ -155,9 +157,10 @@ class AccessDenied(NeedsHuman):
 class AlreadyAnswered(NeedsHuman):
     """The question was answered before, and the first answer counts. Nothing was written."""
 
-    def __init__(self, task: str, *, ask: str, by: str | None) -> None:
-        super().__init__(f"{ask!r} of {task} was answered{f' by {by!r}' if by else ''} before; the first answer counts")
-        self.task, self.ask, self.by = task, ask, by
+    def __init__(self, task: str, *, question: str, by: str | None) -> None:
+        answered = f"answered by {by!r}" if by else "answered"
+        super().__init__(f"{question!r} of {task} was {answered} before; the first answer counts")
+        self.task, self.question, self.by = task, question, by
 
 
 class Expired(NeedsHuman):
@@ -173,7 +176,7 @@ class Expired(NeedsHuman):
             else "; until it is swept, expire(None) brings it back"
         )
         super().__init__(f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id{back}")
-        self.stream, self.at, self.swept = stream, at, swept
+        self.stream, self.at, self.swept = stream, moment(at), swept
 
 
 class HasForks(NeedsHuman):
@@ -292,13 +295,13 @@ class AnchorRefused(DataProblem):
 
 
 class CorruptFile(DataProblem):
-    """A file cannot be imported as it is: `what` is wrong `at` that byte. The file is left untouched, nothing was stored."""
+    """A file cannot be imported as it is: `what` is wrong, `offset` bytes from its start. The file is left untouched, nothing was stored."""
 
-    def __init__(self, path: str, *, at: int, what: str) -> None:
+    def __init__(self, path: str, *, offset: int, what: str) -> None:
         super().__init__(
-            f"{path} is damaged at byte {at}: {what}; nothing was imported; salvage=True takes what is readable before it"
+            f"{path} is damaged at byte {offset}: {what}; nothing was imported; salvage=True takes what is readable before it"
         )
-        self.path, self.at, self.what = path, at, what
+        self.path, self.offset, self.what = path, offset, what
 
 
 class CorruptRecord(DataProblem):
@@ -427,11 +430,7 @@ class StepFailed(HoldfastError):
 class ChildFailed(StepFailed):
     """A child task failed or was cancelled. `child` is its id; it is a task of its own, to be looked at and resumed."""
 
-    @property
-    def child(self) -> str:
-        from .tasks._paths import place_of
-
-        return place_of(self.step).key or ""
+    child = ""
 
 
 class NotDone(HoldfastError):
@@ -446,7 +445,7 @@ class NotFound(HoldfastError):
     """There is no such thing, or no such version of it."""
 
 
-class Closed(HoldfastError):
+class StoreClosed(HoldfastError):
     """The store was closed; open it again."""
 
 

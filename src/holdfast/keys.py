@@ -123,7 +123,7 @@ def given(key: Any) -> list[Key]:
     if isinstance(key, Sequence) and key:
         return [each for part in key for each in given(part)]
     raise TypeError(
-        f"key= takes 32 bytes, a key of holdfast.keys, a function, or a list of them, not {type(key).__name__}"
+        f"key must be 32 bytes, a key of holdfast.keys, a function, or a list of them, got {type(key).__name__}"
     )
 
 

@@ -64,14 +64,14 @@ class Redactor:
         self, *, patterns: Collection[str] = PATTERNS, fields: Collection[str] = FIELDS, hook: Hook | None = None
     ) -> None:
         if isinstance(patterns, str) or isinstance(fields, str):
-            raise TypeError('patterns and fields are tuples of names: patterns=("cards",)')
+            raise TypeError('patterns and fields must be tuples of names: patterns=("cards",)')
         unknown = [name for name in patterns if name not in _PATTERNS]
         if unknown:
             raise ValueError(f"there is no pattern {unknown[0]!r}; there are {', '.join(PATTERNS)}")
         if not all(re.fullmatch(r"(?=.*[^\W_])[\w -]{1,64}", name) for name in fields):
-            raise ValueError("fields are names of letters, digits, '_' and '-', up to 64 of them")
+            raise ValueError("fields must be names of letters, digits, '_' and '-', up to 64 of them")
         if hook is not None and not callable(hook):
-            raise TypeError("hook is a function of a field's name and a text, that returns a text")
+            raise TypeError("hook must be a function of a field's name and a text, that returns a text")
         self._names, self._hook = Names(fields), hook
         self._cards = "cards" in patterns
         shapes = (find for name in PATTERNS if name in patterns for find in _PATTERNS[name])
@@ -201,7 +201,7 @@ def as_redactor(redact: bool | Redactor | Hook | None) -> Redactor | None:
         return redact
     if callable(redact):
         return Redactor(patterns=(), fields=(), hook=redact)
-    raise TypeError("redact is True, a holdfast.redact.Redactor, or a function of a field's name and a text")
+    raise TypeError("redact must be True, a holdfast.redact.Redactor, or a function of a field's name and a text")
 
 
 def _is(one: object, other: object) -> bool:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
+from helpers.notes import Notes, read_notes
 from holdfast import AsyncStore, Store
 from holdfast.errors import StepFailed
-
-from .notes import Notes, read_notes
 
 ID, GOAL = "agent-30", "See every step done once, whatever happens"
 LARGE = 70_000

@@ -56,7 +56,7 @@ def suspended(url: str, name: str, count: str) -> None:
             try:
                 chat.append({"role": "user", "content": "after"})
                 say("written")
-            except holdfast.LeaseLost:
+            except holdfast.errors.LeaseLost:
                 say("lost")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import holdfast
 from holdfast import Store, _leases
 from holdfast._log import Log
-from holdfast.errors import Held, LeaseLost
+from holdfast.errors import LeaseHeld, LeaseLost
 
 from .agent30 import World
 from .task_lives import Life, MortalFiles, MortalSQLite, boundaries_of
@@ -246,7 +246,7 @@ def contending(url: str) -> None:
                     task.step("mine", mark)
                     say(f"won {os.getpid()}")
                     name = wait_for_word()
-            except Held:
+            except LeaseHeld:
                 say("held")
                 name = wait_for_word()
 

@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 import apsw
 import msgspec
 
+from helpers.checker import Verdict, check
+from helpers.notes import Notes, Plan, plan
 from holdfast import Store
 from holdfast._events import INLINE_BYTES
 from holdfast._log import Log
@@ -27,8 +29,6 @@ from holdfast.backends import Backend
 from holdfast.backends.files import Disk, FilesBackend
 from holdfast.backends.sqlite import SQLiteBackend
 
-from .checker import Verdict, check
-from .notes import Notes, Plan, plan
 from .vfs import Call, watched
 
 

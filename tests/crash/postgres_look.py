@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from postgres_server import PostgresServer
+from helpers.postgres_server import PostgresServer
 
 
 def schema_of(place: Path) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from helpers.redis_server import Server
 from holdfast.backends import _redis_lua as lua
-from redis_servers import Server
 
 APPEND, TEXT = lua.APPEND.name.encode(), lua.APPEND.text.encode()[:200]
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
+from helpers.network_proxy import Action, Proxy, When
 from holdfast import Store
 from holdfast._log import Log
 from holdfast.backends import Backend
 from holdfast.errors import OutcomeUnknown
-from proxy import Action, Proxy, When
 
 from .server_kills import CUTS
 

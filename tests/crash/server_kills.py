@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .checker import Verdict
-from .test_kill import PATIENCE_SECONDS, Crew, checked
+from helpers.checker import Verdict
+
+from .crew import PATIENCE_SECONDS, Crew, checked
 
 KILLS = int(os.environ.get("HOLDFAST_SERVER_KILLS", "15"))
 CUTS = int(os.environ.get("HOLDFAST_SERVER_CUTS", "200"))

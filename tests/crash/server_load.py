@@ -13,10 +13,10 @@ import signal
 import sys
 import time
 
-from holdfast.backends import Appended
+from helpers.notes import Notes, Plan
+from holdfast.backends import AppendResult
 from holdfast.errors import OutcomeUnknown, Unavailable
 
-from .notes import Notes, Plan
 from .workload import Process, say
 
 PAUSE_SECONDS = 0.05
@@ -34,7 +34,7 @@ class PatientNotes(Notes):
 class Survivor(Process):
     """A process whose server may be away whenever it asks."""
 
-    def look_back(self, step: Plan, answer: Appended, chance: random.Random) -> None:
+    def look_back(self, step: Plan, answer: AppendResult, chance: random.Random) -> None:
         try:
             super().look_back(step, answer, chance)
         except (Unavailable, OutcomeUnknown):

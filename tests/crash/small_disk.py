@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast import OutcomeUnknown, StorageFull, Store
+from helpers.checker import judge, read_store
+from helpers.notes import plan
+from holdfast import OutcomeUnknown, Store
 from holdfast._log import Log
 from holdfast.backends.sqlite import SQLiteBackend
-
-from .checker import judge, read_store
-from .notes import plan
+from holdfast.errors import StorageFull
 
 LIMIT = 300_000
 

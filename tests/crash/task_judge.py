@@ -25,7 +25,7 @@ class Outcome(msgspec.Struct):
     decisions: list[tuple[str, str | None, str]]
     discoveries: list[tuple[str, str | None, str]]
     in_doubt: list[str]
-    unasked: list[str]
+    orphaned: list[str]
     messages: list[Any]
 
 
@@ -53,7 +53,7 @@ def _outcome(view: TaskView, messages: list[Any]) -> Outcome:
         sorted((note.text, note.why, note.step) for note in notes) for notes in (view.decisions, view.discoveries)
     )
     return Outcome(
-        view.status, view.result, view.plan, decisions, discoveries, view.in_doubt, list(view.unasked), messages
+        view.status, view.result, view.plan, decisions, discoveries, view.in_doubt, list(view.orphaned), messages
     )
 
 

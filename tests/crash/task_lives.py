@@ -28,11 +28,12 @@ from zlib import crc32
 import apsw
 import msgspec
 
+from helpers.notes import read_notes
 from holdfast import Store
 from holdfast._codec import Undecodable
 from holdfast._events import open_plain
 from holdfast._log import Log
-from holdfast.backends import Append, Appended, Backend, Conflict
+from holdfast.backends import Append, AppendResult, Backend, Conflict
 from holdfast.backends.files import Disk, FilesBackend
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.sqlite import SQLiteBackend
@@ -40,7 +41,6 @@ from holdfast.errors import StepInDoubt
 
 from . import agent30
 from .agent30 import ID, World
-from .notes import read_notes
 from .points import die
 from .task_judge import Outcome, gathered, judge
 
@@ -132,7 +132,7 @@ class MortalSQLite(SQLiteBackend):
         self.names: list[str] = []
         super().__init__(path)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         self.names = names_of(batch)
         try:
             return super().append(batch)
@@ -179,7 +179,7 @@ class MortalFiles(FilesBackend):
         self.life, self.mortal = life, MortalDisk(life)
         super().__init__(path, disk=self.mortal)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         names = names_of(batch)
         self.life.at("before the append", names)
         self.mortal.names = names
@@ -195,7 +195,7 @@ class MortalPostgres(PostgresBackend):
         self.life = life
         super().__init__(url)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         names = names_of(batch)
         self.life.at("before the append", names)
         answers = super().append(batch)

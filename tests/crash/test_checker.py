@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from helpers.checker import Seen, judge
+from helpers.notes import plan
 from holdfast import Event
-
-from .checker import Seen, judge
-from .notes import plan
 
 Case = tuple[list[dict[str, Any]], dict[str, list[Event]], Seen]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import holdfast
 
-TESTS = Path(__file__).parents[1]
+from .crew import program
+
+pytestmark = pytest.mark.unencrypted("about processes and their leases")
 
 
 @pytest.fixture
@@ -28,9 +28,8 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def start(processes: list[subprocess.Popen[str]], what: str, url: str, name: str, count: int) -> subprocess.Popen[str]:
-    code = f"import sys; sys.path.append({str(TESTS)!r}); from crash.chatters import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, what, url, name, str(count)],
+        program("chatters", what, url, name, count),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -44,13 +43,14 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
     return [process.stdout.readline().rstrip("\n") for _ in range(count)]
 
 
+@pytest.mark.every_engine
 def test_two_processes_interleave_without_loss(durable_url: str, started: list[subprocess.Popen[str]]) -> None:
     two = [start(started, "append", durable_url, name, 150) for name in "ab"]
     assert [process.wait(120) for process in two] == [0, 0]
     with holdfast.open(durable_url) as store:
         chat = store.conversation("c")
         texts = [message["content"] for message in chat.messages()]
-        assert len(chat) == len(texts) == 300
+        assert chat.count() == len(texts) == 300
     for name in "ab":
         assert [text for text in texts if text.startswith(name)] == [f"{name} {number}" for number in range(150)]
 
@@ -80,7 +80,7 @@ def test_what_was_acknowledged_before_a_kill_is_there_once(
         texts = [message["content"] for message in chat.messages()]
         assert texts == [f"a {number}" for number in range(len(texts))]
         assert set(acknowledged) <= set(texts)
-        assert len(chat) == len(texts)
+        assert chat.count() == len(texts)
 
 
 def test_a_process_that_was_suspended_past_its_turn_writes_nothing_more(
@@ -98,6 +98,7 @@ def test_a_process_that_was_suspended_past_its_turn_writes_nothing_more(
         assert [message["content"] for message in chat.messages()] == ["before", "in between"]
 
 
+@pytest.mark.every_engine
 def test_the_turn_of_a_killed_process_is_taken_over_at_once(
     durable_url: str, started: list[subprocess.Popen[str]]
 ) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from .crew import program
 from .points import CALLS, NAMED_POINTS, Death
-from .test_kill import program
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
+from helpers.running_workers import wait_until, working
 from holdfast import Store, Task
 from holdfast._worker import POLL
 from holdfast.tasks._agents import registered
-from workers import wait_until, working
 
+from .crew import program
 from .elsewhere import LEASE
-from .test_kill import program
+
+pytestmark = pytest.mark.unencrypted("about processes and their leases")
 
 TASKS = 3
 DATE_SECONDS = 1.0
@@ -54,6 +56,7 @@ def types_of(store: Store, id: str) -> list[str]:
     return [event.type for event in store.task(id).history()]
 
 
+@pytest.mark.every_engine
 def test_the_tasks_of_a_machine_that_is_gone_are_taken_over_when_their_leases_end(
     durable_url: str, elsewhere: subprocess.Popen[bytes]
 ) -> None:

@@ -1,6 +1,6 @@
 """kill -9 at random instants: several writing processes on one store, killed, checked and started again, many times.
 
-`HOLDFAST_KILL_CYCLES` says how many kills per engine (20 unless told), `HOLDFAST_SEED` repeats a run's draws.
+`HOLDFAST_KILL_CYCLES` says how many kills per engine (10 unless told), `HOLDFAST_SEED` repeats a run's draws.
 """
 
 from __future__ import annotations
@@ -8,87 +8,20 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import selectors
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from servers import SERVERS, url_on
+from helpers.checker import Verdict
+from helpers.servers import SERVERS
 
-from .checker import Verdict
+from .crew import Crew, checked, url_of
 
-CYCLES = int(os.environ.get("HOLDFAST_KILL_CYCLES", "20"))
+CYCLES = int(os.environ.get("HOLDFAST_KILL_CYCLES", "10"))
+
 CYCLES_PER_STORE = 50
+
 PROCESSES = 3
-PATIENCE_SECONDS = 30.0
-"""Longer than anything should take: who waits for a dead process's lock has failed by then."""
-
-TESTS = Path(__file__).parents[1]
-
-
-def url_of(engine: str, folder: Path) -> str:
-    if engine in SERVERS:
-        return url_on(engine, folder)
-    return f"sqlite:///{folder / 'store.db'}" if engine == "sqlite" else f"file://{folder / 'store'}"
-
-
-def program(module: str, *args: object) -> list[str]:
-    # Not -m: the folder of the tests must come last in the path, it has modules named like those of Python itself.
-    start = f"import sys; sys.path.append({str(TESTS)!r}); from crash.{module} import main; main()"
-    return [sys.executable, "-c", start, *map(str, args)]
-
-
-class Crew:
-    """A running workload: reads what its processes say, and kills them."""
-
-    module = "workload"
-
-    def __init__(self, *args: object) -> None:
-        self.main = subprocess.Popen(program(self.module, *args), stdout=subprocess.PIPE)
-        assert self.main.stdout is not None
-        self.output = self.main.stdout
-        os.set_blocking(self.output.fileno(), False)
-        self.alive: set[int] = set()
-        self.acks: Counter[int] = Counter()
-
-    def listen(self, seconds: float) -> None:
-        """Take in what was said; wait up to that long for something."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.output, selectors.EVENT_READ)
-            selector.select(seconds)
-        for line in (self.output.read() or b"").split(b"\n"):
-            word, _, pid = line.partition(b" ")
-            self.hear(word, pid)
-
-    def hear(self, word: bytes, pid: bytes) -> None:
-        if word == b"start":
-            self.alive.add(int(pid))
-        elif word == b"ack" and int(pid) in self.alive:
-            self.acks[int(pid)] += 1
-
-    def wait_for(self, acks: int, *, processes: int | None = None) -> None:
-        """Until the living have that many more acknowledgements among them."""
-        before, deadline = self.acks.total(), time.monotonic() + PATIENCE_SECONDS
-        while (processes is not None and len(self.alive) < processes) or self.acks.total() < before + acks:
-            self.listen(1.0)
-            assert time.monotonic() < deadline, "the writers are stuck"
-            assert self.main.poll() is None, "the writers ended by themselves"
-
-    def kill(self, pid: int) -> None:
-        self.alive.discard(pid)
-        os.kill(pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        for pid in list(self.alive):
-            self.kill(pid)
-        self.main.wait(PATIENCE_SECONDS)
-        self.output.close()
 
 
 def crash_once(chance: random.Random, *args: object) -> None:
@@ -102,12 +35,6 @@ def crash_once(chance: random.Random, *args: object) -> None:
             crew.wait_for(chance.randrange(1, 30))
     finally:
         crew.end()
-
-
-def checked(url: str, notes: Path, seen: Path) -> Verdict:
-    done = subprocess.run(program("checker", url, notes, seen), capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return msgspec.json.decode(done.stdout, type=Verdict)
 
 
 @pytest.mark.timeout(120 + CYCLES * 5)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from helpers.postgres_server import PostgresServer, running
 from holdfast.errors import (
     AccessDenied,
     HoldfastError,
@@ -21,7 +22,6 @@ from holdfast.errors import (
     StorageFull,
     Unavailable,
 )
-from postgres_server import PostgresServer, running
 
 from .postgres_look import Settling, schema_of, stored, times_stored
 

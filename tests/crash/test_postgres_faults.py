@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from helpers.network_proxy import Postgres, Proxy
+from helpers.postgres_server import PostgresServer, running
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import Unavailable
-from postgres_server import PostgresServer, running
-from proxy import Postgres, Proxy
 
 from .postgres_look import Settling, appends, schema_of, stored, times_stored
 from .server_faults import Case, LostAnswers

@@ -16,13 +16,13 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import AsyncStore, HeadRegressed, Store
+from helpers.postgres_server import PostgresServer, running
+from holdfast import AsyncStore, Store
 from holdfast._log import Log
-from holdfast.backends import Append, Appended, StreamKey
+from holdfast.backends import Append, AppendResult, StreamKey
 from holdfast.backends._seam import Blocked
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.errors import OutcomeUnknown, Unavailable
-from postgres_server import PostgresServer, running
+from holdfast.errors import HeadRegressed, OutcomeUnknown, Unavailable
 
 from .postgres_look import schema_of, stored, times_stored
 
@@ -129,7 +129,7 @@ def test_a_client_that_stops_in_the_middle_of_a_batch_has_locked_nothing(
     session = f"application_name = '{schema}' AND wait_event = 'ClientRead'"
     server.until(f"SELECT count(*) FROM pg_stat_activity WHERE {session}", 1)
     backend = PostgresBackend(url.replace(f"application_name={schema}", "application_name=other"))
-    assert [type(answer) for answer in backend.append(others)] == [Appended] * 8
+    assert [type(answer) for answer in backend.append(others)] == [AppendResult] * 8
     backend.close()
     server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {session}")
     halting.close()
@@ -204,12 +204,12 @@ def test_a_backend_says_which_of_a_batch_are_locked(server: PostgresServer, sche
     backend.append(first)
     with locked(server, schema, "s1"):
         answers = backend.append([after(append, b"next") for append in first])
-        assert [type(answer) for answer in answers] == [Appended, Blocked, Appended]
+        assert [type(answer) for answer in answers] == [AppendResult, Blocked, AppendResult]
         [alone] = backend.append([after(first[1], b"alone")])
         assert isinstance(alone, Blocked)
         assert alone.head is not None and alone.head.version == 1
     [alone] = backend.append([after(first[1], b"alone")])
-    assert isinstance(alone, Appended)
+    assert isinstance(alone, AppendResult)
     backend.close()
     assert stored(server, schema) == {"s0": [b"first", b"next"], "s1": [b"first", b"alone"], "s2": [b"first", b"next"]}
 
@@ -224,7 +224,7 @@ def test_what_is_left_out_of_a_batch_for_another_reason_is_not_taken_for_locked(
     second = after(first, b"second")
     third = replace(after(second, b"third"), id=b"known", indexed=True)
     answers = backend.append([second, third, after(second, b"fourth"), an_append("other", b"other")])
-    assert [(answer.last, answer.duplicate) for answer in answers if isinstance(answer, Appended)] == [
+    assert [(answer.last, answer.duplicate) for answer in answers if isinstance(answer, AppendResult)] == [
         (2, False),
         (1, True),
         (3, False),
@@ -266,7 +266,7 @@ def test_what_was_given_up_does_not_wait_on_at_the_server(server: PostgresServer
         # The lock is still there, and so would they be.
         server.until(f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'", 0)
     assert stored(server, schema) == {"s": [b"first"]}
-    assert isinstance(backend.append([after(first, b"again")])[0], Appended)
+    assert isinstance(backend.append([after(first, b"again")])[0], AppendResult)
     backend.close()
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends import Append, Appended, Conflict, StreamKey
+from helpers.network_proxy import Postgres, Proxy
+from helpers.postgres_server import PostgresServer, running
+from holdfast.backends import Append, AppendResult, Conflict, StreamKey
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import OutcomeUnknown, Unavailable
-from postgres_server import PostgresServer, running
-from proxy import Postgres, Proxy
 
 from .postgres_look import Settling, appends, schema_of, stored, times_stored
 
@@ -168,7 +168,7 @@ def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(server: Postgr
         except OutcomeUnknown:
             pass
         else:
-            assert isinstance(answers[0], Appended) and isinstance(answers[1], Conflict)
+            assert isinstance(answers[0], AppendResult) and isinstance(answers[1], Conflict)
         assert stored(server, schema)["free"] == [b"stored"]
         backend.close()
 

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 import holdfast
+from helpers.postgres_pooler import Pooler
+from helpers.postgres_server import PostgresServer, running
 from holdfast.backends import Backend
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.conformance import DurableBackendConformance
-from pooler import Pooler
-from postgres_server import PostgresServer, running
 
 from .postgres_look import schema_of, stored
 

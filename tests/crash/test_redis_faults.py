@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from helpers.network_proxy import Proxy, Redis
+from helpers.redis_server import Server
 from holdfast.backends.redis import RedisBackend
 from holdfast.errors import HeadRegressed, ReadOnly, StorageFull, Unavailable
-from proxy import Proxy, Redis
-from redis_servers import Server
 
 from .redis_look import appends, stored, times_stored
 from .server_faults import Case, LostAnswers

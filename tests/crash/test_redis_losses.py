@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from helpers.network_proxy import Proxy, Redis
+from helpers.redis_server import Server
 from holdfast import Store
 from holdfast.backends import StreamKey
 from holdfast.backends._redis_keys import Keys
 from holdfast.errors import HeadRegressed
-from proxy import Proxy, Redis
-from redis_servers import Server
 
 from .redis_look import stored, times_stored
 

@@ -20,13 +20,14 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import HoldfastError, OutcomeUnknown, StorageFull, Store, Unavailable
+from helpers.checker import judge, read_store
+from helpers.notes import Plan, plan
+from holdfast import HoldfastError, OutcomeUnknown, Store
 from holdfast._log import Log
 from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.errors import StorageFull, Unavailable
 
-from .checker import judge, read_store
-from .notes import Plan, plan
-from .test_kill import program
+from .crew import program
 from .vfs import Call, watched
 
 FAULTS = ["write", "full", "full after a part", "sync", "open", "read", "any"]

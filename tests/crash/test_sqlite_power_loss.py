@@ -19,13 +19,13 @@ from typing import Any, Literal
 import pytest
 
 import holdfast
+from helpers.checker import judge, stream_names
+from helpers.notes import plan
 from holdfast import Event, HoldfastError, Store
 from holdfast._log import Log
 from holdfast.backends import sqlite
 from holdfast.backends.sqlite import SQLiteBackend
 
-from .checker import judge, stream_names
-from .notes import plan
 from .power import LUCKS, Drive, Image, Recorder, materialise
 from .vfs import Call, watched
 

@@ -12,36 +12,33 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from helpers.servers import postgres
 from holdfast import Event, Store
 from holdfast._log import Log
-from servers import postgres
 
+from .crew import program
 from .task_judge import Evidence, gathered, judge
 from .task_lives import SERVER, Finding, Life, Place
-from .test_kill import program
 
 TOLD = os.environ.get("HOLDFAST_TASK_KILLS")
 KILLS = int(TOLD or 20)
 STEPS = 30
 
-here = pytest.mark.parametrize("engine", ["sqlite", "files"])
-everywhere = pytest.mark.parametrize("engine", ["sqlite", "files", "postgres"])
-both_ways = pytest.mark.parametrize("variant", ["sync", "async"])
+LOCAL = ("sqlite", "files")
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory if possible: a kill loses nothing that was written, so the disk adds nothing but time."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
-        yield Path(name)
+def on(*engines: str) -> pytest.MarkDecorator:
+    """Each engine, and each interface: all pairs of them only when kills are counted by hand."""
+    pairs = [
+        (engine, way) for engine in engines for way in ("sync", "async") if TOLD or engine == "sqlite" or way == "sync"
+    ]
+    return pytest.mark.parametrize(("engine", "variant"), pairs)
 
 
 def findings(engine: str, variant: str, folder: Path, what: str, *more: object) -> list[Finding]:
@@ -67,8 +64,7 @@ def findings(engine: str, variant: str, folder: Path, what: str, *more: object) 
     return found
 
 
-@here
-@both_ways
+@on(*LOCAL)
 def test_killed_at_any_boundary_of_a_write_the_next_life_comes_to_the_same(
     engine: str, variant: str, folder: Path
 ) -> None:
@@ -79,8 +75,7 @@ def test_killed_at_any_boundary_of_a_write_the_next_life_comes_to_the_same(
     assert any(finding.settled for finding in found) and any(finding.checked for finding in found)
 
 
-@everywhere
-@both_ways
+@on(*LOCAL, "postgres")
 def test_killed_at_one_boundary_after_the_other_the_last_life_comes_to_the_same(
     engine: str, variant: str, folder: Path
 ) -> None:
@@ -90,8 +85,7 @@ def test_killed_at_one_boundary_after_the_other_the_last_life_comes_to_the_same(
 
 
 @pytest.mark.timeout(300 + KILLS)
-@everywhere
-@both_ways
+@on(*LOCAL, "postgres")
 def test_killed_at_random_instants_it_comes_to_the_same(engine: str, variant: str, folder: Path) -> None:
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     print(f"HOLDFAST_SEED={seed}", file=sys.stderr)

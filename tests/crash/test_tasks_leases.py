@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,12 @@ import holdfast
 from holdfast import Event
 from holdfast.backends import Record, StreamKey
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.errors import Held, LeaseLost
+from holdfast.errors import LeaseHeld, LeaseLost
 
+from .crew import program
 from .holders import LONG, SHORT, mark
-from .test_kill import program
+
+pytestmark = pytest.mark.unencrypted("about processes and their leases")
 
 WRITES = ("step", "once", "decide", "discover", "plan", "replan", "chat", "fail", "finish")
 REFUSED = [f"{what}: LeaseLost" for what in WRITES]
@@ -238,12 +239,13 @@ def test_a_holder_stopped_with_several_threads_writing_stores_nothing_more(
 # -- taking over ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_a_killed_holder_of_this_machine_is_taken_over_at_once(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
     holder = start("robbed", durable_url)
     assert holder.hear() == "began"
-    with pytest.raises(Held), durable_store.task("t", wait=0):
+    with pytest.raises(LeaseHeld), durable_store.task("t", wait=0):
         pass
     holder.kill()
     with durable_store.task("t", wait=0) as task:  # its lease would last for an hour
@@ -258,14 +260,14 @@ def test_a_holder_of_another_machine_is_waited_for_until_its_lease_ends(
     holder = start("elsewhere", durable_url, 1.0)
     assert holder.hear() == "began"
     holder.kill()
-    with pytest.raises(Held) as held, durable_store.task("t", wait=0):
+    with pytest.raises(LeaseHeld) as held, durable_store.task("t", wait=0):
         pass
     view = durable_store.get_task("t")
     assert view is not None and view.lease_until is not None
     assert held.value.owner == view.owner and held.value.owner.startswith("elsewhere/")
-    assert datetime.fromtimestamp(held.value.until, timezone.utc) == view.lease_until
+    assert held.value.until == view.lease_until
     with durable_store.task("t", wait=PATIENCE_SECONDS):
-        assert time.time() >= held.value.until
+        assert time.time() >= held.value.until.timestamp()
     assert check_holders(durable_store.task("t").history()) == [holder.pid, os.getpid()]
 
 
@@ -276,11 +278,15 @@ def test_a_task_that_is_held_for_longer_than_one_waits_is_not_taken(
     assert holder.hear() == "began"
     holder.kill()
     before = durable_store.task("t").history()
-    with pytest.raises(Held, match="elsewhere"), durable_store.task("t", lease=SHORT):  # waits for one lease of its own
+    with (
+        pytest.raises(LeaseHeld, match="elsewhere"),
+        durable_store.task("t", lease=SHORT),
+    ):  # waits for one lease of its own
         pass
     assert durable_store.task("t").history() == before
 
 
+@pytest.mark.every_engine
 def test_a_robbed_holder_is_refused(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
@@ -297,6 +303,7 @@ def test_a_robbed_holder_is_refused(
     assert check_holders(history) == [holder.pid, os.getpid()]
 
 
+@pytest.mark.every_engine
 def test_a_fork_of_the_holder_cannot_write_and_does_not_disturb_it(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
@@ -317,6 +324,7 @@ def test_a_fork_of_the_holder_cannot_write_and_does_not_disturb_it(
 # -- racing --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 def test_processes_that_race_for_a_task_have_it_one_after_the_other(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
@@ -356,6 +364,7 @@ def test_of_two_who_want_the_task_of_a_dead_one_at_the_same_time_one_gets_it(
 # -- within one process --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("stores", ["one store", "two stores"])
 def test_a_thread_whose_lease_has_run_out_is_refused_when_another_has_taken_over(url: str, stores: str) -> None:
     if stores == "two stores" and url == "memory://":
@@ -421,7 +430,7 @@ def test_a_task_that_is_claimed_while_its_events_are_read_is_held(tmp_path: Path
         with other.task("t"):
             pass
         backend.meanwhile = lambda: held.enter_context(other.task("t", lease=LONG)).decide("it is mine")
-        with pytest.raises(Held), store.task("t", wait=0):
+        with pytest.raises(LeaseHeld), store.task("t", wait=0):
             pass
         assert [event.type for event in store.task("t").history()][-2:] == ["task.claimed", "task.decided"]
 
@@ -454,7 +463,7 @@ def test_a_step_that_is_begun_again_while_somebody_settles_it_is_not_settled(tmp
         again = threading.Thread(target=pay_again)
         backend.meanwhile = begin_again
         try:
-            with pytest.raises(Held):
+            with pytest.raises(LeaseHeld):
                 store.resolve("t", "pay", result="nothing")
         finally:
             asked.set()

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -25,16 +24,15 @@ import msgspec
 import pytest
 
 import holdfast
+from helpers.notes import read_notes
+from helpers.programs import program
+from helpers.servers import SERVERS
 from holdfast import Event, Store
-from servers import SERVERS
 
-from .notes import read_notes
-from .test_kill import TESTS, url_of
-from .test_tasks_kill import TOLD
-from .test_tasks_kill import folder as folder
+from .crew import url_of
 from .worker_app import agent_of, expected
 
-KILLS = int(TOLD or 50)
+KILLS = int(os.environ.get("HOLDFAST_TASK_KILLS", "30"))
 TASKS = {
     "sqlite": 4 * KILLS,
     "files": 4 * KILLS,
@@ -74,10 +72,9 @@ class Machine:
 
     def __init__(self, function: str, engine: str, url: str, notes: Path) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="holdfast-machine-"))
-        start = f"import sys; sys.path.append({str(TESTS)!r}); from crash.worker_app import {function}; {function}()"
         name = self.place.name if engine in SERVERS else ""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", start, url, str(notes), name],
+            program("crash.worker_app", url, notes, name, function=function),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             cwd=self.place,

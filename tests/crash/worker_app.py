@@ -19,7 +19,7 @@ from typing import Any
 import holdfast
 from holdfast import AsyncTask, Store, Task, _leases
 from holdfast.cli._app import app
-from holdfast.errors import AlreadyAnswered, Held, NotFound, TaskEnded
+from holdfast.errors import AlreadyAnswered, LeaseHeld, NotFound, TaskEnded
 
 from .agent30 import World
 
@@ -73,7 +73,7 @@ def order(task: Task) -> dict[str, Any]:
         task.sleep(random.uniform(0, LONGEST_TIMER))
     found["mailed"] = task.step("mail", once, "mail")
     if number % 4 == 0:
-        found["parts"] = [task.child(part, f"{task.id}-part-{n}", input=number + n) for n in range(2)]
+        found["parts"] = [task.run_child(part, f"{task.id}-part-{n}", input=number + n) for n in range(2)]
     if number % 5 == 0:
         found["told"] = task.wait_for("delivered")
     return found
@@ -99,7 +99,7 @@ async def order_async(task: AsyncTask) -> dict[str, Any]:
     found["paid"], found["mailed"] = await asyncio.gather(
         task.step("pay", checked_async, "pay"), task.step("mail", once_async, "mail")
     )
-    found["parts"] = [await task.child(part, f"{task.id}-part-0", input=number)]
+    found["parts"] = [await task.run_child(part, f"{task.id}-part-0", input=number)]
     return found
 
 
@@ -140,7 +140,7 @@ def attend(store: Store, outside: World) -> int:
                 _settle(store, outside, info.id)
             elif info.status == "suspended" and info.due_at is None:
                 _serve(store, info.id)
-        except (NotFound, TaskEnded, AlreadyAnswered, Held):
+        except (NotFound, TaskEnded, AlreadyAnswered, LeaseHeld):
             pass  # it has gone on meanwhile
     return left
 
@@ -161,9 +161,9 @@ def _serve(store: Store, id: str) -> None:
     view = store.get_task(id)
     if view is None:
         return
-    for ask in view.asks:
+    for ask in view.questions:
         if ask.status == "open":
-            store.answer(id, ask.name, True, by="the person", ask=ask.id)
+            store.answer(id, ask.name, True, by="the person", question=ask.id)
     if any("delivered" in wait for wait in view.waits_for):
         store.signal(id, "delivered", view.input, id="delivered")
 

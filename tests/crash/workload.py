@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 
 import holdfast
-from holdfast.backends import Appended
+from helpers.notes import Notes, Plan, plan
+from holdfast.backends import AppendResult
 from holdfast.errors import Conflict, OutcomeUnknown, StorageFull, Unavailable
-
-from .notes import Notes, Plan, plan
 
 THREADS = 2
 AGENTS = 3
@@ -81,7 +80,7 @@ class Process:
             self.acknowledge(key, answer)
             self.look_back(step, answer, chance)
 
-    def look_back(self, step: Plan, answer: Appended, chance: random.Random) -> None:
+    def look_back(self, step: Plan, answer: AppendResult, chance: random.Random) -> None:
         """Now and then, repeat what was acknowledged, and read."""
         stream = self.store.stream(step.stream)
         if step.id is not None and chance.random() < 0.2:
@@ -110,7 +109,7 @@ class Process:
                 continue
             self.acknowledge(key, answer)
 
-    def acknowledge(self, key: str, answer: Appended) -> None:
+    def acknowledge(self, key: str, answer: AppendResult) -> None:
         self.notes.acknowledged(key, answer.first, answer.last)
         say(f"ack {os.getpid()}")
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from targets import SEEDS, TARGETS
 
-EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "300"))
 _PIECES = [
     b"[",
     b"]",

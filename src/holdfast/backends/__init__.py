@@ -2,7 +2,7 @@
 
 from ._seam import (
     Append,
-    Appended,
+    AppendResult,
     Backend,
     Conflict,
     Costly,
@@ -13,6 +13,10 @@ from ._seam import (
     Fields,
     Guarded,
     Head,
+    IndexDatabase,
+    IndexFile,
+    IndexHost,
+    IndexPlace,
     Listed,
     Peeking,
     Record,
@@ -23,7 +27,7 @@ from ._seam import (
 
 __all__ = [
     "Append",
-    "Appended",
+    "AppendResult",
     "Backend",
     "Conflict",
     "Costly",
@@ -34,6 +38,10 @@ __all__ = [
     "Fields",
     "Guarded",
     "Head",
+    "IndexDatabase",
+    "IndexFile",
+    "IndexHost",
+    "IndexPlace",
     "Listed",
     "Peeking",
     "Record",

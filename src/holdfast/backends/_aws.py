@@ -18,12 +18,12 @@ from .. import _clock
 from .._quiet_aws import bodies_unsaid
 from ..errors import (
     AccessDenied,
-    Closed,
     HoldfastError,
     InvalidURL,
     MissingExtra,
     NotSetUp,
     OutcomeUnknown,
+    StoreClosed,
     TooLarge,
     Unavailable,
     UnsupportedServer,
@@ -136,7 +136,7 @@ class Service:
     def client(self) -> Any:
         with self._lock:
             if self._ending.is_set():
-                raise Closed(f"the store {self.where} was closed")
+                raise StoreClosed(f"the store {self.where} was closed")
             if self._client is None:
                 self._client = self._connected()
             return self._client

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
 
 
-class Forkable(Protocol):
-    """Something that must not be in the middle of anything while the process forks."""
+class Forkable:
+    """Something that has to start anew in a forked child; what other threads are in the middle of goes on in the parent."""
 
     def before_fork(self) -> None:
-        """Wait until no thread is inside, keep others out, and let go of what must not be shared."""
+        """Wait until no thread is inside, keep others out, and let go of what must not be shared, if there is any of that."""
 
     def after_fork_in_parent(self) -> None:
         """Let the others in again."""

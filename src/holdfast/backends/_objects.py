@@ -10,26 +10,26 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
-from ..errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from ._fork import register
+from ..errors import HoldfastError, OutcomeUnknown, StoreClosed, Unavailable
+from ._fork import Forkable, register
 from ._objects_append import Writer
 from ._objects_discard import discard
 from ._objects_lanes import Lanes
 from ._objects_listing import Lister
 from ._objects_read import Reader
 from ._objects_streams import Streams
-from ._seam import Append, Appended, Conflict, Cursor, Description, Head, Record, StreamKey
+from ._seam import Append, AppendResult, Conflict, Cursor, Description, Head, Record, StreamKey
 from ._space import Space
 
 WIDTH: Final = 16
 """How many requests of one call are on their way at once."""
 
-Answer = Appended | Conflict | HoldfastError
+Answer = AppendResult | Conflict | HoldfastError
 
 
-class ObjectsBackend:
+class ObjectsBackend(Forkable):
     """Streams on a `Space`."""
 
     look_seconds = 2.0
@@ -45,7 +45,7 @@ class ObjectsBackend:
         self._closed = self._forking = False
         register(self)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         with self._inside():
             for append in batch:
                 self._writer.check(append)
@@ -103,11 +103,12 @@ class ObjectsBackend:
         with self._inside():
             return discard(self._streams, stream)
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         with self._inside():
-            if upto is None:
-                return self._writer.delete(stream, expected)
-            return self._writer.delete_beginning(stream, expected, upto)
+            return self._writer.delete(stream, expected)
+
+    def index_places(self) -> Sequence[Literal["cache"]]:
+        return ["cache"]
 
     def describe(self) -> Description:
         with self._inside():
@@ -144,7 +145,7 @@ class ObjectsBackend:
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             if self._closed:
-                raise Closed("this store was closed")
+                raise StoreClosed("this store was closed")
             self._calls += 1
         try:
             yield
@@ -163,7 +164,7 @@ def _reading() -> Iterator[None]:
         raise Unavailable("the store did not answer; try again") from error
 
 
-def _answered(answers: Sequence[Answer]) -> Sequence[Appended | Conflict]:
+def _answered(answers: Sequence[Answer]) -> Sequence[AppendResult | Conflict]:
     """The answers of a batch. An error speaks for the whole batch, so it must not deny what others have stored."""
     errors = [answer for answer in answers if isinstance(answer, HoldfastError)]
     if not errors:
@@ -171,6 +172,6 @@ def _answered(answers: Sequence[Answer]) -> Sequence[Appended | Conflict]:
     for error in errors:
         if isinstance(error, OutcomeUnknown):
             raise error
-    if any(isinstance(answer, Appended) and not answer.duplicate for answer in answers):
+    if any(isinstance(answer, AppendResult) and not answer.duplicate for answer in answers):
         raise OutcomeUnknown("a part of the batch was stored, and the store refused the rest") from errors[0]
     raise errors[0]

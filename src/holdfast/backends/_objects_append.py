@@ -12,7 +12,7 @@ from ._objects_format import ROOT, Commit, Root, commits_place, version_name
 from ._objects_ids import Ids
 from ._objects_index import all_place, due_place, status_place
 from ._objects_streams import TRIES, Place, Seen, Streams
-from ._seam import Append, Appended, Conflict, Fields, Head, StreamKey
+from ._seam import Append, AppendResult, Conflict, Fields, Head, StreamKey
 
 KEPT_IN_ROOT: Final = 16 * 1024
 """A first append that is larger leaves the root with the second one: the root is read with every append."""
@@ -38,11 +38,11 @@ class Writer:
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, append: Append) -> Appended | Conflict:
+    def append(self, append: Append) -> AppendResult | Conflict:
         nonce = os.urandom(8)
         place = self._streams.known(append.stream)
         for _ in range(TRIES):
-            answer: Appended | None
+            answer: AppendResult | None
             if place is not None and _fits(place, append):
                 answer = self._extend(append, place, nonce)
             else:
@@ -67,14 +67,14 @@ class Writer:
         except OutcomeUnknown as error:
             raise _not_yet(stream) from error  # of a deletion that was to be finished; nothing of ours was sent
 
-    def _known(self, append: Append, seen: Seen, place: Place, nonce: bytes) -> Appended | None:
+    def _known(self, append: Append, seen: Seen, place: Place, nonce: bytes) -> AppendResult | None:
         """The answer to an append that is stored already."""
         if append.indexed:
             found = self._ids.find(append.stream, place.life, append.id)
             if found is not None:
-                return Appended(*found, duplicate=True, now=self._streams.now())
+                return AppendResult(*found, duplicate=True, now=self._streams.now())
         first, root = append.expected + 1, seen.root
-        if root is None or append.incarnation != place.incarnation or not root.base < first <= place.version:
+        if root is None or append.incarnation != place.incarnation or not first <= place.version:
             return None
         commit = self._streams.commit(append.stream, place.life, first, root)
         if commit is None or commit.ends or commit.append_id != append.id:
@@ -82,14 +82,14 @@ class Writer:
         if not self._streams.is_still(append.stream, root):
             raise OutcomeUnknown(f"{append.stream} was deleted while it was appended to")  # or this is a commit astray
         # With our nonce, it is our own put whose answer was lost.
-        return Appended(first, commit.last, duplicate=commit.nonce != nonce, now=self._streams.now())
+        return AppendResult(first, commit.last, duplicate=commit.nonce != nonce, now=self._streams.now())
 
-    def _begin(self, append: Append, seen: Seen, nonce: bytes) -> Appended | None:
+    def _begin(self, append: Append, seen: Seen, nonce: bytes) -> AppendResult | None:
         """Begin a life: its first append is in the root. None if somebody else was there."""
         stream, life, fields = append.stream, _life(append), append.fields or Fields()
         commit = Commit(1, append.id, nonce, append.indexed, tuple(append.records), fields, 1, 1)
         former = seen.root or Root(*stream)
-        root = former.changed(life=append.incarnation, start=1, base=0, floor=1, first=commit)
+        root = former.changed(life=append.incarnation, first=commit)
         try:
             if append.indexed:
                 self._ids.claim(stream, life, append.id, 1)
@@ -116,17 +116,14 @@ class Writer:
                 return self._begun(append, nonce)
         return None
 
-    def _begun(self, append: Append, nonce: bytes) -> Appended | None:
+    def _begun(self, append: Append, nonce: bytes) -> AppendResult | None:
         """The answer if this life is there, but under another root than ours: it may be ours, with others' changes."""
         seen = self._streams.look(append.stream)
         if seen.root is None or seen.place is None or seen.place.incarnation != append.incarnation:
             raise OutcomeUnknown(f"{append.stream} was begun and deleted at the same time; nobody knows by whom")
-        answer = self._known(append, seen, seen.place, nonce)
-        if answer is None and seen.root.base:
-            raise OutcomeUnknown(f"the beginning of {append.stream} was deleted at the same time; nobody knows whose")
-        return answer
+        return self._known(append, seen, seen.place, nonce)
 
-    def _extend(self, append: Append, place: Place, nonce: bytes) -> Appended | None:
+    def _extend(self, append: Append, place: Place, nonce: bytes) -> AppendResult | None:
         """Append to a living stream. None if it is not at this place, or the append is stored already."""
         stream, life, first = append.stream, place.life, append.expected + 1
         fields = place.fields if append.fields is None else append.fields
@@ -152,13 +149,13 @@ class Writer:
         self._supersede(stream, place, commit)
         return self._done(append, Place.after(place.incarnation, life, commit))
 
-    def _duplicate(self, append: Append, life: bytes) -> Appended | None:
+    def _duplicate(self, append: Append, life: bytes) -> AppendResult | None:
         found = self._ids.find(append.stream, life, append.id)
-        return Appended(*found, duplicate=True, now=self._streams.now()) if found is not None else None
+        return AppendResult(*found, duplicate=True, now=self._streams.now()) if found is not None else None
 
-    def _done(self, append: Append, place: Place) -> Appended:
+    def _done(self, append: Append, place: Place) -> AppendResult:
         self._streams.remember(append.stream, place)
-        return Appended(append.expected + 1, place.version, now=self._streams.now())
+        return AppendResult(append.expected + 1, place.version, now=self._streams.now())
 
     def _put(self, stream: StreamKey, life: bytes, commit: Commit) -> bool:
         """Create the commit at its name, and see that it counts. False if it does not."""
@@ -174,16 +171,14 @@ class Writer:
             root, tag = self._streams.root(stream)
             if root is None:
                 raise OutcomeUnknown(f"the root of {stream} is gone")
-            if self._streams.counts(stream, root, life, commit.first):
+            if self._streams.counts(stream, root, life):
                 if root.first is not None and sum(len(body) for _, body in root.first.records) > KEPT_IN_ROOT:
                     self._streams.lanes.later(partial(self._unload, stream, life, root, root.first, tag))
                 return True
             # What was at this name has been deleted, and our commit is astray; or it was deleted itself, before we could
             # look. It is certainly astray if it still is there after everything of that deletion was removed.
             self._streams.forget(stream)
-            living = root.life is not None and form.life_id(stream, root.life) == life
-            removed = commit.first < root.floor if living else life not in root.dirty
-            if not removed or not self._take_back(partition, name, data):
+            if life in root.dirty or not self._take_back(partition, name, data):
                 raise OutcomeUnknown(f"{stream} was deleted while it was appended to")
         return False
 
@@ -217,7 +212,7 @@ class Writer:
         self._streams.create(partition, name, form.seal(partition, name, first))
         if not self._streams.replace_root(stream, root.changed(first=None), tag):
             found, _tag = self._streams.root(stream)
-            if found is None or not self._streams.counts(stream, found, life, 1):
+            if found is None or not self._streams.counts(stream, found, life):
                 self._space.remove(partition, [name])
 
     # -- deleting ---------------------------------------------------------------------------------
@@ -225,7 +220,7 @@ class Writer:
     def delete(self, stream: StreamKey, expected: Head) -> bool:
         """Delete the whole stream: a commit that ends it, at the name that the next append would have."""
         place = self._look(stream).place
-        if place is None or not place.is_at(expected.version, expected.hash, expected.incarnation):
+        if place is None or not place.is_at(*expected.place):
             return False
         versions = place.status_version, place.due_version
         end = Commit(place.version + 1, b"", os.urandom(8), False, (), place.fields, *versions)
@@ -234,38 +229,6 @@ class Writer:
         with _AfterThePut(stream):
             self._streams.look(stream)
         return True
-
-    def delete_beginning(self, stream: StreamKey, expected: Head, upto: int) -> bool:
-        """Delete the records up to a version. A commit that holds later ones too stays, and its first are not shown."""
-        for _ in range(TRIES):
-            seen = self._look(stream)
-            root, place = seen.root, seen.place
-            at = expected.version, expected.hash, expected.incarnation
-            if root is None or place is None or not place.is_at(*at):
-                return False
-            base = min(upto, place.version - 1)
-            if base <= root.base:
-                return True
-            start = self._start(stream, place.life, root, base + 1)
-            self._keep_ids(stream, place.life, root, start)
-            first = root.first if start == 1 else None
-            if self._streams.replace_root(stream, root.changed(base=base, start=start, first=first), seen.tag):
-                with _AfterThePut(stream):
-                    self._streams.look(stream)
-                return True
-        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
-
-    def _start(self, stream: StreamKey, life: bytes, root: Root, version: int) -> int:
-        """Where the commit begins that holds this version."""
-        names = self._space.list(commits_place(life), after=version_name(version + 1), limit=1)
-        return max(root.start, form.BIG - int.from_bytes(names[0], "big")) if names else root.start
-
-    def _keep_ids(self, stream: StreamKey, life: bytes, root: Root, start: int) -> None:
-        gone = [root.first] if root.first is not None and start > 1 else []
-        gone += [commit for commit in self._streams.commits_below(stream, life, start) if commit.first >= root.start]
-        for commit in gone:
-            if commit.indexed:
-                self._ids.make_certain(stream, life, commit)
 
 
 class _AfterThePut:

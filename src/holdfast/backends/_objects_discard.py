@@ -41,9 +41,6 @@ def discard(streams: Streams, stream: StreamKey) -> bool:
         lives = [life for life in dict.fromkeys(found) if life not in former.former]
         over = former.changed(
             life=None,
-            start=1,
-            base=0,
-            floor=1,
             first=None,
             former=(*former.former, *lives),
             dirty=tuple(dict.fromkeys((*former.dirty, *lives))),

@@ -55,11 +55,10 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Root(msgspec.Struct, frozen=True, array_like=True):
-    """What a stream's commits are read by: which life it has, if any, and from where on they count.
+    """What a stream's commits are read by: which life it has, if any.
 
-    Commits that begin before `start` do not count, records up to `base` are deleted, and before `floor` everything has been
-    removed. `former` are lives that are over; of those in `dirty` something may be left to remove. `first` is the append
-    that began the life, until it is moved out of here.
+    `start`, `base` and `floor` are part of the format, and always the same. `former` are lives that are over; of those
+    in `dirty` something may be left to remove. `first` is the append that began the life, until it is moved out of here.
     """
 
     tenant: str
@@ -78,18 +77,17 @@ class Root(msgspec.Struct, frozen=True, array_like=True):
     def is_sound(self) -> bool:
         """Whether `first` can be what it is said to be."""
         first = self.first
-        return first is None or (first.first == self.start == 1 and not first.ends and self.life is not None)
+        return first is None or (first.first == 1 and not first.ends and self.life is not None)
 
     def changed(self, **what: object) -> Root:
         return msgspec.structs.replace(self, revision=self.revision + 1, **what)
 
 
 class Pointer(msgspec.Struct, frozen=True, array_like=True):
-    """Where an append with this id may be: at the `candidates`, if the commit there says so, or for certain at `stored`."""
+    """Where an append with this id may be: at the `candidates`, if the commit there says so."""
 
     id: bytes
     candidates: tuple[Version, ...]
-    stored: tuple[Version, Version] | None = None
 
 
 def seal(partition: str, name: bytes, what: msgspec.Struct) -> bytes:

@@ -1,14 +1,13 @@
 """Ids that callers chose: found wherever they are in a stream, for the life of the stream.
 
-A pointer is put before the commit that it leads to. It says where the append may be; the commit there says whether it is. Before
-commits are deleted from the front of a stream, their pointers are made certain.
+A pointer is put before the commit that it leads to. It says where the append may be; the commit there says whether it is.
 """
 
 from __future__ import annotations
 
 from ..errors import CorruptRecord, HoldfastError, Unavailable
 from . import _objects_format as form
-from ._objects_format import Commit, Pointer, Root, ids_place
+from ._objects_format import Pointer, Root, ids_place
 from ._objects_streams import TRIES, Streams
 from ._seam import StreamKey
 
@@ -41,13 +40,10 @@ class Ids:
     def find(self, stream: StreamKey, life: bytes, append_id: bytes) -> tuple[int, int] | None:
         """The versions of the append that was stored under this id in this life."""
         for _ in range(TRIES):
-            # The root first: what it no longer counts, the pointer knew for certain before that.
             root, _tag = self._streams.root(stream)
             pointer, _tag = self._get(stream, life, append_id)
-            if root is None or pointer is None or not self._streams.counts(stream, root, life, root.start):
+            if root is None or pointer is None or not self._streams.counts(stream, root, life):
                 return None
-            if pointer.stored is not None:
-                return pointer.stored
             wrong: CorruptRecord | None = None
             try:
                 found = self._at_candidates(stream, life, pointer, root)
@@ -62,7 +58,7 @@ class Ids:
 
     def _at_candidates(self, stream: StreamKey, life: bytes, pointer: Pointer, root: Root) -> tuple[int, int] | None:
         for first in pointer.candidates:
-            commit = self._streams.commit(stream, life, first, root) if first >= root.start else None
+            commit = self._streams.commit(stream, life, first, root)
             if commit is not None and commit.indexed and commit.append_id == pointer.id:
                 return commit.first, commit.last
         return None
@@ -71,21 +67,10 @@ class Ids:
         """Remove a pointer that came too late: of a life that is over, everything else is gone."""
         try:
             root, _tag = self._streams.root(stream)
-            if root is None or not self._streams.counts(stream, root, life, root.start):
+            if root is None or not self._streams.counts(stream, root, life):
                 self._streams.space.remove(ids_place(life), [form.id_name(append_id)])
         except HoldfastError:
             pass
-
-    def make_certain(self, stream: StreamKey, life: bytes, commit: Commit) -> None:
-        """Keep where this append was, although its commit will be removed."""
-        for _ in range(TRIES):
-            pointer, tag = self._get(stream, life, commit.append_id)
-            if pointer is not None and pointer.stored is not None:
-                return
-            candidates = pointer.candidates if pointer is not None else ()
-            if self._put(life, Pointer(commit.append_id, candidates, (commit.first, commit.last)), tag):
-                return
-        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
 
     def _get(self, stream: StreamKey, life: bytes, append_id: bytes) -> tuple[Pointer | None, str]:
         partition, name = ids_place(life), form.id_name(append_id)
@@ -93,7 +78,7 @@ class Ids:
         if named is None:
             return None, ""
         pointer = form.unseal(partition, name, named.data, Pointer, stream)
-        if pointer.id != append_id or (pointer.stored is not None and pointer.stored[0] > pointer.stored[1]):
+        if pointer.id != append_id:
             raise CorruptRecord(str(stream), what="an id leads to another one, or nowhere")
         return pointer, named.tag
 

@@ -35,10 +35,10 @@ class Reader:
                 return []
             life = form.life_id(stream, root.life)
             if reverse:
-                low, high = root.base, after or form.BIG
+                low, high = 0, after or form.BIG
                 commits = self._down(stream, life, root, high - 1)
             else:
-                low, high = max(after, root.base), form.BIG
+                low, high = after, form.BIG
                 commits = self._up(stream, life, root, low + 1, limit)
             wrong: CorruptRecord | None = None
             try:
@@ -108,8 +108,8 @@ class Reader:
         if commit is not None:
             return commit
         below = next(self._streams.commits_below(stream, life, version, limit=1), None)
-        if below is None or below.first < root.start:
-            below = self._streams.commit(stream, life, root.start, root)
+        if below is None:
+            below = self._streams.commit(stream, life, 1, root)
         # A list may lag behind, so it is only where we begin.
         while below is not None and not below.ends and below.last < version:
             below = self._streams.commit(stream, life, below.last + 1)
@@ -117,7 +117,7 @@ class Reader:
 
     def _down(self, stream: StreamKey, life: bytes, root: Root, top: int) -> Iterator[Commit]:
         """The commits with what is not above a version, descending."""
-        if top <= root.base:
+        if top <= 0:
             return
         lowest: int | None = None
         for commit in self._listed_down(stream, life, root, top):
@@ -127,13 +127,13 @@ class Reader:
                 break
             yield commit
             lowest = commit.first
-            if lowest <= root.start:
+            if lowest <= 1:
                 return
         raise CorruptRecord(str(stream), version=lowest and lowest - 1, what="a commit is missing")
 
     def _listed_down(self, stream: StreamKey, life: bytes, root: Root, top: int) -> Iterator[Commit]:
         yield from self._streams.commits_below(stream, life, top + 1, limit=WINDOW)
-        oldest = self._streams.commit(stream, life, root.start, root)
+        oldest = self._streams.commit(stream, life, 1, root)
         if oldest is not None:
             yield oldest
 

@@ -173,9 +173,9 @@ class Streams:
             place = Place.after(place.incarnation, place.life, commit)
         # Read after all that: what a deletion removed, it had first written into the root.
         root, tag = self.root(stream)
-        if root is not None and end is not None and self.counts(stream, root, *end):
+        if root is not None and end is not None and self.counts(stream, root, end[0]):
             self.bury(stream, root, tag, end[0])
-        elif root is not None and place is not None and self.counts(stream, root, place.life, place.first):
+        elif root is not None and place is not None and self.counts(stream, root, place.life):
             self.remember(stream, place)
             if _is_finished(root):
                 return Seen(root, tag, place)
@@ -187,23 +187,23 @@ class Streams:
     def is_still(self, stream: StreamKey, root: Root) -> bool:
         """Whether the commits that counted by this root count still: then what was read after it was no commit astray."""
         again, _tag = self.root(stream)
-        return again is not None and (again.life, again.start) == (root.life, root.start)
+        return again is not None and again.life == root.life
 
     @staticmethod
-    def counts(stream: StreamKey, root: Root, life: bytes, first: int) -> bool:
+    def counts(stream: StreamKey, root: Root, life: bytes) -> bool:
         """Whether a commit that was seen before the root was read is one of the living stream."""
-        return root.life is not None and form.life_id(stream, root.life) == life and root.start <= first
+        return root.life is not None and form.life_id(stream, root.life) == life
 
     def _newest(self, stream: StreamKey, life: bytes, root: Root) -> Commit:
         """The newest commit that a list shows; there is one, unless it was removed since the root was read, or lost."""
         names = self.space.list(commits_place(life), limit=1)
-        if names and names[0] <= version_name(root.start):
+        if names and names[0] <= version_name(1):
             named = self.get(stream, commits_place(life), names[0])
             newest = None if named is None else self.opened(stream, life, named.name, named.data)
         else:
-            newest = self.commit(stream, life, root.start, root)
+            newest = self.commit(stream, life, 1, root)
         if newest is None:
-            raise CorruptRecord(str(stream), version=root.start, what="a commit is missing")
+            raise CorruptRecord(str(stream), version=1, what="a commit is missing")
         return newest
 
     # -- writing, with a certain answer -----------------------------------------------------------
@@ -254,9 +254,6 @@ class Streams:
         self.forget(stream)
         over = root.changed(
             life=None,
-            start=1,
-            base=0,
-            floor=1,
             first=None,
             former=(*root.former, life),
             dirty=(*root.dirty, life),
@@ -268,9 +265,7 @@ class Streams:
         if _is_finished(root):
             return
         ends = [self._clean(stream, life) for life in root.dirty]
-        if root.life is not None and root.floor < root.start:
-            self._remove(commits_place(form.life_id(stream, root.life)), after=version_name(root.start))
-        if self.replace_root(stream, root.changed(dirty=(), floor=root.start), tag):
+        if self.replace_root(stream, root.changed(dirty=()), tag):
             # Last, so that until then nobody can put a commit into its place.
             for partition, name in filter(None, ends):
                 self.space.remove(partition, [name])
@@ -320,7 +315,7 @@ class Streams:
 
 
 def _is_finished(root: Root) -> bool:
-    return not root.dirty and root.floor == root.start
+    return not root.dirty
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import queue
 import re
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakSet
@@ -75,7 +75,7 @@ class Connection(psycopg.Connection[Any]):
 def fetched(
     connection: Connection,
     statement: str,
-    values: Sequence[Any],
+    values: Sequence[Any] | Mapping[str, Any],
     columns: Columns | None,
     *,
     prepare: bool | None = None,

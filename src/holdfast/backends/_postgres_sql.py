@@ -191,11 +191,6 @@ class Statements:
             f" records AS (DELETE FROM {records} USING gone WHERE records.stream = gone.stream),"
             f" ids AS (DELETE FROM {ids} USING gone WHERE append_ids.stream = gone.stream) SELECT 1 FROM gone"
         )
-        self.delete_upto = (
-            f"WITH kept AS (SELECT stream, version, {_DURABLE} FROM {streams} WHERE {_PLACE} AND alive FOR UPDATE),"
-            f" records AS (DELETE FROM {records} USING kept WHERE records.stream = kept.stream"
-            " AND records.version <= least(%s, kept.version - 1)) SELECT 1 FROM kept"
-        )
         self.follow = (
             f"INSERT INTO {schema}.followers VALUES (%s, %s, %s, now() + interval '1 second' * %s)"
             " ON CONFLICT (tenant, kind, id) DO UPDATE SET until = greatest(followers.until, EXCLUDED.until)"

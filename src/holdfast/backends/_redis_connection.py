@@ -20,13 +20,13 @@ from urllib.parse import unquote
 
 from ..errors import (
     AccessDenied,
-    Closed,
     CorruptRecord,
     HoldfastError,
     InvalidURL,
     MissingExtra,
     ReadOnly,
     StorageFull,
+    StoreClosed,
     Unavailable,
     UnsupportedServer,
 )
@@ -182,7 +182,7 @@ class Pool:
 
     def check_open(self) -> None:
         if self._closed:
-            raise Closed(f"the store {self._address.location} was closed; open it again")
+            raise StoreClosed(f"the store {self._address.location} was closed; open it again")
 
     @contextmanager
     def connection(self, *, fresh: bool = False) -> Iterator[Any]:

@@ -85,7 +85,7 @@ for key = 2, #KEYS, 6 do
 end
 
 -- Where an append is already stored: first and last version, or nothing; false if its id leads to where nothing is.
-local function known(a, version, base, incarnation)
+local function known(a, version, incarnation)
   if a.indexed then
     local versions = redis.call('HGET', a.ids, a.mark)
     if versions then
@@ -94,10 +94,10 @@ local function known(a, version, base, incarnation)
       return first >= 1 and first <= last and last <= version and first, last
     end
   end
-  if incarnation ~= a.incarnation or a.expected < base then return nil end
+  if incarnation ~= a.incarnation then return nil end
   local last = a.expected
   while last < version do
-    local record = redis.call('LINDEX', a.records, last - base)
+    local record = redis.call('LINDEX', a.records, last)
     if not record or string.sub(record, 1, #a.mark) ~= a.mark then break end
     last = last + 1
   end
@@ -134,12 +134,12 @@ local function set_fields(a, status, due)
 end
 
 local function append(a)
-  local version, hash, incarnation, base, largest, status, due =
-    unpack(redis.call('HMGET', a.head, 'v', 'h', 'i', 'b', 'm', 's', 'k'))
+  local version, hash, incarnation, largest, status, due =
+    unpack(redis.call('HMGET', a.head, 'v', 'h', 'i', 'm', 's', 'k'))
   local exists = version and true
-  version, base, largest = tonumber(version or '0'), tonumber(base or '0'), tonumber(largest or '0')
+  version, largest = tonumber(version or '0'), tonumber(largest or '0')
   if exists then
-    local first, last = known(a, version, base, incarnation)
+    local first, last = known(a, version, incarnation)
     if first == false then return redis.error_reply('CORRUPT an append id leads to no version') end
     if first then
       -- A write, so that WAIT on this connection waits for what others wrote before.
@@ -150,7 +150,7 @@ local function append(a)
   elseif a.expected ~= 0 or redis.call('SISMEMBER', a.former, a.incarnation) == 1 then
     return conflict(a)
   end
-  if redis.call('LLEN', a.records) ~= version - base then
+  if redis.call('LLEN', a.records) ~= version then
     return redis.error_reply('CORRUPT head and records disagree')
   end
   if a.indexed then redis.call('HLEN', a.ids) end
@@ -164,7 +164,7 @@ local function append(a)
   local last = version + a.last - a.first + 1
   redis.call('HSET', a.head, 'v', last, 'h', a.newest, 'm', math.max(largest, a.largest))
   if not exists then
-    redis.call('HSET', a.head, 'i', a.incarnation, 'b', 0)
+    redis.call('HSET', a.head, 'i', a.incarnation)
     redis.call('ZADD', a.index, 0, 'a' .. a.id)
   end
   if a.indexed then redis.call('HSET', a.ids, a.mark, (version + 1) .. ' ' .. last) end
@@ -187,33 +187,23 @@ return {'done', redis.call('TIME'), answers}
 DELETE: Final = Script(
     _LOST
     + """
--- KEYS as for one append. ARGV: epoch, seen, version, hash, incarnation, upto ('' for all), id.
+-- KEYS as for one append. ARGV: epoch, seen, version, hash, incarnation, id.
 local head, records, ids, former, index, counter = unpack(KEYS, 2)
 if ARGV[1] ~= '' and redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return {'lost', 1, 0, KEYS[1]} end
 if lost(counter, ARGV[2]) then
   return {'lost', tonumber(ARGV[2]), tonumber(redis.call('GET', counter) or '0'), counter}
 end
-local version, hash, incarnation, base, status, due = unpack(redis.call('HMGET', head, 'v', 'h', 'i', 'b', 's', 'k'))
+local version, hash, incarnation, status, due = unpack(redis.call('HMGET', head, 'v', 'h', 'i', 's', 'k'))
 if version ~= ARGV[3] or hash ~= ARGV[4] or incarnation ~= ARGV[5] then return {'moved'} end
 redis.call('LLEN', records)
 redis.call('ZCARD', index)
 redis.call('SCARD', former)
-if ARGV[6] ~= '' then
-  local gone = math.min(tonumber(ARGV[6]), tonumber(version) - 1)
-  if gone > tonumber(base) then
-    local cut = redis.pcall('LTRIM', records, gone - tonumber(base), -1)
-    if cut.err then return cut end
-    redis.call('HSET', head, 'b', gone)
-    return {'deleted', redis.call('INCR', counter)}
-  end
-  return {'deleted', 0}
-end
 -- Not first what needs memory: deleting must work when Redis is full.
-local unlisted = redis.pcall('ZREM', index, 'a' .. ARGV[7])
+local unlisted = redis.pcall('ZREM', index, 'a' .. ARGV[6])
 if type(unlisted) == 'table' then return unlisted end
 redis.call('SADD', former, incarnation)
-if status then redis.call('ZREM', index, 's' .. string.format('%08d', #status) .. status .. ARGV[7]) end
-if due then redis.call('ZREM', index, 'd' .. due .. ARGV[7]) end
+if status then redis.call('ZREM', index, 's' .. string.format('%08d', #status) .. status .. ARGV[6]) end
+if due then redis.call('ZREM', index, 'd' .. due .. ARGV[6]) end
 redis.call('UNLINK', head, records, ids)
 return {'deleted', redis.call('INCR', counter)}
 """

@@ -28,26 +28,25 @@ class Reading:
 
     def read(self, stream: StreamKey, *, after: int, limit: int | None, reverse: bool) -> list[Record]:
         head, records, *_ = self._keys.of(stream)
-        look = ("HMGET", head, "v", "b", "m", "i")
+        look = ("HMGET", head, "v", "m", "i")
         [facts] = self._ask(look)
         while facts[0] is not None:
-            version, base, largest = (_number(stream, fact) for fact in facts[:3])
+            version, largest = (_number(stream, fact) for fact in facts[:2])
             # As many as surely fit a page; a few more if one record of the stream is far larger than others.
             count = max(PAGE_BYTES // (largest + 1), min(16, 16 * PAGE_BYTES // (largest + 1)), 1)
             if limit is not None:
                 count = min(count, limit)
             if reverse:
                 top = after - 1 if 0 < after <= version else version
-                bottom = max(top - count, base) + 1
+                bottom = max(top - count, 0) + 1
             else:
-                bottom = max(after, base) + 1
+                bottom = after + 1
                 top = min(bottom + count - 1, version)
             if top < bottom:
                 break
-            page, now = self._ask(("LRANGE", records, bottom - base - 1, top - base - 1), look)
-            # Where a record is in the list depends on how many were deleted before it. If that is the same after, in the same
-            # life of the stream, it was the same all the time. (A transaction would do, but a full server refuses those.)
-            unchanged, facts = (now[1], now[3]) == (facts[1], facts[3]), now
+            page, now = self._ask(("LRANGE", records, bottom - 1, top - 1), look)
+            # It must be the same life of the stream after. (A transaction would do, but a full server refuses those.)
+            unchanged, facts = now[2] == facts[2], now
             if unchanged:
                 if len(page) != top - bottom + 1:
                     raise CorruptRecord(str(stream), what="its head and its records disagree")

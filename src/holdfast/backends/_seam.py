@@ -11,7 +11,7 @@ To write a backend, implement `Backend` from the docstrings here and run
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,8 @@ Durability = Literal["disk", "process", "memory"]
 
 Cursor = tuple[float, str]
 """A place in the order of `due()`: the due time and the id of the last head seen."""
+
+T = TypeVar("T")
 
 
 class StreamKey(NamedTuple):
@@ -51,7 +53,7 @@ class Fields(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A stream as lists have it: its life, its fields, and the engine's clock. Where it stands, `head` tells."""
+    """A stream as lists have it: its incarnation, its fields, and the engine's clock. Where it stands, `head` tells."""
 
     stream: StreamKey
     incarnation: bytes
@@ -60,10 +62,15 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Head(Listed, frozen=True):
-    """Where a stream stands: its newest version and hash, beside its life, its fields, and the engine's clock."""
+    """Where a stream stands: its newest version and hash, beside its incarnation, its fields, and the engine's clock."""
 
     version: int
     hash: bytes
+
+    @property
+    def place(self) -> tuple[int, bytes, bytes]:
+        """What `delete` compares: version, hash and incarnation."""
+        return self.version, self.hash, self.incarnation
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -80,10 +87,10 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
     `expected` is the version the stream must be at, 0 for a stream that must not exist; `expected_hash`
     is the hash at that version (b"" at 0), so that an engine that went back in time is noticed.
-    `incarnation` names the life of the stream: the one it has, or at 0 the one it gets.
+    `incarnation` names the incarnation of the stream: the one it has, or at 0 the one it gets.
     `records` are (hash, body) pairs and get versions expected+1, expected+2, …; there is at least one.
     `id` identifies the append. With `indexed` it is found wherever it is in the stream, for the
-    life of the stream; without, only at expected+1. `fields=None` keeps the head's fields as they are.
+    incarnation of the stream; without, only at expected+1. `fields=None` keeps the head's fields as they are.
     """
 
     stream: StreamKey
@@ -96,7 +103,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     fields: Fields | None = None
 
 
-class Appended(msgspec.Struct, frozen=True, gc=False):
+class AppendResult(msgspec.Struct, frozen=True, gc=False):
     """The append is stored as versions `first` to `last`. `duplicate`: it already was; nothing was written now."""
 
     first: int
@@ -119,7 +126,7 @@ class Blocked(Conflict, frozen=True):
 
 
 class Lost(Conflict, frozen=True):
-    """The engine knows nothing of the life of the stream that the append belongs to, and that life was not deleted.
+    """The engine knows nothing of the incarnation that the append belongs to, and that was not deleted.
 
     For engines that keep apart what was deleted and what is gone after a failover, or a restored backup.
     """
@@ -143,17 +150,17 @@ class Backend(Protocol):
 
     Errors: `append` and `delete` raise `OutcomeUnknown` if the engine did not say whether it stored; any other
     `HoldfastError` means that nothing of the call was stored. After `fork`, a backend works in the child
-    as in the parent. Calls after `close` raise `Closed`.
+    as in the parent. Calls after `close` raise `StoreClosed`.
     """
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         """Store each member of the batch atomically, in order, and answer each; one durable commit for all if it can.
 
-        For each member: (1) the id is checked before the version. If `indexed` and the id is known in this life of
-        the stream, or if the record at expected+1 has this id, the answer is `Appended(..., duplicate=True)`
+        For each member: (1) the id is checked before the version. If `indexed` and the id is known in this incarnation of
+        the stream, or if the record at expected+1 has this id, the answer is `AppendResult(..., duplicate=True)`
         with the versions it has; bodies are not compared. (2) If version, hash or incarnation differ from the
         head, the answer is `Conflict` with the true head. At expected 0 the stream must not exist, and
-        `incarnation` must not be that of any deleted former life. (3) Otherwise records, head, and id (if
+        `incarnation` must not be that of any that was deleted. (3) Otherwise records, head, and id (if
         `indexed`) are stored, visible all at once to every reader, and durable when this returns.
         Two members may be on the same stream; the second then expects what the first leaves. A conflict
         of one member does not affect the others.
@@ -191,12 +198,11 @@ class Backend(Protocol):
         """Streams that have a due time (`Fields.due`), up to and including `before`, ordered by (due, id). A hint, like `heads`."""
         ...
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
-        """Delete the whole stream, or with `upto` its records up to that version. False, and nothing done, if the head moved.
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
+        """Delete the stream. False, and nothing done, if the head moved.
 
-        `expected` is compared by version, hash and incarnation. After a whole deletion the stream does not exist;
-        what remains is a tombstone that refuses an append of the deleted incarnation. `upto` leaves the head as it is,
-        and the newest record in any case; versions are never used again.
+        `expected` is compared by version, hash and incarnation. What remains is a tombstone that refuses an append of the
+        deleted incarnation.
         """
         ...
 
@@ -240,6 +246,44 @@ class Guarded(Protocol):
 
     def refuse_reader(self) -> None:
         """Raise `AccessDenied`, with the rights that are missing, if nothing can be appended for want of them."""
+        ...
+
+
+class IndexFile(NamedTuple):
+    """An SQLite file for the index of memories. `shared`: the file has the backend's own tables as well."""
+
+    path: str
+    shared: bool = False
+
+
+class IndexDatabase(Protocol):
+    """A PostgreSQL database for the index of memories, reached through psycopg."""
+
+    schema: str
+    """Where the tables of the index go."""
+
+    def rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+        """The rows that a statement gives."""
+        ...
+
+    def transact(self, work: Callable[[Any], T]) -> T:
+        """Call `work` with a connection, in a transaction. It may be called again: a failure that passes is not told."""
+        ...
+
+
+IndexPlace = IndexFile | IndexDatabase | Literal["cache"]
+
+
+@runtime_checkable
+class IndexHost(Protocol):
+    """Optional: says where the index of a store's memories can be kept.
+
+    The index is derived from streams and can be made anew at any time. A backend without this capability has its index in
+    the memory of each process that uses it.
+    """
+
+    def index_places(self) -> Sequence[IndexPlace]:
+        """Places to try, the best first. `"cache"` is a file in the cache of the user, on this machine."""
         ...
 
 

@@ -122,7 +122,7 @@ READ_REVERSE: Final = f"""
 SELECT version, append_id, hash, body FROM records WHERE stream = {_STREAM} AND version < ?
 ORDER BY version DESC LIMIT ?"""
 
-DELETE_RECORDS: Final = "DELETE FROM records WHERE stream = ? AND version <= ?"
+DELETE_RECORDS: Final = "DELETE FROM records WHERE stream = ?"
 
 DELETE_APPEND_IDS: Final = "DELETE FROM append_ids WHERE stream = ?"
 

@@ -39,7 +39,7 @@ from typing import Literal, get_args
 import msgspec
 
 from ..errors import HoldfastError, OutcomeUnknown, StorageFull, Unavailable
-from ._seam import Append, Appended, Backend, Conflict, Cursor, Description, Head, Listed, Record, StreamKey
+from ._seam import Append, AppendResult, Backend, Conflict, Cursor, Description, Head, Listed, Record, StreamKey
 
 Fault = Literal[
     "unavailable",
@@ -130,7 +130,7 @@ class FaultyBackend:
 
     # -- the seam --------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         self._before()
         # Members are atomic: a batch of one has no parts.
         fault = self._draw([one for one in _APPEND_FAULTS if one != "late_part" or len(batch) > 1] if batch else ())
@@ -156,14 +156,14 @@ class FaultyBackend:
             raise RuntimeError("injected: the driver failed after the append")
         return answers
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         self._before()
         fault = self._draw(_DELETE_FAULTS, counted_as="delete_")
         if fault == "unavailable":
             raise Unavailable("injected: the engine cannot be reached; nothing was deleted")
         if fault == "lost_request":
             raise _unknown()
-        done = self.inner.delete(stream, expected=expected, upto=upto)
+        done = self.inner.delete(stream, expected=expected)
         if fault == "lost_answer":
             raise _unknown()
         return done
@@ -249,7 +249,7 @@ class FaultyBackend:
                 answers = self.inner.append(batch)
             except HoldfastError:
                 continue  # nobody waits for the answer any more
-            stored = sum(isinstance(answer, Appended) and not answer.duplicate for answer in answers)
+            stored = sum(isinstance(answer, AppendResult) and not answer.duplicate for answer in answers)
             with self._guard():
                 self.injected["late_stored"] += stored
 

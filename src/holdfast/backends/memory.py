@@ -12,31 +12,33 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from .. import _clock
-from ..errors import Closed
-from ._fork import register
-from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
+from ..errors import StoreClosed
+from ._fork import Forkable, register
+from ._seam import Append, AppendResult, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
 
 PAGE_BYTES = 8 * 1024 * 1024
 
 
 class _Stream:
-    """One life of a stream. `base` counts the records deleted in front of `records`."""
+    """One life of a stream."""
 
     def __init__(self, incarnation: bytes) -> None:
         self.incarnation = incarnation
-        self.base = 0
         self.records: list[Record] = []
         self.ids: dict[bytes, tuple[int, int]] = {}
         self.fields = Fields()
         self.version = 0
         self.hash = b""
 
+    @property
+    def place(self) -> tuple[int, bytes, bytes]:
+        return self.version, self.hash, self.incarnation
+
     def at(self, version: int) -> Record | None:
-        index = version - self.base - 1
-        return self.records[index] if 0 <= index < len(self.records) else None
+        return self.records[version - 1] if 0 < version <= len(self.records) else None
 
 
-class MemoryBackend:
+class MemoryBackend(Forkable):
     """Streams in memory. A named one outlives the stores that share it, so closing it does nothing."""
 
     _shared: ClassVar[dict[str, MemoryBackend]] = {}
@@ -58,25 +60,21 @@ class MemoryBackend:
         self._closed = False
         register(self)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         with self._lock:
             self._check_open()
             return [self._append(append, _clock.time()) for append in batch]
 
-    def _append(self, append: Append, now: float) -> Appended | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
         stream = self._streams.get(append.stream)
         known = self._find(stream, append) if stream else None
         if known:
-            return Appended(*known, duplicate=True, now=now)
+            return AppendResult(*known, duplicate=True, now=now)
         if stream is None:
             if append.expected != 0 or append.incarnation in self._tombstones.get(append.stream, ()):
                 return Conflict(None)
             stream = self._streams[append.stream] = _Stream(append.incarnation)
-        elif (stream.version, stream.hash, stream.incarnation) != (
-            append.expected,
-            append.expected_hash,
-            append.incarnation,
-        ):
+        elif stream.place != (append.expected, append.expected_hash, append.incarnation):
             return Conflict(self._head(append.stream, stream, now))
         first = append.expected + 1
         for version, (digest, body) in enumerate(append.records, first):
@@ -86,7 +84,7 @@ class MemoryBackend:
             stream.ids[append.id] = (first, stream.version)
         if append.fields is not None:
             stream.fields = append.fields
-        return Appended(first, stream.version, now=now)
+        return AppendResult(first, stream.version, now=now)
 
     @staticmethod
     def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
@@ -112,10 +110,10 @@ class MemoryBackend:
             if found is None:
                 return []
             if reverse:
-                end = (after - 1 if after else found.version) - found.base
+                end = after - 1 if after else found.version
                 candidates = found.records[max(end, 0) - 1 :: -1] if end > 0 else []
             else:
-                candidates = found.records[max(after - found.base, 0) :]
+                candidates = found.records[after:]
         return _page(candidates if limit is None else candidates[:limit])
 
     def head(self, stream: StreamKey) -> Head | None:
@@ -144,23 +142,14 @@ class MemoryBackend:
                 places.append((due, head.stream.id, head))
         return [head for _, _, head in sorted(places)[:limit]]
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         with self._lock:
             self._check_open()
             found = self._streams.get(stream)
-            if found is None or (found.version, found.hash, found.incarnation) != (
-                expected.version,
-                expected.hash,
-                expected.incarnation,
-            ):
+            if found is None or found.place != expected.place:
                 return False
-            if upto is None:
-                del self._streams[stream]
-                self._tombstones.setdefault(stream, set()).add(found.incarnation)
-            elif upto > found.base:
-                gone = min(upto, found.version - 1) - found.base
-                del found.records[:gone]
-                found.base += gone
+            del self._streams[stream]
+            self._tombstones.setdefault(stream, set()).add(found.incarnation)
             return True
 
     def describe(self) -> Description:
@@ -195,7 +184,7 @@ class MemoryBackend:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("this memory store was closed")
+            raise StoreClosed("this memory store was closed")
 
 
 def _page(records: Sequence[Record]) -> Sequence[Record]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from .. import _clock
-from ..errors import Closed, CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
+from ..errors import CorruptRecord, HoldfastError, OutcomeUnknown, StoreClosed, TooLarge
 from . import _postgres_sql as sql
-from ._fork import register
+from ._fork import Forkable, register
 from ._postgres_arrays import bytes_
 from ._postgres_batch import Unit, in_pieces, size_of, statement, units
 from ._postgres_connections import (
@@ -33,7 +33,7 @@ from ._postgres_setup import Tables, examined, partitions_of, read_url, schema_o
 from ._postgres_setup import schema_sql as schema_sql
 from ._seam import (
     Append,
-    Appended,
+    AppendResult,
     Blocked,
     Conflict,
     Cursor,
@@ -41,6 +41,7 @@ from ._seam import (
     Durability,
     Fields,
     Head,
+    IndexPlace,
     Lost,
     Record,
     StreamKey,
@@ -57,7 +58,7 @@ TRIES: Final = 5
 T = TypeVar("T")
 
 
-class PostgresBackend:
+class PostgresBackend(Forkable):
     """Streams in one schema of a PostgreSQL database; its tables are made when they are missing.
 
     Options in the URL beside those of libpq: `schema` (holdfast), `partitions` (how many pieces the tables are split into when they
@@ -69,17 +70,17 @@ class PostgresBackend:
         if durability == "memory":
             raise ValueError("durability='memory' is for redis://; for a store in memory use memory://")
         given = read_url(url)
-        self._schema = schema_of(given.options)
+        self.schema = schema_of(given.options)
         partitions = partitions_of(given.options)
         self._patience = float(number(given.options, "timeout", 30, least=1))
         self._size = number(given.options, "pool_size", 8, least=1)
         self._prepare = flag(given.options, "prepare", True)
         self._durability = durability
-        self._location = shown(given.parts) + (f"?schema={self._schema}" if self._schema != "holdfast" else "")
+        self._location = shown(given.parts) + (f"?schema={self.schema}" if self.schema != "holdfast" else "")
         self._where = shown_url(url)
         self._parameters = parameters(without_ours(url), timeout=self._patience)
-        self._sql = sql.Statements(self._schema, lock_seconds=min(sql.LOCK_SECONDS, self._patience / 2))
-        self._tables = Tables(self._schema, self._where)
+        self._sql = sql.Statements(self.schema, lock_seconds=min(sql.LOCK_SECONDS, self._patience / 2))
+        self._tables = Tables(self.schema, self._where)
         self._closed = False
         self._reset()
         with self._pool.connection() as connection:
@@ -95,20 +96,20 @@ class PostgresBackend:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         sizes = [size_of(append) for append in batch]
         if max(sizes, default=0) > APPEND_BYTES:
             raise TooLarge(f"an append to PostgreSQL holds at most {APPEND_BYTES} bytes; attach large things as files")
 
-        def work(connection: Connection) -> list[Appended | Conflict]:
+        def work(connection: Connection) -> list[AppendResult | Conflict]:
             connection.patience += sum(sizes) / BYTES_PER_SECOND
             if len(batch) == 1:
                 return [self._append_one(connection, batch[0])]
             return self._append_many(connection, batch)
 
-        return self._transact(work) if batch else []
+        return self.transact(work) if batch else []
 
-    def _append_one(self, connection: Connection, append: Append) -> Appended | Conflict:
+    def _append_one(self, connection: Connection, append: Append) -> AppendResult | Conflict:
         began = time.monotonic()
         try:
             row = connection.execute(*self._statement(append), binary=True).fetchone()
@@ -118,16 +119,16 @@ class PostgresBackend:
             return Blocked(self._head(connection, append.stream))
         return _stored(append, row[0]) if row else self._look(connection, append)
 
-    def _append_many(self, connection: Connection, batch: Sequence[Append]) -> list[Appended | Conflict]:
+    def _append_many(self, connection: Connection, batch: Sequence[Append]) -> list[AppendResult | Conflict]:
         """As many as can be in one statement, then one by one what it left out: what had moved, and what somebody has locked."""
-        answers: dict[int, Appended | Conflict] = {}
+        answers: dict[int, AppendResult | Conflict] = {}
         unseen: set[int] = set()
         try:
             for piece in in_pieces(units(batch)):
                 self._append_at_once(connection, piece, answers, unseen)
             # If others were stored, they are not kept waiting for one that is locked; nor is anybody for a second one.
             wait = not answers
-            last: dict[StreamKey, Appended | Conflict] = {}
+            last: dict[StreamKey, AppendResult | Conflict] = {}
             for place, append in enumerate(batch):
                 if isinstance(last.get(append.stream), Blocked):
                     answers[place] = last[append.stream]
@@ -137,13 +138,13 @@ class PostgresBackend:
                     wait = wait and not isinstance(answers[place], Blocked)
                 last[append.stream] = answers[place]
         except (psycopg.Error, CorruptRecord) as error:
-            if any(isinstance(answer, Appended) for answer in answers.values()):
+            if any(isinstance(answer, AppendResult) for answer in answers.values()):
                 raise OutcomeUnknown("PostgreSQL stored a part of a batch and did not say why not all of it") from error
             raise
         return [answers[place] for place in range(len(batch))]
 
     def _append_at_once(
-        self, connection: Connection, those: list[Unit], answers: dict[int, Appended | Conflict], unseen: set[int]
+        self, connection: Connection, those: list[Unit], answers: dict[int, AppendResult | Conflict], unseen: set[int]
     ) -> None:
         """Answer those that can be stored. `unseen` are places in the batch whose streams are locked, or are not there."""
         try:
@@ -159,7 +160,7 @@ class PostgresBackend:
                     (place, _stored(append, now)) for place, append in zip(unit.places, unit.appends, strict=True)
                 )
 
-    def _look_for_lock(self, connection: Connection, append: Append) -> Appended | Conflict:
+    def _look_for_lock(self, connection: Connection, append: Append) -> AppendResult | Conflict:
         answer = self._look(connection, append)
         if isinstance(answer, Conflict) and _is_at(answer.head, append):
             return Blocked(answer.head)
@@ -187,18 +188,18 @@ class PostgresBackend:
         text = self._sql.append(create=create, fields=append.fields is not None, indexed=append.indexed, many=many)
         return text, values
 
-    def _look(self, connection: Connection, append: Append) -> Appended | Conflict:
+    def _look(self, connection: Connection, append: Append) -> AppendResult | Conflict:
         """Why an append was not stored: it already is, or the stream is not where it was expected."""
         stream = append.stream
         head = self._head(connection, stream)
         if head is not None and append.indexed:
             for first, last in fetched(connection, self._sql.find_id, (*stream, append.id), sql.VERSIONS):
-                return Appended(first, last, True, head.now)
+                return AppendResult(first, last, True, head.now)
         if head is not None and head.incarnation == append.incarnation and head.version > append.expected:
             first = (*stream, append.expected + 1)
             if [(append.id,)] == fetched(connection, self._sql.append_id, first, sql.APPEND_ID):
                 other = fetched(connection, self._sql.next_other_append, (*first, append.id), sql.ONE_NUMBER)
-                return Appended(append.expected + 1, other[0][0] - 1 if other else head.version, True, head.now)
+                return AppendResult(append.expected + 1, other[0][0] - 1 if other else head.version, True, head.now)
         if append.expected and (head is None or head.incarnation != append.incarnation):
             lived = connection.execute(self._sql.lived, (append.incarnation, *stream), binary=True).fetchone()
             return Conflict(head) if lived and lived[0] else Lost(head)
@@ -208,17 +209,11 @@ class PostgresBackend:
         rows = fetched(connection, self._sql.head, stream, sql.HEADS)
         return _head(stream, rows[0]) if rows else None
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
-        place = (*stream, expected.version, expected.hash, expected.incarnation)
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
+        values = (*stream, *expected.place, self._commit)
+        return self.transact(lambda connection: bool(connection.execute(self._sql.delete, values).fetchone()))
 
-        def work(connection: Connection) -> bool:
-            if upto is None:
-                return bool(connection.execute(self._sql.delete, (*place, self._commit)).fetchone())
-            return bool(connection.execute(self._sql.delete_upto, (self._commit, *place, upto)).fetchone())
-
-        return self._transact(work)
-
-    def _transact(self, work: Callable[[Connection], T]) -> T:
+    def transact(self, work: Callable[[Connection], T]) -> T:
         """Run `work`, which commits by itself. It is tried again if the engine rolled it back for the sake of another."""
         self._check_open()
         for tried in range(1, TRIES + 1):
@@ -238,20 +233,20 @@ class PostgresBackend:
     ) -> Sequence[Record]:
         statement, start = (self._sql.read_reverse, after or 1 << 62) if reverse else (self._sql.read, after)
         values = (*stream, start, 1 << 30 if limit is None else limit, PAGE_BYTES)
-        return [Record(*row) for row in self._rows(statement, values, sql.RECORDS)]
+        return [Record(*row) for row in self.rows(statement, values, sql.RECORDS)]
 
     def head(self, stream: StreamKey) -> Head | None:
-        rows = self._rows(self._sql.head, stream, sql.HEADS)
+        rows = self.rows(self._sql.head, stream, sql.HEADS)
         return _head(stream, rows[0]) if rows else None
 
     def heads(
         self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
     ) -> Sequence[Head]:
         if status is None:
-            rows = self._rows(sql.first(limit, self._sql.heads), (tenant, kind, after), sql.HEADS)
+            rows = self.rows(sql.first(limit, self._sql.heads), (tenant, kind, after), sql.HEADS)
         else:
             values = tenant, kind, status, after
-            rows = self._rows(sql.first(limit, self._sql.heads_by_status), values, sql.HEADS)
+            rows = self.rows(sql.first(limit, self._sql.heads_by_status), values, sql.HEADS)
         return [_head(StreamKey(tenant, kind, row[0]), row) for row in rows]
 
     def due(
@@ -259,10 +254,12 @@ class PostgresBackend:
     ) -> Sequence[Head]:
         until = float("inf") if before is None else before
         values = tenant, kind, until, *(after or (float("-inf"), ""))
-        rows = self._rows(sql.first(limit, self._sql.due), values, sql.HEADS)
+        rows = self.rows(sql.first(limit, self._sql.due), values, sql.HEADS)
         return [_head(StreamKey(tenant, kind, row[0]), row) for row in rows]
 
-    def _rows(self, statement: str, values: Sequence[Any], columns: sql.Columns | None = None) -> list[Any]:
+    def rows(
+        self, statement: str, values: Sequence[Any] | Mapping[str, Any], columns: sql.Columns | None = None
+    ) -> list[Any]:
         """What a reading statement gives. A connection that turns out to be dead is replaced, once."""
         self._check_open()
         for last_try in (False, True):
@@ -294,10 +291,13 @@ class PostgresBackend:
 
     def refuse_reader(self) -> None:
         """Raise `AccessDenied`, with the rights that are missing, if this user may not append."""
-        self._tables.refuse_reader(self._rows(self._tables.ask_rights, ())[0][0])
+        self._tables.refuse_reader(self.rows(self._tables.ask_rights, ())[0][0])
+
+    def index_places(self) -> Sequence[IndexPlace]:
+        return [self, "cache"]
 
     def describe(self) -> Description:
-        size = self._rows(self._sql.size, (self._schema,), sql.ONE_NUMBER)[0][0]
+        size = self.rows(self._sql.size, (self.schema,), sql.ONE_NUMBER)[0][0]
         return Description(
             engine="postgresql",
             version=self._version,
@@ -313,29 +313,22 @@ class PostgresBackend:
         self._listener.close()
         self._pool.close()
 
-    def before_fork(self) -> None:
-        """Nothing: what the parent is in the middle of goes on there."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing."""
-
     def after_fork_in_child(self) -> None:
         # psycopg leaves connections alone that another process has made, so the old ones may simply be dropped.
         self._reset()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"the store {self._location} was closed; open it again")
+            raise StoreClosed(f"the store {self._location} was closed; open it again")
 
 
-def _stored(append: Append, now: float) -> Appended:
-    return Appended(append.expected + 1, append.expected + len(append.records), False, _clock.of_engine(now))
+def _stored(append: Append, now: float) -> AppendResult:
+    return AppendResult(append.expected + 1, append.expected + len(append.records), False, _clock.of_engine(now))
 
 
 def _is_at(head: Head | None, append: Append) -> bool:
     """Whether a stream is where an append expects it."""
-    place = append.expected, append.expected_hash, append.incarnation
-    return head is not None and (head.version, head.hash, head.incarnation) == place
+    return head is not None and head.place == (append.expected, append.expected_hash, append.incarnation)
 
 
 def _columns(fields: Fields) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ..errors import (
     AccessDenied,
@@ -26,13 +26,13 @@ from ..errors import (
 )
 from . import _redis_keys as layout
 from . import _redis_lua as lua
-from ._fork import register
+from ._fork import Forkable, register
 from ._redis_connection import Lost, NoScriptError, Pool, RedisError, address_of, ask, connect, translate
 from ._redis_keys import Keys
 from ._redis_reading import Reading, time_of
 from ._redis_server import Server, look, open_store, refuse_unfit
 from ._redis_watch import Watcher
-from ._seam import Append, Appended, Conflict, Cursor, Description, Durability, Head, Record, StreamKey
+from ._seam import Append, AppendResult, Conflict, Cursor, Description, Durability, Head, Record, StreamKey
 
 APPEND_BYTES: Final = 500_000_000
 """Redis takes values of up to 512 MiB, and commands of up to 1 GiB."""
@@ -54,7 +54,7 @@ class StoreRegressed(HeadRegressed):
         )
 
 
-class RedisBackend:
+class RedisBackend(Forkable):
     """Streams in a Redis server. `durability` is what the server must promise; see `docs/explanation/redis.md`."""
 
     def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
@@ -97,9 +97,9 @@ class RedisBackend:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         self._check()
-        answers: dict[int, Appended | Conflict] = {}
+        answers: dict[int, AppendResult | Conflict] = {}
         calls = self._calls(batch)
         replies = self._write([(lua.APPEND, keys, arguments) for _, keys, arguments in calls])
         errors: list[tuple[HoldfastError, int]] = []
@@ -148,20 +148,19 @@ class RedisBackend:
             sizes[number] += size
         return calls
 
-    def _answer(self, append: Append, answer: list[Any], now: float) -> Appended | Conflict:
+    def _answer(self, append: Append, answer: list[Any], now: float) -> AppendResult | Conflict:
         what, *rest = answer
         if what == b"conflict":
             return Conflict(layout.head_of(append.stream, rest[0], now))
         if what == b"stored":
             self._note(self._keys.of(append.stream)[-1], rest[2])
-        return Appended(rest[0], rest[1], what == b"known", now)
+        return AppendResult(rest[0], rest[1], what == b"known", now)
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         self._check()
         keys = self._keys.of(stream)
         store, epoch = self._guard(keys)
-        place = expected.version, expected.hash, expected.incarnation
-        arguments = [epoch, self._seen.get(keys[-1], 0), *place, "" if upto is None else upto, stream.id.encode()]
+        arguments = [epoch, self._seen.get(keys[-1], 0), *expected.place, stream.id.encode()]
         [reply] = self._write([(lua.DELETE, [store, *keys], arguments)])
         if isinstance(reply, RedisError) or reply[0] == b"lost":
             raise self._refusal(reply)
@@ -312,6 +311,9 @@ class RedisBackend:
         self._check()
         return self._watcher.watch(self._keys.channel + self._keys.of(stream)[0], changed)
 
+    def index_places(self) -> Sequence[Literal["cache"]]:
+        return ["cache"]
+
     def describe(self) -> Description:
         self._check()
         with self._pool.connection() as connection:
@@ -331,12 +333,6 @@ class RedisBackend:
     def close(self) -> None:
         self._watcher.close()
         self._pool.close()
-
-    def before_fork(self) -> None:
-        pass
-
-    def after_fork_in_parent(self) -> None:
-        pass
 
     def after_fork_in_child(self) -> None:
         self._pool.forget()

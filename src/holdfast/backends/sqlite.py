@@ -17,11 +17,23 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 import apsw
 
 from .. import _clock
-from ..errors import Closed, CorruptRecord, OutcomeUnknown, TooLarge, Unavailable
+from ..errors import CorruptRecord, OutcomeUnknown, StoreClosed, TooLarge, Unavailable
 from . import _sqlite_sql as sql
 from ._filesystem import refuse_network_filesystem
-from ._fork import register
-from ._seam import Append, Appended, Conflict, Cursor, Description, Fields, Head, Listed, Record, StreamKey
+from ._fork import Forkable, register
+from ._seam import (
+    Append,
+    AppendResult,
+    Conflict,
+    Cursor,
+    Description,
+    Fields,
+    Head,
+    IndexFile,
+    Listed,
+    Record,
+    StreamKey,
+)
 from ._sqlite_backup import back_up
 from ._sqlite_connection import (
     MAX_VALUE_BYTES,
@@ -116,7 +128,7 @@ class _Writer:
         self.records, self.places = [], {}
 
 
-class SQLiteBackend:
+class SQLiteBackend(Forkable):
     """Streams in one SQLite file.
 
     `durability="disk"` syncs every commit to disk; `"process"` survives the death of the process but may lose the
@@ -151,10 +163,10 @@ class SQLiteBackend:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
-        def work(writer: _Writer) -> list[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+        def work(writer: _Writer) -> list[AppendResult | Conflict]:
             now = _clock.time()
-            answers: list[Appended | Conflict] = []
+            answers: list[AppendResult | Conflict] = []
             for append in batch:
                 answers.append(_append(writer, append, now))
             writer.flush()
@@ -162,19 +174,16 @@ class SQLiteBackend:
 
         return self._transact(work)
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         def work(writer: _Writer) -> bool:
             writer.places.pop(stream, None)
             place = writer.place(stream)
-            if place is None or place[1:] != (expected.version, expected.hash, expected.incarnation):
+            if place is None or place[1:] != expected.place:
                 return False
-            if upto is not None:
-                writer.execute(sql.DELETE_RECORDS, (place.number, min(upto, expected.version - 1)))
-            else:
-                writer.execute(sql.DELETE_RECORDS, (place.number, expected.version))
-                writer.execute(sql.DELETE_APPEND_IDS, (place.number,))
-                writer.execute(sql.DELETE_STREAM, stream)
-                writer.execute(sql.DIG_GRAVE, (*stream, expected.incarnation))
+            writer.execute(sql.DELETE_RECORDS, (place.number,))
+            writer.execute(sql.DELETE_APPEND_IDS, (place.number,))
+            writer.execute(sql.DELETE_STREAM, stream)
+            writer.execute(sql.DIG_GRAVE, (*stream, expected.incarnation))
             return True
 
         return self._transact(work)
@@ -342,6 +351,9 @@ class SQLiteBackend:
             warnings=warnings,
         )
 
+    def index_places(self) -> Sequence[IndexFile]:
+        return [IndexFile(self._path, shared=True)]
+
     def backup(self, path: str, *, overwrite: bool) -> int:
         """Write the store, as it is now, to another file; its size in bytes."""
         self._check_open()
@@ -393,10 +405,10 @@ class SQLiteBackend:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"the store {self._path} was closed; open it again")
+            raise StoreClosed(f"the store {self._path} was closed; open it again")
 
 
-def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
+def _append(writer: _Writer, append: Append, now: float) -> AppendResult | Conflict:
     """One member of a batch, inside the transaction."""
     stream, version, append_id = append.stream, append.expected, append.id
     if append.indexed:
@@ -404,7 +416,7 @@ def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
         if known:
             if not type(known[0]) is type(known[1]) is int:
                 raise _not_ours(writer.connection.filename)
-            return Appended(known[0], known[1], True, now)
+            return AppendResult(known[0], known[1], True, now)
     place = writer.places.get(stream)
     if place is not None and place[1:] == (version, append.expected_hash, append.incarnation):
         number = place.number
@@ -422,10 +434,10 @@ def _append(writer: _Writer, append: Append, now: float) -> Appended | Conflict:
     writer.places[stream] = _Place(number, version, digest, append.incarnation)
     if append.indexed:
         writer.execute(sql.INSERT_APPEND_ID, (number, append_id, append.expected + 1, version))
-    return Appended(append.expected + 1, version, False, now)
+    return AppendResult(append.expected + 1, version, False, now)
 
 
-def _look(writer: _Writer, append: Append, now: float) -> Appended | Conflict | int:
+def _look(writer: _Writer, append: Append, now: float) -> AppendResult | Conflict | int:
     """The stream is new to this connection, or not where it was expected: the answer, or the number to append to."""
     if append.stream in writer.places:  # its newest records may be among those that are not inserted yet
         writer.flush()
@@ -442,7 +454,7 @@ def _look(writer: _Writer, append: Append, now: float) -> Appended | Conflict | 
                 break
             last += 1
         if last > append.expected:
-            return Appended(append.expected + 1, last, True, now)
+            return AppendResult(append.expected + 1, last, True, now)
     [row] = writer.execute(sql.HEAD, append.stream).fetchall()
     return Conflict(_head(append.stream, row, now, writer.connection.filename))
 

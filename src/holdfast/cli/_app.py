@@ -9,9 +9,11 @@ import typer
 from typer.core import TyperGroup
 
 import holdfast
-from holdfast import Erased, StreamInfo
+from holdfast import StreamInfo
+from holdfast.errors import Erased
 
 from . import _asks, _audit, _copy, _crashtest, _keys, _memory, _replay, _tasks, _transcribe, _verify, _worker
+from ._durations import duration
 from ._stores import Json, Tenant, Url, failed, named, opened, use_keys, use_redaction
 from ._text import event_json, event_line, message_line, printable, to_json
 
@@ -124,14 +126,14 @@ def read(
 def conversations(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
     """List the conversations, one per line: number of messages and id."""
     with opened(url, tenant) as store:
-        for chat in store.conversations():
-            facts: dict[str, object] = {"id": chat.id}
+        for info in store.conversations():
+            facts: dict[str, object] = {"id": info.id}
             try:
-                facts["messages"] = chat.count()
+                facts["messages"] = store.conversation(info.id).count()
             except Erased:  # one that is gone must not hide the others
                 facts |= {"messages": None, "erased": True}
             count = "erased" if "erased" in facts else facts["messages"]
-            typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(chat.id)}")
+            typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.id)}")
 
 
 @app.command()
@@ -161,7 +163,7 @@ app.command()(_tasks.resolve)
 app.command()(_tasks.cancel)
 app.command()(_asks.submit)
 app.command()(_asks.retry)
-app.command()(_asks.asks)
+app.command()(_asks.questions)
 app.command()(_asks.answer)
 app.command()(_asks.signal)
 app.command()(_memory.memories)
@@ -191,7 +193,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Delete more than half of the store, if that is due.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many streams.")] = 1000,
-    grace: Annotated[float, typer.Option(min=0, help="Keep what has expired for so many days.")] = 1.0,
+    grace: Annotated[float, duration("How long to keep what has expired.", default="1d")] = 86400.0,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Ask, Budget, Store, TaskView
+from holdfast import Budget, Question, Store, TaskView
 from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
-from ._tasks import ENDED, TaskId, ask_facts
+from ._tasks import ENDED, TaskId, question_facts
 from ._text import LINE_LENGTH, printable, to_json
 
 Limits = Annotated[
@@ -110,14 +110,16 @@ def _retry_all(store: Store, status: str, budget: Budget | None) -> None:
         )
 
 
-def asks(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+def questions(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
     """List the questions that suspended tasks wait for, one per line: task, name, question and what it is about."""
     with opened(url, tenant) as store:
         for info in store.tasks(status="suspended"):
             view = store.get_task(info.id)
-            for ask in view.asks if view is not None else ():
-                if ask.status == "open":
-                    typer.echo(to_json({"task": info.id, **ask_facts(ask)}) if as_json else _line(info.id, ask))
+            for question in view.questions if view is not None else ():
+                if question.status == "open":
+                    typer.echo(
+                        to_json({"task": info.id, **question_facts(question)}) if as_json else _line(info.id, question)
+                    )
 
 
 def answer(
@@ -133,11 +135,13 @@ def answer(
     value = _json(text, "answer", "'\"text\"'")
     with opened(url, tenant) as store:
         view = store.get_task(task_id)
-        found = next((ask for ask in view.asks if ask.name == name), None) if view is not None else None
+        found = (
+            next((question for question in view.questions if question.name == name), None) if view is not None else None
+        )
         if found is not None:
-            typer.echo(f"question: {printable(found.question)}\nabout: {to_json(found.payload)}")
+            typer.echo(f"question: {printable(found.text)}\nabout: {to_json(found.payload)}")
         try:
-            store.answer(task_id, name, value, by=by, ask=None if found is None else found.id)
+            store.answer(task_id, name, value, by=by, question=None if found is None else found.id)
         except TypeError as error:
             raise failed(str(error)) from None
     typer.echo(f"answered {printable(name)} of {printable(task_id)}: {to_json(value)}")
@@ -161,8 +165,8 @@ def signal(
     typer.echo(f"{'told' if is_new else 'had told'} {printable(task_id)}: {printable(name)}")
 
 
-def _line(task_id: str, ask: Ask) -> str:
-    line = f"{printable(task_id)}  {printable(ask.name)}  {printable(ask.question)}  {to_json(ask.payload)}"
+def _line(task_id: str, question: Question) -> str:
+    line = f"{printable(task_id)}  {printable(question.name)}  {printable(question.text)}  {to_json(question.payload)}"
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
 
@@ -198,7 +202,7 @@ def _check_budget(view: TaskView | None, budget: Budget | None) -> None:
     """Say so if it was not taken: whoever runs a task goes by the budget that it was begun with."""
     if view is not None and budget is not None and view.budget != budget:
         raise failed(
-            f"the budget of {view.id!r} stays as it was, because somebody runs it, or was killed doing so; try again when it is open or failed"
+            f"the budget of {view.id!r} stays as it was, because somebody runs it, or was killed doing so; try again when it is pending or failed"
         )
 
 

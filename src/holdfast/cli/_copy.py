@@ -20,7 +20,7 @@ from ._stores import Json, Url, failed, key_given, named, refuse_memory, store_u
 from ._text import counted, printable, size
 
 if TYPE_CHECKING:
-    from holdfast import Copied, CopyProgress
+    from holdfast.types import CopyProgress, CopyResult
 
 _SAY_SECONDS = 5.0
 _BOTH = "name both, the store and where to copy it: holdfast copy agents.db postgresql://host/agents"
@@ -167,7 +167,7 @@ def _amount(progress: CopyProgress, seconds: float) -> str:
     return f"{counted(progress.records, 'record')}, {size(progress.bytes)}{rate}"
 
 
-def _summary(copied: Copied, verify: bool) -> str:
+def _summary(copied: CopyResult, verify: bool) -> str:
     lines = [
         f"copied {counted(copied.streams, 'stream')}, {counted(copied.records, 'record')}, {size(copied.bytes)}; "
         f"{copied.skipped} were there already; "

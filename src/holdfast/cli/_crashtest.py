@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ._durations import duration
 from ._stores import failed
 from ._text import printable
 
@@ -27,7 +28,7 @@ def crashtest(
     points: Annotated[
         int | None, typer.Option(min=1, help="Only so many points, evenly spread.", show_default=False)
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one process.")] = 60.0,
+    timeout: Annotated[float, duration("How long one process may take.", least=1, default="60s")] = 60.0,
 ) -> None:
     """Kill an agent at each of its writes, resume it, and compare with a run that nobody has disturbed."""
     from holdfast import HoldfastError

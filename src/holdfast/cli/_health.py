@@ -7,7 +7,6 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import Health
-from .._clock import moment
 from ._tasks import COUNT_LIMIT
 from ._text import printable, size
 
@@ -40,7 +39,7 @@ def _rows(health: Health, tasks: dict[str, int]) -> list[tuple[str, str]]:
         told = [f"{count}{' or more' if count == COUNT_LIMIT else ''} {status}" for status, count in tasks.items()]
         rows.append(("tasks", ", ".join(told)))
     if health.oldest_lease is not None:
-        until = moment(health.oldest_lease.until)
+        until = health.oldest_lease.until
         lease = f"{health.oldest_lease.stream} by {health.oldest_lease.owner} until {until:%Y-%m-%d %H:%M:%S} UTC"
         rows.append(("oldest lease", lease))
     return rows

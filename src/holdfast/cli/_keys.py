@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast import HoldfastError, InvalidKey, MissingKey, keys
+from holdfast import HoldfastError, keys
+from holdfast.errors import InvalidKey, MissingKey
 
 from ._stores import Tenant, Url, agreed, failed, key_given, opened, store_url
 from ._text import counted, printable

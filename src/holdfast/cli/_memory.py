@@ -14,11 +14,12 @@ import typer
 from holdfast.errors import Erased
 
 from ._asks import Subject, _given
+from ._durations import duration
 from ._stores import Json, Tenant, Url, agreed, failed, opened
 from ._text import LINE_LENGTH, printable, to_json
 
 if TYPE_CHECKING:
-    from holdfast import Hit, Memory, Remembered, Store
+    from holdfast import Memory, MemoryHit, MemoryItem, Store
 
 Tags = Annotated[
     list[str] | None,
@@ -33,8 +34,6 @@ Authors = Annotated[
         "--author", metavar="WHO", help="Only those by this author; given twice, by either.", show_default=False
     ),
 ]
-_LONGEST = 36_500
-"""Days. Python's times end somewhere; a hundred years is long enough."""
 _TIMES = "A date, or a time like 2026-01-31T14:30; UTC unless it says otherwise."
 Since = Annotated[
     str | None, typer.Option(metavar="TIME", help=f"Only those said then or later. {_TIMES}", show_default=False)
@@ -109,14 +108,14 @@ def recall(
 
 
 def _print_namespaces(store: Store, as_json: bool) -> None:
-    for info in store.memories():
-        facts: dict[str, object] = {"namespace": info.id}
+    for info in store.memory_namespaces():
+        facts: dict[str, object] = {"namespace": info.namespace}
         try:
-            facts |= msgspec.to_builtins(store.memory(info.id).stats())
+            facts |= msgspec.to_builtins(store.memory(info.namespace).stats())
         except Erased:  # one that is gone must not hide the others
             facts |= {"memories": None, "erased": True}
         count = "erased" if "erased" in facts else facts["memories"]
-        typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.id)}")
+        typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.namespace)}")
 
 
 # -- changing ----------------------------------------------------------------------------------------
@@ -139,10 +138,7 @@ def remember(
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"When it was said, if not now. {_TIMES}", show_default=False)
     ] = None,
-    ttl: Annotated[
-        float | None,
-        typer.Option(metavar="DAYS", min=0, max=_LONGEST, help="Forget it after so many days.", show_default=False),
-    ] = None,
+    ttl: Annotated[float | None, duration("How long to remember it.")] = None,
     tenant: Tenant = "default",
 ) -> None:
     """Remember a text; its id. What the same author has said before is reinforced, and keeps its id."""
@@ -151,7 +147,7 @@ def remember(
     )
     text, moment = _text(given), _moment(at, "at")
     with opened(url, tenant, create=True) as store:
-        memory, lasts = store.memory(namespace), None if ttl is None else timedelta(days=ttl)
+        memory = store.memory(namespace)
         name = memory.remember(
             text,
             tags=tag or (),
@@ -160,11 +156,11 @@ def remember(
             author=author,
             subject=subject,
             at=moment,
-            ttl=lasts,
+            ttl=ttl,
         )
         known = memory.get(name)
-    heard = 1 if known is None else known.heard
-    typer.echo(f"remembered {name}{'' if heard == 1 else f' again, heard {heard} times'}")
+    mentions = 1 if known is None else known.mentions
+    typer.echo(f"remembered {name}{'' if mentions == 1 else f' again, mentioned {mentions} times'}")
 
 
 def forget(
@@ -175,10 +171,7 @@ def forget(
     tag: Tags = None,
     source: Source = None,
     author: Authors = None,
-    older_than: Annotated[
-        float | None,
-        typer.Option(metavar="DAYS", min=0, max=_LONGEST, help="Only those said longer ago.", show_default=False),
-    ] = None,
+    older_than: Annotated[float | None, duration("Only those said longer ago than this.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be forgotten, and forget nothing.")
@@ -225,7 +218,7 @@ def _forget_one(memory: Memory, id: str, dry_run: bool) -> None:
 
 def _forget_those(memory: Memory, which: dict[str, Any], older_than: float | None, *, yes: bool, dry_run: bool) -> None:
     """Those that fit, at once. Who says yes does so to the options: what comes to fit them meanwhile is forgotten too."""
-    age = None if older_than is None else timedelta(days=older_than)
+    age = None if older_than is None else timedelta(seconds=older_than)
     found = _between(memory.all(**which), None, None if age is None else datetime.now(timezone.utc) - age)
     count = 0
     for count, known in enumerate(found, 1):  # noqa: B007  the last count is how many there are
@@ -261,7 +254,7 @@ def _there(store: Store, namespace: str) -> Memory:
     return memory
 
 
-def _between(known: Iterable[Remembered], since: datetime | None, until: datetime | None) -> Iterator[Remembered]:
+def _between(known: Iterable[MemoryItem], since: datetime | None, until: datetime | None) -> Iterator[MemoryItem]:
     return (one for one in known if (since is None or one.at >= since) and (until is None or one.at <= until))
 
 
@@ -291,7 +284,7 @@ def _text(given: str) -> str:
 # -- what is printed ---------------------------------------------------------------------------------
 
 
-def _line(known: Remembered) -> str:
+def _line(known: MemoryItem) -> str:
     """A memory for a person: one line, cut where it gets long. Who said it is in it, unless that was the model."""
     # A source that looks like an author is told from one: then the author is said in any case.
     is_plain = known.author == "model" and not (known.source or "").startswith("by ")
@@ -301,11 +294,11 @@ def _line(known: Remembered) -> str:
     return _cut(f"{known.id}  {known.at:%Y-%m-%d %H:%M:%S}  {author}{source}  {tags}{printable(known.full_text)}")
 
 
-def _json(known: Remembered) -> str:
+def _json(known: MemoryItem) -> str:
     return to_json(msgspec.to_builtins(known))
 
 
-def _signals(hit: Hit) -> str:
+def _signals(hit: MemoryHit) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in hit.why.items())
 
 

@@ -15,7 +15,7 @@ from ._text import printable, to_json
 from ._worker import _load
 
 if TYPE_CHECKING:
-    from holdfast import Replay
+    from holdfast.types import ReplayResult
 
 
 def replay(
@@ -28,7 +28,7 @@ def replay(
     agent: Annotated[
         str | None, typer.Option(help="The agent to run. [default: the task's own]", show_default=False)
     ] = None,
-    at: Annotated[int | None, typer.Option(min=1, help="Only up to this version.", show_default=False)] = None,
+    version: Annotated[int | None, typer.Option(min=1, help="Only up to this version.", show_default=False)] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
@@ -38,7 +38,7 @@ def replay(
     url, task_id, app = [None, *names][-3:]
     _load(str(app))
     with opened(url, tenant) as store:
-        found = _replay(store, str(task_id), agent, at)
+        found = _replay(store, str(task_id), agent, version)
     if as_json:
         typer.echo(to_json(_facts(found)))
     else:
@@ -47,7 +47,7 @@ def replay(
         raise typer.Exit(1)
 
 
-def _replay(store: Store, task_id: str, agent: str | None, at: int | None) -> Replay:
+def _replay(store: Store, task_id: str, agent: str | None, version: int | None) -> ReplayResult:
     view = store.get_task(task_id)
     if view is None:
         raise failed(
@@ -57,13 +57,13 @@ def _replay(store: Store, task_id: str, agent: str | None, at: int | None) -> Re
     if name is None:
         raise failed(f"task {task_id!r} does not say whose it is; name the agent: --agent claims")
     if not find(name).is_async:
-        return holdfast.replay(name, task_id, store=store, at=at)
+        return holdfast.replay(name, task_id, store=store, version=version)
     import asyncio
 
-    return asyncio.run(holdfast.replay(name, task_id, store=store.aio, at=at))
+    return asyncio.run(holdfast.replay(name, task_id, store=store.aio, version=version))
 
 
-def _facts(found: Replay) -> dict[str, object]:
+def _facts(found: ReplayResult) -> dict[str, object]:
     departs = found.divergence
     return {
         "task": found.task,
@@ -74,7 +74,7 @@ def _facts(found: Replay) -> dict[str, object]:
         if departs is None
         else {"step": departs.step, "what": departs.what, "recorded": departs.recorded, "asked": departs.asked},
         "steps": found.steps,
-        "unasked": found.unasked,
+        "orphaned": found.orphaned,
         "drift": [{"step": entry.step, "what": entry.what} for entry in found.drift],
         "error": None if found.error is None else type(found.error).__name__,
     }

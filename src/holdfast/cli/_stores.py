@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast import HoldfastError, NotEncrypted, NotSetUp, Store
+from holdfast import HoldfastError, Store
 from holdfast.backends._urls import shown_url
+from holdfast.errors import NotEncrypted, NotSetUp
 from holdfast.keys import KeyLike
 
 from ._text import printable

@@ -10,8 +10,8 @@ from ._text import printable
 
 
 def print_sweep(store: Store, *, dry_run: bool, force: bool, limit: int, grace: float, as_json: bool) -> None:
-    """Sweep, and print one line for each stream and one that says it all. `grace` is in days."""
-    report = store.sweep(dry_run=dry_run, limit=limit, grace=grace * 86400, force=force)
+    """Sweep, and print one line for each stream and one that says it all."""
+    report = store.sweep(dry_run=dry_run, limit=limit, grace=grace, force=force)
     if as_json:
         typer.echo(printable(msgspec.json.encode(report).decode()))
         return

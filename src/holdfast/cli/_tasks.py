@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from holdfast import ArtifactInfo, Ask, Store, TaskInfo, TaskView
+from holdfast import ArtifactInfo, Question, Store, TaskInfo, TaskView
 from holdfast.errors import who
 
 from ._stores import Json, Tenant, Url, failed, named, opened
@@ -35,7 +35,7 @@ def tasks(
 
 def count_tasks(store: Store) -> dict[str, int]:
     """How many tasks there are that have not ended, by status. Counting stops at 10,000 of one."""
-    statuses = ("running", "open", "suspended", "failed", "stuck")
+    statuses = ("pending", "running", "suspended", "retrying", "failed", "stuck")
     counts = {status: sum(1 for _ in islice(store.tasks(status=status), COUNT_LIMIT)) for status in statuses}
     return {status: count for status, count in counts.items() if count}
 
@@ -139,7 +139,7 @@ def artifact(
 
 
 def _facts(info: TaskInfo) -> dict[str, object]:
-    times = {"lease_until": info.lease_until, "expires_at": info.expires_at}
+    times = {"due_at": info.due_at, "lease_until": info.lease_until, "expires_at": info.expires_at}
     return {
         "id": info.id,
         "status": info.status,
@@ -174,9 +174,15 @@ def _summary(view: TaskView) -> str:
         lines.append(f"waits for {', '.join(view.waits_for)}")
     if view.due_at is not None and view.status not in ENDED:
         lines.append(_due(view, view.due_at))
-    for ask in view.asks:
-        said = f"{to_json(ask.answer)}, by {ask.by or 'somebody'}" if ask.status == "answered" else ask.status
-        lines.append(f"asks {ask.name}: {_cut(ask.question)} {_cut(to_json(ask.payload))} ({_cut(said)})")
+    for question in view.questions:
+        said = (
+            f"{to_json(question.answer)}, by {question.by or 'somebody'}"
+            if question.status == "answered"
+            else question.status
+        )
+        lines.append(
+            f"question {question.name}: {_cut(question.text)} {_cut(to_json(question.payload))} ({_cut(said)})"
+        )
     if view.usage.calls:
         lines.append(f"used: {_amounts(view.usage.tokens, view.usage.cost, view.usage.calls)}")
     if view.budget is not None:
@@ -218,25 +224,25 @@ def _more(view: TaskView) -> dict[str, object]:
         "artifacts": list(map(_file, view.artifacts)),
         "waits_for": view.waits_for,
         "due_at": None if view.due_at is None else view.due_at.isoformat(),
-        "asks": list(map(ask_facts, view.asks)),
+        "questions": list(map(question_facts, view.questions)),
         "parent": view.parent,
         "children": view.children,
         "crashes": view.crashes,
     }
 
 
-def ask_facts(ask: Ask) -> dict[str, object]:
+def question_facts(question: Question) -> dict[str, object]:
     """A question as JSON values."""
-    times = {"asked_at": ask.asked_at, "until": ask.until, "answered_at": ask.answered_at}
+    times = {"asked_at": question.asked_at, "until": question.until, "answered_at": question.answered_at}
     return {
-        "id": ask.id,
-        "name": ask.name,
-        "question": ask.question,
-        "payload": ask.payload,
-        "schema": ask.schema,
-        "status": ask.status,
-        "answer": ask.answer,
-        "by": ask.by,
+        "id": question.id,
+        "name": question.name,
+        "text": question.text,
+        "payload": question.payload,
+        "schema": question.schema,
+        "status": question.status,
+        "answer": question.answer,
+        "by": question.by,
         **{name: None if at is None else at.isoformat() for name, at in times.items()},
     }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from .. import Entry, Event
+from .. import Event
+from ..types import MessageEntry
 
 LINE_LENGTH = 200
 
@@ -35,7 +36,7 @@ def event_line(event: Event) -> str:
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
 
-def message_line(entry: Entry) -> str:
+def message_line(entry: MessageEntry) -> str:
     """A message for a person: one line, cut where it gets long."""
     who = str(entry.message.get("role") or entry.message.get("type") or "?")
     content = entry.message.get("content")

@@ -17,7 +17,7 @@ from ._stores import failed, key_given, refuse_memory
 from ._text import counted, printable
 
 if TYPE_CHECKING:
-    from holdfast import Transcribed
+    from holdfast.types import ConvertResult
 
 _PLACES = "A path, or a URL like file:///directory or postgresql://host/database."
 Src = Annotated[str, typer.Argument(metavar="SRC", help=f"The store to read. {_PLACES}")]
@@ -67,7 +67,7 @@ def _path(url: str) -> str:
     return {"sqlite": place[1:], "file": place}.get(scheme.lower(), url)
 
 
-def _summary(done: Transcribed, dst: str) -> str:
+def _summary(done: ConvertResult, dst: str) -> str:
     text = f"wrote {counted(done.streams, 'stream')}, {counted(done.records, 'record')} to {printable(shown_url(dst))}, and compared all of them"
     if done.skipped:
         text += f"; there already: {counted(done.skipped, 'stream')}"

@@ -15,7 +15,7 @@ from ._stores import Json, Url, opened
 from ._text import counted, printable, size
 
 if TYPE_CHECKING:
-    from holdfast import Verified, VerifyProgress
+    from holdfast.types import VerifyProgress, VerifyResult
 
 _Tenant = Annotated[
     str | None,
@@ -82,7 +82,7 @@ def anchor(
     typer.echo(f"wrote an anchor of {counted(made.streams, 'stream')}{where}, {made.signed}", err=to is None)
 
 
-def _print(report: Verified) -> None:
+def _print(report: VerifyResult) -> None:
     for problem in report.problems:
         typer.echo(printable(str(problem)))
     if report.found > len(report.problems):

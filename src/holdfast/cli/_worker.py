@@ -12,14 +12,16 @@ import traceback
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast import HoldfastError, Ran, Worker
+from holdfast import HoldfastError, Worker
 from holdfast.tasks._agents import registered
+from holdfast.types import RunResult
 
+from ._durations import duration
 from ._stores import Tenant, Url, failed, opened
 from ._text import printable
 
@@ -37,8 +39,8 @@ def worker(
     ],
     url: Url = None,
     concurrency: Annotated[int, typer.Option(min=1, help="So many tasks at once.")] = 4,
-    poll: Annotated[float, typer.Option(min=0.01, help="Look for due tasks every so many seconds.")] = 0.5,
-    grace: Annotated[float, typer.Option(min=0, help="When stopped, wait so many seconds for running steps.")] = 30.0,
+    poll: Annotated[float, duration("How often to look for tasks that are due.", least=0.01, default="0.5s")] = 0.5,
+    grace: Annotated[float, duration("How long to wait for running steps when stopped.", default="30s")] = 30.0,
     tenant: Tenant = "default",
 ) -> None:
     """Run the due tasks of the agents in a program, until SIGTERM or Ctrl-C. Start as many as you like."""
@@ -137,16 +139,14 @@ class _Show:
             self._status.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
 
     def say(self, text: str) -> None:
         self._console.print(f"{datetime.now():%H:%M:%S}  {printable(text)}", markup=False)
 
-    def report(self, ran: Ran) -> None:
+    def report(self, ran: RunResult) -> None:
         """What `Worker` calls, from any thread."""
         with self._lock:
             if ran.status == "running" and not ran.seconds:
@@ -168,7 +168,7 @@ class _Show:
         return Text("  ".join(filter(None, parts)), no_wrap=True, overflow="ellipsis")
 
 
-def _line(ran: Ran) -> str:
+def _line(ran: RunResult) -> str:
     said = f"{ran.agent}  {ran.id}  {ran.status}"
     if ran.status == "running" and not ran.seconds:
         return said

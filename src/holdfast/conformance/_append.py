@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from ..backends import Appended, Backend, Fields
+from ..backends import AppendResult, Backend, Fields
 from ._build import Life, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
 
 EVERY_FIELD = Fields(
@@ -18,7 +18,7 @@ class AppendTests:
     def test_a_first_append_creates_the_stream_at_version_one(self, backend: Backend) -> None:
         life = Life()
         [answer] = backend.append([life.next(b"a")])
-        assert isinstance(answer, Appended)
+        assert isinstance(answer, AppendResult)
         assert (answer.first, answer.last, answer.duplicate) == (1, 1, False)
         assert bodies(backend.read(life.stream)) == [b"a"]
 

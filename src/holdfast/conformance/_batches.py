@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import Appended, Backend, Conflict, Fields
+from ..backends import AppendResult, Backend, Conflict, Fields
 from ._build import Life, at, bodies, must_head, read_all, stored, timeless, versions
 
 
@@ -33,7 +33,7 @@ class BatchTests:
         stale = life.next(b"stale")
         first = life.follow(life.next(b"first"))
         [one, two] = backend.append([first, stale])
-        assert isinstance(one, Appended)
+        assert isinstance(one, AppendResult)
         assert isinstance(two, Conflict)
         assert timeless(two.head) == at(life)
         assert bodies(read_all(backend, life.stream)) == [b"first"]

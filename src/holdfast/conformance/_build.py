@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ..backends import Append, Appended, Backend, Conflict, Cursor, Fields, Head, Listed, Record, StreamKey
+from ..backends import Append, AppendResult, Backend, Conflict, Cursor, Fields, Head, Listed, Record, StreamKey
 
 TENANT, KIND = "tenant", "kind"
 
@@ -68,16 +68,16 @@ class Life:
         return records
 
 
-def stored(answers: Iterable[Appended | Conflict]) -> list[tuple[int, int, bool]]:
+def stored(answers: Iterable[AppendResult | Conflict]) -> list[tuple[int, int, bool]]:
     """The answers as (first, last, duplicate); a conflict fails the test."""
     places = []
     for answer in answers:
-        assert isinstance(answer, Appended), answer
+        assert isinstance(answer, AppendResult), answer
         places.append((answer.first, answer.last, answer.duplicate))
     return places
 
 
-def conflict(answers: Sequence[Appended | Conflict]) -> Head | None:
+def conflict(answers: Sequence[AppendResult | Conflict]) -> Head | None:
     """The head in the one answer, which must be a conflict."""
     [answer] = answers
     assert isinstance(answer, Conflict), answer

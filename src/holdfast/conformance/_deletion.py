@@ -8,8 +8,6 @@ import msgspec
 
 from ..backends import Append, Backend, Fields
 from ._build import (
-    KIND,
-    TENANT,
     Life,
     all_due,
     all_heads,
@@ -18,7 +16,6 @@ from ._build import (
     bodies,
     conflict,
     ids,
-    key,
     must_head,
     read_all,
     stored,
@@ -61,7 +58,6 @@ class DeletionTests:
         head = must_head(backend, life.stream)
         assert backend.delete(life.stream, expected=head) is True
         assert backend.delete(life.stream, expected=head) is False
-        assert backend.delete(life.stream, expected=head, upto=1) is False
 
     def test_a_moved_head_refuses_the_deletion_and_nothing_is_done(self, backend: Backend) -> None:
         life = Life()
@@ -77,7 +73,6 @@ class DeletionTests:
         ]
         for expected in moved:
             assert backend.delete(life.stream, expected=expected) is False
-            assert backend.delete(life.stream, expected=expected, upto=1) is False
         assert bodies(read_all(backend, life.stream)) == [b"a", b"b", b"c"]
         assert timeless(backend.head(life.stream)) == at(life)
 
@@ -85,7 +80,6 @@ class DeletionTests:
         life = Life()
         life.write(backend, b"a", b"b", fields=LISTED)
         expected = msgspec.structs.replace(must_head(backend, life.stream), fields=Fields(), now=0.0)
-        assert backend.delete(life.stream, expected=expected, upto=1) is True
         assert backend.delete(life.stream, expected=expected) is True
 
     def test_an_append_of_the_deleted_life_is_refused(self, backend: Backend) -> None:
@@ -134,7 +128,6 @@ class DeletionTests:
         _delete(backend, former)
         backend.append([Append(life.stream, 0, b"", life.incarnation, os.urandom(16), first.records)])
         assert backend.delete(life.stream, expected=head) is False
-        assert backend.delete(life.stream, expected=head, upto=1) is False
         assert bodies(read_all(backend, life.stream)) == [b"same"]
 
     def test_indexed_ids_of_a_former_life_are_forgotten(self, backend: Backend) -> None:
@@ -154,76 +147,3 @@ class DeletionTests:
         for first in firsts:
             assert conflict(backend.append([first])) is None
         Life().write(backend, b"new")
-
-    def test_deleting_the_beginning_leaves_head_versions_and_the_rest(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, *(b"%d" % number for number in range(1, 6)), fields=LISTED)
-        assert backend.delete(life.stream, expected=must_head(backend, life.stream), upto=3) is True
-        assert timeless(backend.head(life.stream)) == at(life, LISTED)
-        assert bodies(read_all(backend, life.stream)) == [b"4", b"5"]
-        assert_listed(all_heads(backend), [at(life, LISTED)])
-        assert_listed(all_due(backend), [at(life, LISTED)])
-        life.write(backend, b"6")
-        assert versions(read_all(backend, life.stream)) == [4, 5, 6]
-
-    def test_reading_from_a_deleted_beginning_starts_at_the_rest(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, *[b"x"] * 6)
-        backend.delete(life.stream, expected=must_head(backend, life.stream), upto=3)
-        for after in (0, 1, 2, 3):
-            assert versions(backend.read(life.stream, after=after)) == [4, 5, 6]
-            assert versions(backend.read(life.stream, after=after, limit=2)) == [4, 5]
-        assert versions(backend.read(life.stream, after=4)) == [5, 6]
-        assert versions(backend.read(life.stream, reverse=True)) == [6, 5, 4]
-        assert versions(backend.read(life.stream, after=6, reverse=True, limit=5)) == [5, 4]
-        for after in (1, 2, 3, 4):
-            assert list(backend.read(life.stream, after=after, reverse=True)) == []
-
-    def test_the_beginning_may_be_deleted_again_and_again(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, *[b"x"] * 4)
-        left = {0: [1, 2, 3, 4], 1: [2, 3, 4], 3: [4], 2: [4]}
-        for upto, wanted in left.items():
-            assert backend.delete(life.stream, expected=must_head(backend, life.stream), upto=upto) is True
-            assert versions(read_all(backend, life.stream)) == wanted
-        life.write(backend, b"y", b"z")
-        assert backend.delete(life.stream, expected=must_head(backend, life.stream), upto=5) is True
-        assert versions(read_all(backend, life.stream)) == [6]
-
-    def test_deleting_the_beginning_of_one_stream_leaves_others_whole(self, backend: Backend) -> None:
-        lives = [Life(stream) for stream in (key("a"), key("b"), key("a", tenant="other"), key("a", kind="other"))]
-        for life in lives:
-            life.write(backend, b"1", b"2", b"3")
-        assert backend.delete(key("a"), expected=must_head(backend, key("a")), upto=2) is True
-        assert [versions(read_all(backend, life.stream)) for life in lives] == [[3], [1, 2, 3], [1, 2, 3], [1, 2, 3]]
-
-    def test_an_indexed_id_is_found_even_if_its_records_are_deleted(self, backend: Backend) -> None:
-        life = Life()
-        indexed = life.write(backend, b"a", b"b", indexed=True)
-        plain = life.write(backend, b"c")
-        life.write(backend, b"d")
-        backend.delete(life.stream, expected=must_head(backend, life.stream), upto=3)
-        assert stored(backend.append([indexed])) == [(1, 2, True)]
-        assert timeless(conflict(backend.append([plain]))) == at(life)
-        assert versions(read_all(backend, life.stream)) == [4]
-
-    def test_an_append_that_lost_its_first_record_is_found_only_if_indexed(self, backend: Backend) -> None:
-        for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            append = life.write(backend, b"a", b"b", indexed=indexed)
-            backend.delete(life.stream, expected=must_head(backend, life.stream), upto=1)
-            answers = backend.append([append])
-            if indexed:
-                assert stored(answers) == [(1, 2, True)]
-            else:
-                assert timeless(conflict(answers)) == at(life)
-            assert versions(read_all(backend, life.stream)) == [2]
-
-    def test_a_stream_without_its_beginning_can_be_deleted_and_live_again(self, backend: Backend) -> None:
-        former, life = Life(), Life()
-        former.write(backend, b"a", b"b", b"c")
-        backend.delete(former.stream, expected=must_head(backend, former.stream), upto=2)
-        _delete(backend, former)
-        life.write(backend, b"new")
-        assert [(r.version, r.body) for r in read_all(backend, life.stream)] == [(1, b"new")]
-        assert ids(backend.heads(tenant=TENANT, kind=KIND)) == ["s"]

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ..backends import Appended, Backend, Conflict
-from ..errors import Closed
+from ..backends import AppendResult, Backend, Conflict
+from ..errors import StoreClosed
 from ._build import KIND, TENANT, Life, all_heads, at, bodies, ids, must_head, read_all, versions
 
 DAY = 86_400.0
@@ -51,7 +51,7 @@ class LifeTests:
             lambda: backend.describe(),
         ]
         for call in calls:
-            with pytest.raises(Closed):
+            with pytest.raises(StoreClosed):
                 call()
 
     def test_closing_twice_is_harmless(self, backend: Backend) -> None:
@@ -66,7 +66,7 @@ class LifeTests:
             life = Life(f"{number}")
             life.write(backend)
             running.wait()
-            with pytest.raises(Closed):
+            with pytest.raises(StoreClosed):
                 while True:
                     life.write(backend, b"x")
                     read_all(backend, life.stream, limit=1000)
@@ -83,7 +83,7 @@ class LifeTests:
         stale = life.next(b"stale")
         [appended] = backend.append([life.follow(life.next(b"x"))])
         [refused] = backend.append([stale])
-        assert isinstance(appended, Appended)
+        assert isinstance(appended, AppendResult)
         assert isinstance(refused, Conflict)
         assert refused.head is not None
         [listed] = backend.heads(tenant=TENANT, kind=KIND)

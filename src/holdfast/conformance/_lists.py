@@ -6,15 +6,14 @@ the seam, and shares no code with any backend.
 
 from __future__ import annotations
 
-from ..backends import Append, Appended, Conflict, Cursor, Fields, Head, Record, StreamKey
+from ..backends import Append, AppendResult, Conflict, Cursor, Fields, Head, Record, StreamKey
 
 
 class ListStream:
     def __init__(self, incarnation: bytes) -> None:
         self.incarnation = incarnation
-        self.records: list[Record] = []  # deleted ones too
+        self.records: list[Record] = []
         self.appends: list[tuple[Append, int, int]] = []  # with first and last version
-        self.gone = 0  # versions up to this one were deleted
         self.fields = Fields()
 
 
@@ -23,13 +22,13 @@ class Lists:
         self.streams: dict[StreamKey, ListStream] = {}
         self.former: set[tuple[StreamKey, bytes]] = set()
 
-    def append(self, append: Append) -> Appended | Conflict:
+    def append(self, append: Append) -> AppendResult | Conflict:
         stream = self.streams.get(append.stream)
         if stream:
             for earlier, first, last in stream.appends:
-                here = first == append.expected + 1 > stream.gone and earlier.incarnation == append.incarnation
+                here = first == append.expected + 1 and earlier.incarnation == append.incarnation
                 if earlier.id == append.id and (here or (append.indexed and earlier.indexed)):
-                    return Appended(first, last, duplicate=True)
+                    return AppendResult(first, last, duplicate=True)
         if not self._fits(append):
             return Conflict(self.head(append.stream))
         stream = self.streams.setdefault(append.stream, ListStream(append.incarnation))
@@ -39,19 +38,18 @@ class Lists:
         stream.appends.append((append, first, last))
         if append.fields is not None:
             stream.fields = append.fields
-        return Appended(first, last)
+        return AppendResult(first, last)
 
     def _fits(self, append: Append) -> bool:
         head = self.head(append.stream)
         if head is None:
             return append.expected == 0 and (append.stream, append.incarnation) not in self.former
-        place = append.expected, append.expected_hash, append.incarnation
-        return place == (head.version, head.hash, head.incarnation)
+        return head.place == (append.expected, append.expected_hash, append.incarnation)
 
     def read(self, key: StreamKey, *, after: int, reverse: bool) -> list[Record]:
         """All that a reader may get from here on, without pages."""
         stream = self.streams.get(key)
-        records = [record for record in stream.records if record.version > stream.gone] if stream else []
+        records = stream.records if stream else []
         if not reverse:
             return [record for record in records if record.version > after]
         return [record for record in reversed(records) if after == 0 or record.version < after]
@@ -81,17 +79,10 @@ class Lists:
         places.sort(key=lambda place: place[:2])
         return [head for *place, head in places if after is None or tuple(place) > (after[0], after[1].encode())]
 
-    def delete(self, key: StreamKey, *, expected: Head, upto: int | None) -> bool:
+    def delete(self, key: StreamKey, *, expected: Head) -> bool:
         head = self.head(key)
-        if head is None or (head.version, head.hash, head.incarnation) != (
-            expected.version,
-            expected.hash,
-            expected.incarnation,
-        ):
+        if head is None or head.place != expected.place:
             return False
-        if upto is None:
-            del self.streams[key]
-            self.former.add((key, head.incarnation))
-        else:
-            self.streams[key].gone = max(self.streams[key].gone, upto)
+        del self.streams[key]
+        self.former.add((key, head.incarnation))
         return True

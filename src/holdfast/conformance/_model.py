@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import msgspec
 
-from ..backends import Append, Appended, Backend, Conflict, Fields, Head, StreamKey
+from ..backends import Append, AppendResult, Backend, Conflict, Fields, Head, StreamKey
 from ._build import KIND, TENANT, all_due, all_heads, assert_listed, key, read_all, timeless
 from ._lists import Lists
 
@@ -149,14 +149,12 @@ class BackendModel(RuleBasedStateMachine):
         self._made += 1
         return hashlib.sha256(b"%d" % self._made).digest()[:16]
 
-    @rule(stream=streams, upto=st.none() | st.integers(0, 8), moved=st.sampled_from([False, False, True]))
-    def delete(self, stream: StreamKey, upto: int | None, moved: bool) -> None:
+    @rule(stream=streams, moved=st.sampled_from([False, False, True]))
+    def delete(self, stream: StreamKey, moved: bool) -> None:
         head = self.lists.head(stream) or Head(stream, self._new(), Fields(), 0.0, 1, self._new())
         expected = msgspec.structs.replace(head, hash=self._new()) if moved else head
-        if upto is not None:
-            upto = min(upto, head.version - 1)
-        done = self.lists.delete(stream, expected=expected, upto=upto)
-        assert self.backend.delete(stream, expected=expected, upto=upto) is done
+        done = self.lists.delete(stream, expected=expected)
+        assert self.backend.delete(stream, expected=expected) is done
 
     @precondition(lambda self: self.durable)
     @rule()
@@ -197,7 +195,7 @@ class BackendModel(RuleBasedStateMachine):
             assert read_all(self.backend, stream) == self.lists.read(stream, after=0, reverse=False)
 
 
-def _without_now(answer: Appended | Conflict) -> Appended | Conflict:
+def _without_now(answer: AppendResult | Conflict) -> AppendResult | Conflict:
     if isinstance(answer, Conflict):
         return Conflict(timeless(answer.head))
     return msgspec.structs.replace(answer, now=0.0)

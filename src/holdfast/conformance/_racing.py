@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from ..backends import Append, Appended, Backend, Conflict, Fields
+from ..backends import Append, AppendResult, Backend, Conflict, Fields
 from ._build import Life, all_due, all_heads, at, bodies, ids, must_head, read_all, timeless, versions
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ class RacingTests:
         for _ in range(ROUNDS):
             contenders = [life.next(b"a%d" % number, b"b%d" % number) for number in range(THREADS)]
             answers = together([partial(backend.append, [one]) for one in contenders])
-            won = [one for one, [answer] in zip(contenders, answers, strict=True) if isinstance(answer, Appended)]
+            won = [one for one, [answer] in zip(contenders, answers, strict=True) if isinstance(answer, AppendResult)]
             assert len(won) == 1
             life.follow(won[0])
             for [answer] in answers:
-                assert isinstance(answer, Appended) or timeless(answer.head) == at(life)
+                assert isinstance(answer, AppendResult) or timeless(answer.head) == at(life)
             newest = bodies(backend.read(life.stream, after=life.version - 2))
             assert newest == [body for _, body in won[0].records]
         assert versions(read_all(backend, life.stream)) == list(range(1, 2 * ROUNDS + 1))
@@ -49,7 +49,7 @@ class RacingTests:
         for number in range(ROUNDS):
             lives = [Life(f"{number}") for _ in range(THREADS)]
             answers = together([partial(backend.append, [life.next(b"x")]) for life in lives])
-            assert [isinstance(answer, Appended) for [answer] in answers].count(True) == 1
+            assert [isinstance(answer, AppendResult) for [answer] in answers].count(True) == 1
             assert versions(read_all(backend, lives[0].stream)) == [1]
 
     def test_the_same_append_sent_by_many_is_stored_once(self, backend: Backend) -> None:
@@ -58,9 +58,9 @@ class RacingTests:
             append = life.next(b"x", b"y", indexed=number % 2 == 0)
             answers = together([partial(backend.append, [append])] * THREADS)
             life.follow(append)
-            places = {(answer.first, answer.last) for [answer] in answers if isinstance(answer, Appended)}
+            places = {(answer.first, answer.last) for [answer] in answers if isinstance(answer, AppendResult)}
             assert places == {(life.version - 1, life.version)}
-            fresh = [answer for [answer] in answers if isinstance(answer, Appended) and not answer.duplicate]
+            fresh = [answer for [answer] in answers if isinstance(answer, AppendResult) and not answer.duplicate]
             assert len(fresh) == 1
         assert versions(read_all(backend, life.stream)) == list(range(1, 2 * ROUNDS + 1))
 
@@ -68,7 +68,7 @@ class RacingTests:
         for number in range(ROUNDS):
             life = Life(f"{number}")
             life.write(backend, b"a")
-            answers: list[Appended | Conflict] = []
+            answers: list[AppendResult | Conflict] = []
             works: list[Callable[[], object]] = [
                 partial(backend.delete, life.stream, expected=must_head(backend, life.stream)),
                 partial(_append_into, answers, backend, life.next(b"b")),
@@ -144,7 +144,7 @@ class RacingTests:
         _beside(look, write, min(self.writes_beside_readers, 300))
 
 
-def _append_into(answers: list[Appended | Conflict], backend: Backend, append: Append) -> None:
+def _append_into(answers: list[AppendResult | Conflict], backend: Backend, append: Append) -> None:
     answers += backend.append([append])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,11 +15,11 @@ from .._arguments import whole_number
 from .._bell import Bell
 from .._leases import is_dead
 from .._operations import Operation
-from ..backends import Appended
+from ..backends import AppendResult
 from ..errors import HoldfastError
 from . import _lifecycle, _windowing
-from ._entries import ConversationInfo, Draft, Entry, Imported, Problem
-from ._shape import IMPORT_BATCH, Pending, Shape, as_summary
+from ._entries import ConversationView, Draft, ImportResult, MessageEntry, MessageProblem
+from ._shape import IMPORT_BATCH, Shape, as_summary
 from ._tokens import Counter
 from ._turns import Turn
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class Conversation(Shape):
-    """A conversation that survives its process. No I/O until it is used; it exists from its first message.
+    """A conversation that survives its process. It exists from its first message.
 
-    Use it from as many threads as you like. What other processes append is seen by the next read.
+    Any number of threads may use it. What other processes append is seen by the next read.
     """
 
     def append(
@@ -40,30 +40,46 @@ class Conversation(Shape):
         if_version: int | None = None,
         meta: dict[str, Any] | None = None,
         pin: bool = False,
-    ) -> Appended:
-        """Append messages (dicts, or objects of the OpenAI SDK), all or none; durable when this returns.
+    ) -> AppendResult:
+        """Append messages, all or none. They are durable when this returns.
 
-        The same `id` again is a no-op (`duplicate=True`), other content under it raises `IdReused`. With `if_version`
-        the conversation must be at that version, else `Conflict` and nothing is written. `meta` is kept beside each
-        message and never sent to a model. `pin=True` keeps the messages in every window.
+        Args:
+            *messages: Dicts, or message objects of the OpenAI SDK.
+            id: Makes the append safe to repeat: the same id and content is stored once.
+            if_version: The version that the conversation must be at.
+            meta: Facts to keep beside each message. They are never sent to a model.
+            pin: Keep the messages in every window.
+
+        Returns:
+            The versions of the messages, and whether it was a `duplicate`.
+
+        Raises:
+            Conflict: The conversation is not at `if_version`. Nothing was written.
+            IdReused: The id was used before, for other content.
+            NotSerializable: A message cannot be stored.
+            OutcomeUnknown: The engine did not say whether it was stored. Repeat it with the same
+                id.
+
+        Example:
+            >>> chat.append({"role": "user", "content": "Hello"}, id="request-17")
         """
         make = self._noting(self._appending(messages, id, if_version, meta, pin))
         return ops.run(self._log, make()) if if_version is not None else ops.run_until_settled(self._log, make)
 
     def sync(self, messages: Iterable[object]) -> int:
-        """Hand over the whole list of messages; only what is new is appended. How many that were.
+        """Hand over the whole list of messages; only what is new is appended. Returns how many.
 
-        If the list has parted from what is stored, the conversation is rewound to where they part, with a warning in the
-        log; if it was merely trimmed to save tokens, all that is stored stays. `Conflict` if what would be undone was
-        stored by somebody else since this object's last `sync`: a list has one owner.
+        If the list differs from what is stored, the conversation is rewound to where they part,
+        with a warning in the log. If the list was only trimmed to save tokens, all that is stored
+        stays. `Conflict` if somebody else stored what would be undone: a list has one owner.
         """
         return self._synced(self._settle(self._syncing(messages)))
 
     def messages(self, *, last: int | None = None) -> list[Any]:
-        """The live messages, oldest first; with `last`, the newest so many (which is all that is read)."""
+        """The live messages, oldest first; with `last`, only the newest."""
         return self._as_messages(self._settle(lambda: self._entries(last, 0)))
 
-    def entries(self, *, last: int | None = None, after: int = 0) -> list[Entry]:
+    def entries(self, *, last: int | None = None, after: int = 0) -> list[MessageEntry]:
         """The live messages with version, time and meta; with `after`, those of a later version."""
         return self._as_entries(self._settle(lambda: self._entries(last, after)))
 
@@ -71,65 +87,89 @@ class Conversation(Shape):
         """How many live messages there are, after rewinds."""
         return self._settle(self._count)
 
-    def __len__(self) -> int:
-        return self.count()
-
-    def __bool__(self) -> bool:
-        return True  # an empty conversation is a conversation; asking costs no read
-
     def version(self) -> int:
         """The newest version, 0 if there is no message yet."""
         return self._settle(self._version)
 
     def window(self, max_tokens: int, *, system: object | None = None, counter: Counter | None = None) -> list[Any]:
-        """The newest messages that fit into `max_tokens`, ready to be sent: a history that no provider refuses.
+        """The newest messages that fit into `max_tokens`, as a history that every provider accepts.
 
-        Whole exchanges only; tool calls stay with their results and reasoning with what it belongs to. The system prompt
-        (`system`, in place of a stored one) and pinned messages stay; a stored summary stands for what is cut.
-        `BudgetExceeded` if the newest exchange alone does not fit. `counter` says how many tokens a message takes.
+        Only whole exchanges: tool calls stay with their results, and reasoning with what it belongs
+        to. The system prompt and pinned messages stay. A stored summary stands for what is cut.
+
+        Args:
+            max_tokens: How many tokens the messages may take.
+            system: A system prompt as text, message or messages, in place of a stored one.
+            counter: A function from a message to its number of tokens. Default: an estimate.
+
+        Returns:
+            The messages, to be sent as they are.
+
+        Raises:
+            BudgetExceeded: The newest exchange alone does not fit.
+
+        Example:
+            >>> client.chat.completions.create(model="gpt-5", messages=chat.window(8000))
         """
         return self._was_read(self._settle(lambda: self._window(max_tokens, system, counter)))
 
-    def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
-        """Have `fn` summarise all but the newest `keep_last` messages, and store what it returns (text or a message).
+    def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> MessageEntry | None:
+        """Have `fn` summarize all but the newest `keep_last` messages, and store what it returns.
 
-        `fn` gets the summary so far, if there is one, and the messages since. The originals stay; windows use the
-        summary in place of what they cut. None if there was nothing new to summarise.
+        `fn` gets the summary so far, if there is one, and the messages since. It returns text or a
+        message. The originals stay; windows use the summary in place of what they cut. None if
+        nothing is new.
         """
         part = self._settle(lambda: self._chapter(keep_last))
         if part is None:
             return None
         return self._summarized(part, self._settle(self._summarizing(part, as_summary(fn(part.messages)))))
 
-    def validate(self) -> list[Problem]:
-        """What a provider would refuse in the live messages: dangling tool calls, orphan results, …"""
+    def validate(self) -> list[MessageProblem]:
+        """What a provider would refuse in the live messages, such as dangling tool calls."""
         return self._settle(lambda: _windowing.problems(self._key))
 
-    def repair(self) -> list[Problem]:
-        """Mend what `validate` finds, and keep an interrupted answer as such. What was mended; again: nothing.
+    def repair(self) -> list[MessageProblem]:
+        """Repair what `validate` finds, and keep an interrupted answer as such.
 
-        Stored as events of their own and logged; the originals stay in the log.
+        Returns what was repaired. Repairs are events of their own and are logged; the originals
+        stay in the log.
         """
         return self._repaired(self._settle(self._repairing()))
 
-    @property
-    def pending(self) -> Entry | None:
-        """The user's message that has no complete answer yet."""
+    def pending(self) -> MessageEntry | None:
+        """The user's message that has no complete answer yet; None if there is none."""
         return self._settle(lambda: _windowing.pending(self._key))
 
-    def answer(self, to: int) -> Entry | None:
-        """The answer to the user's message of version `to`; None if there is none yet.
+    def answer(self, version: int) -> MessageEntry | None:
+        """The answer to the user's message of that version; None if there is none yet.
 
-        What a retried request returns: `chat.answer(chat.append(message, id=request_id).last)`.
+        For a retried request: `chat.answer(chat.append(message, id=request_id).last)`.
         """
-        return self._settle(lambda: _windowing.answer(self._key, whole_number(to, "to")))
+        return self._settle(lambda: _windowing.answer(self._key, whole_number(version, "version")))
 
     @contextmanager
-    def turn(self, *, lease: float = 30.0, wait: float | None = None) -> Iterator[Conversation]:
-        """Keep other turns out for the length of a `with` block: two requests on one conversation do not interleave.
+    def turn(self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None) -> Iterator[Conversation]:
+        """Keep other turns out of a `with` block, so that two requests do not interleave.
 
-        Waits for its turn, at most `wait` seconds (then `Held`). It is renewed while the process lives; if it is
-        lost all the same, whatever this block would write next raises `LeaseLost`.
+        The turn is renewed while the process lives.
+
+        Args:
+            lease: How long others wait if this process dies, in seconds or as a timedelta.
+            wait: How long to wait for the turn. None: forever.
+
+        Returns:
+            The conversation, for the block.
+
+        Raises:
+            LeaseHeld: Somebody else had the turn for longer than `wait`.
+
+            If the turn is lost all the same, the next write in the block raises `LeaseLost`.
+
+        Example:
+            >>> with chat.turn(wait=30) as turn:
+            ...     turn.append(message)
+            ...     turn.append(ask_model(turn.window(8000)))
         """
         if self._holder() is not None:
             yield self
@@ -157,34 +197,41 @@ class Conversation(Shape):
             self._not_ended(error)
 
     def pop(self) -> Any | None:
-        """Take the newest message out and return it; None if there is none. No two callers get the same one."""
+        """Remove the newest message and return it; None if there is none.
+
+        Only one caller gets it.
+        """
         found = self._settle(self._popping())
         return found.message if found else None
 
-    def rewind(self, *, to: int) -> int:
-        """Undo everything after version `to`; how many messages that removed. They stay in the log: rewind can be undone."""
-        return self._settle(self._rewinding(to))
+    def rewind(self, *, version: int) -> int:
+        """Undo everything after `version`, and return how many messages that removed.
+
+        They stay in the log: a rewind can be undone.
+        """
+        return self._settle(self._rewinding(version))
 
     def clear(self) -> None:
-        """Begin again with no messages. What was said stays in the log; `delete` removes it."""
+        """Start again with no messages. What was said stays in the log; `delete` removes it."""
         self._settle(self._rewinding(0))
 
-    def fork(self, id: str, *, at: int | None = None) -> Conversation:
-        """Another conversation that begins with this one's messages, up to version `at`. Copies nothing."""
+    def fork(self, id: str, *, version: int | None = None) -> Conversation:
+        """Start another conversation with this one's messages up to `version`. Copies nothing."""
         child = self._child(id)
-        self._settle(self._forking(child, at))
+        self._settle(self._forking(child, version))
         return Conversation(self._log, child)
 
-    def follow(self, *, after: int = 0, timeout: float | None = None) -> Iterator[Entry]:
-        """Messages as they are appended (also by `repair`), from version `after` + 1 on, without gaps; waits for more.
+    def follow(self, *, after: int = 0, timeout: float | timedelta | None = None) -> Iterator[MessageEntry]:
+        """Messages as they are appended, from version `after` + 1 on, without gaps. Waits for more.
 
-        Give the version of the last entry you have seen as `after` to go on later. With `timeout`, it ends when nothing
-        came for so many seconds. Shows what is appended, also if it is rewound later.
+        To continue later, give the version of the last entry you have seen. With `timeout` it ends
+        when nothing came for so long. It shows all that is appended, also by `repair`, and what is
+        rewound later.
         """
         cursor, bell = self._cursor(after, timeout), Bell(self._log.backend, self._key)
         try:
             while True:
-                page: list[Entry] = self._settle(cursor.page)
+                page: list[MessageEntry] = self._settle(cursor.page)
                 yield from page
                 if page:
                     bell.found()
@@ -196,54 +243,63 @@ class Conversation(Shape):
             bell.close()
 
     def draft(self, text: str, *, of: str) -> None:
-        """Keep a piece of an answer that is still being streamed; `of` names the answer. It is not a message (yet)."""
+        """Store a piece of an answer that is being streamed; `of` names it.
+
+        It is no message yet.
+        """
         self._settle(self._drafting(text, of))
 
     def drafts(self) -> list[Draft]:
-        """Answers that were begun and never finished. The next answer settles them; `repair` keeps the newest."""
+        """Answers that were started and never finished.
+
+        The next answer settles them; `repair` keeps the newest.
+        """
         return self._settle(self._drafts)
 
-    def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> Imported:
-        """Append the messages of a JSON file: a list, JSON Lines, or one list per pair of agents (`pair` says which).
+    def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> ImportResult:
+        """Append the messages of a JSON file: a list, JSON Lines, or one list per pair of agents.
 
-        The same file again adds nothing. A damaged file raises `CorruptFile` and nothing is stored; `salvage=True`
-        takes the messages before the damage.
+        `pair` says which list. The same file again adds nothing. A damaged file raises
+        `CorruptFile` and nothing is stored; `salvage=True` takes the messages before the damage.
         """
         from ._json_files import read_messages
 
         found = read_messages(path, salvage=salvage, pair=pair)
         for at in range(0, len(found.messages), IMPORT_BATCH):
             self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
-        return Imported(len(found.messages), found.complete)
+        return ImportResult(len(found.messages), found.complete)
 
-    def export_json(self, path: Path, *, in_clear: bool = False) -> None:
+    def export_json(self, path: Path, *, plaintext: bool = False) -> None:
         """Write the live messages as a JSON list. The file is replaced in one step, or not at all.
 
-        Of an encrypted store, only with `in_clear=True`: nobody can read the store, and anybody the file.
+        The file is not encrypted, so an encrypted store wants `plaintext=True`.
         """
-        self._may_export(in_clear)
+        self._may_export(plaintext)
         from ._json_files import as_json, write_atomically
 
         write_atomically(path, as_json(self.messages()))
 
     def expire(self, ttl: float | timedelta | None) -> None:
-        """End this conversation `ttl` seconds from now; then it raises `Expired`. None: never."""
+        """Let the conversation expire after `ttl`; then it raises `Expired`. None: never."""
         self._settle(self._expiring(ttl))
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the conversation and its large values; False if there was none. `HasForks` if others begin with it."""
+        """Delete the conversation with its large values; False if there was none.
+
+        `HasForks` if other conversations begin with it.
+        """
         return self._settle(self._deleting(reason))
 
-    def info(self) -> ConversationInfo | None:
-        """The conversation at a glance; None if there is none."""
-        return self._settle(lambda: _lifecycle.info(self._key))
+    def view(self) -> ConversationView:
+        """The conversation at a glance: messages, times, where it was forked. `NotFound` if there is none."""
+        return self._settle(lambda: _lifecycle.view(self._key))
 
     def _settle(self, make: Callable[[], Operation[T]]) -> T:
         return ops.run_until_settled(self._log, self._noting(make))
 
 
 class AsyncConversation(Shape):
-    """A `Conversation` whose methods are awaited. Usable from several event loops."""
+    """A `Conversation` whose methods are awaited. Several event loops may use it."""
 
     async def append(
         self,
@@ -252,8 +308,11 @@ class AsyncConversation(Shape):
         if_version: int | None = None,
         meta: dict[str, Any] | None = None,
         pin: bool = False,
-    ) -> Appended:
-        """`Conversation.append`, awaited. If cancelled while the write is under way, it may have been stored: repeat with the same `id`."""
+    ) -> AppendResult:
+        """`Conversation.append`, awaited. If cancelled during the write, it may have been stored.
+
+        Repeat it with the same `id` to be sure.
+        """
         make = self._noting(self._appending(messages, id, if_version, meta, pin))
         run = (
             ops.run_async(self._log, make()) if if_version is not None else ops.run_until_settled_async(self._log, make)
@@ -268,7 +327,7 @@ class AsyncConversation(Shape):
         """`Conversation.messages`, awaited."""
         return self._as_messages(await self._settle(lambda: self._entries(last, 0)))
 
-    async def entries(self, *, last: int | None = None, after: int = 0) -> list[Entry]:
+    async def entries(self, *, last: int | None = None, after: int = 0) -> list[MessageEntry]:
         """`Conversation.entries`, awaited."""
         return self._as_entries(await self._settle(lambda: self._entries(last, after)))
 
@@ -286,7 +345,7 @@ class AsyncConversation(Shape):
         """`Conversation.window`, awaited."""
         return self._was_read(await self._settle(lambda: self._window(max_tokens, system, counter)))
 
-    async def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> Entry | None:
+    async def summarize(self, fn: Callable[[list[Any]], object], *, keep_last: int = 20) -> MessageEntry | None:
         """`Conversation.summarize`, awaited; `fn` may be async."""
         part = await self._settle(lambda: self._chapter(keep_last))
         if part is None:
@@ -296,25 +355,26 @@ class AsyncConversation(Shape):
             summary = await summary
         return self._summarized(part, await self._settle(self._summarizing(part, as_summary(summary))))
 
-    async def validate(self) -> list[Problem]:
+    async def validate(self) -> list[MessageProblem]:
         """`Conversation.validate`, awaited."""
         return await self._settle(lambda: _windowing.problems(self._key))
 
-    async def repair(self) -> list[Problem]:
+    async def repair(self) -> list[MessageProblem]:
         """`Conversation.repair`, awaited."""
         return self._repaired(await self._settle(self._repairing()))
 
-    @property
-    def pending(self) -> Awaitable[Entry | None]:
-        """`Conversation.pending`: `await chat.pending`."""
-        return Pending(lambda: self._settle(lambda: _windowing.pending(self._key)))
+    async def pending(self) -> MessageEntry | None:
+        """`Conversation.pending`, awaited."""
+        return await self._settle(lambda: _windowing.pending(self._key))
 
-    async def answer(self, to: int) -> Entry | None:
+    async def answer(self, version: int) -> MessageEntry | None:
         """`Conversation.answer`, awaited."""
-        return await self._settle(lambda: _windowing.answer(self._key, whole_number(to, "to")))
+        return await self._settle(lambda: _windowing.answer(self._key, whole_number(version, "version")))
 
     @asynccontextmanager
-    async def turn(self, *, lease: float = 30.0, wait: float | None = None) -> AsyncIterator[AsyncConversation]:
+    async def turn(
+        self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
+    ) -> AsyncIterator[AsyncConversation]:
         """`Conversation.turn`: `async with chat.turn(): …`."""
         import asyncio
 
@@ -355,21 +415,21 @@ class AsyncConversation(Shape):
         found = await self._settle(self._popping())
         return found.message if found else None
 
-    async def rewind(self, *, to: int) -> int:
+    async def rewind(self, *, version: int) -> int:
         """`Conversation.rewind`, awaited."""
-        return await self._settle(self._rewinding(to))
+        return await self._settle(self._rewinding(version))
 
     async def clear(self) -> None:
         """`Conversation.clear`, awaited."""
         await self._settle(self._rewinding(0))
 
-    async def fork(self, id: str, *, at: int | None = None) -> AsyncConversation:
+    async def fork(self, id: str, *, version: int | None = None) -> AsyncConversation:
         """`Conversation.fork`, awaited."""
         child = self._child(id)
-        await self._settle(self._forking(child, at))
+        await self._settle(self._forking(child, version))
         return AsyncConversation(self._log, child)
 
-    async def follow(self, *, after: int = 0, timeout: float | None = None) -> AsyncIterator[Entry]:
+    async def follow(self, *, after: int = 0, timeout: float | timedelta | None = None) -> AsyncIterator[MessageEntry]:
         """`Conversation.follow` as an async iterator."""
         cursor, bell = self._cursor(after, timeout), Bell(self._log.backend, self._key)
         try:
@@ -394,18 +454,18 @@ class AsyncConversation(Shape):
         """`Conversation.drafts`, awaited."""
         return await self._settle(self._drafts)
 
-    async def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> Imported:
+    async def import_json(self, path: Path, *, salvage: bool = False, pair: str | None = None) -> ImportResult:
         """`Conversation.import_json`, awaited."""
         from ._json_files import read_messages
 
         found = await self._log.in_thread(lambda: read_messages(path, salvage=salvage, pair=pair))
         for at in range(0, len(found.messages), IMPORT_BATCH):
             await self.append(*found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at))
-        return Imported(len(found.messages), found.complete)
+        return ImportResult(len(found.messages), found.complete)
 
-    async def export_json(self, path: Path, *, in_clear: bool = False) -> None:
+    async def export_json(self, path: Path, *, plaintext: bool = False) -> None:
         """`Conversation.export_json`, awaited."""
-        self._may_export(in_clear)
+        self._may_export(plaintext)
         messages = await self.messages()
         from ._json_files import as_json, write_atomically
 
@@ -419,9 +479,9 @@ class AsyncConversation(Shape):
         """`Conversation.delete`, awaited."""
         return await self._settle(self._deleting(reason))
 
-    async def info(self) -> ConversationInfo | None:
-        """`Conversation.info`, awaited."""
-        return await self._settle(lambda: _lifecycle.info(self._key))
+    async def view(self) -> ConversationView:
+        """`Conversation.view`, awaited."""
+        return await self._settle(lambda: _lifecycle.view(self._key))
 
     async def _settle(self, make: Callable[[], Operation[T]]) -> T:
         return await ops.run_until_settled_async(self._log, self._noting(make))

@@ -8,22 +8,22 @@ from typing import Any
 import msgspec
 
 from .._clock import moment
-from .._quiet import Quiet
+from .._quiet import Readable
 
 
-class Entry(Quiet, msgspec.Struct, frozen=True, gc=False):
+class MessageEntry(Readable, msgspec.Struct, frozen=True, gc=False):
     """One message with what is known about it. Order is by `version`, never by clock.
 
     One exception: a message that `repair` put among older ones stands where it belongs, with the version of its repair.
     """
 
-    _content = ("message", "meta")
+    _shown = ("version", "message", "meta", "at", "by")
 
     version: int
     id: str
     message: dict[str, Any]
     meta: dict[str, Any]
-    time: float
+    _time: float
     by: str | None = None
     correlation: str | None = None
     pinned: bool = False
@@ -31,25 +31,18 @@ class Entry(Quiet, msgspec.Struct, frozen=True, gc=False):
     @property
     def at(self) -> datetime:
         """When it was appended, in UTC."""
-        return moment(self.time)
+        return moment(self._time)
 
 
-class Draft(Quiet, msgspec.Struct, frozen=True):
-    """An answer that was begun and never finished: its pieces, joined."""
-
-    _content = ("text",)
+class Draft(Readable, msgspec.Struct, frozen=True):
+    """An answer that was begun and never finished: its pieces, joined. `at` is when the newest one was stored."""
 
     of: str
     text: str
-    time: float
-
-    @property
-    def at(self) -> datetime:
-        """When its newest piece was stored, in UTC."""
-        return moment(self.time)
+    at: datetime
 
 
-class Problem(msgspec.Struct, frozen=True):
+class MessageProblem(msgspec.Struct, frozen=True):
     """Something a provider would refuse, at the message of that version; `kind` names it, `what` explains it."""
 
     version: int
@@ -57,7 +50,7 @@ class Problem(msgspec.Struct, frozen=True):
     what: str
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportResult(msgspec.Struct, frozen=True):
     """How many messages came out of a file, and whether that was all of it."""
 
     messages: int
@@ -65,7 +58,14 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class ConversationInfo(msgspec.Struct, frozen=True):
-    """A conversation at a glance."""
+    """A conversation in a listing, and when it expires. `Conversation.view` reads more."""
+
+    id: str
+    expires_at: datetime | None = None
+
+
+class ConversationView(msgspec.Struct, frozen=True):
+    """A conversation at a glance: what it holds, and since when."""
 
     id: str
     version: int
@@ -74,6 +74,6 @@ class ConversationInfo(msgspec.Struct, frozen=True):
     updated_at: datetime
     expires_at: datetime | None = None
     forked_from: str | None = None
-    forked_at: int | None = None
+    forked_version: int | None = None
     pins: int = 0
     summarized_upto: int = 0

@@ -9,7 +9,7 @@ from .._operations import Operation
 from ..backends import StreamKey
 from ..errors import NotFound
 from . import _reading
-from ._entries import Entry
+from ._entries import MessageEntry
 
 
 class Cursor:
@@ -24,9 +24,9 @@ class Cursor:
     def over(self) -> bool:
         return self._timeout is not None and _clock.monotonic() - self._quiet_since >= self._timeout
 
-    def page(self) -> Operation[list[Entry]]:
+    def page(self) -> Operation[list[MessageEntry]]:
         """What was appended since, all of it."""
-        found: list[Entry] = []
+        found: list[MessageEntry] = []
         head = yield from ops.head(self._key)
         if head is None or (self._life and head.incarnation != self._life[0]):
             if self._life:

@@ -69,7 +69,7 @@ def read_messages(path: str | os.PathLike[str], *, salvage: bool = False, pair: 
     before = text[: damage.at]
     line, column = before.count("\n") + 1, damage.at - before.rfind("\n")
     at = len(mark) + len(before.encode(encoding))
-    raise CorruptFile(os.fspath(path), at=at, what=f"{damage.what} (line {line}, column {column})")
+    raise CorruptFile(os.fspath(path), offset=at, what=f"{damage.what} (line {line}, column {column})")
 
 
 class _Damaged(Exception):

@@ -11,11 +11,11 @@ from .._closed import check_open, reopen
 from .._events import Stamp
 from .._forks import living_forks
 from .._operations import Operation
-from .._streams import delete_stream
+from .._stream_ops import delete_stream
 from ..backends import StreamKey
 from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound
 from . import _fold
-from ._entries import ConversationInfo
+from ._entries import ConversationInfo, ConversationView
 from ._fold import Ancestor, Branched, Fold
 from ._reading import Known, learn, marks_at, segment_at, segments, state_at
 from ._writing import must_exist, new_event, put
@@ -28,16 +28,16 @@ class Forked(msgspec.Struct, frozen=True):
     at: int
 
 
-def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp, holder: str | None) -> Operation[None]:
+def fork(key: StreamKey, child: StreamKey, version: int | None, stamp: Stamp, holder: str | None) -> Operation[None]:
     """Begin another conversation with this one's messages up to a version. Copies nothing.
 
     The parent hears of it first, so that nobody deletes it unawares; a fork that was cut off there is made by the retry.
     """
     known = must_exist(key, (yield from learn(key, holder=holder)))
     there = yield from _branched(child)
-    if at is None and there is not None and there.parent == key.id:
-        at = there.at  # made by a call that was cut off, or by this one before
-    at = known.version if at is None else at
+    if version is None and there is not None and there.parent == key.id:
+        version = there.at  # made by a call that was cut off, or by this one before
+    at = known.version if version is None else version
     if not 1 <= at <= known.version:
         raise NotFound(f"{key} has versions 1 to {known.version}; there is no version {at} to fork at")
     branched = Branched(key.id, at, (yield from _ancestors(key, known, at)))
@@ -117,17 +117,15 @@ class Expires(msgspec.Struct, frozen=True):
     at: float | None
 
 
-def info(key: StreamKey) -> Operation[ConversationInfo | None]:
+def view(key: StreamKey) -> Operation[ConversationView]:
     """A conversation at a glance."""
-    known = yield from learn(key)
-    if known is None:
-        return None
+    known = must_exist(key, (yield from learn(key)))
     marks = yield from marks_at(key, known.fold)
     branched = yield from _branched(key)
     first = yield from ops.read(key, limit=1)
     last = yield from ops.read(key, limit=1, reverse=True)
     expires = known.fields.expires_at
-    return ConversationInfo(
+    return ConversationView(
         id=key.id,
         version=known.version,
         messages=known.fold.count,
@@ -135,14 +133,18 @@ def info(key: StreamKey) -> Operation[ConversationInfo | None]:
         updated_at=moment(last[0].envelope.at),
         expires_at=None if expires is None else moment(expires),
         forked_from=branched.parent if branched else None,
-        forked_at=branched.at if branched else None,
+        forked_version=branched.at if branched else None,
         pins=len(marks.pins),
         summarized_upto=marks.covers,
     )
 
 
-def listed(tenant: str, after: str) -> Operation[tuple[list[str], str]]:
-    """One page of the ids of what is there and has not expired, and where the next one begins."""
+def list_conversations(tenant: str, after: str) -> Operation[tuple[list[ConversationInfo], str]]:
+    """One page of what is there and has not expired, and where the next one begins."""
     page = yield from ops.heads(tenant, "conversation", after=after)
-    found = [head.stream.id for head in page if head.fields.expires_at is None or head.fields.expires_at > head.now]
+    found: list[ConversationInfo] = []
+    for head in page:
+        expires = head.fields.expires_at
+        if expires is None or expires > head.now:
+            found.append(ConversationInfo(head.stream.id, None if expires is None else moment(expires)))
     return found, page[-1].stream.id if page else ""

@@ -12,7 +12,7 @@ from .._events import NewEvent, Stamp
 from .._operations import Operation
 from ..backends import StreamKey
 from . import _fold
-from ._entries import Entry, Problem
+from ._entries import MessageEntry, MessageProblem
 from ._messages import Message
 from ._reading import Known, drafts, learn, marks_at, newest, state_at, summary_at
 from ._repairing import Insert, Remove
@@ -21,14 +21,14 @@ from ._windowing import places_covered, troubles
 from ._writing import must_exist, new_event, put, removal
 
 
-def repair(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[list[Problem]]:
+def repair(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[list[MessageProblem]]:
     """Mend what a provider would refuse, in one append. Nothing to mend, nothing written."""
     known = yield from learn(key, holder=holder)
     if known is None:
         return []
     entries = yield from newest(key, known, None)
     events: list[NewEvent] = []
-    found: list[Problem] = []
+    found: list[MessageProblem] = []
     for problem, fix in troubles(entries):
         found.append(problem)
         if isinstance(fix, Insert):
@@ -40,7 +40,7 @@ def repair(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[list[P
             data = _fold.Replaced(problem.version, fix.message, fix.kind)
             events.append(new_event(_fold.REPLACED, data, known.fold))
     for draft in (yield from drafts(key, known))[-1:]:  # earlier ones were attempts at the same answer
-        found.append(Problem(known.version, "interrupted answer", "an answer was cut off while it was streamed"))
+        found.append(MessageProblem(known.version, "interrupted answer", "an answer was cut off while it was streamed"))
         answer = {
             "message": {"role": "assistant", "content": draft.text},
             "meta": {"interrupted": True, "of": draft.of},
@@ -83,7 +83,7 @@ def chapter(key: StreamKey, keep_last: int) -> Operation[Chapter | None]:
 
 def summarize(
     key: StreamKey, part: Chapter, message: Message, stamp: Stamp, holder: str | None
-) -> Operation[Entry | int]:
+) -> Operation[MessageEntry | int]:
     """Store a summary; or the version at which its messages turned out to be rewound, or summarised by somebody else."""
     known = must_exist(key, (yield from learn(key, holder=holder)))
     if known.incarnation != part.known.incarnation:
@@ -104,7 +104,7 @@ def _still_live(key: StreamKey, known: Known, part: Chapter) -> Operation[bool]:
     """Whether nothing was taken away since: then there are as many messages as then, and those since."""
     if known.version == part.known.version:
         return True
-    entries: Sequence[Entry] = yield from newest(key, known, None)
+    entries: Sequence[MessageEntry] = yield from newest(key, known, None)
     live = {entry.version for entry in entries}
     then = yield from state_at(key, known, part.known.version)
     return part.first in live and part.last in live and len([v for v in live if v <= part.known.version]) == then.count

@@ -30,7 +30,7 @@ _BLANK: Final = (
 )
 _PARTS: Final = ("text", "image", "image_url", "document", "search_result")
 _EXPECTED: Final = (
-    "a message is a dict such as {'role': 'user', 'content': 'Hello'}, or a message object of an SDK "
+    "a message must be a dict such as {'role': 'user', 'content': 'Hello'}, or a message object of an SDK "
     "(completion.choices[0].message, an item of response.output)"
 )
 
@@ -41,7 +41,7 @@ def as_message(value: object) -> Message:
     if isinstance(value, Mapping):
         message = {key: _plain(item) for key, item in value.items()}
     elif isinstance(value, type):
-        raise TypeError(f"{_EXPECTED}; not a class")
+        raise TypeError(f"{_EXPECTED}, got a class")
     elif hasattr(value, "model_dump"):
         message = _dump(value)
         if message.get("object") == "chat.completion":
@@ -53,9 +53,9 @@ def as_message(value: object) -> Message:
     elif isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
         message = msgspec.to_builtins(value)
     if not isinstance(message, dict):
-        raise TypeError(f"{_EXPECTED}; not {type(value).__name__}")
+        raise TypeError(f"{_EXPECTED}, got {type(value).__name__}")
     if not message:
-        raise TypeError(f"{_EXPECTED}; this one is empty")
+        raise TypeError(f"{_EXPECTED}, got an empty one")
     return message
 
 

@@ -9,13 +9,14 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import life_of
+from .._clock import moment
 from .._closed import check_open
 from .._events import Stored
 from .._operations import Operation
-from .._streams import data_of
+from .._stream_ops import data_of
 from ..backends import Fields, Head, StreamKey
 from ..errors import Conflict, CorruptRecord, Expired, LeaseLost
-from ._entries import Draft, Entry
+from ._entries import Draft, MessageEntry
 from ._fold import (
     APPENDED,
     BRANCHED,
@@ -177,7 +178,7 @@ def marks_at(key: StreamKey, fold: Fold) -> Operation[Marks]:
     return fold_of(where, stored.version, stored.envelope).own or Marks()
 
 
-def summary_at(key: StreamKey, fold: Fold, marks: Marks) -> Operation[Entry | None]:
+def summary_at(key: StreamKey, fold: Fold, marks: Marks) -> Operation[MessageEntry | None]:
     """The summary in force. Its `meta` says which versions it covers."""
     if marks.summary == 0:
         return None
@@ -186,7 +187,7 @@ def summary_at(key: StreamKey, fold: Fold, marks: Marks) -> Operation[Entry | No
     return _entry(stored, marks.summary, data.message, {"covers": [data.first, data.last]})
 
 
-def pinned_entries(key: StreamKey, fold: Fold, versions: Sequence[int]) -> Operation[list[Entry]]:
+def pinned_entries(key: StreamKey, fold: Fold, versions: Sequence[int]) -> Operation[list[MessageEntry]]:
     found = []
     for version in versions:
         where, stored = yield from record_at(key, fold.base, version)
@@ -196,8 +197,8 @@ def pinned_entries(key: StreamKey, fold: Fold, versions: Sequence[int]) -> Opera
 
 
 def scan(
-    key: StreamKey, fold: Fold, *, enough: Callable[[Entry], bool] | None = None, hint: int = 0
-) -> Operation[list[Entry]]:
+    key: StreamKey, fold: Fold, *, enough: Callable[[MessageEntry], bool] | None = None, hint: int = 0
+) -> Operation[list[MessageEntry]]:
     """Live messages from the newest back, until `enough` says so or the first is reached. Newest first.
 
     A rewind is a jump: what it undid is not read.
@@ -240,13 +241,13 @@ def earlier(key: StreamKey, stored: Stored, named: int, own: int) -> int:
 class _Walk:
     """The way back through the events: what is waiting to be put in its place, and what has been found."""
 
-    def __init__(self, enough: Callable[[Entry], bool] | None) -> None:
+    def __init__(self, enough: Callable[[MessageEntry], bool] | None) -> None:
         self.enough = enough
         self.done = False
-        self.entries: list[Entry] = []
+        self.entries: list[MessageEntry] = []
         self.removed: set[int] = set()
         self.replaced: dict[int, Replaced] = {}
-        self.inserted: dict[int, list[Entry]] = {}
+        self.inserted: dict[int, list[MessageEntry]] = {}
 
     def take(self, key: StreamKey, stored: Stored, version: int, data: Any) -> None:
         kind = stored.envelope.type
@@ -262,7 +263,7 @@ class _Walk:
             earlier(key, stored, change.version, version)
             self.replaced.setdefault(change.version, change)
 
-    def emit(self, entry: Entry) -> None:
+    def emit(self, entry: MessageEntry) -> None:
         """What was inserted after a message comes before it on the way back."""
         self.place(entry.version)
         if self.done or entry.version in self.removed:
@@ -280,19 +281,21 @@ class _Walk:
                 self.emit(entry)
 
 
-def _entry(stored: Stored, version: int, message: dict[str, Any], meta: dict[str, Any], pinned: bool = False) -> Entry:
+def _entry(
+    stored: Stored, version: int, message: dict[str, Any], meta: dict[str, Any], pinned: bool = False
+) -> MessageEntry:
     event = stored.envelope
-    return Entry(version, event.id, message, meta, event.at, event.by, event.correlation, pinned)
+    return MessageEntry(version, event.id, message, meta, event.at, event.by, event.correlation, pinned)
 
 
-def message_entry(key: StreamKey, stored: Stored, version: int, data: Any) -> Entry:
+def message_entry(key: StreamKey, stored: Stored, version: int, data: Any) -> MessageEntry:
     if type(data) is not dict or type(data.get("message")) is not dict or type(data.get("meta", {})) is not dict:
         raise CorruptRecord(str(key), version=stored.version, what="it is not a message")
     own = fold_of(key, stored.version, stored.envelope).own
     return _entry(stored, version, data["message"], data.get("meta", {}), own is not None and version in own.pins)
 
 
-def newest(key: StreamKey, known: Known | None, count: int | None) -> Operation[list[Entry]]:
+def newest(key: StreamKey, known: Known | None, count: int | None) -> Operation[list[MessageEntry]]:
     """The newest live messages, oldest first; all of them with None."""
     if known is None or count == 0:
         return []
@@ -300,7 +303,7 @@ def newest(key: StreamKey, known: Known | None, count: int | None) -> Operation[
         return (yield from scan(key, known.fold))[::-1]
     left = count
 
-    def enough(entry: Entry) -> bool:
+    def enough(entry: MessageEntry) -> bool:
         nonlocal left
         left -= 1
         return left <= 0
@@ -333,7 +336,7 @@ def drafts(key: StreamKey, known: Known) -> Operation[list[Draft]]:
     for piece, at in reversed(pieces):
         texts.setdefault(piece.of, []).append(piece.text)
         times[piece.of] = at
-    return [Draft(of, "".join(parts), times[of]) for of, parts in texts.items()]
+    return [Draft(of, "".join(parts), moment(times[of])) for of, parts in texts.items()]
 
 
 def is_from_model(data: Any) -> bool:
@@ -344,13 +347,13 @@ def is_from_model(data: Any) -> bool:
     )
 
 
-def appended_after(key: StreamKey, base: int, after: int) -> Operation[tuple[list[Entry], int]]:
+def appended_after(key: StreamKey, base: int, after: int) -> Operation[tuple[list[MessageEntry], int]]:
     """One page of messages in the order in which they were appended, and the version up to which it goes."""
     parts = yield from segments(key, base)
     part = segment_at(parts, after + 1)
     limit = None if part.upto == 0 else part.upto - after
     page = yield from ops.read(part.key, after=after - part.base, limit=limit, plain=True)
-    found: list[Entry] = []
+    found: list[MessageEntry] = []
     for stored in page:
         version = part.base + stored.version
         if stored.envelope.type == APPENDED:

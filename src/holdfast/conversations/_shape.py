@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
@@ -13,22 +13,22 @@ from .. import _clock
 from .. import _operations as ops
 from .._arguments import seconds, whole_number
 from .._codec import encode
+from .._codec_walk import SourcedList
 from .._ids import checked_id, stream_key
 from .._leases import RENEWALS, new_holder
 from .._log import Log
 from .._operations import Operation
-from .._remembered import Messages, readers
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from .._subjects import About
-from ..backends import Appended, StreamKey
-from ..errors import Conflict, Held, HoldfastError, NotEncrypted
+from ..backends import AppendResult, StreamKey
+from ..errors import Conflict, HoldfastError, LeaseHeld, NotEncrypted
 from . import _lifecycle, _mending, _reading, _turns, _windowing, _writing
-from ._entries import Draft, Entry, Problem
+from ._entries import Draft, MessageEntry, MessageProblem
 from ._following import Cursor
 from ._mending import Chapter
 from ._messages import Message, as_message, is_instruction
 from ._pieces import Pieces
-from ._sources import Source
+from ._sources import Source, readers
 from ._syncing import Mirror, Synced, digest_of, sync
 from ._tokens import Counter, default_counter
 from ._turns import Turn
@@ -46,7 +46,7 @@ def as_summary(value: object) -> Message:
     """A summary as a message: in the user's role, because what it repeats must not gain a system prompt's authority."""
     if isinstance(value, str):
         if not value.strip():
-            raise ValueError("the summary is empty; return text or a message")
+            raise ValueError("a summary must be text or a message, got empty text")
         return {"role": "user", "content": f"Summary of the conversation so far:\n{value}"}
     return as_message(value)
 
@@ -94,7 +94,7 @@ class Shape:
 
     def _appending(
         self, messages: Sequence[object], id: str | None, if_version: int | None, meta: dict[str, Any] | None, pin: bool
-    ) -> Callable[[], Operation[Appended]]:
+    ) -> Callable[[], Operation[AppendResult]]:
         if not messages:
             raise ValueError('append at least one message: append({"role": "user", "content": "Hello"})')
         if id is not None:
@@ -102,7 +102,7 @@ class Shape:
         if if_version is not None:
             whole_number(if_version, "if_version")
         if meta is not None and type(meta) is not dict:
-            raise TypeError("meta is a dict of JSON values")
+            raise TypeError(f"meta must be a dict of JSON values, got {type(meta).__name__}")
         new = [self._new(as_message(message), meta, pin) for message in messages]
         stamp, holder = new_stamp(), self._holder()
         if if_version is not None:
@@ -115,17 +115,17 @@ class Shape:
 
     def _new(self, message: Message, meta: dict[str, Any] | None, pin: bool = False) -> _writing.New:
         if self._log.redactor is not None:
-            message, meta = self._log.redacted_value(message), self._log.redacted_value(meta)
+            message, meta = self._log.redaction.value(message), self._log.redaction.value(meta)
         return _writing.encode_message(message, meta, pin=pin, leads=is_instruction(message))
 
     def _remembering(
-        self, make: Callable[[_reading.Known | None], Operation[tuple[Appended, _reading.Known | None]]]
-    ) -> Callable[[], Operation[Appended]]:
+        self, make: Callable[[_reading.Known | None], Operation[tuple[AppendResult, _reading.Known | None]]]
+    ) -> Callable[[], Operation[AppendResult]]:
         """Use what is known, unless it is old, at the first try; learn anew at the next; keep what is known after it."""
         now = _clock.monotonic()
         known = self._known if now - self._known_at < FRESH_SECONDS else None
 
-        def operation() -> Operation[Appended]:
+        def operation() -> Operation[AppendResult]:
             nonlocal known
             before, known, self._known = known, None, None
             answer, self._known = yield from make(before)
@@ -135,13 +135,13 @@ class Shape:
         return operation
 
     def _syncing(self, messages: Iterable[object]) -> Callable[[], Operation[Synced]]:
-        given = [self._log.redacted_value(as_message(message)) for message in messages]
+        given = [self._log.redaction.value(as_message(message)) for message in messages]
         if not given:
             raise ValueError("an empty list would undo the whole conversation; if that is what you want, use clear()")
         new = [self._new(message, None) for message in given]
         digests = [digest_of(message) for message in given]
         stamp, holder, mirror = new_stamp(), self._holder(), self._mirror
-        stored = self._log.redacted_value  # what is there may have been stored before anything was redacted
+        stored = self._log.redaction.value  # what is there may have been stored before anything was redacted
         return lambda: sync(self._key, new, digests, stamp, mirror=mirror, holder=holder, stored=stored)
 
     def _synced(self, done: Synced) -> int:
@@ -153,18 +153,18 @@ class Shape:
             logger.warning("%s was rewound by sync: %d messages are live no more", self._key, done.undone)
         return done.appended
 
-    def _popping(self) -> Callable[[], Operation[Entry | None]]:
+    def _popping(self) -> Callable[[], Operation[MessageEntry | None]]:
         stamp, holder = new_stamp(), self._holder()
         return lambda: _writing.pop(self._key, stamp, holder)
 
-    def _rewinding(self, to: int) -> Callable[[], Operation[int]]:
-        whole_number(to, "to")
+    def _rewinding(self, version: int) -> Callable[[], Operation[int]]:
+        whole_number(version, "version")
         stamp, holder = new_stamp(), self._holder()
-        return lambda: _writing.rewind(self._key, to, stamp, holder)
+        return lambda: _writing.rewind(self._key, version, stamp, holder)
 
-    def _drafting(self, text: str, of: str) -> Callable[[], Operation[Appended | None]]:
+    def _drafting(self, text: str, of: str) -> Callable[[], Operation[AppendResult | None]]:
         if type(text) is not str:
-            raise TypeError("text is the piece of the answer, a str")
+            raise TypeError(f"text must be a str, got {type(text).__name__}")
         encode(text)
         checked_id(of, "of")
         if self._log.redactor is not None:
@@ -174,11 +174,11 @@ class Shape:
         stamp, holder = new_stamp(), self._holder()
         return self._remembering(lambda known: _writing.draft(self._key, of, text, stamp, known=known, holder=holder))
 
-    def _repairing(self) -> Callable[[], Operation[list[Problem]]]:
+    def _repairing(self) -> Callable[[], Operation[list[MessageProblem]]]:
         stamp, holder = new_stamp(), self._holder()
         return lambda: _mending.repair(self._key, stamp, holder)
 
-    def _repaired(self, problems: list[Problem]) -> list[Problem]:
+    def _repaired(self, problems: list[MessageProblem]) -> list[MessageProblem]:
         for problem in problems:
             logger.warning("repaired %s at version %d: %s", self._key, problem.version, problem.kind)
         return problems
@@ -186,13 +186,13 @@ class Shape:
     def _chapter(self, keep_last: int) -> Operation[Chapter | None]:
         return _mending.chapter(self._key, whole_number(keep_last, "keep_last"))
 
-    def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[Entry | int]]:
-        message = self._log.redacted_value(message)
+    def _summarizing(self, part: Chapter, message: Message) -> Callable[[], Operation[MessageEntry | int]]:
+        message = self._log.redaction.value(message)
         encode(message)
         stamp, holder = new_stamp(), self._holder()
         return lambda: _mending.summarize(self._key, part, message, stamp, holder)
 
-    def _summarized(self, part: Chapter, done: Entry | int) -> Entry:
+    def _summarized(self, part: Chapter, done: MessageEntry | int) -> MessageEntry:
         if isinstance(done, int):  # not raised by the operation, which would be run again for it
             raise Conflict(str(self._key), expected=part.known.version, actual=done)
         return done
@@ -202,10 +202,10 @@ class Shape:
         part = f"{digest}/{pair or ''}".encode()
         return f"import/{sha256(part).hexdigest()}/{at}"
 
-    def _may_export(self, in_clear: bool) -> None:
-        if self._log.cipher is not None and not in_clear:
+    def _may_export(self, plaintext: bool) -> None:
+        if self._log.cipher is not None and not plaintext:
             raise NotEncrypted(
-                "the store is encrypted, and the file would be in clear: if you mean it, pass in_clear=True"
+                "the store is encrypted, and the file would be in clear: if you mean it, pass plaintext=True"
             )
 
     # -- life --------------------------------------------------------------------------------------
@@ -213,14 +213,14 @@ class Shape:
     def _child(self, id: str) -> StreamKey:
         child = stream_key(self._key.tenant, self._key.kind, id)
         if child == self._key:
-            raise ValueError("a fork needs an id of its own")
+            raise ValueError(f"id must not be the conversation's own, got {id!r}")
         return child
 
-    def _forking(self, child: StreamKey, at: int | None) -> Callable[[], Operation[None]]:
-        if at is not None:
-            whole_number(at, "at")
+    def _forking(self, child: StreamKey, version: int | None) -> Callable[[], Operation[None]]:
+        if version is not None:
+            whole_number(version, "version")
         stamp, holder = new_stamp(), self._holder()
-        return lambda: _lifecycle.fork(self._key, child, at, stamp, holder)
+        return lambda: _lifecycle.fork(self._key, child, version, stamp, holder)
 
     def _expiring(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
         after = None if ttl is None else seconds(ttl, "ttl")
@@ -230,12 +230,12 @@ class Shape:
 
     def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
         self._known = self._mirror = None
-        holder, why = self._holder(), self._log.redacted_text(reason)
+        holder, why = self._holder(), self._log.redaction.text(reason)
         return lambda: _lifecycle.delete(self._key, new_stamp(), why, holder)
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _entries(self, last: int | None, after: int) -> Operation[tuple[list[Entry], Source | None]]:
+    def _entries(self, last: int | None, after: int) -> Operation[tuple[list[MessageEntry], Source | None]]:
         if last is not None:
             whole_number(last, "last")
         whole_number(after, "after")
@@ -244,15 +244,15 @@ class Shape:
         source = Source(self._key, known, found) if known else None
         return [entry for entry in found if entry.version > after] if after else found, source
 
-    def _as_messages(self, found: tuple[list[Entry], Source | None]) -> list[Any]:
+    def _as_messages(self, found: tuple[list[MessageEntry], Source | None]) -> list[Any]:
         entries, source = found
-        return self._was_read(Messages([entry.message for entry in entries], source))
+        return self._was_read(SourcedList([entry.message for entry in entries], source))
 
-    def _as_entries(self, found: tuple[list[Entry], Source | None]) -> list[Entry]:
+    def _as_entries(self, found: tuple[list[MessageEntry], Source | None]) -> list[MessageEntry]:
         self._as_messages(found)
         return found[0]
 
-    def _was_read(self, messages: Messages) -> Messages:
+    def _was_read(self, messages: SourcedList) -> SourcedList:
         """Tell whoever wants to know, which is a step that calls a model."""
         if messages.source is not None:
             messages.source.log = self._log
@@ -272,22 +272,19 @@ class Shape:
         known = yield from _reading.learn(self._key)
         return (yield from _reading.drafts(self._key, known)) if known else []
 
-    def _window(self, max_tokens: int, system: object | None, counter: Counter | None) -> Operation[Messages]:
-        if type(max_tokens) is not int or max_tokens < 1:
-            raise ValueError("max_tokens is a whole number, 1 or more")
+    def _window(self, max_tokens: int, system: object | None, counter: Counter | None) -> Operation[SourcedList]:
+        whole_number(max_tokens, "max_tokens", 1)
         return _windowing.window(self._key, max_tokens, as_system(system), counter or default_counter())
 
-    def _cursor(self, after: int, timeout: float | None) -> Cursor:
+    def _cursor(self, after: int, timeout: float | timedelta | None) -> Cursor:
         return Cursor(self._key, whole_number(after, "after"), None if timeout is None else seconds(timeout, "timeout"))
 
     # -- turns -------------------------------------------------------------------------------------
 
-    def _new_turn(self, lease: float) -> Turn:
-        if seconds(lease, "lease") <= 0:
-            raise ValueError("lease is a number of seconds over 0")
-        return Turn(new_holder(), float(lease))
+    def _new_turn(self, lease: float | timedelta) -> Turn:
+        return Turn(new_holder(), seconds(lease, "lease", 0.001))
 
-    def _beginning(self, turn: Turn, gone: str | None) -> Callable[[], Operation[Held | None]]:
+    def _beginning(self, turn: Turn, gone: str | None) -> Callable[[], Operation[LeaseHeld | None]]:
         stamp = new_stamp()
         return lambda: _turns.begin(self._key, turn, stamp, gone)
 
@@ -300,12 +297,12 @@ class Shape:
         """Not a reason to fail: what was said in the turn is stored, and the turn ends by itself."""
         logger.warning("the turn on %s could not be given back (%s)", self._key, type(error).__name__)
 
-    def _waiting(self, wait: float | None) -> Callable[[Held], float]:
-        """How long to pause before asking again; raises `Held` when the time is up."""
+    def _waiting(self, wait: float | timedelta | None) -> Callable[[LeaseHeld], float]:
+        """How long to pause before asking again; raises `LeaseHeld` when the time is up."""
         deadline = None if wait is None else _clock.monotonic() + seconds(wait, "wait")
         pause = _turns.FIRST_PAUSE / 2
 
-        def next_pause(held: Held) -> float:
+        def next_pause(held: LeaseHeld) -> float:
             nonlocal pause
             if pause < _turns.FIRST_PAUSE:
                 logger.info("waiting for the turn on %s", self._key)
@@ -339,16 +336,3 @@ class Shape:
 
 def _nothing() -> Operation[None]:
     yield from ()
-
-
-class Pending:
-    """What `pending` is in async code. `if chat.pending:` without `await` would always be true, so it is refused."""
-
-    def __init__(self, ask: Callable[[], Awaitable[Entry | None]]) -> None:
-        self._ask = ask
-
-    def __await__(self) -> Generator[Any, None, Entry | None]:
-        return self._ask().__await__()
-
-    def __bool__(self) -> bool:
-        raise TypeError("in async code pending is awaited: if await chat.pending: ...")

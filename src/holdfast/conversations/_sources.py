@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .. import _operations as ops
@@ -10,10 +10,10 @@ from .._blobs import life_of
 from .._closed import check_open
 from .._log import Log
 from .._operations import Operation
-from .._streams import data_of
+from .._stream_ops import data_of
 from ..backends import StreamKey
 from ..errors import CorruptRecord, NotFound
-from ._entries import Entry
+from ._entries import MessageEntry
 from ._fold import APPENDED, SUMMARIZED, Summarized, payload
 from ._reading import Known, check_expiry, learn, message_entry, record_at, scan, state_at
 
@@ -21,12 +21,18 @@ Range = tuple[int, int]
 """The live messages from the one at a version to the one at another, in their order. Or a summary: twice its version."""
 
 
+readers: list[Callable[[Source, Iterable[Any]], None]] = []
+"""Called with the source and the messages of every read of a conversation, where it is made."""
+
+
 class Source:
     """A read of a conversation: `entries`, in their order and without a gap, and `others` (pinned messages, a summary)."""
 
     __slots__ = ("at", "entries", "key", "life", "log", "others")
 
-    def __init__(self, key: StreamKey, known: Known, entries: Sequence[Entry], others: Sequence[Entry] = ()) -> None:
+    def __init__(
+        self, key: StreamKey, known: Known, entries: Sequence[MessageEntry], others: Sequence[MessageEntry] = ()
+    ) -> None:
         self.log: Log | None = None  # known to whoever has asked
         self.key, self.life, self.at = key, life_of(known.incarnation), known.version
         self.entries, self.others = entries, others
@@ -90,7 +96,7 @@ def read_again(key: StreamKey, life: str, at: int, ranges: Sequence[Range]) -> O
                 summaries[first] = data.message
     wanted = {first for first, _ in ranges} - summaries.keys()
 
-    def enough(entry: Entry) -> bool:
+    def enough(entry: MessageEntry) -> bool:
         wanted.discard(entry.version)
         return not wanted
 

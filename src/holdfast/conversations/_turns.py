@@ -15,7 +15,7 @@ import msgspec
 from .._events import Stamp
 from .._operations import Operation
 from ..backends import StreamKey
-from ..errors import Held
+from ..errors import LeaseHeld
 from . import _fold
 from ._fold import Fold
 from ._reading import Known, learn
@@ -66,11 +66,11 @@ def holder_of(key: StreamKey, log: int) -> str | None:
     return None
 
 
-def begin(key: StreamKey, turn: Turn, stamp: Stamp, gone: str | None) -> Operation[Held | None]:
+def begin(key: StreamKey, turn: Turn, stamp: Stamp, gone: str | None) -> Operation[LeaseHeld | None]:
     """Take the turn if it is free, has run out, or is held by one who is `gone`. Otherwise say who has it."""
     known = yield from learn(key)
     if known and known.fields.owner not in (None, gone) and (known.fields.due_at or 0) > known.now:
-        return Held(str(key), owner=known.fields.owner or "", until=known.fields.due_at or 0)
+        return LeaseHeld(str(key), owner=known.fields.owner or "", until=known.fields.due_at or 0)
     after = yield from _mark(key, known, _fold.TURN_BEGAN, turn, stamp)
     if known is None and after is not None and abs(after.now - stamp.at) > SKEW:
         # Nobody could say before what the time is there, and leases end by the engine's clock.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._codec_walk import SourcedList
 from .._operations import Operation
-from .._remembered import Messages
 from ..backends import StreamKey
 from ..errors import CorruptRecord
-from ._entries import Entry, Problem
+from ._entries import MessageEntry, MessageProblem
 from ._fold import Fold, Marks
 from ._messages import Message, calls, is_answer, is_instruction, is_item, is_reasoning, opens_exchange, results
 from ._reading import Known, learn, marks_at, newest, pinned_entries, scan, summary_at
@@ -19,13 +19,13 @@ from ._tokens import Counter
 from ._window import NoPlaceToBegin, fit
 
 
-def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counter) -> Operation[Messages]:
+def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counter) -> Operation[SourcedList]:
     """The newest messages that fit, with what must stay. Reads no further back than it has to."""
     known = yield from learn(key)
     fold = known.fold if known else Fold()
     spent, opened = 0, False
 
-    def enough(entry: Entry) -> bool:
+    def enough(entry: MessageEntry) -> bool:
         # On past the budget to where the exchange begins: only whole exchanges are sent.
         nonlocal spent, opened
         spent += count(entry.message)
@@ -44,8 +44,13 @@ def window(key: StreamKey, budget: int, system: Sequence[Message], count: Counte
 
 
 def _fitted(
-    key: StreamKey, known: Known | None, tail: list[Entry], budget: int, system: Sequence[Message], count: Counter
-) -> Operation[Messages]:
+    key: StreamKey,
+    known: Known | None,
+    tail: list[MessageEntry],
+    budget: int,
+    system: Sequence[Message],
+    count: Counter,
+) -> Operation[SourcedList]:
     """What of these messages fits, with the pinned messages and the summary from before them."""
     fold = known.fold if known else Fold()
     whole = len(tail) == fold.count
@@ -73,15 +78,15 @@ def _fitted(
         covered=places_covered(tail, marks),
     )
     others = [*before, summary] if summary else before
-    return Messages(fitting, Source(key, known, tail, others) if known else None)
+    return SourcedList(fitting, Source(key, known, tail, others) if known else None)
 
 
-def places_covered(entries: Sequence[Entry], marks: Marks) -> int:
+def places_covered(entries: Sequence[MessageEntry], marks: Marks) -> int:
     """How many of these messages the summary stands for."""
     return next((index + 1 for index, entry in enumerate(entries) if entry.version == marks.covers), 0)
 
 
-def _without_prompt(entries: list[Entry]) -> tuple[list[Entry], bool]:
+def _without_prompt(entries: list[MessageEntry]) -> tuple[list[MessageEntry], bool]:
     """The entries without the system messages they begin with; whether anything else may be left before what follows."""
     index = 0
     while index < len(entries) and is_instruction(entries[index].message):
@@ -89,14 +94,14 @@ def _without_prompt(entries: list[Entry]) -> tuple[list[Entry], bool]:
     return entries[index:], index == len(entries)
 
 
-def pending(key: StreamKey) -> Operation[Entry | None]:
+def pending(key: StreamKey) -> Operation[MessageEntry | None]:
     """The user's message that has no answer yet."""
     known = yield from learn(key)
     if known is None:
         return None
     decided = False
 
-    def enough(entry: Entry) -> bool:
+    def enough(entry: MessageEntry) -> bool:
         nonlocal decided
         if not decided and (is_instruction(entry.message) or is_reasoning(entry.message)):
             return False
@@ -109,15 +114,15 @@ def pending(key: StreamKey) -> Operation[Entry | None]:
     return found[-1] if found and decided and opens_exchange(found[-1].message) else None
 
 
-def answer(key: StreamKey, to: int) -> Operation[Entry | None]:
+def answer(key: StreamKey, version: int) -> Operation[MessageEntry | None]:
     """What the model said in the end to the message of that version; None if it has not, or if that is no live message."""
     known = yield from learn(key)
     if known is None:
         return None
-    found = yield from scan(key, known.fold, enough=lambda entry: entry.version <= to)
-    if not found or found[-1].version != to:
+    found = yield from scan(key, known.fold, enough=lambda entry: entry.version <= version)
+    if not found or found[-1].version != version:
         return None
-    said: Entry | None = None
+    said: MessageEntry | None = None
     for entry in reversed(found[:-1]):
         if said is not None and opens_exchange(entry.message):
             break  # that was it: what follows is about something else
@@ -128,17 +133,17 @@ def answer(key: StreamKey, to: int) -> Operation[Entry | None]:
     return said
 
 
-def problems(key: StreamKey) -> Operation[list[Problem]]:
+def problems(key: StreamKey) -> Operation[list[MessageProblem]]:
     """What a provider would refuse, in order."""
     entries = yield from newest(key, (yield from learn(key)), None)
     return [problem for problem, _ in troubles(entries)]
 
 
-def troubles(entries: Sequence[Entry]) -> list[tuple[Problem, Any]]:
+def troubles(entries: Sequence[MessageEntry]) -> list[tuple[MessageProblem, Any]]:
     """What a provider would refuse in these messages, each with the fix for it."""
     found = []
     for fix in find_fixes([entry.message for entry in entries]):
         index = fix.after if isinstance(fix, Insert) else fix.index
         version = entries[index].version if index >= 0 else 0
-        found.append((Problem(version, fix.kind, fix.what), fix))
+        found.append((MessageProblem(version, fix.kind, fix.what), fix))
     return found

@@ -12,11 +12,11 @@ from .._codec import encode
 from .._events import NewEvent, Stamp
 from .._ids import append_id
 from .._operations import Operation
-from .._streams import append_events
-from ..backends import Appended, Fields, StreamKey
+from .._stream_ops import append_events
+from ..backends import AppendResult, Fields, StreamKey
 from ..errors import Conflict, NotFound
 from . import _fold
-from ._entries import Entry
+from ._entries import MessageEntry
 from ._fold import Fold, Marks, Rewound
 from ._reading import (
     Known,
@@ -59,7 +59,7 @@ def append_messages(
     id: str | None = None,
     if_version: int | None = None,
     holder: str | None = None,
-) -> Operation[tuple[Appended, Known | None]]:
+) -> Operation[tuple[AppendResult, Known | None]]:
     """Append messages. What is `known` from before spares the look at where the conversation stands."""
     known = yield from up_to_date(key, known, stamp, holder)
     fold, marks = known.fold if known else Fold(), Marks()
@@ -139,7 +139,7 @@ def put(
     id: str | None = None,
     expected: int | None = None,
     fields: Fields | None = None,
-) -> Operation[tuple[Appended, Known | None]]:
+) -> Operation[tuple[AppendResult, Known | None]]:
     """Append events that know where they stand. The answer is in the conversation's versions; beside it what is known
     after it, or None if others have appended as well."""
     incarnation = known.incarnation if known else append_id(stamp.id)
@@ -157,7 +157,7 @@ def put(
         after = Known(
             incarnation, fields or (known.fields if known else Fields()), state_after(fold, events), answer.now
         )
-    return Appended(first, last, answer.duplicate, answer.now), after
+    return AppendResult(first, last, answer.duplicate, answer.now), after
 
 
 def state_after(fold: Fold, events: Sequence[NewEvent]) -> Fold:
@@ -217,7 +217,7 @@ def only_grew(key: StreamKey, known: Known, after: int, before: int) -> Operatio
     return True
 
 
-def pop(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[Entry | None]:
+def pop(key: StreamKey, stamp: Stamp, holder: str | None) -> Operation[MessageEntry | None]:
     """Take the newest message out. Whoever comes second takes the one before it."""
     known = yield from learn(key, holder=holder)
     found = yield from newest(key, known, 1)
@@ -245,7 +245,7 @@ def removing(fold: Fold, marks: Marks, version: int, why: str) -> tuple[NewEvent
 
 def draft(
     key: StreamKey, of: str, text: str, stamp: Stamp, *, known: Known | None, holder: str | None
-) -> Operation[tuple[Appended, Known | None]]:
+) -> Operation[tuple[AppendResult, Known | None]]:
     """Keep a piece of an answer that is still being streamed."""
     known = yield from up_to_date(key, known, stamp, holder)
     event = new_event(_fold.DRAFTED, _fold.Drafted(of, text), known.fold if known else Fold())

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from .._chain import link
-from ..backends import Append, Appended, Backend, Conflict, Fields, Head, Listed, Record, StreamKey
+from ..backends import Append, AppendResult, Backend, Conflict, Fields, Head, Listed, Record, StreamKey
 from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
 from ..keys import NONCE_BYTES, TAG_BYTES
 from ._data_keys import CLEAR, HOUSE, OF_HOUSE, PROOF_BYTES, SUBJECT, DataKey, DataKeys, name_of
@@ -143,9 +143,9 @@ class Cipher:
         """How to write the last record of a stream: its own key may be gone."""
         return Writer(self, stream, incarnation, None, None)
 
-    def take(self, writer: Writer, answer: Appended | Conflict | Exception) -> bool:
+    def take(self, writer: Writer, answer: AppendResult | Conflict | Exception) -> bool:
         """Take the answer to storing a writer's new key. True if the key can be used."""
-        if not isinstance(answer, Appended) or writer.key is None:
+        if not isinstance(answer, AppendResult) or writer.key is None:
             return False
         self.keys.keep(writer.stream.tenant, name_of(writer.stream, writer.incarnation), writer.key)
         writer.fresh = None

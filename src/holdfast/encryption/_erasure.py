@@ -21,12 +21,11 @@ import msgspec
 
 from .. import _operations as ops
 from .._blobs import delete_blobs, life_of
-from .._codec import encode
 from .._events import NewEvent, seal
 from .._forks import Ancestor, Forked, begins_with, data_of
 from .._ids import checked_id
 from .._operations import Operation
-from .._streams import append_events, audit_of, new_stamp
+from .._stream_ops import append_events, new_stamp, tell_audit
 from .._subjects import subject_stream, uses
 from ..backends import Fields, Head, StreamKey
 from ..errors import Conflict, DataProblem, Erased, NotEncrypted, NotFound
@@ -41,7 +40,7 @@ SUBJECT_ERASED: Final = "subject.erased"
 """What the audit stream is told when the list of what is about a subject is deleted."""
 
 
-class Erasure(msgspec.Struct, frozen=True):
+class EraseResult(msgspec.Struct, frozen=True):
     """What was erased: streams as (kind, id), forks among them, and namespaces in which single memories were."""
 
     streams: list[tuple[str, str]]
@@ -54,36 +53,36 @@ class Erasable(Protocol):
     _key: StreamKey
 
 
-def erase(log: Log, tenant: str, what: Erasable | None, subject: str | None, reason: str) -> Erasure:
+def erase(log: Log, tenant: str, what: Erasable | None, subject: str | None, reason: str) -> EraseResult:
     """Erase one stream, or all that is about a subject."""
     if (what is None) == (subject is None):
-        raise TypeError("say what to erase: erase(store.conversation(id)), or erase(subject=…)")
-    reason = log.redacted_text(reason)
+        raise TypeError("erase() takes either what to erase, like store.conversation(id), or subject=…")
+    reason = log.redaction.text(reason)
     if subject is not None:
         return erase_subject(log, tenant, checked_id(subject, "subject"), reason)
     key = getattr(what, "_key", None)
     if not isinstance(key, StreamKey) or key.tenant != tenant:
-        raise TypeError("erase takes a conversation, task, memory, document or stream of this store")
+        raise TypeError("what must be a conversation, task, memory, state or stream of this store")
     return erase_stream(log, key, reason)
 
 
-def erase_stream(log: Log, key: StreamKey, reason: str) -> Erasure:
+def erase_stream(log: Log, key: StreamKey, reason: str) -> EraseResult:
     """Erase one stream, and its forks. Again: what a former call has left."""
     cipher = _cipher(log)
     head = ops.run(log, ops.head(key))
     if head is None:
         raise NotFound(f"there is no {key}; it may have been deleted")
-    found = Erasure([], [])
+    found = EraseResult([], [])
     _erase_all(log, cipher, head, reason, found)
     scrub(log.backend)
     return found
 
 
-def erase_subject(log: Log, tenant: str, subject: str, reason: str) -> Erasure:
+def erase_subject(log: Log, tenant: str, subject: str, reason: str) -> EraseResult:
     """Erase everything that is about a subject."""
     cipher = _cipher(log)
     stream = subject_stream(tenant, subject)
-    found = Erasure([], [])
+    found = EraseResult([], [])
     while (head := ops.run(log, ops.head(stream))) is not None:
         spaces = []
         for use in ops.run(log, uses(head)):
@@ -99,7 +98,7 @@ def erase_subject(log: Log, tenant: str, subject: str, reason: str) -> Erasure:
         if damaged is not None:
             raise damaged  # not before: what cannot be read here may be read by somebody else, as long as there is a key
         found.memories.extend(space.id for space in spaces if space.id not in found.memories)
-        ops.run(log, _told(head, SUBJECT_ERASED, reason))
+        ops.run(log, tell_audit(head, new_stamp(), reason, type=SUBJECT_ERASED))
         if ops.run(log, ops.delete(stream, expected=head)):
             break
     scrub(log.backend)
@@ -112,7 +111,7 @@ def _cipher(log: Log) -> Cipher:
     return log.cipher
 
 
-def _erase_use(log: Log, cipher: Cipher, key: StreamKey, life: bytes, reason: str, found: Erasure) -> None:
+def _erase_use(log: Log, cipher: Cipher, key: StreamKey, life: bytes, reason: str, found: EraseResult) -> None:
     """Erase a stream that is listed with a subject, in that life of it, whether or not it has begun or is still there."""
     head = ops.run(log, ops.head(key))
     if head is not None and head.incarnation == life:
@@ -122,7 +121,7 @@ def _erase_use(log: Log, cipher: Cipher, key: StreamKey, life: bytes, reason: st
         _add(found, key)
 
 
-def _erase_all(log: Log, cipher: Cipher, head: Head, reason: str, found: Erasure) -> None:
+def _erase_all(log: Log, cipher: Cipher, head: Head, reason: str, found: EraseResult) -> None:
     """Erase a stream, and before it all that begins with it."""
     family = {head.stream: head}
     for parent in (waiting := [head]):
@@ -135,7 +134,7 @@ def _erase_all(log: Log, cipher: Cipher, head: Head, reason: str, found: Erasure
         _add(found, member.stream)
 
 
-def _add(found: Erasure, key: StreamKey) -> None:
+def _add(found: EraseResult, key: StreamKey) -> None:
     if (key.kind, key.id) not in found.streams:
         found.streams.append((key.kind, key.id))
 
@@ -166,7 +165,7 @@ def _begins_with(log: Log, child: Head, parent: Head) -> bool:
 def _erase(log: Log, cipher: Cipher, key: StreamKey, incarnation: bytes, head: Head | None, reason: str) -> None:
     """Erase one life of a stream, whether or not it has begun."""
     if head is not None:
-        ops.run(log, _told(head, ERASED, reason))
+        ops.run(log, tell_audit(head, new_stamp(), reason, type=ERASED))
     name = name_of(key, incarnation)
     cipher.keys.bury(key.tenant, name)
     log.forget(key)  # and with it the key that this process writes with: for others the last record is enough
@@ -194,18 +193,6 @@ def _end_before_it_begins(log: Log, key: StreamKey) -> None:
     head = ops.run(log, ops.head(key))
     if head is not None and head.version == 1:
         ops.run(log, ops.delete(key, expected=head))
-
-
-def _told(head: Head, type: str, reason: str) -> Operation[None]:
-    facts = {
-        "kind": head.stream.kind,
-        "id": head.stream.id,
-        "version": head.version,
-        "hash": head.hash.hex(),
-        "life": life_of(head.incarnation),
-        "reason": reason,
-    }
-    yield from append_events(audit_of(head.stream.tenant), [NewEvent(type, encode(facts))], new_stamp())
 
 
 def _last(key: StreamKey, incarnation: bytes) -> Operation[None]:

@@ -13,7 +13,7 @@ import msgspec
 from .. import _operations as ops
 from .._blobs import delete_blobs, life_of
 from .._log import Log
-from .._streams import audit_of
+from .._stream_ops import audit_of
 from .._subjects import uses
 from .._verify_deletions import DELETED
 from ..backends import Head, StreamKey

@@ -17,7 +17,7 @@ from .. import _chain, _clock
 from .._codec import Undecodable
 from .._events import NewEvent, Stamp, open_envelope, seal
 from .._ids import SYSTEM_TENANT, append_id, new_id
-from ..backends import Append, Appended, Backend
+from ..backends import Append, AppendResult, Backend
 from ..errors import (
     CorruptRecord,
     HoldfastError,
@@ -172,7 +172,7 @@ def stored(backend: Backend, append: Append) -> bool:
     """Store an append that everything else waits for. False if something else is in its place."""
     for _ in range(3):
         try:
-            return isinstance(backend.append([append])[0], Appended)
+            return isinstance(backend.append([append])[0], AppendResult)
         except Exception as error:
             # An error of a driver's says nothing either way. The same bytes at the same place: it is stored once.
             if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
@@ -213,7 +213,7 @@ def opened_ring(backend: Backend, key: KeyLike, *, create: bool = True) -> Ring:
         master = new_master()
         # If somebody else was faster, theirs counts.
         ring.set(Standing(master.id, [master.wrapped_by(ring.keys[0])]))
-        if has_tenants(backend, in_clear=True):
+        if has_tenants(backend, plaintext=True):
             raise not_encrypted()
     ring.reload()
     return ring
@@ -226,11 +226,11 @@ def not_encrypted() -> NotEncrypted:
     )
 
 
-def has_tenants(backend: Backend, *, in_clear: bool = False) -> bool:
-    """Whether anybody has stored anything; `in_clear`: without a key."""
+def has_tenants(backend: Backend, *, plaintext: bool = False) -> bool:
+    """Whether anybody has stored anything; `plaintext`: without a key."""
     after = ""
     while page := backend.heads(tenant=SYSTEM_TENANT, kind="tenant", after=after):
-        if not in_clear:
+        if not plaintext:
             return True
         for head in page:
             first = backend.read(head.stream, limit=1)

@@ -32,7 +32,7 @@ KEPT = 100
 """So many former master keys stay in the ring: a process that has not yet heard of the new one may have used the last."""
 
 
-class Rekeyed(msgspec.Struct, frozen=True):
+class RekeyResult(msgspec.Struct, frozen=True):
     """What a change of the key did: how many data keys were wrapped anew, how many of them by this call."""
 
     keys: int
@@ -42,7 +42,7 @@ class Rekeyed(msgspec.Struct, frozen=True):
 Progress = Callable[[int], object]
 
 
-def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> Rekeyed:
+def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> RekeyResult:
     """Give a store a new key."""
     if log.cipher is None:
         raise NotEncrypted("the store is in clear; copy it into an encrypted one: holdfast encrypt SRC DST --to KEY")
@@ -72,7 +72,7 @@ def rekey(log: Log, key: KeyLike, progress: Progress | None = None) -> Rekeyed:
     _end(ring, turn.current, log.backend)
     open_ring.reload()
     scrub(log.backend)
-    return Rekeyed(done, now)
+    return RekeyResult(done, now)
 
 
 class _Turn(NamedTuple):

@@ -23,7 +23,8 @@ from .._kinds import KINDS
 from .._log import Log
 from .._store import AsyncStore, Store
 from .._subjects import subject_stream
-from ..backends import Append, Appended, Head, Listed, Record, StreamKey
+from ..backends import Append, AppendResult, Head, Listed, Record, StreamKey
+from ..backends._retrying import RetryingBackend
 from ..errors import AlreadyExists, CorruptRecord, Erased, NotEncrypted, OutcomeUnknown, Unavailable
 from ..keys import KeyLike, given
 from ._cipher import Cipher
@@ -35,7 +36,7 @@ from ._ring import opened_ring, stored
 TRIES: Final = 5
 
 
-class Transcribed(msgspec.Struct, frozen=True):
+class ConvertResult(msgspec.Struct, frozen=True):
     """What was written: streams and records; `skipped` streams were there already. `erased` ones cannot be read, and were left out."""
 
     streams: int
@@ -47,7 +48,7 @@ class Transcribed(msgspec.Struct, frozen=True):
 Progress = Callable[[int], object]
 
 
-def encrypt(src: Place, dst: Place, *, key: KeyLike, progress: Callable[[int], object] | None = None) -> Transcribed:
+def encrypt(src: Place, dst: Place, *, key: KeyLike, progress: Callable[[int], object] | None = None) -> ConvertResult:
     """Write a store that is in clear to another place, encrypted with `key`. Interrupted, run it again: it goes on.
 
     Both are URLs, paths or open stores; the destination is made if it is not there. When it is done, everything has been read on
@@ -67,7 +68,7 @@ def encrypt(src: Place, dst: Place, *, key: KeyLike, progress: Callable[[int], o
 
 def decrypt(
     src: Place, dst: Place, *, key: KeyLike | None = None, progress: Callable[[int], object] | None = None
-) -> Transcribed:
+) -> ConvertResult:
     """Write an encrypted store to another place, in clear. Interrupted, run it again: it goes on. `key` opens the source."""
     with ExitStack() as stack:
         source = opened(src, stack, create=False)
@@ -92,7 +93,7 @@ class _Work:
         self._source, self._target, self._progress = source, target, progress
         self._streams = self._records = self._skipped = self._erased = 0
 
-    def run(self) -> Transcribed:
+    def run(self) -> ConvertResult:
         for tenant in self._tenants():
             self._target.register(tenant)
             delete_gone(self._source, self._target, tenant)
@@ -100,16 +101,13 @@ class _Work:
                 if kind not in CLEAR:
                     for head in self._heads(tenant, kind):
                         self._stream(head)
-        return Transcribed(self._streams, self._records, self._skipped, self._erased)
+        return ConvertResult(self._streams, self._records, self._skipped, self._erased)
 
     def _tenants(self) -> list[str]:
         return [head.stream.id for head in self._heads(SYSTEM_TENANT, "tenant")]
 
     def _heads(self, tenant: str, kind: str) -> Iterator[Listed]:
-        after = ""
-        while page := self._source.backend.heads(tenant=tenant, kind=kind, after=after):
-            yield from page
-            after = page[-1].stream.id
+        return RetryingBackend(self._source.backend).listed(tenant, kind)
 
     def _stream(self, listed: Listed) -> None:
         head = self._source.backend.head(listed.stream)  # exact: what was listed may be old
@@ -217,7 +215,7 @@ class _Work:
                 answer = self._target.backend.append([append])[0]
             except OutcomeUnknown:
                 continue
-            if not isinstance(answer, Appended):
+            if not isinstance(answer, AppendResult):
                 raise AlreadyExists(
                     f"{append.stream} is written to at the destination by somebody else; nothing was overwritten"
                 )

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .. import Conflict, Conversation, NotSerializable, State
+from .. import Conflict, Conversation, State
+from ..errors import NotSerializable
 from ._classic_memory import (
     Agent,
     Memory,
@@ -38,7 +39,7 @@ NEW = [0, False, False]
 class Recorder:
     """One chat. The hooks tell it what happens and ask it what is stored."""
 
-    def __init__(self, conversation: Conversation, notes: State, memory: Memory) -> None:
+    def __init__(self, conversation: Conversation, notes: State[Any], memory: Memory) -> None:
         self._conversation, self._notes, self._memory = conversation, notes, memory
         self._talk: list[Said] = []
         """The talk that is not finished."""
@@ -77,7 +78,7 @@ class Recorder:
             agent = self._memory.speakers[said.by]
             set_auto(agent, self._memory.partner(agent), said)
         for said in chat:
-            set_context(self._memory, said.context, self._conversation._log.redacted_value)
+            set_context(self._memory, said.context, self._conversation._log.redaction.value)
         self._context = context_of(self._memory)
 
     # -- what happens ---------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ class Recorder:
         if stored.by != agent.name:
             return True, None
         answered(agent, partner, stored)
-        set_context(self._memory, stored.context, self._conversation._log.redacted_value)
+        set_context(self._memory, stored.context, self._conversation._log.redaction.value)
         self._context = context_of(self._memory)
         return True, copy.deepcopy(stored.message)
 
@@ -206,7 +207,7 @@ class Recorder:
     def _as_stored(self, said: Said) -> Said:
         """The same without what the store is to redact: so it comes back after a restart, and so it can be recognised."""
         try:
-            return replace(said, message=self._conversation._log.redacted_value(said.message))
+            return replace(said, message=self._conversation._log.redaction.value(said.message))
         except NotSerializable:  # which is said when it is to be stored
             return said
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .. import Entry
+from ..types import MessageEntry
 
 Message = dict[str, Any]
 
@@ -129,7 +129,7 @@ class Pair:
     def stored(self, said: Said) -> tuple[Message, Message]:
         return said.stored(heard=said.by != self._first.name)
 
-    def speaker_of(self, entry: Entry) -> str:
+    def speaker_of(self, entry: MessageEntry) -> str:
         """Who said a message that was stored by others."""
         name = entry.message.get("name")
         if name in self.speakers:
@@ -168,7 +168,7 @@ class Group:
     def stored(self, said: Said) -> tuple[Message, Message]:
         return said.stored(heard=True)
 
-    def speaker_of(self, entry: Entry) -> str:
+    def speaker_of(self, entry: MessageEntry) -> str:
         """Who said a message that was stored by others."""
         return str(entry.message.get("name"))
 
@@ -234,7 +234,7 @@ def by_name(agents: Iterable[Agent], *taken: str) -> dict[str, Agent]:
     return found
 
 
-def read(memory: Memory, entry: Entry) -> Said:
+def read(memory: Memory, entry: MessageEntry) -> Said:
     """A stored message. One that was stored by others (imported, or by a plain loop) has no meta of ours."""
     message, meta = entry.message, entry.meta
     by = meta.get("from") or memory.speaker_of(entry)

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import Entry
 from ..errors import HoldfastError, IdReused, NeedsHuman
+from ..types import MessageEntry
 from ._openai_tools import Mistaken, Toolbox, as_text, is_async, run, run_async
 from ._openai_wire import Call, Dialect, Message, Said, answers_call, calls_of, is_from_model, text_of
 
@@ -92,7 +92,7 @@ class Completion:
         """Until there is an answer, or calls that only the caller can answer."""
         said_now = False
         while True:
-            exchange: list[Entry] = yield from self._exchange()
+            exchange: list[MessageEntry] = yield from self._exchange()
             if all(entry.message.get("role") in INSTRUCTIONS for entry in exchange):
                 raise ValueError("there is nothing to answer: append the user's message first")
             calls = _open_calls(exchange)
@@ -110,10 +110,10 @@ class Completion:
                 yield from self._ask(exchange)
                 said_now = True
 
-    def _exchange(self) -> Generator[Any, Any, list[Entry]]:
+    def _exchange(self) -> Generator[Any, Any, list[MessageEntry]]:
         """The newest user message and all that came after it."""
         for count in (FIRST_LOOK * 4**power for power in itertools.count()):
-            entries: list[Entry] = yield self.chat.entries(last=count)
+            entries: list[MessageEntry] = yield self.chat.entries(last=count)
             users = [index for index, entry in enumerate(entries) if entry.message.get("role") == "user"]
             if users:
                 return entries[users[-1] :]
@@ -121,7 +121,7 @@ class Completion:
                 return entries
         raise AssertionError("unreachable")
 
-    def _keep(self, name: str, said: Said, exchange: Sequence[Entry]) -> Generator[Any, Any, None]:
+    def _keep(self, name: str, said: Said, exchange: Sequence[MessageEntry]) -> Generator[Any, Any, None]:
         """Store what came next, unless somebody else has done so meanwhile: of two that do the same, the first one counts."""
         versions = [entry.version for entry in exchange]
         for attempt in itertools.count():
@@ -137,7 +137,7 @@ class Completion:
             if [entry.version for entry in (yield from self._exchange())] != versions:
                 return
 
-    def _settle(self, call: Call, exchange: Sequence[Entry]) -> Generator[Any, Any, None]:
+    def _settle(self, call: Call, exchange: Sequence[MessageEntry]) -> Generator[Any, Any, None]:
         """Run a tool and store its result."""
         try:
             function, arguments = self.tools.prepare(call)
@@ -153,7 +153,7 @@ class Completion:
             text = as_text(call.name, value)
         yield from self._keep(f"result of {call.id}", Said([self.dialect.result(call, text)], {}), exchange)
 
-    def _ask(self, exchange: Sequence[Entry]) -> Generator[Any, Any, None]:
+    def _ask(self, exchange: Sequence[MessageEntry]) -> Generator[Any, Any, None]:
         """Show the model what there is, and store what it says."""
         messages = yield self.chat.window(**self.window)
         response = yield self.dialect.ask(self.client, messages, self.options)
@@ -214,13 +214,13 @@ class _DraftBuffer:
         return text
 
 
-def _open_calls(exchange: Sequence[Entry]) -> list[Call]:
+def _open_calls(exchange: Sequence[MessageEntry]) -> list[Call]:
     """The calls that have no result, in order."""
     answered = {answers_call(entry.message) for entry in exchange}
     return [call for entry in exchange for call in calls_of(entry.message) if call.id not in answered]
 
 
-def _is_answered(exchange: Sequence[Entry]) -> bool:
+def _is_answered(exchange: Sequence[MessageEntry]) -> bool:
     """Whether the newest message is the model's, and the model had seen all that was before it.
 
     It had not if another request put a message in between: that one is still to be answered.
@@ -232,12 +232,12 @@ def _is_answered(exchange: Sequence[Entry]) -> bool:
     )
 
 
-def _rounds(exchange: Sequence[Entry]) -> int:
+def _rounds(exchange: Sequence[MessageEntry]) -> int:
     """How often the model has called tools in this exchange, before a crash or after."""
     return len({entry.meta.get("seen", entry.version) for entry in exchange if calls_of(entry.message)})
 
 
-def _answer(exchange: Sequence[Entry], calls: Sequence[Call]) -> Answer:
+def _answer(exchange: Sequence[MessageEntry], calls: Sequence[Call]) -> Answer:
     newest = next(entry for entry in reversed(exchange) if is_from_model(entry.message))
     seen = newest.meta.get("seen")
     # Of one reply in several items (reasoning, text, calls), all that is text.

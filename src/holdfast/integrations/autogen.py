@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -74,7 +73,7 @@ def persisted(store: Store | AsyncStore, id: str, runner: ChatAgent | Team) -> P
             f"and the first is of the type {type(store).__name__}"
         )
     if not isinstance(runner, ChatAgent | Team):
-        raise TypeError(f"persisted() takes an agent or a team of AutoGen, not {type(runner).__name__}")
+        raise TypeError(f"runner must be an agent or a team of AutoGen, got {type(runner).__name__}")
     return Persisted(store.aio if isinstance(store, Store) else store, id, runner)
 
 
@@ -90,7 +89,7 @@ class Persisted:
 
     def __init__(self, store: AsyncStore, id: str, runner: ChatAgent | Team) -> None:
         self._id, self._object = id, runner
-        self._document: AsyncState = store.state(id)
+        self._document: AsyncState[Any] = store.state(id)
         # Magentic-One asks at other times than other teams, and cannot go on from there without a new task.
         self._runner: Runner = (
             TeamRunner(runner)
@@ -132,9 +131,7 @@ class Persisted:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._runner.halt()
             if kind is None and self._delivered and not self._record.seen:
@@ -200,7 +197,7 @@ class Persisted:
 
     def _find(self, asked: list[BaseChatMessage]) -> int | None:
         """Which run has this task."""
-        stored = self._document._log.redacted_value
+        stored = self._document._log.redaction.value
         known = self._record.find(asked, self._said(), stored)
         task = self._chat_messages(self._record.task(known, self._said())) if known is not None else []
         for before, now in zip(task, asked, strict=False):
@@ -311,7 +308,7 @@ class Persisted:
         """The stored document and its version, of the same instant."""
         while True:
             self._version = await self._document.version()
-            document = await self._document.load()
+            document = await self._document.load(None)
             if self._version == await self._document.version():
                 return document
 

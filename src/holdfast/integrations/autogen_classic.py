@@ -10,7 +10,6 @@ opening message is not sent twice, no answer is asked for twice, and no tool tha
 from __future__ import annotations
 
 import copy
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -78,8 +77,6 @@ class PersistedChat:
         _in_use.add(self._hooks)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._hooks.remove()
         _in_use.discard(self._hooks)

@@ -135,8 +135,8 @@ def complete(
     """
     if not isinstance(chat, Conversation | AsyncConversation):
         raise TypeError(
-            "complete(client, chat, ...): chat is a conversation, "
-            f"like store.conversation('support-42'), not {type(chat).__name__}"
+            "complete(client, chat, ...): chat must be a conversation, "
+            f"like store.conversation('support-42'), got {type(chat).__name__}"
         )
     awaited = isinstance(chat, AsyncConversation)
     if isinstance(client, AsyncOpenAI if not awaited else OpenAI):
@@ -146,14 +146,14 @@ def complete(
     if options.get("n", 1) != 1:
         raise TypeError("n= cannot be given: a chat has one answer to a message")
     if api not in DIALECTS:
-        raise ValueError("api is 'chat' or 'responses'")
+        raise ValueError(f"api must be 'chat' or 'responses', got {api!r}")
     if not hasattr(client, api):
         kind = type(client).__name__
-        raise TypeError(f"complete(client, chat, ...): client is an OpenAI() or AsyncOpenAI(), not {kind}")
+        raise TypeError(f"complete(client, chat, ...): client must be an OpenAI() or AsyncOpenAI(), got {kind}")
     if window is not None and type(window) is not int:
-        raise TypeError(f"window is a number of tokens, an int, not {type(window).__name__}")
+        raise TypeError(f"window must be an integer >= 1, got {type(window).__name__}")
     if window is not None and window < 1:
-        raise ValueError("window is a number of tokens, 1 or more")
+        raise ValueError(f"window must be an integer >= 1, got {window}")
     dialect = DIALECTS[api]()
     toolbox = Toolbox(tools, functions, dialect)
     if not awaited and toolbox.is_async:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from .. import AsyncConversation, AsyncState, AsyncStore, NotSerializable, Store
+from .. import AsyncConversation, AsyncState, AsyncStore, Store
+from ..errors import NotSerializable
 
 try:
     from agents import Agent, RunContextWrapper, RunResult, RunResultStreaming, RunState, SessionSettings
@@ -46,11 +47,13 @@ class HoldfastSession:
         tenant: Callable[[Wrapper], str] | None = None,
     ) -> None:
         if not isinstance(session_id, str):
-            raise TypeError(f"HoldfastSession(session_id, store): session_id is a str, not {type(session_id).__name__}")
+            raise TypeError(
+                f"HoldfastSession(session_id, store): session_id must be a str, got {type(session_id).__name__}"
+            )
         if not isinstance(store, Store | AsyncStore):
             raise TypeError(
-                "HoldfastSession(session_id, store): store is an open store, "
-                f'like holdfast.open("agents.db"), not {type(store).__name__}'
+                "HoldfastSession(session_id, store): store must be an open store, "
+                f'like holdfast.open("agents.db"), got {type(store).__name__}'
             )
         self.session_id = session_id
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
@@ -90,7 +93,7 @@ class HoldfastSession:
             await document.clear()
             return False
         saved = state.to_json()
-        if _is_changed(saved, document._log.redacted_value):
+        if _is_changed(saved, document._log.redaction.value):
             raise NotSerializable(
                 "the run",
                 "a tool call in it has something to be redacted, and the SDK goes on only with calls as they were: have the "
@@ -105,7 +108,7 @@ class HoldfastSession:
         None too if that run has gone on since: the session has the result of a call that was waiting, so to approve it
         now would make that call twice. `options` are those of `RunState.from_json`, like `context_override`.
         """
-        saved = await self._run_document(None).load()
+        saved = await self._run_document(None).load(None)
         if saved is None:
             return None
         state = await RunState.from_json(agent, saved, **options)
@@ -116,7 +119,7 @@ class HoldfastSession:
     def _chat(self, wrapper: Wrapper | None) -> AsyncConversation:
         return self._of_tenant(wrapper).conversation(self.session_id)
 
-    def _run_document(self, wrapper: Wrapper | None) -> AsyncState:
+    def _run_document(self, wrapper: Wrapper | None) -> AsyncState[Any]:
         return self._of_tenant(wrapper).state(f"run of {self.session_id}")
 
     def _of_tenant(self, wrapper: Wrapper | None) -> AsyncStore:

@@ -14,9 +14,9 @@ from .._events import NewEvent, Stamp
 from .._ids import append_id
 from .._log import Log
 from .._operations import Operation
-from .._streams import append_events
+from .._stream_ops import append_events
 from .._subjects import note_subject
-from ..backends import Appended, StreamKey
+from ..backends import AppendResult, StreamKey
 from ._fold import Changes
 from ._index import Index
 from ._model import Position, Said, Superseded
@@ -32,7 +32,7 @@ def subject_of(event: object) -> str | None:
 
 def append_about(
     space: StreamKey, events: Sequence[NewEvent], subjects: Sequence[str | None], stamp: Stamp, *, id: str | None = None
-) -> Operation[Appended]:
+) -> Operation[AppendResult]:
     """Append events, each about a subject or about none."""
     if not any(subjects):
         return (yield from append_events(space, events, stamp, id=id))
@@ -50,7 +50,7 @@ def append_about(
 
 def take_out(log: Log, space: StreamKey) -> None:
     """Have nothing on disk of what was forgotten in a namespace, nor of what has expired: neither is shown any more, but it is there."""
-    from ._places import follower_of
+    from ._resources import follower_of
 
     index = follower_of(log, space).current()
     while (at := index.position(space)) is not None:
@@ -63,7 +63,7 @@ def take_out(log: Log, space: StreamKey) -> None:
 
 def clear_index(log: Log, space: StreamKey) -> None:
     """Have nothing of a namespace in the index."""
-    from ._places import follower_of
+    from ._resources import follower_of
 
     index = follower_of(log, space).index
     while (at := index.position(space)) is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypedDict, TypeVar
 
 import msgspec
 
-from .._arguments import seconds
+from .._arguments import seconds, shown, timestamp
 from .._clock import EARLIEST, LATEST
 from .._codec import decode, encode
 from .._ids import checked_id
@@ -75,7 +75,7 @@ def said_of(
 ) -> Said:
     """What is to be remembered, or an error that says what is wrong with it. `now`: when `ttl` begins."""
     if type(importance) not in (int, float) or not 0 <= importance <= 1:
-        raise ValueError("importance is a number from 0 to 1")
+        raise ValueError(f"importance must be a number from 0 to 1, got {shown(importance)}")
     return Said(
         text=checked_text(text, "text"),
         tags=tags_of(tags),
@@ -95,14 +95,14 @@ def redacted(log: Log, event: T) -> T:
         return event
     if isinstance(event, Superseded):
         return msgspec.structs.replace(event, by=redacted(log, event.by))
-    text, meta = log.redacted_text(event.text), log.redacted_value(event.meta)
+    text, meta = log.redaction.text(event.text), log.redaction.value(event.meta)
     return msgspec.structs.replace(event, text=text, meta=meta)
 
 
 def said_in(item: object, now: float) -> Said:
     """One of those that are remembered together: a dict with what `remember` takes."""
     if not isinstance(item, Mapping) or "text" not in item:
-        raise TypeError("each memory is a dict with its text: dict(text=…, source=…, at=…)")
+        raise TypeError("each memory must be a dict with its text: dict(text=…, source=…, at=…)")
     unknown = sorted(str(name) for name in item if name not in _FIELDS)
     if unknown:
         raise TypeError(f"a memory has no {', '.join(unknown)}; it has {', '.join(sorted(_FIELDS))}")
@@ -111,7 +111,7 @@ def said_in(item: object, now: float) -> Said:
 
 def checked_text(text: str, what: str) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"{what} is a str")
+        raise TypeError(f"{what} must be a str, got {shown(text)}")
     if not text.strip():
         raise ValueError(f"{what} is empty")
     if len(text) > LONGEST:
@@ -128,10 +128,10 @@ def checked_text(text: str, what: str) -> str:
 
 def tags_of(tags: Iterable[str]) -> tuple[str, ...]:
     if isinstance(tags, str):
-        raise TypeError("tags is a list of str: tags=['acme']")
+        raise TypeError("tags must be a list of str, like ['acme'], got a str")
     found = tuple(dict.fromkeys(checked_id(tag, "tag") for tag in tags))
     if len(found) > MOST_TAGS:
-        raise ValueError(f"a memory has at most {MOST_TAGS} tags")
+        raise ValueError(f"tags must be at most {MOST_TAGS}, got {len(found)}")
     return found
 
 
@@ -140,12 +140,12 @@ def authors_of(authors: object, what: str = "author") -> str | tuple[str, ...] |
     if authors is None or isinstance(authors, str):
         return None if authors is None else checked_id(authors, what)
     if not isinstance(authors, Iterable) or isinstance(authors, bytes | Mapping):
-        raise TypeError(f"{what} is a name, or a list of names: {what}=['person', 'system']")
+        raise TypeError(f"{what} must be a name or a list of names, got {shown(authors)}")
     found = tuple(sorted({checked_id(name, what) for name in authors}))
     if not found:
-        raise ValueError(f"{what} is an empty list, which is nobody; name somebody, or leave it out")
+        raise ValueError(f"{what} must name somebody, got an empty list; leave it out for anybody")
     if len(found) > MOST_AUTHORS:
-        raise ValueError(f"{what} is at most {MOST_AUTHORS} names")
+        raise ValueError(f"{what} must be at most {MOST_AUTHORS} names, got {len(found)}")
     return found[0] if len(found) == 1 else found
 
 
@@ -157,48 +157,35 @@ def source_name(source: object) -> str | None:
         return checked_id(source, "source")
     key = getattr(source, "_key", None)
     if key is None:
-        raise TypeError("source is a str, a task or a conversation")
+        raise TypeError(f"source must be a str, a task or a conversation, got {shown(source)}")
     return f"{key.kind}/{key.id}"
 
 
 def moment(at: float | datetime, what: str) -> float:
     """A time in Unix seconds, of a year that a datetime can have. A datetime needs its zone."""
-    found = _seconds_of(at, what)
+    found = timestamp(at, what, any_year=True)
     if not EARLIEST <= found <= LATEST:
-        raise ValueError(f"{what} is outside the years 1 to 9999; leave it out if there is no such time")
+        raise ValueError(f"{what} must be in the years 1 to 9999; leave it out if there is no such time")
     return found
 
 
 def bound(at: float | datetime, what: str) -> float:
     """The same for a limit: one that no memory can reach is none."""
-    return min(max(_seconds_of(at, what), EARLIEST), LATEST)
-
-
-def _seconds_of(at: float | datetime, what: str) -> float:
-    if isinstance(at, datetime):
-        if at.utcoffset() is None:
-            raise ValueError(
-                f"{what} has no time zone, so it could be any of 24 hours; use datetime.now(timezone.utc), or"
-                " .astimezone() if it is of this machine's zone"
-            )
-        return at.timestamp()
-    if type(at) not in (int, float) or at != at:  # the last: not a number
-        raise ValueError(f"{what} is a datetime, or Unix seconds")
-    return float(min(max(at, -1e15), 1e15))
+    return min(max(timestamp(at, what, any_year=True), EARLIEST), LATEST)
 
 
 def score_of(value: float, what: str) -> float:
     if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise ValueError(f"{what} is a number from 0 (all) to 1 (those that have all that is asked for), like 0.2")
+        raise ValueError(f"{what} must be a number from 0 to 1, got {shown(value)}")
     return float(value)
 
 
 def question_of(query: str) -> str:
     """Any text is a question. Half a character, as of a text that was cut in its middle, is no reason to refuse it."""
     if not isinstance(query, str):
-        raise TypeError("query is a str")
+        raise TypeError(f"query must be a str, got {shown(query)}")
     if len(query) > LONGEST:
-        raise ValueError(f"query has over {LONGEST:,} characters; ask with what matters of it")
+        raise ValueError(f"query must be at most {LONGEST:,} characters, got {len(query):,}")
     return query.encode(errors="replace").decode()
 
 
@@ -206,7 +193,7 @@ def _meta(meta: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if meta is None:
         return None
     if not isinstance(meta, Mapping):
-        raise TypeError("meta is a dict")
+        raise TypeError(f"meta must be a dict, got {shown(meta)}")
     try:
         copied: dict[str, Any] = decode(encode(dict(meta), max_bytes=MOST_META_BYTES))
     except TooLarge as error:

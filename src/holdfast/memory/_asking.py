@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import Unavailable
 from ._calling import EmbedderFailed, Look, Script
-from ._index import VectorIndex
-from ._places import vectors_of
+from ._resources import vectors_of
 
 if TYPE_CHECKING:
     from ._embedding import Embedding, Floats
@@ -32,8 +31,7 @@ def as_vector(memory: _Shape, query: str, vector: Iterable[float] | None) -> Scr
         question = yield from vectors.question(embedding, query, until)
     if question is not None:
         asking = yield Look(partial(_asking, memory, embedding, until))
-        if asking is not None:
-            yield from vectors.fill(asking, question, brought=brought is not None)
+        yield from vectors.fill(asking, question, brought=brought is not None)
     return question
 
 
@@ -48,7 +46,7 @@ def all_embedded(memory: _Shape) -> Script[int]:
         )
     asking = yield Look(partial(_asking, memory, embedding, None))
     try:
-        return 0 if asking is None else (yield from vectors_of(memory._log).fill_all(asking))
+        return (yield from vectors_of(memory._log).fill_all(asking))
     except EmbedderFailed as error:
         raise Unavailable(
             f"the embedder {embedding.name} failed: {error}. The vectors that it has made are kept: see to it that it answers,"
@@ -56,11 +54,8 @@ def all_embedded(memory: _Shape) -> Script[int]:
         ) from error.__cause__
 
 
-def _asking(memory: _Shape, embedding: Embedding, until: float | None) -> Asking | None:
-    """What is asked of the embedder about memories; None if this index keeps no vectors. Blocks."""
+def _asking(memory: _Shape, embedding: Embedding, until: float | None) -> Asking:
+    """What is asked of the embedder about memories. Blocks."""
     from ._filling import Asking
 
-    index = memory._current()
-    if not isinstance(index, VectorIndex):
-        return None
-    return Asking(index, memory._key, embedding, vectors_of(memory._log).callers, until)
+    return Asking(memory._current(), memory._key, embedding, vectors_of(memory._log).callers, until)

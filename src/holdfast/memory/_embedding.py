@@ -36,7 +36,7 @@ class Embedding:
 
     def __init__(self, embed: Embed, *, awaited: bool) -> None:
         if not callable(embed):
-            raise TypeError("embed is a function: a list of texts in, as many vectors out")
+            raise TypeError("embed must be a function: a list of texts in, as many vectors out")
         self.is_async = is_async(embed)
         if not awaited and self.is_async:
             raise TypeError(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from .. import _clock
 from ..backends import StreamKey
-from ..backends._fork import register
+from ..backends._fork import Forkable, register
 from ._calling import Callers, EmbedderFailed, Look, Script, TooSlow, Wait
 from ._embedding import BATCH, Embedding
-from ._index import VectorIndex
+from ._index import Index
 from ._model import Doc
 from ._vectors import Bits, HeldMeaning, Meaning, ServedMeaning
 
@@ -42,7 +42,7 @@ PROBE: Final = "Is anybody there?"
 class Asking:
     """Who asks where, and until when he waits (of `time.monotonic`; None: as long as it takes)."""
 
-    index: VectorIndex
+    index: Index
     space: StreamKey
     embedding: Embedding
     callers: Callers
@@ -155,7 +155,7 @@ class Filling:
         return failures
 
 
-class Vectors:
+class Vectors(Forkable):
     """What a process holds of vectors, for all namespaces of a store, and the threads in which embedders are called."""
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class Vectors:
         finally:
             filling.end()
 
-    def meaning(self, index: VectorIndex, space: StreamKey, embedding: Embedding, question: Floats) -> Meaning:
+    def meaning(self, index: Index, space: StreamKey, embedding: Embedding, question: Floats) -> Meaning:
         """What finds the memories that mean what is asked. Blocks."""
         model = embedding.model(len(question))
         meaning = _served(index, space, model, question)
@@ -249,17 +249,11 @@ class Vectors:
 
     # -- a copied process starts with nothing: another thread may have been at it ----------------
 
-    def before_fork(self) -> None:
-        """Nothing: what is held here can be read again."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing."""
-
     def after_fork_in_child(self) -> None:
         self._start()
 
 
-def _served(index: VectorIndex, space: StreamKey, model: str, question: Floats) -> Meaning | None:
+def _served(index: Index, space: StreamKey, model: str, question: Floats) -> Meaning | None:
     """The question for an engine that compares vectors by itself; None if this one does not."""
     server = index.comparing()
     if server is None or not server.takes(len(question)):

@@ -140,8 +140,8 @@ class Fold:
             self._by_id[happened.id] = known.number
             self._new_aliases[happened.id] = known.number
             return
-        first = of_said(said, happened.at, happened.version, heard=_heard_before(old, said))
-        others = [msgspec.structs.replace(first, source=source, heard=1) for source in sources]
+        first = of_said(said, happened.at, happened.version, mentions=_heard_before(old, said))
+        others = [msgspec.structs.replace(first, source=source, mentions=1) for source in sources]
         doc = Doc(
             happened.version, happened.id, said.text, first.at, first.first_at, author=said.author, subject=said.subject
         )
@@ -232,4 +232,4 @@ def _lasting(known: Doc, said: Said) -> bool:
 
 def _heard_before(old: Doc | None, said: Said) -> int:
     """What is replaced by the same text, for another importance or tag, was heard as often as before."""
-    return 1 if old is None or same(signature(old.text), signature(said.text)) != "same" else old.heard
+    return 1 if old is None or same(signature(old.text), signature(said.text)) != "same" else old.mentions

@@ -14,8 +14,8 @@ from .. import _operations as ops
 from .._events import Stored
 from .._log import Log
 from .._operations import Operation
-from .._streams import data_of
-from ..backends import Appended, Head, StreamKey
+from .._stream_ops import data_of
+from ..backends import AppendResult, Head, StreamKey
 from ..errors import CorruptRecord, Erased, NotFound
 from ._fold import Changes, Fold, Happened, asked_for, event_of
 from ._index import Index
@@ -74,7 +74,7 @@ class Follower:
             if not gone or not self.index.write(self._space, position, position, Changes([], list(gone), {})):
                 return  # nothing, or somebody else is at it: later, then
 
-    def names(self, appended: Appended, events: Sequence[Happened]) -> list[str]:
+    def names(self, appended: AppendResult, events: Sequence[Happened]) -> list[str]:
         """The ids of the memories that these events, just appended, have become.
 
         `NotFound` if one was to take the place of a memory that somebody else has superseded or forgotten just before.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ..backends import StreamKey
 from ..errors import Unavailable
@@ -82,7 +82,12 @@ MODELS: Final = 2
 
 
 class Index(Protocol):
-    """Memories of many namespaces (`space`: the stream they come from). Called from any thread."""
+    """Memories of many namespaces (`space`: the stream they come from), and vectors of their texts. Called from any thread.
+
+    There is one vector for each memory and model. It goes when its memory is forgotten or its text changes (in `write`), and with
+    the namespace (in `clear`). A namespace keeps the vectors of the two newest models, so that programs of an old and a new
+    release can run side by side; those of older ones are dropped when a third begins.
+    """
 
     def position(self, space: StreamKey) -> Position | None:
         """How far the stream was followed; None if not at all."""
@@ -118,19 +123,6 @@ class Index(Protocol):
         somebody else was faster.
         """
 
-    def close(self) -> None:
-        """Release everything."""
-
-
-@runtime_checkable
-class VectorIndex(Index, Protocol):
-    """An index that also keeps vectors: one for each memory and model, made from its text.
-
-    They are derived like the rest. A vector goes when its memory is forgotten or its text changes (in `write`), and with the
-    namespace (in `clear`). A namespace keeps the vectors of the two newest models, so that programs of an old and a new release can
-    run side by side; those of older ones are dropped when a third begins.
-    """
-
     @property
     def served(self) -> bool:
         """Whether a server answers: then two questions at the same time take less than one after the other."""
@@ -164,6 +156,9 @@ class VectorIndex(Index, Protocol):
 
     def comparing(self) -> Comparing | None:
         """What finds the nearest vectors where they are kept. None: whoever asks reads them, and compares them itself."""
+
+    def close(self) -> None:
+        """Release everything."""
 
 
 class Comparing(Protocol):

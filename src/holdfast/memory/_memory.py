@@ -17,8 +17,8 @@ from .._events import NewEvent
 from .._ids import checked_id, id_texts
 from .._log import Log
 from .._operations import Operation
-from .._streams import append_events, delete_stream, new_stamp
-from ..backends import Appended, StreamKey
+from .._stream_ops import append_events, delete_stream, new_stamp
+from ..backends import AppendResult, StreamKey
 from ..errors import NotFound
 from ._about import append_about, subject_of
 from ._arguments import (
@@ -38,7 +38,7 @@ from ._arguments import (
 from ._asking import all_embedded, as_vector
 from ._calling import Look, Script, run, run_async
 from ._fold import Happened
-from ._index import Index, VectorIndex
+from ._index import Index
 from ._model import (
     FORGOTTEN,
     JUDGED,
@@ -46,17 +46,17 @@ from ._model import (
     SUPERSEDED,
     Doc,
     Forgotten,
-    Hit,
     Judged,
+    MemoryHit,
+    MemoryItem,
     MemoryStats,
-    Remembered,
     Said,
     Superseded,
     Where,
     shown,
 )
-from ._places import follower_of, vectors_of
 from ._recalling import recall
+from ._resources import follower_of, resources_of, vectors_of
 from ._sayings import is_from, of_doc, replacing
 from ._weights import Weights
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from ._embedding import Embed, Embedding, Floats
 
 T = TypeVar("T")
-Make = Callable[[], Operation[Appended]]
+Make = Callable[[], Operation[AppendResult]]
 
 PAGE = 500
 
@@ -78,15 +78,17 @@ class _Shape:
 
     def __init__(self, log: Log, key: StreamKey, weights: Weights | None, embed: Embed | None = None) -> None:
         if weights is not None and not isinstance(weights, Weights):
-            raise TypeError("weights is a holdfast.memory.Weights")
+            raise TypeError(f"weights must be a holdfast.memory.Weights, got {type(weights).__name__}")
         self._log, self._key, self._weights = log, key, weights or Weights()
         self._embedding: Embedding | None = None
         if embed is not None:
             from ._embedding import Embedding  # needs numpy
 
             self._embedding = Embedding(embed, awaited=self._awaited)
-        elif log.embedding is not None and (self._awaited or not log.embedding.is_async):
-            self._embedding = log.embedding
+        else:
+            shared = resources_of(log).embedding
+            if shared is not None and (self._awaited or not shared.is_async):
+                self._embedding = shared
 
     @property
     def namespace(self) -> str:
@@ -116,7 +118,7 @@ class _Shape:
         """The index, with everything in it that was appended before."""
         return follower_of(self._log, self._key).current()
 
-    def _names(self, appended: Appended, new: Sequence[Happened]) -> list[str]:
+    def _names(self, appended: AppendResult, new: Sequence[Happened]) -> list[str]:
         """The ids of the memories that these have become: what was known already keeps its own."""
         events = [one._replace(version=appended.first + place) for place, one in enumerate(new)]
         return follower_of(self._log, self._key).names(appended, events)
@@ -131,7 +133,7 @@ class _Shape:
             raise NotFound(f"{self._key} has no memory of this id; it may have been superseded or forgotten")
         return doc
 
-    def _get(self, id: str) -> Remembered | None:
+    def _get(self, id: str) -> MemoryItem | None:
         doc = self._doc(id)
         return None if doc is None else shown(doc)
 
@@ -143,19 +145,19 @@ class _Shape:
         min_score: float,
         max_tokens: int | None,
         vector: Iterable[float] | None = None,
-    ) -> Script[list[Hit]]:
+    ) -> Script[list[MemoryHit]]:
         """Recall: what waits for the embedder comes first, and waits nowhere else."""
         if vector is None and not query.strip():
             return []  # whoever asks nothing is told nothing
         question = yield from as_vector(self, query, vector)
-        found: list[Hit] = yield Look(partial(self._recalled, query, where, k, min_score, max_tokens, question))
+        found: list[MemoryHit] = yield Look(partial(self._recalled, query, where, k, min_score, max_tokens, question))
         return found
 
     def _recalled(
         self, query: str, where: Where, k: int, min_score: float, max_tokens: int | None, question: Floats | None
-    ) -> list[Hit]:
+    ) -> list[MemoryHit]:
         index, meaning = self._current(), None
-        if question is not None and self._embedding is not None and isinstance(index, VectorIndex):
+        if question is not None and self._embedding is not None:
             meaning = vectors_of(self._log).meaning(index, self._key, self._embedding, question)
         return recall(
             index,
@@ -195,7 +197,7 @@ class _Shape:
 
     def _vector_count(self, index: Index) -> int:
         """Of the model that is given, otherwise of the newest."""
-        models = index.models(self._key)[1] if isinstance(index, VectorIndex) else {}
+        models = index.models(self._key)[1]
         if (embedding := self._embedding) is not None:
             models = {model: count for model, count in models.items() if embedding.made(model)}
         return list(models.values())[-1] if models else 0
@@ -221,7 +223,7 @@ class _Shape:
 
 def _useful(value: object) -> bool:
     if type(value) is not bool:
-        raise TypeError("useful is True or False")
+        raise TypeError(f"useful must be True or False, got {type(value).__name__}")
     return value
 
 
@@ -255,12 +257,12 @@ def _which(
     until = None if older_than is None else _clock.time() - seconds(older_than, "older_than")
     where = _where(tags, source, author, subject, None, until)
     if where == Where(now=where.now):
-        raise ValueError("say which to forget: source=, tags=, author=, subject= or older_than=; delete() forgets all")
+        raise ValueError("forget_where() takes at least one filter, such as source= or tags=; delete() forgets all")
     return where
 
 
 def _compared_by(index: Index) -> str:
-    server = index.comparing() if isinstance(index, VectorIndex) else None
+    server = index.comparing()
     return "process" if server is None else server.name
 
 
@@ -269,7 +271,7 @@ def _event(type: str, event: msgspec.Struct) -> NewEvent:
 
 
 class Memory(_Shape):
-    """Long-term memory of an agent, a user or a team: a namespace. No I/O until it is used."""
+    """The long-term memory of an agent, a user or a team: a namespace. No I/O until it is used."""
 
     def remember(
         self,
@@ -284,10 +286,29 @@ class Memory(_Shape):
         meta: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = None,
     ) -> str:
-        """Remember a text, durably; the id of the memory. What is known already is reinforced, and keeps its id.
+        """Remember a text, durably. What is known already is reinforced, and keeps its id.
 
-        `source` is where it comes from (a name, a task or a conversation), `at` when it was said if that is not now: Unix seconds, or a
-        datetime with its zone. What was said just before and after it in the same source helps to find it.
+        Args:
+            text: What to remember.
+            tags: Words to filter by.
+            importance: From 0 to 1.
+            source: Where it comes from: a name, a task or a conversation. What was said just before
+                and after it in the same source helps to find it.
+            author: Who says it: "model", "person", "tool", "web", or a name of your own.
+            at: When it was said, if not now: Unix seconds, or a datetime with its zone.
+            subject: Whom it is about; see `Store.erase`.
+            meta: Facts to keep beside it.
+            ttl: How long it is true, in seconds or as a timedelta. None: forever.
+
+        Returns:
+            The id of the memory.
+
+        Raises:
+            ValueError: An argument is out of range.
+            NotSerializable: The text or `meta` cannot be stored.
+
+        Example:
+            >>> memory.remember("Ann signs the orders", tags=["people"], source="mail-3")
         """
         said = said_of(
             text,
@@ -304,7 +325,10 @@ class Memory(_Shape):
         return self._said([said])[0]
 
     def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
-        """Remember several, all or none: dicts with what `remember` takes. Their ids, in order."""
+        """Remember several texts, all or none: dicts with what `remember` takes.
+
+        Returns their ids, in order.
+        """
         now = _clock.time()
         said = [said_in(one, now) for one in memories]
         return self._said(said) if said else []
@@ -323,18 +347,40 @@ class Memory(_Shape):
         min_score: float = 0.0,
         max_tokens: int | None = None,
         vector: Iterable[float] | None = None,
-    ) -> list[Hit]:
-        """The `k` memories that answer a question best. Any text is a question; nothing in it is an operator.
+    ) -> list[MemoryHit]:
+        """The memories that answer a question best.
 
-        Only those that have all of these `tags`, are from this `source`, by this `author` or one of several, about this `subject`, and
-        were said between `since` and `until`. `min_score`: how much of what is asked for they have at least, from 0 to 1. `max_tokens`: as many as fit.
-        `vector`: what the embedder makes of the question, if you have it already.
+        Args:
+            query: Any text. Nothing in it is an operator.
+            k: How many at most.
+            tags: Only memories with all of these.
+            source: Only from this source.
+            author: Only by this author, or by one of several.
+            subject: Only about this subject.
+            since, until: Only what was said in this time: Unix seconds, or datetimes with their
+                zone.
+            min_score: How much of what is asked for a memory must have, from 0 to 1.
+            max_tokens: Only as many as fit.
+            vector: What the embedder makes of the question, if you have it already.
+
+        Returns:
+            The memories with their `score`, the best first.
+
+        Raises:
+            ValueError: An argument is out of range.
+
+        Example:
+            >>> [hit.text for hit in memory.recall("Who signs?", k=3)]
+            ['Ann signs the orders']
         """
         where = _where(tags, source, author, subject, since, until)
         return run(self._recalling(*self._asked(query, k, where, min_score, max_tokens, vector)))
 
     def feedback(self, id: str, *, useful: bool) -> None:
-        """Say whether a memory was of use: it is then recalled a little earlier, or later. Fades in a few weeks."""
+        """Say whether a memory was of use: it is then recalled a little earlier, or later.
+
+        Fades in weeks.
+        """
         self._append(self._noting(JUDGED, Judged(self._one(id).id, _useful(useful))))
 
     def supersede(
@@ -351,10 +397,11 @@ class Memory(_Shape):
         meta: Mapping[str, Any] | UnsetType | None = UNSET,
         ttl: float | timedelta | UnsetType | None = UNSET,
     ) -> str:
-        """Put another text in the place of a memory; the id of the new one. The old one stays in the log and is no longer recalled.
+        """Replace a memory by another text, and return the new id.
 
-        What is not given stays as it is: also `at` if it was given, the end of its `ttl`, and how useful it was. `NotFound` if there is
-        no such memory, or no longer: of two who supersede it at once, the second gets that.
+        The old one is no longer recalled. What is not given stays as it is: also `at` if it was
+        given, the end of its `ttl`, and how useful it was. `NotFound` if there is no such memory:
+        of two who supersede it at once, the second gets that.
         """
         old = self._one(id)
         new = replacing(
@@ -372,7 +419,10 @@ class Memory(_Shape):
         return self._said([new])[0]
 
     def forget(self, id: str) -> bool:
-        """Recall it no more; False if there was none when this was called. Its text stays in the log until the namespace is deleted."""
+        """Recall a memory no more; False if there was none.
+
+        Its text stays in the log until `delete`.
+        """
         doc = self._doc(id)
         if doc is None:
             return False
@@ -388,9 +438,9 @@ class Memory(_Shape):
         subject: str | None = None,
         older_than: float | timedelta | None = None,
     ) -> int:
-        """Forget all that have these tags, this source, this author (or one of several) and subject, and are older than this; of how many.
+        """Forget all memories with these tags, source, author, subject and age; returns how many.
 
-        What others have said too, from another source or with other tags, stays as they have said it.
+        What others have said too, from another source or with other tags, stays.
         """
         where = _which(tags, source, author, subject, older_than)
         ids = self._ids_where(where)
@@ -398,7 +448,7 @@ class Memory(_Shape):
             self._append(self._noting(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
         return len(ids)
 
-    def get(self, id: str) -> Remembered | None:
+    def get(self, id: str) -> MemoryItem | None:
         """A memory by its id; None if there is none, or no longer."""
         return self._get(id)
 
@@ -411,8 +461,8 @@ class Memory(_Shape):
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
-    ) -> Iterator[Remembered]:
-        """The memories, in the order in which they were first remembered, page by page."""
+    ) -> Iterator[MemoryItem]:
+        """The memories, in the order in which they were first remembered, read page by page."""
         where, after = _where(tags, source, author, subject, since, until), 0
         while page := self._page(after, where):
             yield from map(shown, page)
@@ -423,24 +473,27 @@ class Memory(_Shape):
         return self._stats()
 
     def embed_all(self) -> int:
-        """Have the embedder make the vectors of all memories that have none yet; of how many. Needs no `recall` to be waiting for it.
+        """Make the vectors of all memories that have none yet; returns how many.
 
-        A recall sees to new memories by itself, up to 256 at a time. This is for many at once: after an import, or for a new model.
-        `Unavailable` if the embedder fails.
+        A recall does this by itself, for up to 256 at a time. Use it after an import, or for a new
+        model. `Unavailable` if the embedder fails.
         """
         return run(all_embedded(self))
 
     def rebuild(self) -> None:
-        """Make the index of this namespace anew from its log. It keeps up by itself; this is for after it was damaged.
+        """Rebuild the index of this namespace from its log, after damage. It keeps up by itself.
 
-        Until it is made, everybody is answered by the old one.
+        Until it is done, the old index answers.
         """
         self._rebuilt()
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the namespace: everything that was ever remembered in it. False if there was nothing."""
+        """Delete the namespace with everything ever remembered in it.
+
+        False if there was nothing.
+        """
         deleted = ops.run_until_settled(
-            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redaction.text(reason))
         )
         self._current()  # nothing of it stays in the index
         return deleted
@@ -449,7 +502,7 @@ class Memory(_Shape):
         make, new = self._saying(said)
         return self._names(self._append(make), new)
 
-    def _append(self, make: Make) -> Appended:
+    def _append(self, make: Make) -> AppendResult:
         return ops.run_until_settled(self._log, make)
 
 
@@ -506,7 +559,7 @@ class AsyncMemory(_Shape):
         min_score: float = 0.0,
         max_tokens: int | None = None,
         vector: Iterable[float] | None = None,
-    ) -> list[Hit]:
+    ) -> list[MemoryHit]:
         """`Memory.recall`, awaited. The embedder may be a coroutine function."""
         where = _where(tags, source, author, subject, since, until)
         asked = self._asked(query, k, where, min_score, max_tokens, vector)
@@ -571,7 +624,7 @@ class AsyncMemory(_Shape):
             await self._append(self._noting(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
         return len(ids)
 
-    async def get(self, id: str) -> Remembered | None:
+    async def get(self, id: str) -> MemoryItem | None:
         """`Memory.get`, awaited."""
         return await self._log.in_thread(self._get, id)
 
@@ -584,7 +637,7 @@ class AsyncMemory(_Shape):
         subject: str | None = None,
         since: float | datetime | None = None,
         until: float | datetime | None = None,
-    ) -> AsyncIterator[Remembered]:
+    ) -> AsyncIterator[MemoryItem]:
         """`Memory.all` as an async iterator."""
         where, after = _where(tags, source, author, subject, since, until), 0
         while page := await self._log.in_thread(self._page, after, where):
@@ -607,7 +660,7 @@ class AsyncMemory(_Shape):
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Memory.delete`, awaited."""
         deleted = await ops.run_until_settled_async(
-            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redacted_text(reason))
+            self._log, lambda: delete_stream(self._key, new_stamp(), self._log.redaction.text(reason))
         )
         await self._log.in_thread(self._current)
         return deleted
@@ -616,5 +669,5 @@ class AsyncMemory(_Shape):
         make, new = self._saying(said)
         return await self._log.in_thread(self._names, await self._append(make), new)
 
-    async def _append(self, make: Make) -> Appended:
+    async def _append(self, make: Make) -> AppendResult:
         return await ops.run_until_settled_async(self._log, make)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
 from .._clock import moment
-from .._quiet import Quiet
+from .._quiet import Readable
+from ..backends import Head
 
 KIND: Final = "memory"
 REMEMBERED: Final = "memory.remembered"
@@ -85,7 +86,7 @@ class Used(msgspec.Struct, frozen=True):
 # -- what an index keeps ---------------------------------------------------------------------------
 
 
-class Saying(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Saying(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"mentions": "heard"}):
     """What was said in the same words, from the same source and with the same tags: part of a memory.
 
     `version` is that of the event that said it last; 0 if there is no other saying.
@@ -99,13 +100,13 @@ class Saying(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     importance: float = 0.5
     meta: dict[str, Any] | None = None
     expires_at: float | None = None
-    heard: int = 1
+    mentions: int = 1
     version: int = 0
     dated_at: float | None = None
     """The time that was given for it, if one was."""
 
 
-class Doc(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Doc(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"mentions": "heard"}):
     """A memory as it stands, with the words by which it is found.
 
     `number` is the version of the event that first said it. `at` is when it was said last, `first_at` when first, and `dated_at` the
@@ -129,7 +130,7 @@ class Doc(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     meta: dict[str, Any] | None = None
     expires_at: float | None = None
     dated_at: float | None = None
-    heard: int = 1
+    mentions: int = 1
     useful: float = 0.0
     useful_at: float = 0.0
     variants: tuple[str, ...] = ()
@@ -190,14 +191,14 @@ class Where(msgspec.Struct, frozen=True):
 # -- what users get --------------------------------------------------------------------------------
 
 
-class Remembered(Quiet, msgspec.Struct, frozen=True, kw_only=True):
-    """A memory. `heard` counts how often it was said; `at` is when last, `first_at` when first.
+class MemoryItem(Readable, msgspec.Struct, frozen=True, kw_only=True):
+    """A memory. `mentions` counts how often it was said; `at` is when last, `first_at` when first.
 
     `sources` are all that said it, and `source` is the first of them. `variants` are texts that look like this one with a slip of
     the finger: mostly they are, but they may say something else, so they are kept.
     """
 
-    _content = ("text", "tags", "meta")
+    _shown: ClassVar[tuple[str, ...]] = ("text", "tags", "author", "subject", "source", "at", "id")
 
     id: str
     text: str
@@ -212,7 +213,7 @@ class Remembered(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     importance: float
     subject: str | None
     expires_at: datetime | None
-    heard: int
+    mentions: int
 
     @property
     def full_text(self) -> str:
@@ -220,11 +221,24 @@ class Remembered(Quiet, msgspec.Struct, frozen=True, kw_only=True):
         return full_text(self.text, self.variants)
 
 
-class Hit(Remembered, frozen=True, kw_only=True):
+class MemoryHit(MemoryItem, frozen=True, kw_only=True):
     """A memory that was recalled: how well it fits, from 0 to 1 (it has all that was asked for), and which signals said so."""
+
+    _shown = ("text", "score", "why", "tags", "author", "subject", "source", "at", "id")
 
     score: float
     why: dict[str, float]
+
+
+class MemoryInfo(msgspec.Struct, frozen=True):
+    """A namespace of memory in a listing, with the newest version of its stream."""
+
+    namespace: str
+    version: int
+
+    @classmethod
+    def of(cls, head: Head) -> MemoryInfo:
+        return cls(head.stream.id, head.version)
 
 
 class MemoryStats(msgspec.Struct, frozen=True):
@@ -251,12 +265,12 @@ def full_text(text: str, variants: Sequence[str]) -> str:
     return VARIANT.join((text, *variants[-TOLD:]))
 
 
-def shown(doc: Doc) -> Remembered:
-    return Remembered(**_fields(doc))
+def shown(doc: Doc) -> MemoryItem:
+    return MemoryItem(**_fields(doc))
 
 
-def hit(doc: Doc, score: float, why: dict[str, float]) -> Hit:
-    return Hit(**_fields(doc), score=score, why=why)
+def hit(doc: Doc, score: float, why: dict[str, float]) -> MemoryHit:
+    return MemoryHit(**_fields(doc), score=score, why=why)
 
 
 def _fields(doc: Doc) -> dict[str, Any]:
@@ -274,5 +288,5 @@ def _fields(doc: Doc) -> dict[str, Any]:
         "importance": doc.importance,
         "subject": doc.subject,
         "expires_at": None if doc.expires_at is None else moment(doc.expires_at),
-        "heard": doc.heard,
+        "mentions": doc.mentions,
     }

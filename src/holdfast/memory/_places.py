@@ -5,86 +5,19 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sys
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import Final
 
 from .._log import Log
-from ..backends import Backend, StreamKey
-from ..backends.sqlite import SQLiteBackend
-from ._following import Follower
+from ..backends import Backend, IndexFile, IndexHost, IndexPlace
 from ._index import Index
 from ._sqlite_file import is_stranger
 from ._sqlite_index import SQLiteIndex
-from ._sturdy import Mendable, sturdy
-
-if TYPE_CHECKING:
-    from ._filling import Vectors
+from ._sturdy import Mendable, with_fallback
 
 logger = logging.getLogger("holdfast")
 
 IN_MEMORY: Final = "memory"
-FILE: Final = "memory.db"
-"""The index beside a store in files, which has nothing else of this name."""
-MOST_FOLLOWED: Final = 1_000
-"""Namespaces of which a process keeps in mind how far it has followed them."""
-
-
-class Followers:
-    """The index of a store, and who follows which stream."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._index: Index | None = None
-        self._following: OrderedDict[StreamKey, Follower] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, space: StreamKey) -> Follower:
-        """One for each namespace that was used lately. What is forgotten with one is found again in the index."""
-        index = self._opened()
-        with self._lock:
-            found = self._following.get(space)
-            if found is None:
-                found = self._following[space] = Follower(self._log, index, space)
-                if len(self._following) > MOST_FOLLOWED:
-                    self._following.popitem(last=False)
-            self._following.move_to_end(space)
-        return found
-
-    def _opened(self) -> Index:
-        # Not when it is made: the log makes it while others wait, and a server may take its time to answer.
-        with self._lock:
-            if self._index is None:
-                self._index = _index_of(self._log)
-            return self._index
-
-    def close(self) -> None:
-        if self._index is not None:
-            self._index.close()
-
-
-class _Held:
-    """The vectors that a store holds in memory, and the threads that ask for more."""
-
-    def __init__(self) -> None:
-        from ._filling import Vectors
-
-        self.vectors = Vectors()
-
-    def close(self) -> None:
-        self.vectors.close()
-
-
-def follower_of(log: Log, space: StreamKey) -> Follower:
-    """Who follows a stream: one for all that use the log, closed with it."""
-    return log.attached("memory", lambda: Followers(log)).of(space)
-
-
-def vectors_of(log: Log) -> Vectors:
-    """What is held of vectors: one for all that use the log. Needs numpy."""
-    return log.attached("vectors", _Held).vectors
 
 
 def check_index(path: str) -> None:
@@ -100,37 +33,25 @@ def check_index(path: str) -> None:
         )
 
 
-def _index_of(log: Log) -> Index:
-    backend, wanted = log.backend, log.index_at
+def open_index(log: Log, wanted: str | None) -> Index:
+    """The index of a store: where a user wants it, or else in the first of the backend's places that works."""
     if wanted == IN_MEMORY:
         return SQLiteIndex()
     if wanted is not None:
-        return sturdy(log, [lambda: SQLiteIndex(os.path.abspath(wanted), given=True), SQLiteIndex])
-    return sturdy(log, [*_places_of(backend), SQLiteIndex])
+        return with_fallback(log, [lambda: SQLiteIndex(os.path.abspath(wanted), given=True), SQLiteIndex])
+    host = log.backend
+    places = host.index_places() if isinstance(host, IndexHost) else ()
+    return with_fallback(log, [*(partial(_index_in, host, place) for place in places), SQLiteIndex])
 
 
-def _places_of(backend: Backend) -> list[Callable[[], Mendable]]:
-    """Where the index of a store can be, the best first. Memory, which is the last resort, is not among them."""
-    if isinstance(backend, SQLiteBackend):
-        return [lambda: SQLiteIndex(backend._path, shared=True)]
-    if _is_a(backend, "files", "FilesBackend"):
-        return [lambda: SQLiteIndex(os.path.join(cast("Any", backend)._root, FILE))]
-    if _is_a(backend, "postgres", "PostgresBackend"):
-        return [lambda: _postgres_index(backend), lambda: _cached(backend)]
-    away = ("redis", "RedisBackend"), ("dynamodb", "DynamoDBBackend"), ("s3", "S3Backend")
-    return [lambda: _cached(backend)] if any(_is_a(backend, *one) for one in away) else []
-
-
-def _is_a(backend: Backend, module: str, name: str) -> bool:
-    """Whether a backend is of this class, without importing it: that would need drivers that may not be there."""
-    kind = getattr(sys.modules.get(f"holdfast.backends.{module}"), name, None)
-    return kind is not None and isinstance(backend, kind)
-
-
-def _postgres_index(backend: Any) -> Mendable:
+def _index_in(backend: Backend, place: IndexPlace) -> Mendable:
+    if place == "cache":
+        return _cached(backend)
+    if isinstance(place, IndexFile):
+        return SQLiteIndex(place.path, shared=place.shared)
     from ._postgres_index import PostgresIndex
 
-    return PostgresIndex(backend)
+    return PostgresIndex(place)
 
 
 def _cached(backend: Backend) -> Mendable:

@@ -10,15 +10,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
-from ..backends import StreamKey
+from ..backends import IndexDatabase, StreamKey
 from ..backends._postgres_arrays import bytes_, numbers, text, times
 from ..backends._postgres_connections import Connection
 from ..backends._postgres_sql import SETUP_LOCK
-from ..backends.postgres import PostgresBackend
 from ..errors import AccessDenied, NotSetUp, OutcomeUnknown, ReadOnly
 from . import _postgres_index_sql as sql
 from ._candidates import MOST_TERMS, markers_in, markers_not_in, markers_of
@@ -39,8 +38,8 @@ WORDS_BYTES: Final = 900_000
 class PostgresIndex(PostgresVectors):
     """The memories of all namespaces in the schema of a store. Its tables are made when it is first used."""
 
-    def __init__(self, backend: PostgresBackend) -> None:
-        self._backend, self._sql = backend, sql.Statements(backend._schema)
+    def __init__(self, backend: IndexDatabase) -> None:
+        self._backend, self._sql = backend, sql.Statements(backend.schema)
         self._ready, self._lock = False, threading.Lock()
         self._near: tuple[PostgresNear | None] | None = None
 
@@ -80,7 +79,7 @@ class PostgresIndex(PostgresVectors):
 
         self._make_ready()
         with suppress(OutcomeUnknown):
-            self._backend._transact(renamed)
+            self._backend.transact(renamed)
         self._clear_nameless(space)
         return self.position(by) is None
 
@@ -136,14 +135,14 @@ class PostgresIndex(PostgresVectors):
 
     def _rows(self, statement: str, space: StreamKey, **values: Any) -> list[Any]:
         self._make_ready()
-        return self._backend._rows(statement, cast("Any", {"tenant": space.tenant, "id": space.id, **values}))
+        return self._backend.rows(statement, {"tenant": space.tenant, "id": space.id, **values})
 
     def _written(self, statement: str, space: StreamKey, values: dict[str, Any]) -> bool:
         """Run a statement that changes something; whether it did. False too if nobody knows: the position tells."""
         self._make_ready()
         values = {"tenant": space.tenant, "id": space.id, **values}
         try:
-            return self._backend._transact(lambda connection: connection.execute(statement, values).rowcount > 0)
+            return self._backend.transact(lambda connection: bool(connection.execute(statement, values).rowcount > 0))
         except OutcomeUnknown:
             return False
 
@@ -168,7 +167,7 @@ class PostgresIndex(PostgresVectors):
         with self._lock:
             try:
                 if self._format() != sql.FORMAT:
-                    self._backend._transact(self._make_tables)
+                    self._backend.transact(self._make_tables)
             except (AccessDenied, NotSetUp, ReadOnly) as error:
                 what = "the tables of the index of memories are not there, and this user may not make them"
                 raise Unusable(what, error) from error
@@ -176,7 +175,7 @@ class PostgresIndex(PostgresVectors):
 
     def _format(self) -> int | None:
         try:
-            rows = self._backend._rows(self._sql.format, ())
+            rows = self._backend.rows(self._sql.format, ())
         except NotSetUp:
             return None
         return rows[0][0] if rows else None
@@ -185,13 +184,13 @@ class PostgresIndex(PostgresVectors):
         """In one transaction, and one process after the other: those who come second find everything there."""
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,), prepare=False)
-            made = connection.execute(sql.MADE, (self._backend._schema,), prepare=False).fetchone()
+            made = connection.execute(sql.MADE, (self._backend.schema,), prepare=False).fetchone()
             if made and made[0]:
                 row = connection.execute(self._sql.format, prepare=False).fetchone()
                 if row and row[0] == sql.FORMAT:
                     return
                 connection.execute(self._sql.drop, prepare=False)
-            connection.execute(sql.tables(self._backend._schema), prepare=False)
+            connection.execute(sql.tables(self._backend.schema), prepare=False)
 
 
 def _values(changes: Changes) -> dict[str, Any]:

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from ..backends import StreamKey
+from ..backends import IndexDatabase, StreamKey
 from ..backends._postgres_arrays import Times, numbers
 from ..backends._postgres_connections import Connection
 from ..backends._postgres_sql import SETUP_LOCK
-from ..backends.postgres import PostgresBackend
 from ..errors import AccessDenied, HoldfastError, OutcomeUnknown, ReadOnly
 from . import _postgres_near_sql as sql
 from ._index import Nearest
@@ -51,12 +50,12 @@ DIVIDED: Final = 500_000
 """With so many, more than one process of the server should look through them."""
 
 
-def near_of(backend: PostgresBackend) -> PostgresNear | None:
+def near_of(backend: IndexDatabase) -> PostgresNear | None:
     """What finds the nearest vectors in this database. None if it cannot: no pgvector, or no right to make the tables."""
     found = _found(backend)
     if not found.made:
         with suppress(AccessDenied, ReadOnly, OutcomeUnknown):
-            backend._transact(lambda connection: _make(connection, backend._schema))
+            backend.transact(lambda connection: _make(connection, backend.schema))
         found = _found(backend)
     usable = found.made and found.allowed
     logger.debug("vectors are compared by %s", "pgvector" if usable else "each process")
@@ -70,8 +69,8 @@ class _Found(NamedTuple):
     allowed: bool
 
 
-def _found(backend: PostgresBackend) -> _Found:
-    [(at, made, allowed)] = backend._rows(sql.FOUND, (backend._schema,))
+def _found(backend: IndexDatabase) -> _Found:
+    [(at, made, allowed)] = backend.rows(sql.FOUND, (backend.schema,))
     return _Found(at or "", bool(at) and made == len(sql.NAMES), bool(allowed))
 
 
@@ -86,8 +85,8 @@ class PostgresNear:
 
     name = "pgvector"
 
-    def __init__(self, backend: PostgresBackend, at: str) -> None:
-        self._backend, self._sql = backend, sql.Statements(backend._schema, at)
+    def __init__(self, backend: IndexDatabase, at: str) -> None:
+        self._backend, self._sql = backend, sql.Statements(backend.schema, at)
 
     def takes(self, dimension: int) -> bool:
         return dimension <= MOST_NUMBERS
@@ -110,7 +109,7 @@ class PostgresNear:
                 tried = True
                 self._transact(self._sql.level, {"model": number, "dimension": dimension, "sample": 2 * FIRST})
                 with suppress(HoldfastError):
-                    self._backend._transact(lambda connection: connection.execute(self._sql.tidy, prepare=False))
+                    self._backend.transact(lambda connection: connection.execute(self._sql.tidy, prepare=False))
 
     def _add(self, model: int, places: Sequence[int], rows: Sequence[bytes], dimension: int) -> None:
         values = {"model": model, "places": numbers(places), "last": places[-1], "dimension": dimension}
@@ -118,7 +117,7 @@ class PostgresNear:
         self._transact(self._sql.add, values)
 
     def _rows(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        return self._backend._rows(statement, values)  # type: ignore[arg-type]  # named, where it says a sequence
+        return self._backend.rows(statement, values)
 
     def _transact(self, statements: Sequence[str], values: dict[str, Any]) -> None:
         def work(connection: Connection) -> None:
@@ -128,7 +127,7 @@ class PostgresNear:
                     connection.execute(statement, values)
 
         with suppress(OutcomeUnknown):  # what is still missing is found again
-            self._backend._transact(work)
+            self._backend.transact(work)
 
 
 class Prepared(msgspec.Struct, frozen=True):

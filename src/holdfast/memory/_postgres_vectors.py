@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from os import urandom
 from typing import TYPE_CHECKING, Any, Final
 
-from ..backends import StreamKey
+from ..backends import IndexDatabase, StreamKey
 from ..backends._postgres_connections import Connection
 from ..backends._postgres_sql import quoted
-from ..backends.postgres import PostgresBackend
 from ..errors import OutcomeUnknown
 from ._index import MODELS, Vector, VectorPage
 from ._model import Doc, Where, doc_bytes, doc_of
@@ -33,7 +32,7 @@ CREATE INDEX memory_vectors_by_number ON {schema}.memory_vectors (space, number)
 class PostgresVectors:
     """The vectors of an index in PostgreSQL. The index itself brings the connections."""
 
-    _backend: PostgresBackend
+    _backend: IndexDatabase
     served: Final = True
 
     if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class PostgresVectors:
         }
         statements = [self._named(text) for text in _PUT]
         try:
-            self._backend._transact(lambda connection: _put(connection, statements, values))
+            self._backend.transact(lambda connection: _put(connection, statements, values))
         except OutcomeUnknown:
             pass  # what is still without a vector is found again
 
@@ -94,7 +93,7 @@ class PostgresVectors:
         return self._rows(self._named(statement, condition), space, **values)
 
     def _named(self, statement: str, condition: str = "") -> str:
-        schema = quoted(self._backend._schema)
+        schema = quoted(self._backend.schema)
         parts = {name: text.format(schema=schema) for name, text in (("space", _SPACE), ("model", _MODEL))}
         return statement.format(schema=schema, condition=condition, **parts)
 

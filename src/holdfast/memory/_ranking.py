@@ -162,9 +162,9 @@ def _factors(doc: Doc, weights: Weights, now: float) -> tuple[float, float, floa
     """What is not about the question: how new a memory is, how important, how useful it was."""
     recency = weights.recency * 0.5 ** (max(now - doc.at, 0.0) / DAY / max(weights.recency_days, 1e-9))
     importance = weights.importance * (doc.importance - 0.5) * 2
-    if not doc.useful and doc.heard == 1:
+    if not doc.useful and doc.mentions == 1:
         return recency, importance, 0.0
-    return recency, importance, weights.use * tanh((faded(doc.useful, now - doc.useful_at) + log(doc.heard)) / 2)
+    return recency, importance, weights.use * tanh((faded(doc.useful, now - doc.useful_at) + log(doc.mentions)) / 2)
 
 
 def _factor(recency: float, importance: float, use: float) -> float:

@@ -10,7 +10,7 @@ from ..backends import StreamKey
 from ..conversations._tokens import default_counter
 from ._hybrid import Sense
 from ._index import Around, Index
-from ._model import Doc, Hit, Where, full_text, hit
+from ._model import Doc, MemoryHit, Where, full_text, hit
 from ._ranking import LENDERS, Question, Ranked, best, rank
 from ._text import query_terms
 from ._weights import Weights
@@ -30,7 +30,7 @@ def recall(
     min_score: float = 0.0,
     max_tokens: int | None = None,
     meaning: Meaning | None = None,
-) -> list[Hit]:
+) -> list[MemoryHit]:
     """The `k` best, best first; fewer if they do not score enough, or do not fit into the budget."""
     terms, sense = query_terms(query), Sense(meaning, weights)
     sense.begin(where, k)

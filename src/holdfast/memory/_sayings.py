@@ -40,13 +40,13 @@ def of_doc(doc: Doc) -> tuple[Saying, ...]:
             importance=doc.importance,
             meta=doc.meta,
             expires_at=doc.expires_at,
-            heard=doc.heard,
+            mentions=doc.mentions,
             dated_at=doc.dated_at,
         ),
     )
 
 
-def of_said(said: Said, at: float, version: int = 0, heard: int = 1) -> Saying:
+def of_said(said: Said, at: float, version: int = 0, mentions: int = 1) -> Saying:
     """`at` is when the event was written, which counts unless another time was given."""
     at, dated_at = (at, None) if said.at is None else (said.at, said.at if said.dated else None)
     return Saying(
@@ -58,7 +58,7 @@ def of_said(said: Said, at: float, version: int = 0, heard: int = 1) -> Saying:
         importance=said.importance,
         meta=said.meta,
         expires_at=said.expires_at,
-        heard=heard,
+        mentions=mentions,
         version=version,
         dated_at=dated_at,
     )
@@ -91,7 +91,7 @@ def together(doc: Doc, sayings: Sequence[Saying]) -> Doc:
     """
     heard: dict[str, int] = {}
     for one in sayings:
-        heard[one.text] = heard.get(one.text, 0) + one.heard
+        heard[one.text] = heard.get(one.text, 0) + one.mentions
     text = max(heard, key=heard.__getitem__)
     tags = tuple(dict.fromkeys(tag for one in sayings for tag in one.tags))
     sources = tuple(dict.fromkeys(one.source for one in sayings if one.source is not None))
@@ -116,7 +116,7 @@ def together(doc: Doc, sayings: Sequence[Saying]) -> Doc:
         importance=max(one.importance for one in sayings),
         meta=meta or None,
         expires_at=None if None in ends else max(end for end in ends if end is not None),
-        heard=sum(heard.values()),
+        mentions=sum(heard.values()),
         sayings=tuple(sayings) if len(sayings) > 1 else (),
     )
 
@@ -157,7 +157,7 @@ def _heard_again(known: Saying, new: Saying) -> Saying:
         importance=max(known.importance, new.importance),
         meta={**(known.meta or {}), **(new.meta or {})} or None,
         expires_at=None if None in ends else max(end for end in ends if end is not None),
-        heard=known.heard + new.heard,
+        mentions=known.mentions + new.mentions,
         version=new.version,
         dated_at=known.dated_at if new.dated_at is None else new.dated_at,
     )

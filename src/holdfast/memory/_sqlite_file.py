@@ -13,9 +13,9 @@ import apsw
 import msgspec
 
 from ..backends._filesystem import refuse_network_filesystem
-from ..backends._fork import register
+from ..backends._fork import Forkable, register
 from ..backends._sqlite_connection import _BusyHandler, _wal, close, create_file, translate
-from ..errors import Closed, HoldfastError
+from ..errors import HoldfastError, StoreClosed
 from ._index import Unusable
 
 MEMORY: Final = ":memory:"
@@ -44,7 +44,7 @@ SMALLEST: Final = 512
 """No database is smaller, but SQLite takes what is for an empty one."""
 
 
-class SQLiteFile:
+class SQLiteFile(Forkable):
     """One connection to a file, or to memory (`:memory:`), for one call at a time. `make` makes the tables that are missing.
 
     `shared`: the file is the store's own, and all but the tables of the index is the backend's. `given`: a user has named the file;
@@ -107,7 +107,7 @@ class SQLiteFile:
 
     def _connected(self) -> apsw.Connection:
         if self._closed:
-            raise Closed("the store was closed; open it again")
+            raise StoreClosed("the store was closed; open it again")
         if self._connection is None:
             if self._path != MEMORY and not self._shared:
                 _prepare(self._path)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
 
 from .._log import Log
-from ..backends import StreamKey
-from ._fold import Changes
 from ._following import catch_up
-from ._index import Around, Comparing, Counts, Found, Index, Known, Unusable, Vector, VectorIndex, VectorPage
-from ._model import Doc, Position, Where
+from ._index import Index, Unusable
 
 logger = logging.getLogger("holdfast")
 
-T = TypeVar("T")
+_ASKED: Final = (
+    "known", "search", "around", "page", "counts", "expired", "models", "without_vector", "put_vectors", "vectors",
+    "vectors_at", "vectors_of", "numbers", "docs",
+)  # fmt: skip
+"""What a new index can only do after it has followed the stream."""
+_DONE: Final = ("position", "write", "clear", "replace", "comparing")
 
 
 class Mendable(Index, Protocol):
@@ -30,68 +32,25 @@ class Mendable(Index, Protocol):
         """Be empty, and usable again. False if that is not possible."""
 
 
-def sturdy(log: Log, places: Sequence[Callable[[], Mendable]]) -> Index:
+def with_fallback(log: Log, places: Sequence[Callable[[], Mendable]]) -> Index:
     """The index in the first of these places that works. They are tried when they are needed, in this order."""
-    first = places[0]()
-    kind = SturdyVectorIndex if isinstance(first, VectorIndex) else SturdyIndex
-    return kind(log, first, places[1:])
+    return cast("Index", FallbackIndex(log, places))
 
 
-class SturdyIndex:
+class FallbackIndex:
     """Passes on to an index, and replaces it by the next if it cannot be used."""
 
-    def __init__(self, log: Log, first: Mendable, others: Sequence[Callable[[], Mendable]]) -> None:
-        self._log, self._index, self._others = log, first, list(others)
+    def __init__(self, log: Log, places: Sequence[Callable[[], Mendable]]) -> None:
+        self._log, self._index, self._others = log, places[0](), list(places[1:])
         self._mended = False
         self._lock = threading.Lock()
 
-    def position(self, space: StreamKey) -> Position | None:
-        return self._do(lambda index: index.position(space))
-
-    def known(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> Known:
-        return self._ask(space, lambda index: index.known(space, ids, keys))
-
-    def write(self, space: StreamKey, before: Position | None, after: Position, changes: Changes) -> bool:
-        return self._do(lambda index: index.write(space, before, after, changes))
-
-    def search(self, space: StreamKey, terms: Mapping[str, float], where: Where, limit: int) -> Found:
-        return self._ask(space, lambda index: index.search(space, terms, where, limit))
-
-    def around(self, space: StreamKey, docs: Sequence[Doc], reach: int, where: Where) -> list[Around]:
-        return self._ask(space, lambda index: index.around(space, docs, reach, where))
-
-    def page(self, space: StreamKey, after: int, limit: int, where: Where) -> Sequence[Doc]:
-        return self._ask(space, lambda index: index.page(space, after, limit, where))
-
-    def counts(self, space: StreamKey, now: float) -> Counts:
-        return self._ask(space, lambda index: index.counts(space, now))
-
-    def expired(self, space: StreamKey, before: float, limit: int) -> Sequence[Doc]:
-        return self._ask(space, lambda index: index.expired(space, before, limit))
-
-    def clear(self, space: StreamKey, at: Position) -> None:
-        self._do(lambda index: index.clear(space, at))
-
-    def replace(self, space: StreamKey, by: StreamKey) -> bool:
-        return self._do(lambda index: index.replace(space, by))
+    @property
+    def served(self) -> bool:
+        return self._index.served
 
     def close(self) -> None:
         self._index.close()
-
-    def _do(self, action: Callable[[Index], T], renewed: Callable[[], object] | None = None) -> T:
-        """Do something, with another index if this one cannot; `renewed` is called before."""
-        while True:
-            index = self._index
-            try:
-                return action(index)
-            except Unusable as problem:
-                self._renew(index, problem)
-            if renewed is not None:
-                renewed()
-
-    def _ask(self, space: StreamKey, action: Callable[[Index], T]) -> T:
-        """The same for questions: a new index has to follow the stream before it can answer."""
-        return self._do(action, lambda: catch_up(self._log, self, space))
 
     def _renew(self, index: Mendable, problem: Unusable) -> None:
         with self._lock:
@@ -108,41 +67,19 @@ class SturdyIndex:
                 raise problem
 
 
-class SturdyVectorIndex(SturdyIndex):
-    """The same for indexes that keep vectors."""
+def _passed_on(name: str, *, asked: bool) -> Callable[..., Any]:
+    def method(self: FallbackIndex, *args: Any) -> Any:
+        while True:
+            index = self._index
+            try:
+                return getattr(index, name)(*args)
+            except Unusable as problem:
+                self._renew(index, problem)
+            if asked:
+                catch_up(self._log, cast("Index", self), args[0])
 
-    @property
-    def served(self) -> bool:
-        return _vectors(self._index).served
-
-    def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
-        return self._ask(space, lambda index: _vectors(index).models(space))
-
-    def without_vector(self, space: StreamKey, model: str, after: int, limit: int, now: float) -> Sequence[Doc]:
-        return self._ask(space, lambda index: _vectors(index).without_vector(space, model, after, limit, now))
-
-    def put_vectors(self, space: StreamKey, model: str, made: Sequence[tuple[Doc, bytes]]) -> None:
-        self._ask(space, lambda index: _vectors(index).put_vectors(space, model, made))
-
-    def vectors(self, space: StreamKey, model: str, after: int, limit: int) -> VectorPage:
-        return self._ask(space, lambda index: _vectors(index).vectors(space, model, after, limit))
-
-    def vectors_at(self, space: StreamKey, model: str, places: Sequence[int]) -> Sequence[Vector]:
-        return self._ask(space, lambda index: _vectors(index).vectors_at(space, model, places))
-
-    def vectors_of(self, space: StreamKey, model: str, numbers: Sequence[int]) -> Mapping[int, bytes]:
-        return self._ask(space, lambda index: _vectors(index).vectors_of(space, model, numbers))
-
-    def numbers(self, space: StreamKey, where: Where) -> Sequence[int]:
-        return self._ask(space, lambda index: _vectors(index).numbers(space, where))
-
-    def docs(self, space: StreamKey, numbers: Sequence[int], where: Where) -> Sequence[Doc]:
-        return self._ask(space, lambda index: _vectors(index).docs(space, numbers, where))
-
-    def comparing(self) -> Comparing | None:
-        return self._do(lambda index: _vectors(index).comparing())
+    return method
 
 
-def _vectors(index: Index) -> VectorIndex:
-    """All places of an index keep vectors if the first one does."""
-    return cast("VectorIndex", index)
+for _name in (*_ASKED, *_DONE):
+    setattr(FallbackIndex, _name, _passed_on(_name, asked=_name in _ASKED))

@@ -33,7 +33,7 @@ def trusted(trust: Trust) -> bool | str | tuple[str, ...]:
     if trust is True:
         return True
     if trust is False:
-        raise TypeError("trust is True, or names of authors: trust=['person', 'model']; memories=0 tells none")
+        raise TypeError("trust must be True or names of authors, like ['person', 'model']; memories=0 tells none")
     found = authors_of(trust, "trust")
     assert found is not None
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..backends import StreamKey
-from ._index import Comparing, VectorIndex
+from ._index import Comparing, Index
 from ._model import Doc, Where
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Bits:
     def nbytes(self) -> int:
         return self._words.nbytes + self._numbers.nbytes + self._places.nbytes + self._estimates.nbytes
 
-    def catch_up(self, index: VectorIndex, space: StreamKey, model: str, total: int) -> None:
+    def catch_up(self, index: Index, space: StreamKey, model: str, total: int) -> None:
         """Read what was added. All anew, if most of it has gone or the average was taken of too few."""
         if self.count > 2 * total + PREFILTER or self._mean_of < PREFILTER < total:
             self._reset(b"")
@@ -170,7 +170,7 @@ def _apart(words: Words, question: Words) -> NDArray[np.uint16]:
 class Meaning(ABC):
     """A question as a vector, asked of one namespace."""
 
-    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats) -> None:
+    def __init__(self, index: Index, space: StreamKey, model: str, question: Floats) -> None:
         self._index, self._space, self._model, self._question = index, space, model, question
         self._likeness: dict[int, float] = {}
         self._begun: Future[list[Doc]] | None = None
@@ -237,7 +237,7 @@ class Meaning(ABC):
 class ServedMeaning(Meaning):
     """Asked of an engine that compares vectors by itself."""
 
-    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, server: Comparing) -> None:
+    def __init__(self, index: Index, space: StreamKey, model: str, question: Floats, server: Comparing) -> None:
         super().__init__(index, space, model, question)
         self._server, self._vectors, self._common = server, 0, 0.0
 
@@ -261,7 +261,7 @@ class ServedMeaning(Meaning):
 class HeldMeaning(Meaning):
     """Asked of the bits that this process holds."""
 
-    def __init__(self, index: VectorIndex, space: StreamKey, model: str, question: Floats, bits: Bits) -> None:
+    def __init__(self, index: Index, space: StreamKey, model: str, question: Floats, bits: Bits) -> None:
         super().__init__(index, space, model, question)
         self._bits = bits
 

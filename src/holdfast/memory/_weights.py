@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final
 
+from .._arguments import shown
+
 WHOLE: Final = {"reach": 0, "candidates": 1}
 """What is counted, and from where."""
 UNASKED: Final = 0.1
@@ -56,8 +58,8 @@ class Weights:
             value: object = getattr(self, field.name)
             if field.name in WHOLE:
                 if type(value) is not int or value < WHOLE[field.name]:
-                    raise ValueError(f"{field.name} is a whole number from {WHOLE[field.name]} on")
+                    raise ValueError(f"{field.name} must be an integer >= {WHOLE[field.name]}, got {shown(value)}")
             elif type(value) not in (int, float) or not math.isfinite(value) or value < 0:  # type: ignore[arg-type, operator]
-                raise ValueError(f"{field.name} is a number, 0 or more")
+                raise ValueError(f"{field.name} must be a number >= 0, got {shown(value)}")
         if not self.recency_days:
             raise ValueError("recency_days is more than 0; to leave the age out of account, recency=0")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
@@ -43,14 +44,12 @@ class Embedder:
         *,
         name: str,
         query: Callable[[str], Any] | None = None,
-        timeout: float = 10.0,
+        timeout: float | timedelta = 10.0,
     ) -> None:
         if not callable(embed):
-            raise TypeError("embed is a function: a list of texts in, as many vectors out")
-        if not (limit := seconds(timeout, "timeout")):
-            raise ValueError("timeout is a number of seconds, more than 0")
+            raise TypeError("embed must be a function: a list of texts in, as many vectors out")
         self._embed, self.query, self.name = embed, query, checked_id(name, "name")
-        self.timeout, self.is_async = limit, is_async(embed)
+        self.timeout, self.is_async = seconds(timeout, "timeout", 0.001), is_async(embed)
 
     def __call__(self, texts: list[str]) -> Any:
         return self._embed(texts)

@@ -8,24 +8,36 @@ from ._progress import StepRun
 from ._steps import Step, step
 from ._task import AsyncTask, Task
 from ._usage import Budget, Usage
-from ._view import ArtifactInfo, Ask, Drift, Failure, Note, PlanItem, Progress, Saw, StepInfo, TaskInfo, TaskView
+from ._view import (
+    ArtifactInfo,
+    Drift,
+    Failure,
+    ModelInput,
+    Note,
+    PlanItem,
+    Question,
+    StepInfo,
+    StepProgress,
+    TaskInfo,
+    TaskView,
+)
 
 __all__ = [
     "Agent",
     "Artifact",
     "ArtifactInfo",
-    "Ask",
     "AsyncArtifact",
     "AsyncTask",
     "Budget",
     "Drift",
     "Failure",
+    "ModelInput",
     "Note",
     "PlanItem",
-    "Progress",
-    "Saw",
+    "Question",
     "Step",
     "StepInfo",
+    "StepProgress",
     "StepRun",
     "Task",
     "TaskInfo",

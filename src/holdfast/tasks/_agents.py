@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from .._arguments import seconds
+from .._arguments import seconds, shown
 from .._codec import check_declared
 from .._ids import checked_id
 from ..errors import NotFound
@@ -34,14 +35,14 @@ class Agent(Generic[P, R]):
         self,
         name: str,
         fn: Callable[P, R],
-        attempts: int = ATTEMPTS,
+        max_attempts: int = ATTEMPTS,
         lease: float = LEASE,
         input: Any = Any,
         remember: Remember = True,
         embed: Embed | None = None,
         trust: Trust | None = None,
     ) -> None:
-        self.name, self.fn, self.attempts, self.lease, self.input = name, fn, attempts, lease, input
+        self.name, self.fn, self.max_attempts, self.lease, self.input = name, fn, max_attempts, lease, input
         self.remember, self.trust = remember, trust
         self.is_async = is_async(fn)
         self.embedding: Embedding | None = None
@@ -72,7 +73,7 @@ class _Decorator:
 
     def __call__(self, fn: Callable[P, R]) -> Agent[P, R]:
         if not callable(fn):
-            raise TypeError("an agent is a function that takes a task: @holdfast.agent('claims')")
+            raise TypeError(f"an agent must be a function that takes a task, got {type(fn).__name__}")
         made = Agent(self._name, fn, *self._options)
         if callable(made.remember) and is_async(made.remember) and not made.is_async:
             raise TypeError("an async function for remember= is awaited; that takes an async agent")
@@ -87,32 +88,49 @@ def agent(
     name: str,
     *,
     input: Any = Any,
-    attempts: int = ATTEMPTS,
-    lease: float = LEASE,
+    max_attempts: int = ATTEMPTS,
+    lease: float | timedelta = LEASE,
     remember: Remember = True,
     embed: Embed | None = None,
     trust: Trust | None = None,
 ) -> _Decorator:
-    """Register a function that does a task: `@holdfast.agent("claims")` above `def claims(task): …`. What it returns is the result.
+    """Register a function that does a task from beginning to end. What it returns is the result.
 
-    `input`: the type of `task.input`, if it is not plain JSON values. `attempts`: how many runs in a row may fail, without getting any further, before a worker leaves the task to people.
-    `lease`: after how many seconds without a sign of life another worker may take the task over. `remember`: as that of `Task.finish`.
-    `embed`: as that of `Store.memory`; the briefings of its tasks then find by meaning too, also where a worker has opened the store.
-    `trust`: whose memories these briefings tell, as that of `Task.resume_context`.
+    Args:
+        name: The name by which any process finds it.
+        input: The type of `task.input`, if it is not plain JSON values.
+        max_attempts: How many runs in a row may fail without progress before a worker gives up.
+        lease: After how long without a sign of life another worker takes over, in seconds or as a
+            timedelta.
+        remember: What its tasks leave to memory, as for `Task.finish`.
+        embed: An embedder for its memory, as for `Store.memory`, also where a worker opened the
+            store.
+        trust: Whose memories its briefings tell, as for `Task.resume_context`.
+
+    Returns:
+        A decorator. The decorated function is an `Agent`, called like the function.
+
+    Raises:
+        ValueError: Another function has this name, or an option is out of range.
+
+    Example:
+        >>> @holdfast.agent("claims")
+        ... def claims(task: holdfast.Task) -> str:
+        ...     task.step("read", read_claim, task.input)
+        ...     return "settled"
     """
     if callable(name):
-        raise TypeError("an agent has a name, by which others find it: write @holdfast.agent('name')")
-    if type(attempts) is not int or attempts < 1:
-        raise ValueError("attempts is a whole number, 1 or more")
-    if seconds(lease, "lease") < 0.1:
-        raise ValueError("lease is a number of seconds, at least 0.1")
+        raise TypeError("an agent must have a name: write @holdfast.agent('name')")
+    if type(max_attempts) is not int or max_attempts < 1:
+        raise ValueError(f"max_attempts must be an integer >= 1, got {shown(max_attempts)}")
+    length = seconds(lease, "lease", 0.1)
     check_declared(input)
     check_remember(remember)
     if trust is not None:
         from ..memory._trust import trusted
 
         trust = trusted(trust)
-    return _Decorator(checked_id(name, "the name of an agent"), attempts, float(lease), input, remember, embed, trust)
+    return _Decorator(checked_id(name, "the name of an agent"), max_attempts, length, input, remember, embed, trust)
 
 
 def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:
@@ -127,13 +145,13 @@ def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:
             )
         return registered[given]
     if not callable(given):
-        raise TypeError("an agent is its name, or a function that takes a task")
+        raise TypeError(f"agent must be a name or a function that takes a task, got {type(given).__name__}")
     return Agent(getattr(given, "__name__", type(given).__name__), given)
 
 
 def check_remember(remember: object) -> None:
     if type(remember) is not bool and not callable(remember):
-        raise TypeError("remember is True, False, or a function from the task's view to what is to be remembered")
+        raise TypeError(f"remember must be True, False or a function of the task's view, got {shown(remember)}")
 
 
 def _place(fn: Callable[..., Any]) -> str:

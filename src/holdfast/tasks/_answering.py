@@ -11,7 +11,7 @@ from .._blobs import life_of
 from .._codec import decode
 from .._events import Stamp
 from .._operations import Operation
-from .._streams import append_events
+from .._stream_ops import append_events
 from ..backends import Fields, Head, StreamKey
 from ..errors import AlreadyAnswered, NotFound, TaskEnded
 from . import _events as ev
@@ -22,20 +22,22 @@ from ._schema import misfit, said
 from ._usage import Budget
 
 
-def answer(key: StreamKey, name: str, value: bytes, by: str | None, ask: str | None, stamp: Stamp) -> Operation[None]:
+def answer(
+    key: StreamKey, name: str, value: bytes, by: str | None, question: str | None, stamp: Stamp
+) -> Operation[None]:
     """Answer the question that a task asks under a name."""
     head, state = yield from _living(key)
     current = state.waits.current.get(name)
     wait = state.waits.all[current] if current is not None else None
-    if wait is None or (ask is not None and ask != current):
-        if ask is not None and ask in state.waits.all:
+    if wait is None or (question is not None and question != current):
+        if question is not None and question in state.waits.all:
             raise NotFound(f"{key} asks {name!r} about something else by now; look again, then answer that")
         open_ = ", ".join(repr(each.event.name) for each in state.waits.open_asks()[:10]) or "none"
         raise NotFound(f"{key} does not ask {name!r}; open questions: {open_}")
     if wait.how == "timeout":
         raise NotFound(f"{key} does not ask {name!r} any more: nobody answered in time")
     if wait.how is not None:
-        raise AlreadyAnswered(str(key), ask=name, by=wait.by)
+        raise AlreadyAnswered(str(key), question=name, by=wait.by)
     if (problem := misfit(decode(value), wait.event.schema)) is not None:
         raise TypeError(f"{name!r} of {key}: {problem}; {said(wait.event.schema)}")
     answered = ev.Answered(wait.event.wait, "answered", by, value=msgspec.Raw(value))
@@ -70,7 +72,7 @@ def queue(
     if state.ended or head.fields.owner is not None:
         return False
     state.apply(key, state.version + 1, stamp.at, ev.QUEUED, ev.Queued(at))
-    fields = Fields("open", label_of(state, doubt_in(state)), None, max(head.now, at or 0.0), None)
+    fields = Fields("pending", label_of(state, doubt_in(state)), None, max(head.now, at or 0.0), None)
     events = [ev.new_event(ev.QUEUED, ev.Queued(at))]
     if budget is not None and budget != state.budget:
         events.append(ev.new_event(ev.BUDGETED, ev.Budgeted(budget)))
@@ -97,10 +99,11 @@ def _tell(state: State, head: Head, name: str, event: Any, stamp: Stamp, *, id: 
     waited = state.status == "suspended"
     state.apply(state.key, state.version + 1, stamp.at, name, event)
     fields = head.fields
-    if waited and state.status == "open":
-        fields = Fields("open", head.fields.label, None, head.now, None)
-    elif state.agent is not None and fields.status in ("open", "failed") and fields.due_at is None:
-        fields = msgspec.structs.replace(fields, due_at=head.now)  # it was left, or came to grief, while it waited
+    if waited and state.status == "pending":
+        fields = Fields("pending", head.fields.label, None, head.now, None)
+    elif state.agent is not None and fields.status in ("pending", "failed") and fields.due_at is None:
+        # It was left, or failed, while it waited.
+        fields = msgspec.structs.replace(fields, status="pending", due_at=head.now)
     answer = yield from append_events(
         state.key,
         [ev.new_event(name, event)],

@@ -25,7 +25,7 @@ from .._events import Blob
 from .._ids import checked_id
 from .._log import Log
 from .._operations import Operation
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..backends import StreamKey
 from ..errors import LeaseLost, NotFound, SourceChanged, TaskEnded
 from . import _events as ev
@@ -120,9 +120,10 @@ class _Shape:
         return ["artifact", self.digest]
 
     def open(self) -> io.BufferedReader:
-        """A file to read from, that can seek, and loads a few MiB at a time. It blocks: async programs use it in a thread.
+        """A file to read from, which can seek and loads a few MiB at a time.
 
-        Every chunk is checked. Read from beginning to end, the whole is checked too: altered content ends with `CorruptRecord`.
+        It blocks: async programs use it in a thread. Every chunk is checked, and the whole if it is
+        read from beginning to end: changed content ends with `CorruptRecord`.
         """
         return io.BufferedReader(_Reader(self._log, self._attachment), CHUNK_BYTES)
 
@@ -133,7 +134,10 @@ class Artifact(_Shape):
     __slots__ = ()
 
     def chunks(self) -> Iterator[bytes]:
-        """The content, a MiB at a time; `CorruptRecord` instead of the last one if it was altered."""
+        """The content, a MiB at a time.
+
+        `CorruptRecord` instead of the last one if it was changed.
+        """
         reading, place = FileReading(self._attachment.owner, self._attachment.blob), 0
         while page := ops.run(self._log, reading.page(place)):
             yield from page
@@ -144,7 +148,10 @@ class Artifact(_Shape):
         return b"".join(self.chunks())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, durably, which is there whole or not at all. A new file is readable by its owner only."""
+        """Write the content to a file, durably, whole or not at all.
+
+        Only its owner may read a new file.
+        """
         from ..conversations._json_files import write_atomically
 
         write_atomically(path, self.chunks())
@@ -168,7 +175,7 @@ class AsyncArtifact(_Shape):
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def save(self, path: str | os.PathLike[str]) -> None:
-        """`Artifact.save`, awaited. If cancelled, it is saved all the same, whole, or not at all."""
+        """`Artifact.save`, awaited. If cancelled, it is saved all the same, or not at all."""
         import asyncio
 
         await asyncio.to_thread(Artifact(self._log, self._attachment).save, path)

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from .._arguments import seconds
+from .._arguments import seconds, timestamp
 from .._codec import Undecodable, check_declared, decode, decode_as, encode_as
 from .._ids import checked_id
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..errors import SchemaMismatch
 from . import _events as ev
 from ._claiming import declared_type, encode_text
@@ -142,13 +142,9 @@ def wait_for(session: Session, name: str, returns: Any, timeout: float | timedel
 
 def sleep(session: Session, until: float | datetime | None, length: float | timedelta | None) -> Script[None]:
     """Go on at a time; the one that was recorded first counts, however often the code runs."""
-    at = None
-    if isinstance(until, datetime):
-        at = until.timestamp()
-    elif until is not None:
-        at = seconds(until, "the time")
+    at = None if until is None else timestamp(until, "time")
     if length is not None:
-        length = seconds(length, "the time")
+        length = seconds(length, "seconds")
     session.check_here()
     place = _Place(session)
     number = session.count(place.scope, TIMER)

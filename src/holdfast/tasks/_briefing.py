@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from .._arguments import whole_number
 from ..conversations._messages import Message
 from ..conversations._tokens import Counter, default_counter
 from ..errors import BudgetExceeded
@@ -18,7 +19,7 @@ from ._view import TaskView
 from ._wording import written
 
 if TYPE_CHECKING:
-    from ..memory._model import Remembered
+    from ..memory._model import MemoryItem
 
 ALWAYS_ENOUGH: Final = 500
 """In this many tokens, by the counters that are used by default, something can be told of any task."""
@@ -82,7 +83,7 @@ def brief(
     *,
     notes: Sequence[str] = (),
     counter: Counter | None = None,
-    memories: Sequence[Remembered] = (),
+    memories: Sequence[MemoryItem] = (),
 ) -> ResumeContext:
     """What a model has to know to go on with a task, in at most `max_tokens`; the same for the same view.
 
@@ -90,10 +91,9 @@ def brief(
     function from a message to a number, as for `Conversation.window`. Raises `BudgetExceeded` if not even goal, steps in doubt
     and the place to go on fit; with the default counter 500 tokens are enough for that.
     """
-    if type(max_tokens) is not int or max_tokens < 1:
-        raise ValueError("max_tokens is a whole number, 1 or more")
+    whole_number(max_tokens, "max_tokens", 1)
     if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
-        raise TypeError("notes is a list of texts")
+        raise TypeError("notes must be a list of texts")
     record, count = Record(view, list(notes), list(memories)), counter or default_counter()
     best = _attempt(record, 0, count)
     if best.tokens > max_tokens:

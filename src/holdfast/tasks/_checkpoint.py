@@ -20,7 +20,7 @@ from .._ids import checked_id, stream_key
 from .._log import Log
 from .._operations import Operation
 from .._state import SAVED, Known, find, save
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..backends import StreamKey
 from ..errors import Conflict, SchemaMismatch
 from ._loading import get_view
@@ -42,7 +42,7 @@ class AgentCheckpoint:
 
     agent_id: str
     task_id: str
-    goal: str = field(repr=False)
+    goal: str
     plan: list[PlanItem] = field(default_factory=list, repr=False)
     completed: list[int] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -71,7 +71,7 @@ class AgentCheckpoint:
         A time may be ISO text (in UTC if it names no zone), seconds since 1970, or a datetime.
         """
         if not isinstance(document, Mapping):
-            raise TypeError(f"a checkpoint is read from a dict, not from {type(document).__name__}")
+            raise TypeError(f"document must be a dict, got {type(document).__name__}")
         given = dict(document)
         names = [each.name for each in fields(AgentCheckpoint)]
         unknown, missing = [key for key in given if key not in names], [key for key in names[:3] if key not in given]
@@ -122,7 +122,7 @@ def _written(checkpoint: AgentCheckpoint, updated_at: datetime) -> bytes:
 
 def _utc(time: datetime, name: str) -> datetime:
     if not isinstance(time, datetime):
-        raise TypeError(f"{name} must be a datetime, not {type(time).__name__}")
+        raise TypeError(f"{name} must be a datetime, got {type(time).__name__}")
     if time.utcoffset() is None:
         raise ValueError(f"{name} has no time zone, so it could be any of 24 hours; use datetime.now(timezone.utc)")
     try:

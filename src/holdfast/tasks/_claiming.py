@@ -11,18 +11,18 @@ import msgspec
 
 from .. import _clock
 from .. import _operations as ops
-from .._arguments import seconds
+from .._arguments import seconds, shown
 from .._closed import closed_at, reopen
 from .._codec import decode, encode, encode_as
+from .._codec_walk import SourcedList
 from .._events import Stamp
 from .._ids import append_id, checked_id, new_secret
 from .._log import Log
 from .._operations import Operation
-from .._remembered import Messages
-from .._streams import append_events, new_stamp
+from .._stream_ops import append_events, new_stamp
 from .._subjects import note_subject
 from ..backends import Fields, Head, StreamKey
-from ..errors import Conflict, Expired, Held, ReplayMismatch, TaskEnded
+from ..errors import Conflict, Expired, LeaseHeld, ReplayMismatch, TaskEnded
 from . import _events as ev
 from ._answering import queue
 from ._driving import Do, Script, Sleep
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..redact import Redactor
 
 TASK_TTL: Final = timedelta(days=7)
-NATIVE: Final = (type(None), bool, int, float, str, list, dict, Messages)
+NATIVE: Final = (type(None), bool, int, float, str, list, dict, SourcedList)
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 0.25
 SKEW: Final = 2.0
@@ -66,8 +66,8 @@ def as_wanted(
     goal: str | None,
     input: object,
     agent: str | None,
-    lease: float,
-    wait: float | None,
+    lease: float | timedelta,
+    wait: float | timedelta | None,
     steal: bool,
     ttl: float | timedelta | None,
     restart: bool,
@@ -76,19 +76,17 @@ def as_wanted(
 ) -> Wanted:
     """The arguments of `store.task`, checked."""
     if goal is not None and (type(goal) is not str or not goal.strip()):
-        raise ValueError("goal is a sentence that says what the task is to reach")
+        raise ValueError(f"goal must be text that is not empty, got {shown(goal)}")
     if agent is not None:
         checked_id(agent, "agent")
-    if seconds(lease, "lease") < 0.1:
-        raise ValueError("lease is a number of seconds, at least 0.1")
     if budget is not None and not isinstance(budget, Budget):
-        raise TypeError("budget is a holdfast.Budget(tokens=…, cost=…, calls=…)")
+        raise TypeError(f"budget must be a holdfast.Budget(tokens=…, cost=…, calls=…), got {shown(budget)}")
     raw = None if input is None else encode_as(input, declared_type(input))
     return Wanted(
         None if goal is None else encode_text(goal, "goal"),
         raw,
         agent,
-        float(lease),
+        seconds(lease, "lease", 0.1),
         None if wait is None else seconds(wait, "wait"),
         bool(steal),
         None if ttl is None else seconds(ttl, "ttl"),
@@ -102,14 +100,14 @@ def redacted(log: Log, wanted: Wanted, declared: Any = Any) -> Wanted:
     """What a task is opened with, as it is to be stored. `declared`: the type of its input."""
     if log.redactor is None:
         return wanted
-    raw = None if wanted.input is None else log.redacted(wanted.input, declared)
-    return msgspec.structs.replace(wanted, goal=log.redacted_text(wanted.goal), input=raw, redactor=log.redactor)
+    raw = None if wanted.input is None else log.redaction.encoded(wanted.input, declared)
+    return msgspec.structs.replace(wanted, goal=log.redaction.text(wanted.goal), input=raw, redactor=log.redactor)
 
 
 def encode_text(text: object, what: str) -> str:
     """A text that can be stored."""
     if type(text) is not str:
-        raise TypeError(f"{what} is text, not {type(text).__name__}")
+        raise TypeError(f"{what} must be text, got {type(text).__name__}")
     encode(text)
     return text
 
@@ -138,7 +136,7 @@ def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
     pause, told = FIRST_PAUSE, False
     stamp = new_stamp()
     while True:
-        answer: Claim | Held = yield Do(lambda: claim(key, wanted, holder, stamp))
+        answer: Claim | LeaseHeld = yield Do(lambda: claim(key, wanted, holder, stamp))
         if isinstance(answer, Claim):
             return answer
         left = deadline - _clock.monotonic()
@@ -151,7 +149,7 @@ def enter(key: StreamKey, wanted: Wanted, holder: str) -> Script[Claim]:
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim | Held]:
+def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operation[Claim | LeaseHeld]:
     """Take a task, make it if there is none, or say who has it."""
     claimed = ev.Claimed(holder, wanted.lease)
     made = yield from _admit(key, wanted, ev.CLAIMED, claimed, lambda now: now + wanted.lease, stamp)
@@ -159,7 +157,7 @@ def claim(key: StreamKey, wanted: Wanted, holder: str, stamp: Stamp) -> Operatio
         return made
     head = made
     if is_held(head) and head.fields.owner != holder and not wanted.steal:
-        return Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
+        return LeaseHeld(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
     state = yield from load(key)
     _compare(state, wanted)
     waited = state.suspended_on

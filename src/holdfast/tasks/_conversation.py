@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from .. import _operations as ops
 from .._log import Log
 from .._subjects import About
-from ..backends import Appended, StreamKey
+from ..backends import AppendResult, StreamKey
 from ..conversations import AsyncConversation, Conversation
 from ._fingerprint import fingerprint
 from ._frames import current_frame
@@ -62,7 +63,7 @@ class TaskConversation(_InTask, Conversation):
         if_version: int | None = None,
         meta: dict[str, Any] | None = None,
         pin: bool = False,
-    ) -> Appended:
+    ) -> AppendResult:
         """`Conversation.append`; without an `id` of yours, one is made from the place in the task and the content."""
         chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
         try:
@@ -74,7 +75,7 @@ class TaskConversation(_InTask, Conversation):
             raise
 
     @contextmanager
-    def turn(self, *, lease: float = 30.0, wait: float | None = None) -> Iterator[Conversation]:
+    def turn(self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None) -> Iterator[Conversation]:
         """`Conversation.turn`; a replay, which writes nothing, needs none."""
         if self._session.replaying is not None:
             yield self
@@ -104,7 +105,7 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
         if_version: int | None = None,
         meta: dict[str, Any] | None = None,
         pin: bool = False,
-    ) -> Appended:
+    ) -> AppendResult:
         """`TaskConversation.append`, awaited."""
         chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
         try:
@@ -116,7 +117,9 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
             raise
 
     @asynccontextmanager
-    async def turn(self, *, lease: float = 30.0, wait: float | None = None) -> AsyncIterator[AsyncConversation]:
+    async def turn(
+        self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
+    ) -> AsyncIterator[AsyncConversation]:
         """`TaskConversation.turn`, awaited."""
         if self._session.replaying is not None:
             yield self

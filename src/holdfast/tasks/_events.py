@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .._blobs import FILE_EVENT
 from .._codec_types import building
 from .._events import Blob, NewEvent
 from ..backends import StreamKey
@@ -26,7 +27,6 @@ RENEWED: Final = "task.renewed"
 PLANNED: Final = "task.planned"
 DECIDED: Final = "task.decided"
 DISCOVERED: Final = "task.discovered"
-ATTACHED: Final = "task.attached"
 RECALLED: Final = "task.recalled"
 ASKED: Final = "task.asked"
 ANSWERED: Final = "task.answered"
@@ -48,6 +48,7 @@ STEP_COMPLETED: Final = "step.completed"
 STEP_FAILED: Final = "step.failed"
 STEP_SETTLED: Final = "step.settled"
 STEP_USED: Final = "step.used"
+ATTACHED: Final = FILE_EVENT
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -205,22 +206,22 @@ class Budgeted(Event, frozen=True, omit_defaults=True):
     budget: Budget
 
 
-class Left(Event, frozen=True, omit_defaults=True):
+class Left(Event, frozen=True, omit_defaults=True, rename={"orphaned": "unasked"}):
     """The holder gave the task back without ending it. `looked`: and as it was before."""
 
-    unasked: list[str] = []
+    orphaned: list[str] = []
     drift: list[list[str]] = []
     why: str = ""
     looked: bool = False
 
 
-class Failed(Event, frozen=True, omit_defaults=True):
+class Failed(Event, frozen=True, omit_defaults=True, rename={"orphaned": "unasked"}):
     """A run ended with an exception. `steps` are those whose failure it was: the next run tries them again."""
 
     type: str
     message: str
     steps: list[str] = []
-    unasked: list[str] = []
+    orphaned: list[str] = []
     drift: list[list[str]] = []
     retry_at: float | None = None
 
@@ -229,13 +230,13 @@ class Cancelled(Event, frozen=True, omit_defaults=True):
     reason: str | None = None
 
 
-class Finished(Event, frozen=True, omit_defaults=True):
-    unasked: list[str] = []
+class Finished(Event, frozen=True, omit_defaults=True, rename={"orphaned": "unasked"}):
+    orphaned: list[str] = []
     drift: list[list[str]] = []
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelInputPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of what a model saw: messages of a conversation when it stood at version `at`, from one version to another; none: all.
 
     Or what was beside them, by its digest; the first in the task to have it holds the `text` too, a list of messages.
@@ -258,7 +259,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     base: int = 0
 
 
-class StepEvent(Event, frozen=True, omit_defaults=True):
+class StepEvent(Event, frozen=True, omit_defaults=True, rename={"model_input": "saw"}):
     """What happened to a step. One shape for all: an end that comes before its start was written tells the start too."""
 
     step: str
@@ -281,7 +282,7 @@ class StepEvent(Event, frozen=True, omit_defaults=True):
     total: float | None = None
     cursor: msgspec.Raw = msgspec.Raw(b"null")
     usage: Usage | None = None
-    saw: tuple[Seen, ...] = ()
+    model_input: tuple[ModelInputPart, ...] = ()
     reply: Reply | None = None
     blob: Blob | None = None
     result: msgspec.Raw = msgspec.Raw(b"")

@@ -12,7 +12,7 @@ import logging
 from .. import _operations as ops
 from .._blobs import life_of
 from .._log import Log
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..backends import Head, StreamKey
 from ..errors import Erased, Expired, HoldfastError, NotFound, TaskEnded
 from . import _events as ev
@@ -77,9 +77,9 @@ def delete(log: Log, key: StreamKey, reason: str) -> Script[bool]:
 def _forgetting_its_end(log: Log, state: State, life: str) -> Script[None]:
     """A run may have left memories of an end that was never recorded, and will not be."""
     if state.agent is not None:
-        from ..memory import _from_tasks
+        from . import _memory
 
-        yield from _from_tasks.leave_nothing(log, state, life)
+        yield from _memory.leave_nothing(log, state, life)
 
 
 def _cancel_child(log: Log, child: StreamKey, parent: ev.Parent, reason: str | None) -> Script[None]:

@@ -57,7 +57,7 @@ class Step:
     total: float | None = None
     progress_at = 0.0
     usage: Usage | None = None
-    saw: Sequence[ev.Seen] = ()
+    model_input: Sequence[ev.ModelInputPart] = ()
     _place: Place | None = None
 
     def __init__(self, path: str) -> None:
@@ -109,7 +109,7 @@ class State:
         self.salt = ""
         self.ttl: float | None = None
         self.created_at = self.updated_at = 0.0
-        self.status: Status = "open"
+        self.status: Status = "pending"
         self.holder: str | None = None
         self.parent: ev.Parent | None = None
         self.subject: str | None = None
@@ -136,10 +136,10 @@ class State:
         """What models saw beside conversations, by its digest."""
         self.result: bytes = b"null"
         self.error: tuple[str, str] | None = None
-        self.unasked: list[str] = []
+        self.orphaned: list[str] = []
         self.drift: list[list[str]] = []
         self._spared = 0
-        self._before: tuple[Status, tuple[str, str] | None] = ("open", None)  # how it stood before the newest run
+        self._before: tuple[Status, tuple[str, str] | None] = ("pending", None)  # how it stood before the newest run
         self._trailing: list[Step] = []  # steps whose failure is the last that was heard
 
     @property
@@ -167,7 +167,7 @@ class State:
     def _branched(self, _key: StreamKey, _version: int, at: float, _event: ev.Branched) -> None:
         """What its parent did is done. Who held it and how it ended, is the parent's affair."""
         self.created_at = at
-        self.status, self.holder, self.result, self.error = "open", None, b"null", None
+        self.status, self.holder, self.result, self.error = "pending", None, b"null", None
         self.parent, self.crashes, self.failures = None, 0, 0
         self.suspended_on = ev.Suspended()
 
@@ -185,7 +185,7 @@ class State:
         self._before = self.status, self.error
         self.runs += 1
         self.status, self.holder = "running", event.holder
-        self.error, self.unasked, self.drift = None, [], []
+        self.error, self.orphaned, self.drift = None, [], []
 
     def counts_as_crash(self, claim: ev.Claimed) -> bool:
         """Whether a claim says that a run was killed, and that counts.
@@ -225,18 +225,19 @@ class State:
         self.budget = event.budget
 
     def _left(self, _key: StreamKey, _version: int, _at: float, event: ev.Left) -> None:
-        self.status, self.holder = "open", None
+        self.status, self.holder = "pending", None
         if event.looked:
             self.status, self.error = self._before
-        self.unasked, self.drift = event.unasked, event.drift
+        self.orphaned, self.drift = event.orphaned, event.drift
         if not event.why:  # not interrupted: it had gone on after whatever failed
             self._trailing.clear()
 
     def _failed(self, _key: StreamKey, _version: int, _at: float, event: ev.Failed) -> None:
-        self.status, self.holder, self.error = "failed", None, (event.type, event.message)
+        self.status = "failed" if event.retry_at is None else "retrying"
+        self.holder, self.error = None, (event.type, event.message)
         self.failures += 1
         self.ends += 1
-        self.unasked, self.drift = event.unasked, event.drift
+        self.orphaned, self.drift = event.orphaned, event.drift
         self._try_again(event.steps)
 
     def _try_again(self, paths: Iterable[str]) -> None:
@@ -251,7 +252,7 @@ class State:
 
     def _finished(self, _key: StreamKey, _version: int, _at: float, event: ev.Finished) -> None:
         self.status, self.holder, self.result = "finished", None, bytes(event.result)
-        self.unasked, self.drift = event.unasked, event.drift
+        self.orphaned, self.drift = event.orphaned, event.drift
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -274,7 +275,9 @@ class State:
     def _wake(self) -> None:
         """Whoever waited for what has just come, waits no longer."""
         if self.status == "suspended" and self.waits.is_ready(self.suspended_on.waits, self.suspended_on.children):
-            self.status = "open"
+            self.status = "pending"
+        elif self.status == "failed" and self.agent is not None:
+            self.status = "pending"  # a worker tries it again
 
     def _suspended(self, _key: StreamKey, _version: int, _at: float, event: ev.Suspended) -> None:
         self.status, self.holder, self.suspended_on = "suspended", None, event
@@ -283,7 +286,7 @@ class State:
     def _queued(self, _key: StreamKey, _version: int, _at: float, _event: ev.Queued) -> None:
         self.crashes = self.failures = 0
         if self.holder is None:
-            self.status, self.error = "open", None
+            self.status, self.error = "pending", None
 
     def _parked(self, _key: StreamKey, _version: int, _at: float, event: ev.Parked) -> None:
         why = f"its process died {event.crashes} times in a row without getting any further"
@@ -314,9 +317,11 @@ class State:
             step.model = event.model
         if event.usage is not None:
             self._used(step, event.usage)
-        if event.saw:
-            step.saw = event.saw
-            self.texts.update((part.digest, bytes(part.text)) for part in event.saw if part.digest and bytes(part.text))
+        if event.model_input:
+            step.model_input = event.model_input
+            self.texts.update(
+                (part.digest, bytes(part.text)) for part in event.model_input if part.digest and bytes(part.text)
+            )
         return step
 
     def _used(self, step: Step, usage: Usage) -> None:
@@ -381,6 +386,12 @@ class State:
         else:
             step.state, step.ended_at, step.how, step.error = "completed", at, "resolved", None
             step.result, step.blob, step.blob_owner = event.result, event.blob, key if event.blob else None
+        if self.agent is not None and self.holder is None and not self.is_blocked(None):
+            self.status = "pending"
+
+    def is_blocked(self, run: int | None) -> bool:
+        """Whether no worker may go on: a step without a check is in doubt. One with a check settles itself when it runs."""
+        return any(step.in_doubt(run) and step.mode == "once" for step in self.steps.values())
 
     def _step_used(self, _key: StreamKey, _version: int, _at: float, event: ev.StepEvent) -> None:
         """What a step had used that was cut off."""

@@ -95,8 +95,31 @@ def current_step() -> StepRun:
 
 
 def idempotency_key() -> str:
-    """A key for the other side of an effect: the same across retries and resumes of this step, different for any other.
+    """A key for the service that a step calls: the same across retries and resumes of this step.
 
-    Hand it to the service that you call (most payment and mail services take one): then doing it twice does it once.
+    Hand it to the service (most payment and mail services take one): a repeated call then has its
+    effect once.
+
+    Returns:
+        A text that no other step has.
+
+    Raises:
+        NoTask: This code does not run inside a step.
+
+    Example:
+        >>> @holdfast.step
+        ... def pay(order):
+        ...     return bank.pay(order, idempotency_key=holdfast.idempotency_key())
     """
     return current_step().idempotency_key
+
+
+def in_event_loop() -> bool:
+    """Whether this is called from a coroutine or a callback of an event loop."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -7,14 +7,15 @@ from typing import Final
 import msgspec
 
 from .. import _operations as ops
+from .._arguments import whole_number
 from .._blobs import life_of, put_blob
 from .._closed import check_open, reopen
 from .._events import INLINE_BYTES, Stamp
 from .._forks import living_forks
 from .._operations import Operation
-from .._streams import append_events, delete_stream
+from .._stream_ops import append_events, delete_stream
 from ..backends import Fields, Head, StreamKey
-from ..errors import AlreadyExists, Expired, HasForks, Held, NotFound, TaskEnded
+from ..errors import AlreadyExists, Expired, HasForks, LeaseHeld, NotFound, TaskEnded
 from . import _events as ev
 from ._fold import State, Step
 from ._loading import branched_from, is_expired, is_held, label_of, load, missing
@@ -67,7 +68,7 @@ def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, re
     run = state.runs if is_held(head) else None
     found = _find(state, step, run, retry=retry)
     if found.state == "started" and found.run == run:
-        raise Held(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
+        raise LeaseHeld(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
     event = ev.StepEvent(found.path, again=retry)
     if result is not None:
         if len(result) > INLINE_BYTES:
@@ -76,13 +77,12 @@ def resolve(key: StreamKey, step: str, result: bytes | None, stamp: Stamp, *, re
         else:
             event = msgspec.structs.replace(event, result=msgspec.Raw(result))
     settled = ev.new_event(ev.STEP_SETTLED, event)
+    state.apply(key, state.version + 1, stamp.at, ev.STEP_SETTLED, event)
     # What a list shows: whether others are in doubt still. At the version of the head whose lease this repeats.
-    doubt = any(step.in_doubt(run) for step in state.steps.values() if step is not found)
+    doubt = any(step.in_doubt(run) for step in state.steps.values())
     fields = msgspec.structs.replace(head.fields, label=label_of(state, doubt))
-    # What has a check settles itself when it runs; only others that have none must be settled first.
-    blocked = any(step.in_doubt(run) and step.mode == "once" for step in state.steps.values() if step is not found)
-    if state.agent is not None and head.fields.owner is None and not blocked:
-        fields = msgspec.structs.replace(fields, status="open", due_at=head.now)  # a worker may go on
+    if state.agent is not None and head.fields.owner is None and not state.is_blocked(run):
+        fields = msgspec.structs.replace(fields, status="pending", due_at=head.now)  # a worker may go on
     yield from append_events(
         key, [settled], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
     )
@@ -120,20 +120,22 @@ def give_up(key: StreamKey, holder: str, stamp: Stamp) -> Operation[None]:
         return
     left = ev.new_event(ev.LEFT, ev.Left(why="interrupted"))
     state = yield from load(key)
-    fields = Fields("open", head.fields.label, None, None if state.agent is None else head.now)  # a worker may have it
+    fields = Fields(
+        "pending", head.fields.label, None, None if state.agent is None else head.now
+    )  # a worker may have it
     yield from append_events(
         key, [left], stamp, expected=head.version, fields=fields, incarnation=head.incarnation, exclusive=True
     )
 
 
-def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Operation[None]:
+def fork(key: StreamKey, child: StreamKey, version: int | None, stamp: Stamp) -> Operation[None]:
     """Begin another task with this one's events up to a version. Copies nothing; the parent hears of it first."""
     head = yield from existing(key)
     there = yield from branched_from(child)
     life = life_of(head.incarnation)
-    if at is None and there is not None and (there.parent, there.life) == (key.id, life):
-        at = there.at  # made by a call that was cut off
-    at = head.version if at is None else at
+    if version is None and there is not None and (there.parent, there.life) == (key.id, life):
+        version = there.at  # made by a call that was cut off
+    at = head.version if version is None else whole_number(version, "version")
     if not 1 <= at <= head.version:
         raise NotFound(f"{key} has versions 1 to {head.version}; there is no version {at} to fork at")
     branched = ev.Branched(key.id, life, at)
@@ -146,7 +148,7 @@ def fork(key: StreamKey, child: StreamKey, at: int | None, stamp: Stamp) -> Oper
     told = ev.new_event(ev.FORKED, ev.Forked(child.id, at))
     yield from append_events(key, [told], stamp, incarnation=head.incarnation)
     first = ev.new_event(ev.BRANCHED, branched)
-    fields = Fields("open", head.fields.label)
+    fields = Fields("pending", head.fields.label)
     later = msgspec.structs.replace(stamp, id=stamp.id + 1)
     yield from append_events(child, [first], later, expected=0, fields=fields)
     now = yield from ops.head(key)

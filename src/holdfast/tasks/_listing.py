@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from .._arguments import seconds
+from .._arguments import timestamp
 from .._codec import encode_as
 from .._ids import checked_id
 from .._log import Log
 from .._operations import Operation
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..backends import StreamKey
 from ._agents import find
 from ._answering import answer, signal
@@ -27,29 +27,29 @@ __all__ = ["TASK_TTL", "answering", "checked_status", "get_task", "list_tasks", 
 
 def checked_status(status: str | None) -> None:
     if status is not None and status not in STATUSES:
-        raise ValueError(f"status is one of {', '.join(STATUSES)}")
+        raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {status!r}")
 
 
 def resolving(log: Log, key: StreamKey, step: str, result: Any, retry: bool) -> Callable[[], Operation[None]]:
     """What makes the operation that settles a step."""
     if (result is ...) != retry:
-        raise ValueError("say either result=… (it was done) or retry=True (it was not)")
+        raise ValueError("resolve() takes either result=… (it was done) or retry=True (it was not)")
     if type(step) is not str:  # a path may be longer than any id
-        raise TypeError(f"step is a path or a name, not {type(step).__name__}")
+        raise TypeError(f"step must be a path or a name, got {type(step).__name__}")
     raw = None if retry else _encoded(log, result)
     stamp = new_stamp()
     return lambda: resolve(key, step, raw, stamp, retry=retry)
 
 
 def answering(
-    log: Log, key: StreamKey, name: str, value: object, by: str | None, ask: str | None
+    log: Log, key: StreamKey, name: str, value: object, by: str | None, question: str | None
 ) -> Callable[[], Operation[None]]:
     """What makes the operation that answers a question."""
     checked_id(name, "the name of a question")
     if by is not None:
         checked_id(by, "by")
     raw, stamp = _encoded(log, value), new_stamp()
-    return lambda: answer(key, name, raw, by, ask, stamp)
+    return lambda: answer(key, name, raw, by, question, stamp)
 
 
 def signalling(log: Log, key: StreamKey, name: str, payload: object, id: str | None) -> Callable[[], Operation[bool]]:
@@ -63,7 +63,7 @@ def signalling(log: Log, key: StreamKey, name: str, payload: object, id: str | N
 
 def submitting(log: Log, key: StreamKey, wanted: Wanted, at: float | datetime | None) -> Callable[[], Operation[bool]]:
     """What makes the operation that lets workers run a task."""
-    when = at.timestamp() if isinstance(at, datetime) else None if at is None else seconds(at, "at")
+    when = None if at is None else timestamp(at, "at")
     stamp, opened = new_stamp(), redacted(log, wanted)
     return lambda: submit(key, opened, when, stamp)
 
@@ -71,7 +71,7 @@ def submitting(log: Log, key: StreamKey, wanted: Wanted, at: float | datetime | 
 def _encoded(log: Log, value: object) -> bytes:
     """A value from outside, as it is to be stored."""
     declared = declared_type(value)
-    return log.redacted(encode_as(value, declared), declared)
+    return log.redaction.encoded(encode_as(value, declared), declared)
 
 
 def wanted_by(
@@ -79,7 +79,7 @@ def wanted_by(
     goal: str | None,
     input: object,
     ttl: Any,
-    wait: float | None,
+    wait: float | timedelta | None,
     restart: bool,
     budget: Budget | None,
     subject: str | None,

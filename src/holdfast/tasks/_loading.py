@@ -22,14 +22,14 @@ from . import _events as ev
 from ._fold import CHILD, Attachment, State, Step
 from ._view import (
     ArtifactInfo,
-    Ask,
     Drift,
     Failure,
+    ModelInput,
     Note,
-    Progress,
-    Saw,
+    Question,
     Status,
     StepInfo,
+    StepProgress,
     StepStatus,
     TaskInfo,
     TaskView,
@@ -156,7 +156,7 @@ def get_view(key: StreamKey, upto: int | None = None) -> Operation[TaskView | No
 
 
 def view_of(
-    state: State, fields: Fields, run: int | None, unasked: list[str] | None = None, drift: list[Drift] | None = None
+    state: State, fields: Fields, run: int | None, orphaned: list[str] | None = None, drift: list[Drift] | None = None
 ) -> Operation[TaskView]:
     """A view of a state, with its results loaded. `run` is the one under way, if any."""
     steps = []
@@ -190,11 +190,11 @@ def view_of(
         expires_at=None if fields.expires_at is None else moment(fields.expires_at),
         version=state.version,
         runs=state.runs,
-        unasked=list(state.unasked) if unasked is None else unasked,
+        orphaned=list(state.orphaned) if orphaned is None else orphaned,
         drift=changed,
         usage=state.usage,
         budget=state.budget,
-        asks=[_ask(state, wait) for wait in map(state.waits.all.__getitem__, state.waits.current.values())],
+        questions=[_question(state, wait) for wait in map(state.waits.all.__getitem__, state.waits.current.values())],
         waits_for=words_for(state) if state.status == "suspended" else [],
         parent=state.parent.id if state.parent else None,
         due_at=None if fields.due_at is None or fields.owner is not None else moment(fields.due_at),
@@ -216,7 +216,7 @@ def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
     progress = None
     if step.cursor is not None and step.state != "completed":
         cursor = _decoded(state.key, step.version, bytes(step.cursor))
-        progress = Progress(cursor, step.done, step.total, moment(step.progress_at))
+        progress = StepProgress(cursor, step.done, step.total, moment(step.progress_at))
     return StepInfo(
         path=step.path,
         name=step.place.name,
@@ -239,17 +239,21 @@ def _info(state: State, step: Step, run: int | None, result: Any) -> StepInfo:
         version=step.version,
         usage=step.usage,
         reply=None if step.reply is None else (step.reply.conversation, step.reply.version),
-        saw=[Saw(part.conversation, part.versions or [(1, part.at)]) for part in step.saw if not part.digest],
+        model_input=[
+            ModelInput(part.conversation, part.versions or [(1, part.at)])
+            for part in step.model_input
+            if not part.digest
+        ],
     )
 
 
-def _ask(state: State, wait: Wait) -> Ask:
+def _question(state: State, wait: Wait) -> Question:
     event = wait.event
     over = wait.how == "answered"
-    return Ask(
+    return Question(
         id=event.wait,
         name=event.name,
-        question=event.question,
+        text=event.question,
         payload=_decoded(state.key, wait.version, bytes(event.payload)),
         schema=event.schema,
         asked_at=moment(wait.at),

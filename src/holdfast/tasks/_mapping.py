@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from .._arguments import whole_number
 from ..errors import NoTask, StepFailed, Suspended
 from ._frames import Branch, Frame, current_frame, frame
 from ._running import failed_steps
@@ -28,8 +29,7 @@ class Fan:
     def __init__(
         self, task: Shape, fn: Callable[..., Any], items: Iterable[Any], key: Callable[[Any], object] | None, wide: int
     ) -> None:
-        if type(wide) is not int or wide < 1:
-            raise ValueError("concurrency is a whole number, 1 or more")
+        whole_number(wide, "concurrency", 1)
         self.session: Session = task._held()
         self.session.check_here()
         self.items: list[Any] = list(items)

@@ -191,7 +191,7 @@ class Matching:
             same.first = 0  # other arguments may mean it too: they are compared with its own
         self._returned.setdefault((scope, name, args), []).append(path)
 
-    def unasked(self) -> list[str]:
+    def orphaned(self) -> list[str]:
         """Recorded steps that this run has not asked for, leaving out those inside a step that was not run again."""
         asked = self.asked
         return [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .._codec import Undecodable, check_declared, decode_as
-from ..errors import Held, LeaseLost, SchemaMismatch, StepInDoubt, Suspended, TaskEnded
+from ..errors import LeaseHeld, LeaseLost, SchemaMismatch, StepInDoubt, Suspended, TaskEnded
 from . import _events as ev
 from ._agents import Agent
 from ._claiming import Wanted
@@ -150,10 +150,10 @@ def _seen_by(parent: Shape, task: Shape) -> Iterator[None]:
         return
     except Suspended:
         pass
-    except Held as error:
+    except LeaseHeld as error:
         if error.stream != child:
             raise
-        until = error.until
+        until = error.until.timestamp()
     except LeaseLost as error:
         if error.stream != child:
             raise

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ._quoting import one_line
+from ..conversations._quoting import one_line
 from ._selection import enclosed
 from ._view import ENDED, Drift, Status, StepInfo, TaskView
 
@@ -23,7 +23,7 @@ _ROWS: Final = (
     ("in_doubt", "in doubt"),
     ("replayed", "fail as before"),
     ("pending", "not begun"),
-    ("unasked", "no longer asked for"),
+    ("orphaned", "no longer asked for"),
 )
 _SETTLED: Final = ("checked", "in_doubt", "replayed")
 """Whoever settles one of these has to name it, so they are shown by their paths; others as people write them."""
@@ -47,7 +47,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Failed, and the program went on: they fail in the same way without running."""
     pending: list[str]
     """Items of the plan that were never begun."""
-    unasked: list[str]
+    orphaned: list[str]
     """Recorded, but the newest run did not ask for them: renamed, or no longer in the program."""
     drift: list[Drift]
     """Recorded steps with other arguments, other code or another model than now."""
@@ -59,7 +59,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether a resume needs nobody's attention: nothing is in doubt, has changed or is no longer asked for."""
-        return not (self.in_doubt or self.unasked or self.drift)
+        return not (self.in_doubt or self.orphaned or self.drift)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -87,7 +87,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
             said.append(
                 "Settle what is in doubt: store.resolve(task, step, result=…), or retry=True if it was not done."
             )
-        if self.drift or self.unasked:
+        if self.drift or self.orphaned:
             said.append("The program has changed since: resume it, fork the task, or delete it.")
         return said
 
@@ -114,7 +114,7 @@ def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
         status=view.status,
         version=view.version,
         **fates,
-        unasked=list(view.unasked),
+        orphaned=list(view.orphaned),
         drift=[*view.drift, *_code_drift(view, current_code)],
         waits_for=list(view.waits_for),
     )

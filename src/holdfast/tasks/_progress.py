@@ -10,15 +10,16 @@ import msgspec
 from .. import _clock
 from .. import _operations as ops
 from .._codec import decode, encode
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from . import _events as ev
+from ._frames import in_event_loop
 from ._usage import Meter, Usage
 
 if TYPE_CHECKING:
     import asyncio
 
     from ._running import StepCall
-    from ._saw import Sight
+    from ._saw import ModelInputRecorder
     from ._session import Change, Session
 
 PROGRESS_SECONDS: Final = 60.0
@@ -40,8 +41,8 @@ class StepRun:
     """The step that is running now, as `holdfast.current_step()` gives it."""
 
     __slots__ = (
-        "_call", "_cursor", "_saved_at", "_session", "_since", "_unsaved", "attempt", "awaited", "beside", "fingerprint",
-        "meter", "name", "outer", "path", "scope", "sight", "worker",
+        "_call", "_cursor", "_saved_at", "_session", "_since", "_unsaved", "attempt", "awaited", "beside",
+        "fingerprint", "meter", "model_input", "name", "outer", "path", "scope", "worker",
     )  # fmt: skip
 
     def __init__(self, session: Session, call: StepCall) -> None:
@@ -58,14 +59,14 @@ class StepRun:
         self._unsaved: ev.StepEvent | None = None
         self._saved_at = _clock.monotonic()
         self.meter: Meter | None = None  # what it has used, as long as that is not written
-        self.sight: Sight | None = None  # what its model sees
+        self.model_input: ModelInputRecorder | None = None  # what its model sees
 
     def __repr__(self) -> str:
         return f"<StepRun {self.path!r}>"
 
     @property
     def idempotency_key(self) -> str:
-        """The same across retries and resumes of this step, different for any other."""
+        """The same across retries and resumes of this step; no other step has it."""
         return self._session.idempotency_key(self.identity())
 
     @property
@@ -80,25 +81,26 @@ class StepRun:
 
     @property
     def cursor(self) -> Any:
-        """What was last given to `save`, also by an earlier run that was cut off; None at first."""
+        """What was last given to `save`, also by an earlier run; None at first."""
         return None if self._cursor is None else decode(self._cursor)
 
     def save(
         self, cursor: object, *, done: float | None = None, total: float | None = None, flush: bool = False
     ) -> Saved:
-        """Say how far the step has got: `cursor` (plain JSON values) is given back if it has to be run again.
+        """Save how far the step has got.
 
-        Costs next to nothing: it is stored at most every 60 seconds, when the task's block is left, and on SIGTERM;
-        with `flush=True` now. In an async function, await it to know that it is stored.
+        `cursor` (plain JSON values) is given back if the step has to run again. Costs next to
+        nothing: it is stored at most every 60 seconds, when the task's block is left, and on
+        SIGTERM; with `flush=True` now. In an async function, await it to know that it is stored.
         """
         self._session.check()
-        self._cursor = self._session.log.redacted(encode(cursor))
+        self._cursor = self._session.log.redaction.encoded(encode(cursor))
         self._unsaved = self.event(cursor=msgspec.Raw(self._cursor), done=done, total=total)
         change = self.unsaved(after=0.0 if flush else PROGRESS_SECONDS)
         if change is None:
             return Saved()
         operation = self._session.put([change], new_stamp())
-        if not (self.awaited and _in_event_loop()):
+        if not (self.awaited and in_event_loop()):
             ops.run(self._session.log, operation)
             self.was_saved(change)
             return Saved()
@@ -113,9 +115,10 @@ class StepRun:
     def use(
         self, *, input_tokens: int = 0, output_tokens: int = 0, cost: float | None = None, model: str | None = None
     ) -> None:
-        """Tell what a model call has used; it adds up. Stored with the result, or with the failure.
+        """Count what a model call has used; it adds up.
 
-        In a step of kind "model" it counts instead of what the returned value tells. In another, each `use` is a call.
+        Stored with the result, or with the failure. In a step of kind "model" it counts instead of
+        what the returned value says. In another, each `use` is one call.
         """
         self._session.check()
         with self._session.lock:
@@ -140,8 +143,8 @@ class StepRun:
         if meter is None:
             return event
         used = None if meter.used == Usage() else meter.used
-        saw = () if self.sight is None else tuple(self.sight.parts())
-        return msgspec.structs.replace(event, usage=used, saw=saw, model=event.model or meter.model)
+        seen = () if self.model_input is None else tuple(self.model_input.parts())
+        return msgspec.structs.replace(event, usage=used, model_input=seen, model=event.model or meter.model)
 
     def cut_off(self) -> Change | None:
         """What it has used, if it did not come to an end."""
@@ -188,13 +191,3 @@ class StepRun:
     def forget(self) -> None:
         """There is nothing more to save: the step has ended."""
         self._unsaved = None
-
-
-def _in_event_loop() -> bool:
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

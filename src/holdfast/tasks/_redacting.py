@@ -25,8 +25,8 @@ CONTENT: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     ev.Failed: ("type", "message"),
     ev.Cancelled: ("reason",),
     ev.Finished: ("result",),
-    ev.StepEvent: ("error", "message", "cursor", "saw", "result"),
-    ev.Seen: ("text",),
+    ev.StepEvent: ("error", "message", "cursor", "model_input", "result"),
+    ev.ModelInputPart: ("text",),
 }
 """What a holder or anybody else may have put there. All other fields are ours, or names."""
 

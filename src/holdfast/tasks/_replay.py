@@ -15,8 +15,8 @@ from .._codec import Undecodable, decode, decode_as
 from .._ids import append_id
 from .._log import Log
 from .._operations import Operation
-from .._quiet import Quiet
-from ..backends import Appended, Head, StreamKey
+from .._quiet import Readable
+from ..backends import AppendResult, Head, StreamKey
 from ..errors import IdReused, NotFound, Suspended
 from ._agents import Agent
 from ._claiming import TASK_TTL, as_wanted
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from .._store import AsyncStore, Store
 
 
-class Replay(Quiet, msgspec.Struct, frozen=True, kw_only=True):
+class ReplayResult(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """What became of a replay: how far the program and the recording agree."""
-
-    _content = ("result", "error")
 
     task: str
     version: int
@@ -50,7 +48,7 @@ class Replay(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """What the program has finished with, of the type that it is annotated to return."""
     steps: list[str] = []
     """The steps that were given back, in order."""
-    unasked: list[str] = []
+    orphaned: list[str] = []
     """Recorded steps that the program has not asked for."""
     drift: list[Drift] = []
     """Steps whose function is another one now, or whose model is: their results were given back all the same."""
@@ -74,8 +72,8 @@ class Replay(Quiet, msgspec.Struct, frozen=True, kw_only=True):
         if self.error is not None:
             lines.append(f"  error: {type(self.error).__name__}")
         lines.append(f"  given back: {', '.join(self.steps) or 'nothing'}")
-        if self.unasked:
-            lines.append(f"  not asked for: {', '.join(self.unasked)}")
+        if self.orphaned:
+            lines.append(f"  not asked for: {', '.join(self.orphaned)}")
         lines += [f"  changed since: {entry.what} of {entry.step}" for entry in self.drift]
         return "\n".join(lines)
 
@@ -102,7 +100,7 @@ class _ReadOnly:
         if isinstance(request, ops.Append) and request.id is not None:
             versions = self._stored(request.stream).get(append_id(request.id))
             if versions is not None:
-                repeat = Appended(versions[0], versions[-1], duplicate=True)
+                repeat = AppendResult(versions[0], versions[-1], duplicate=True)
                 try:
                     self._log._compare(request, repeat)
                     return repeat
@@ -169,7 +167,7 @@ class _Run:
         """Whether what the program returns is its result."""
         return self._recording.status == "running"
 
-    def outcome(self) -> Replay:
+    def outcome(self) -> ReplayResult:
         replaying, session = self._replaying, self.task._session
         result = None
         if replaying.value is not None:
@@ -179,14 +177,14 @@ class _Run:
                 result = decode(replaying.value)
                 other = Divergence("", "result", "a result", "a result of another type")
                 replaying.divergence = replaying.divergence or other
-        return Replay(
+        return ReplayResult(
             task=self._recording.key.id,
             version=self._recording.version,
             ended=replaying.ended(self._error),
             divergence=replaying.divergence,
             result=result,
             steps=list(replaying.given),
-            unasked=replaying.unasked(),
+            orphaned=replaying.orphaned(),
             drift=list(session.drift),
             error=self._error if is_failure(self._error) else None,
         )
@@ -200,22 +198,22 @@ def _is_an_end(error: BaseException) -> bool:
     return isinstance(error, Exception | Suspended | Diverged)
 
 
-def _recorded(key: StreamKey, at: int | None) -> Operation[tuple[Recording, Head]]:
+def _recorded(key: StreamKey, version: int | None) -> Operation[tuple[Recording, Head]]:
     """What is recorded of a task, up to a version."""
     head = yield from existing(key)
-    if at is not None and not 1 <= whole_number(at, "at") <= head.version:
-        raise NotFound(f"there is no version {at} of {key}")
+    if version is not None and not 1 <= whole_number(version, "version") <= head.version:
+        raise NotFound(f"there is no version {version} of {key}")
     recording = Recording(key)
-    yield from load(key, at, recording)
+    yield from load(key, version, recording)
     return recording, head
 
 
-def run_again(log: Log, key: StreamKey, agent: Agent[Any, Any], at: int | None) -> Replay:
+def run_again(log: Log, key: StreamKey, agent: Agent[Any, Any], version: int | None) -> ReplayResult:
     """Replay the task of a plain agent."""
     if agent.is_async:
         raise TypeError(f"agent {agent.name!r} is async; use `await store.aio.replay(…)`")
     declared = _declared(agent)
-    run = _Run(log, key, agent, ops.run(log, _recorded(key, at)))
+    run = _Run(log, key, agent, ops.run(log, _recorded(key, version)))
     with run.inside():
         value = agent.fn(run.task)
         if run.is_to_finish:
@@ -223,14 +221,14 @@ def run_again(log: Log, key: StreamKey, agent: Agent[Any, Any], at: int | None) 
     return run.outcome()
 
 
-async def run_again_async(log: Log, key: StreamKey, agent: Agent[Any, Any], at: int | None) -> Replay:
+async def run_again_async(log: Log, key: StreamKey, agent: Agent[Any, Any], version: int | None) -> ReplayResult:
     """`run_again`, awaited, for any agent; a plain one runs in a thread."""
     if not agent.is_async:
         import asyncio
 
-        return await asyncio.to_thread(run_again, log, key, agent, at)
+        return await asyncio.to_thread(run_again, log, key, agent, version)
     declared = _declared(agent)
-    run = _Run(log, key, agent, await ops.run_async(log, _recorded(key, at)))
+    run = _Run(log, key, agent, await ops.run_async(log, _recorded(key, version)))
     with run.inside():
         value = await agent.fn(run.task)
         if run.is_to_finish:
@@ -239,19 +237,19 @@ async def run_again_async(log: Log, key: StreamKey, agent: Agent[Any, Any], at: 
 
 
 @overload
-def replay(agent: str | Callable[..., Any], id: str, *, store: Store, at: int | None = None) -> Replay: ...
+def replay(agent: str | Callable[..., Any], id: str, *, store: Store, version: int | None = None) -> ReplayResult: ...
 
 
 @overload
 def replay(
-    agent: str | Callable[..., Any], id: str, *, store: AsyncStore, at: int | None = None
-) -> Coroutine[Any, Any, Replay]: ...
+    agent: str | Callable[..., Any], id: str, *, store: AsyncStore, version: int | None = None
+) -> Coroutine[Any, Any, ReplayResult]: ...
 
 
-def replay(agent: str | Callable[..., Any], id: str, *, store: Store | AsyncStore, at: int | None = None) -> Any:
-    """Run an agent against what its task has recorded, up to version `at`: nothing is called, written or waited for.
+def replay(agent: str | Callable[..., Any], id: str, *, store: Store | AsyncStore, version: int | None = None) -> Any:
+    """Run an agent against what its task has recorded, up to `version`: nothing is called, written or waited for.
 
     Recorded results, failures, answers and plans are given back, and the first place where the agent departs from them is told.
     The task is only read, whatever its state and whoever works on it. With an async store it is awaited.
     """
-    return store.replay(agent, id, at=at)
+    return store.replay(agent, id, version=version)

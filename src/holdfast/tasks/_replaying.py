@@ -81,7 +81,8 @@ class Replaying:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.status, self.result, self._error = recording.status, recording.result, recording.error
+        self.status = FAILED if recording.status == "retrying" else recording.status
+        self.result, self._error = recording.result, recording.error
         # For the program it is a task that runs.
         recording.status, recording.result, recording.error = "running", b"null", None
         if self.status == FAILED:  # these ended the run, and do so again
@@ -147,7 +148,7 @@ class Replaying:
             self._failure_given = True
             if record.doubt and record.mode == "once":
                 raise call.in_doubt(f"ended with {record.error}, which does not say whether it was done")
-            call.fail(record)
+            raise call.failure(record)
         if record.kind == CHILD and record.place.key in self._children():
             self._wait_on()
         self._stop(f"step {call.path!r} was begun, and its end is not recorded")
@@ -225,9 +226,9 @@ class Replaying:
 
     # -- the verdict -------------------------------------------------------------------------------
 
-    def unasked(self) -> list[str]:
+    def orphaned(self) -> list[str]:
         """Recorded steps outside of others that were not asked for, but for those that the recorded run had not asked for either."""
-        before = set(self.recording.unasked)
+        before = set(self.recording.orphaned)
         steps = self.recording.steps.items()
         return [path for path, step in steps if not (step.place.scope or path in self._asked or path in before)]
 
@@ -269,12 +270,12 @@ class Replaying:
         if self._beyond is not None:
             return msgspec.structs.replace(self._beyond, recorded=recorded)
         missing = self._missing()
-        return Divergence(missing[0] if missing else "", "unasked", recorded, None)
+        return Divergence(missing[0] if missing else "", "orphaned", recorded, None)
 
     def _missing(self) -> list[str]:
         """Recorded steps that had to be asked for. Beside one that fails, it is a matter of chance how many others are begun."""
         steps = self.recording.steps
-        return [path for path in self.unasked() if not (self._failure_given and steps[path].beside)]
+        return [path for path in self.orphaned() if not (self._failure_given and steps[path].beside)]
 
     def _next(self) -> str | None:
         """What is recorded and not asked for yet, the first of it."""

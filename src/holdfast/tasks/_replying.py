@@ -14,9 +14,9 @@ from .._codec import there_and_back
 from .._events import Stamp
 from .._ids import stream_key
 from .._operations import Operation
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from .._subjects import About
-from ..backends import Appended, StreamKey
+from ..backends import AppendResult, StreamKey
 from ..conversations._messages import as_message
 from ..conversations._reading import learn
 from ..conversations._shape import Shape as Conversation
@@ -38,7 +38,7 @@ T = TypeVar("T")
 def reply_step(task: Shape, chat: object, fn: Callable[..., Any]) -> Step[Any, Any]:
     """A function that returns the next message of a conversation, as a model step."""
     if not callable(fn):
-        raise TypeError(f"a reply needs a function: task.reply(chat, fn, *args), not {type(fn).__name__}")
+        raise TypeError(f"fn must be a function: task.reply(chat, fn, *args), got {type(fn).__name__}")
     if streams(fn):
         raise TypeError(
             "a reply is one message, and a generator gives many chunks: return the message, or use task.step"
@@ -63,7 +63,7 @@ def _conversation(task: Shape, chat: object, declared: Step[Any, Any]) -> Conver
         kind = AsyncTaskConversation if declared.is_async else TaskConversation
         return kind(task._log, stream_key(session.key.tenant, "conversation", chat), session)
     if not isinstance(chat, Conversation):
-        raise TypeError(f"a reply is to a conversation, or to the id of one, not to {type(chat).__name__}")
+        raise TypeError(f"chat must be a conversation or the id of one, got {type(chat).__name__}")
     elsewhere = chat._log is not session.log and session.replaying is None  # a replay has a log of its own
     if elsewhere or chat._key.tenant != session.key.tenant:
         raise ValueError(f"conversation {chat.id!r} is of another store or tenant than {session.key}")
@@ -94,7 +94,7 @@ class Replying(Running):
 
     def stored(self, value: object, declared: Any) -> tuple[bytes, Any]:
         raw, self.message = there_and_back(as_message(value), Any)
-        self.message = self.session.log.redacted_value(self.message)
+        self.message = self.session.log.redaction.value(self.message)
         self.new: New = self.chat._new(self.message, {"task": self.session.key.id, "step": self.call.path})
         return raw, self.message
 
@@ -112,7 +112,7 @@ class Replying(Running):
         about = About(chat._key, subject) if chat._about is None and subject is not None else chat._about
         return make if about is None else lambda: about(make())
 
-    def _completing(self, raw: bytes, how: str) -> Operation[Appended]:
+    def _completing(self, raw: bytes, how: str) -> Operation[AppendResult]:
         run = self.run
         run.forget()
         return self.session.put([(ev.STEP_COMPLETED, run.end(run.event(how=how, reply=self.reply)))], new_stamp())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -13,8 +14,8 @@ from .._codec import Undecodable, decode_as, encode_as, there_and_back
 from .._codec_walk import NEVER_STORED
 from .._events import INLINE_BYTES
 from .._operations import Operation
-from .._streams import new_stamp
-from ..backends import Appended
+from .._stream_ops import new_stamp
+from ..backends import AppendResult
 from ..errors import (
     BudgetExceeded,
     ChildFailed,
@@ -35,6 +36,7 @@ from ._fold import Step as Record
 from ._fold import name_of
 from ._frames import Branch, Frame
 from ._loading import result_bytes
+from ._paths import place_of
 from ._progress import StepRun
 from ._session import Change, Session
 from ._steps import KEY_PARAMETER, Step, as_key, is_async
@@ -145,21 +147,22 @@ class StepCall:
             "conversation itself instead of its messages, or decorate the function with @holdfast.step(drift='keep') or 'rerun'",
         )
 
-    def fail(self, record: Record) -> NoReturn:
-        raise _failure(self.declared)(
+    def failure(self, record: Record | ev.StepEvent) -> StepFailed:
+        """The exception for a step that has failed."""
+        is_child = self.declared.options.kind == "child"
+        error = (ChildFailed if is_child else StepFailed)(
             str(self.session.key),
             step=self.path,
             type=record.error or "",
             message=record.message,
             causes=tuple(record.causes),
         )
+        if isinstance(error, ChildFailed):
+            error.child = place_of(self.path).key or ""
+        return error
 
     def in_doubt(self, why: str) -> StepInDoubt:
         return StepInDoubt(str(self.session.key), step=self.path, why=why)
-
-
-def _failure(declared: Step[Any, Any]) -> type[StepFailed]:
-    return ChildFailed if declared.options.kind == "child" else StepFailed
 
 
 class _Overtaken(Exception):
@@ -217,7 +220,7 @@ def _is_to_run(call: StepCall, record: Record) -> bool:
             raise call.in_doubt("was started, and its outcome is not recorded")
         call.ask_first = True
     elif record.state == "failed" and call.is_about(record):
-        call.fail(record)
+        raise call.failure(record)
     return True
 
 
@@ -337,11 +340,11 @@ class Running:
             run.meter = Meter(self.options.price, is_model=True)
         else:
             run.meter.begin()
-        if run.sight is None:
-            from ._saw import Sight  # not with the package: most programs begin without a model
+        if run.model_input is None:
+            from ._saw import ModelInputRecorder  # not with the package: most programs begin without a model
 
-            run.sight = Sight(self.session)
-        yield from run.sight.look((*self.call.args, *self.call.kwargs.values()))
+            run.model_input = ModelInputRecorder(self.session)
+        yield from run.model_input.look((*self.call.args, *self.call.kwargs.values()))
 
     def _streamed(self, source: Any) -> Script[tuple[bytes, Any]]:
         """The result of a generator function: the list of its chunks."""
@@ -392,7 +395,7 @@ class Running:
         try:
             if log.redactor is None:
                 return there_and_back(value, declared)
-            raw = log.redacted(encode_as(value, declared), declared)
+            raw = log.redaction.encoded(encode_as(value, declared), declared)
             return raw, decode_as(raw, declared)
         except NotSerializable as error:
             if declared is not Any or NEVER_STORED in error.problem:
@@ -433,7 +436,7 @@ class Running:
         yield Run(self._completing(raw, "checked"))
         return [result]
 
-    def _completing(self, raw: bytes, how: str) -> Operation[Appended]:
+    def _completing(self, raw: bytes, how: str) -> Operation[AppendResult]:
         """The operation that records the result."""
         run = self.run
         run.forget()
@@ -458,12 +461,10 @@ class Running:
         self.run.forget()
         if doubt and self.options.check is None:
             raise call.in_doubt(f"ended with {failed.error}, which does not say whether it was done") from error
-        raise _failure(call.declared)(
-            str(self.session.key), step=call.path, type=failed.error or "", message=failed.message, causes=tuple(causes)
-        ) from error
+        raise call.failure(failed) from error
 
     def _said_by(self, error: Exception) -> str:
-        return self.session.log.redacted_message(_text(error))
+        return self.session.log.redaction.message(_text(error))
 
     def _causes(self, error: Exception) -> list[str]:
         """The steps inside this one whose failure it was."""
@@ -471,7 +472,9 @@ class Running:
         return [path for path in failed_steps(error, str(self.session.key)) if path.startswith(inside)]
 
     def _may_try_again(self, error: Exception) -> bool:
-        if self.run.attempt >= self.options.attempts or (self.call.declared.is_model and self._exceeded() is not None):
+        if self.run.attempt >= self.options.max_attempts or (
+            self.call.declared.is_model and self._exceeded() is not None
+        ):
             return False
         if isinstance(error, NotDone):
             return True
@@ -516,9 +519,5 @@ def _text(error: Exception) -> str:
 
 
 def pause(attempt: int) -> float:
-    """How long to wait before the next attempt: about 1, 2, 4, … seconds, and never the same for all who wait."""
-    from tenacity import RetryCallState, Retrying, wait_exponential_jitter
-
-    state = RetryCallState(Retrying(), None, (), {})
-    state.attempt_number = attempt
-    return float(wait_exponential_jitter(initial=1, max=60, jitter=1)(state))
+    """Seconds to wait before the next attempt: about 1, 2, 4, … up to 60, with jitter."""
+    return min(2.0 ** min(attempt - 1, 6) + random.random(), 60.0)  # noqa: S311  jitter, not a secret

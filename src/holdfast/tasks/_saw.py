@@ -12,12 +12,12 @@ import msgspec
 from .. import _operations as ops
 from .._blobs import life_of
 from .._codec import Undecodable, decode, encode
+from .._codec_walk import SourcedList
 from .._operations import Operation
-from .._remembered import Messages, readers
 from ..backends import StreamKey
 from ..conversations._reading import known_at
 from ..conversations._shape import Shape as Conversation
-from ..conversations._sources import Range, Source, read_again
+from ..conversations._sources import Range, Source, read_again, readers
 from ..errors import CorruptRecord, DataProblem, NotFound
 from . import _events as ev
 from ._driving import Do, Script
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._session import Session
 
 
-class Glance:
+class ConversationRead:
     """One look at a conversation: all of it (`told` is None), or what was read of it, and each message of that."""
 
     __slots__ = ("at", "id", "items", "life", "told")
@@ -45,25 +45,25 @@ class Glance:
         self.id, self.life, self.at, self.told, self.items = id, life, at, told, items
 
 
-class Sight:
+class ModelInputRecorder:
     """What the model of a running step sees: what it is given, and what the function reads while it runs."""
 
-    __slots__ = ("_glances", "_session")
+    __slots__ = ("_reads", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._glances: list[Glance] = []
+        self._reads: list[ConversationRead] = []
 
     def look(self, arguments: Iterable[object]) -> Script[None]:
         """An attempt begins, with these arguments."""
-        self._glances = []
+        self._reads = []
         for given in arguments:
-            if isinstance(given, Messages):
+            if isinstance(given, SourcedList):
                 self.read(given.source, given)
             elif isinstance(given, Conversation) and self._is_ours(given):
-                glance: Glance | None = yield Do(partial(_at_all, given._key))
-                if glance is not None:
-                    self._glances.append(glance)
+                read: ConversationRead | None = yield Do(partial(_at_all, given._key))
+                if read is not None:
+                    self._reads.append(read)
 
     def read(self, source: Source | None, messages: Iterable[Any]) -> None:
         """Messages of a conversation were given to the function, or read by it."""
@@ -75,79 +75,83 @@ class Sight:
             return  # something is among them that cannot be given back
         if told:
             items: set[int | bytes] = {*source.versions(messages), *(part for part in told if isinstance(part, bytes))}
-            self._glances.append(Glance(source.key.id, source.life, source.at, told, items))
+            self._reads.append(ConversationRead(source.key.id, source.life, source.at, told, items))
 
     def _is_ours(self, conversation: Conversation) -> bool:
         session = self._session
         return conversation._log is session.log and conversation._key.tenant == session.key.tenant
 
-    def parts(self) -> list[ev.Seen]:
+    def parts(self) -> list[ev.ModelInputPart]:
         """What is to be stored."""
-        found: list[ev.Seen] = []
-        for place, glance in enumerate(self._glances):
-            if any(_shows(other, glance, later) for later, other in self._others(place)):
+        found: list[ev.ModelInputPart] = []
+        for place, read in enumerate(self._reads):
+            if any(_shows(other, read, later) for later, other in self._others(place)):
                 continue
-            if glance.told is None:
-                found.append(ev.Seen(glance.id, glance.life, glance.at))
+            if read.told is None:
+                found.append(ev.ModelInputPart(read.id, read.life, read.at))
             else:
-                found += self._parts_of(glance, glance.told)
+                found += self._parts_of(read, read.told)
         return found
 
-    def _others(self, place: int) -> list[tuple[bool, Glance]]:
-        return [(index > place, other) for index, other in enumerate(self._glances) if index != place]
+    def _others(self, place: int) -> list[tuple[bool, ConversationRead]]:
+        return [(index > place, other) for index, other in enumerate(self._reads) if index != place]
 
-    def _parts_of(self, glance: Glance, told: Sequence[Range | bytes]) -> list[ev.Seen]:
-        found: list[ev.Seen] = []
+    def _parts_of(self, read: ConversationRead, told: Sequence[Range | bytes]) -> list[ev.ModelInputPart]:
+        found: list[ev.ModelInputPart] = []
         for part in told:
             if isinstance(part, bytes):
                 digest = blake2b(part, digest_size=12, key=self._session.salt).hexdigest()
                 known = digest in self._session.state.texts or any(one.digest == digest for one in found)
-                found.append(ev.Seen(digest=digest) if known else ev.Seen(digest=digest, text=msgspec.Raw(part)))
+                found.append(
+                    ev.ModelInputPart(digest=digest)
+                    if known
+                    else ev.ModelInputPart(digest=digest, text=msgspec.Raw(part))
+                )
             elif found and found[-1].versions:
                 found[-1].versions.append(part)
             else:
-                found.append(ev.Seen(glance.id, glance.life, glance.at, [part]))
+                found.append(ev.ModelInputPart(read.id, read.life, read.at, [part]))
         return found
 
 
-def _at_all(key: StreamKey) -> Operation[Glance | None]:
+def _at_all(key: StreamKey) -> Operation[ConversationRead | None]:
     """A look at the whole of a conversation, if there is one."""
     head = yield from ops.head(key)
     if head is None:
         return None
-    return Glance(key.id, life_of(head.incarnation), (yield from known_at(key, head)).version)
+    return ConversationRead(key.id, life_of(head.incarnation), (yield from known_at(key, head)).version)
 
 
-def _shows(other: Glance, glance: Glance, later: bool) -> bool:
+def _shows(other: ConversationRead, read: ConversationRead, later: bool) -> bool:
     """Whether another look shows all that this one does: a function may look twice, at more or less."""
-    if (other.id, other.life) != (glance.id, glance.life):
+    if (other.id, other.life) != (read.id, read.life):
         return False
-    if glance.told is None or other.told is None:
-        return glance.told is None and (other.told is not None or later)
-    return glance.items < other.items or (glance.items == other.items and later)
+    if read.told is None or other.told is None:
+        return read.told is None and (other.told is not None or later)
+    return read.items < other.items or (read.items == other.items and later)
 
 
 def _heard(source: Source, messages: Iterable[Any]) -> None:
     """A conversation was read, here: if in a step that calls a model, then that model sees it."""
     frame = current_frame()
-    if frame is not None and frame.run is not None and frame.run.sight is not None:
-        frame.run.sight.read(source, messages)
+    if frame is not None and frame.run is not None and frame.run.model_input is not None:
+        frame.run.model_input.read(source, messages)
 
 
 readers.append(_heard)
 
 
-def prompt(key: StreamKey, path: str) -> Operation[list[Any]]:
+def read_model_input(key: StreamKey, path: str) -> Operation[list[Any]]:
     """The messages that the model of a step saw, as they were then."""
     yield from existing(key)
     state = yield from load(key)
     step = state.steps.get(path)
     if step is None:
         raise NotFound(f"{key} has no step {path!r}")
-    if not step.saw:
+    if not step.model_input:
         raise NotFound(f"what the model of step {path!r} of {key} saw is not known: no conversation was in it")
     found: list[Any] = []
-    for part in step.saw:
+    for part in step.model_input:
         if not part.digest:
             chat = key._replace(kind="conversation", id=part.conversation)
             found += yield from read_again(chat, part.life, part.at, part.versions)

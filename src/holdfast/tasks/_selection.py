@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from ._quoting import Extract, extract, one_line, text_of
-from ._view import ENDED, Ask, Note, StepInfo, TaskView
+from ..conversations._quoting import Extract, extract, one_line, text_of
+from ..memory._quoted import LARGE_NAME, Recalled
+from ._view import ENDED, Note, Question, StepInfo, TaskView
 
 if TYPE_CHECKING:
-    from ..memory._model import Remembered
+    from ..memory._model import MemoryItem
 
 LEAST: Final = 80
 """Nothing is shown with a smaller share than this many bytes, unless it is shorter or must be shown."""
 SPREAD: Final = 3
-SMALL_NAME, LARGE_NAME, SMALL_GOAL, ALWAYS_NAMED = 24, 200, 48, 3
+SMALL_NAME, SMALL_GOAL, ALWAYS_NAMED = 24, 48, 3
 
 GOAL, DOUBT, UNFINISHED, PLAN, DECISION, RESULT, DISCOVERY, INPUT, NOTE, INNER = 24, 24, 16, 16, 10, 9, 8, 7, 6, 1
 MEMORY = 5
@@ -69,16 +70,6 @@ class Noted(msgspec.Struct, frozen=True):
     why: Extract | None
 
 
-class Recalled(msgspec.Struct, frozen=True):
-    """A memory: who said it, where it comes from, and the day of it."""
-
-    id: str
-    author: str
-    source: str | None
-    day: str
-    text: Extract
-
-
 class Asked(msgspec.Struct, frozen=True):
     """A question to people, and what came of it. `status` is "open", "answered" or "timeout"."""
 
@@ -113,7 +104,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     results: list[Finished]
     decisions: list[Noted]
     discoveries: list[Noted]
-    asks: list[Asked]
+    questions: list[Asked]
     waits: list[str]
     unfinished: list[Unfinished]
     error: str | None
@@ -160,7 +151,7 @@ class Room:
 class Record:
     """Everything that could be told of a task, sorted and ranked once; values are made into text when first shown."""
 
-    def __init__(self, view: TaskView, notes: Sequence[str], memories: Sequence[Remembered] = ()) -> None:
+    def __init__(self, view: TaskView, notes: Sequence[str], memories: Sequence[MemoryItem] = ()) -> None:
         self._view, self._notes, self._memories = view, notes, memories
         self._texts: dict[tuple[str, int], str] = {}
         steps = view.steps
@@ -180,7 +171,9 @@ class Record:
             for place in newest
             if steps[place].status in stopped and not steps[place].in_doubt and place not in inner
         ]
-        self._asks = sorted(range(len(view.asks)), key=lambda place: (view.asks[place].status != "open", -place))
+        self._questions = sorted(
+            range(len(view.questions)), key=lambda place: (view.questions[place].status != "open", -place)
+        )
         if view.status in ENDED:  # nothing is tried again
             self._stopped = []
         here = self._next.number - 1 if self._next and self._next.number else len(view.plan)
@@ -195,7 +188,7 @@ class Record:
         doubts = room.newest("in_doubt", self._doubts, DOUBT, least=ALWAYS_NAMED)
         stopped = room.newest("unfinished", self._stopped, UNFINISHED)
         given = room.newest("input", [] if view.input is None else [0], INPUT)
-        asks = room.newest("asks", self._asks, ASK)
+        questions = room.newest("questions", self._questions, ASK)
         waits = room.newest("waits", range(len(view.waits_for)), WAIT)
         notes = room.newest("notes", range(len(self._notes)), NOTE)
         memories = room.newest("memories", range(len(self._memories)), MEMORY)
@@ -217,7 +210,9 @@ class Record:
             ],
             decisions=self._noted("decisions", view.decisions, room, DECISION),
             discoveries=self._noted("discoveries", view.discoveries, room, DISCOVERY),
-            asks=[self._asked(view.asks[place], place, room, asks[place]) for place in sorted(asks)],
+            questions=[
+                self._asked(view.questions[place], place, room, questions[place]) for place in sorted(questions)
+            ],
             waits=[room.name(view.waits_for[place]) for place in waits],
             unfinished=[self._unfinished(place, room, UNFINISHED, stopped[place]) for place in sorted(stopped)],
             error=None if failure is None else room.name(failure.type),
@@ -251,19 +246,19 @@ class Record:
             cursor=None if cursor is None else room.part(cursor, weight, rank),
         )
 
-    def _asked(self, ask: Ask, place: int, room: Room, rank: int) -> Asked:
+    def _asked(self, ask: Question, place: int, room: Room, rank: int) -> Asked:
         payload = None if ask.payload is None else self._text("payload", place, ask.payload)
         answer = self._text("answer", place, ask.answer) if ask.status == "answered" else None
         return Asked(
             name=room.name(ask.name),
             status=ask.status,
             by=None if ask.by is None else room.name(ask.by),
-            question=room.part(ask.question, ASK, rank),
+            question=room.part(ask.text, ASK, rank),
             payload=None if payload is None else room.part(payload, ASK, rank),
             answer=None if answer is None else room.part(answer, ASK, rank),
         )
 
-    def _recalled(self, memory: Remembered, room: Room, rank: int) -> Recalled:
+    def _recalled(self, memory: MemoryItem, room: Room, rank: int) -> Recalled:
         text = room.part(memory.full_text, MEMORY, rank)
         assert text is not None  # as below
         source = None if memory.source is None else room.name(memory.source)

@@ -22,8 +22,8 @@ from .._events import INLINE_BYTES, Blob, NewEvent, Stamp, seal
 from .._leases import RENEWALS, process
 from .._log import Log
 from .._operations import Operation
-from .._streams import new_stamp
-from ..backends import Appended, Fields, StreamKey
+from .._stream_ops import new_stamp
+from ..backends import AppendResult, Fields, StreamKey
 from ..errors import Conflict, HoldfastError, LeaseLost, NoTask, OutcomeUnknown, Suspended, TaskEnded, Unavailable
 from . import _events as ev
 from ._fold import State
@@ -395,7 +395,7 @@ class Session:
         fields: Callable[[], Fields] | None = None,
         large: bytes | None = None,
         unless: Callable[[], None] | None = None,
-    ) -> Operation[Appended]:
+    ) -> Operation[AppendResult]:
         """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart.
 
         `unless` is called when everything that others have appended is known, and may raise. If the lease ends while the engine
@@ -425,7 +425,7 @@ class Session:
         fields: Callable[[], Fields] | None = None,
         large: bytes | None = None,
         unless: Callable[[], None] | None = None,
-    ) -> Operation[Appended]:
+    ) -> Operation[AppendResult]:
         if large is not None:
             blob = yield from put_blob(self.key, self.life, large, stamp)
             name, last = changes[-1]
@@ -461,7 +461,7 @@ class Session:
                     self.key, bodies, stamp, None, None, self.seen, renewal, self.incarnation, fields is not None
                 )
                 try:
-                    answer: Appended = yield request
+                    answer: AppendResult = yield request
                     break
                 except Conflict:
                     yield from self.catch_up()
@@ -573,7 +573,7 @@ class Session:
         """The head's fields while the task waits: due when one of the times comes, or now if it need not wait any more."""
         waits, now = self.state.waits, self.now()
         if waits.is_ready(self.waiting, self.children):
-            return self.fields("open", due_at=now)
+            return self.fields("pending", due_at=now)
         times = [time for time in (waits.wakes_at(self.waiting), self._look_at) if time is not None]
         # Not in the past: workers look for what has become due lately.
         return self.fields("suspended", due_at=max(min(times), now) if times else None)

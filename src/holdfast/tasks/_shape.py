@@ -18,7 +18,7 @@ from .._ids import checked_id, stream_key
 from .._leases import RENEWALS, new_holder
 from .._log import Log
 from .._operations import Operation
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..backends import Fields, StreamKey
 from ..errors import (
     BudgetExceeded,
@@ -57,12 +57,12 @@ from ._view import PlanItem, Status, TaskView
 if TYPE_CHECKING:
     from ..conversations._tokens import Counter
     from ..memory._calling import Script as Waits
-    from ..memory._model import Remembered
+    from ..memory._model import MemoryItem
     from ..memory._trust import Trust
     from ._briefing import ResumeContext
 
 REPORTED: Final = 100
-"""So many unasked steps and drifts are recorded when a run ends."""
+"""So many orphaned steps and drifts are recorded when a run ends."""
 FIRST_PLAN: Final = "plan"
 CRASHES: Final = 5
 OTHERS_SECONDS: Final = 10.0
@@ -183,25 +183,31 @@ class Shape:
         # In a worker's hands whatever ends a run has to count, or it would be tried again for ever.
         if error is not None and _is_failure(error, BaseException if self._attempts else Exception):
             again = self._retry_at(session)
-            if again is None and not self._attempts and session.before.owner is None:
+            if (
+                again is None
+                and not self._attempts
+                and session.before.owner is None
+                and session.state.agent is not None
+            ):
                 again = session.before.due_at  # a worker was to look at it, and still is
             if isinstance(error, NeedsHuman | BudgetExceeded):
                 again = None
             failed = ev.Failed(
                 type(error).__name__,
-                self._log.redacted_message(_message(error)),
+                self._log.redaction.message(_message(error)),
                 failed_steps(error, str(self._key)),
                 drift=drift,
                 retry_at=again,
             )
-            return ev.FAILED, failed, lambda: session.fields("failed", due_at=again)
+            status = "failed" if again is None else "retrying"
+            return ev.FAILED, failed, lambda: session.fields(status, due_at=again)
         # Also if it was swallowed; but that another task waits, which was opened inside this one, says nothing of this one.
         if session.branch.suspended is not None or (isinstance(error, Suspended) and error.task == str(self._key)):
             if session.stopping:
                 return (
                     ev.LEFT,
                     ev.Left(drift=drift, why="stopped"),
-                    lambda: session.fields("open", due_at=session.now()),
+                    lambda: session.fields("pending", due_at=session.now()),
                 )
             suspended = ev.Suspended(list(session.waiting), list(session.children))
             return ev.SUSPENDED, suspended, session.fields_of_waiting
@@ -211,7 +217,11 @@ class Shape:
             if before.status == "suspended":
                 session.wait_as_before()
                 return ev.SUSPENDED, session.waited, session.fields_of_waiting
-            if before.status in ("failed", "stuck") and session.state.agent is not None and not session.matching.asked:
+            if (
+                before.status in ("retrying", "failed", "stuck")
+                and session.state.agent is not None
+                and not session.matching.asked
+            ):
                 status, due = before.status, before.due_at
                 return ev.LEFT, ev.Left(looked=True), lambda: session.fields(status, due_at=due)
         # What a worker was to look at stays so; but a step that is in doubt waits for somebody who knows.
@@ -226,11 +236,11 @@ class Shape:
         if error is None:
             return (
                 ev.LEFT,
-                ev.Left(session.matching.unasked()[:REPORTED], drift),
-                lambda: session.fields("open", due_at=due),
+                ev.Left(session.matching.orphaned()[:REPORTED], drift),
+                lambda: session.fields("pending", due_at=due),
             )
         left = ev.Left(drift=drift, why=type(error).__name__)
-        return ev.LEFT, left, lambda: session.fields("open", due_at=due)
+        return ev.LEFT, left, lambda: session.fields("pending", due_at=due)
 
     def _retry_at(self, session: Session) -> float | None:
         """When a worker is to try again, after this run has failed: None if that was tried often enough, or nobody does."""
@@ -270,7 +280,7 @@ class Shape:
 
     @property
     def input(self) -> Any:
-        """What the task was begun with; of the type it was opened with, else plain JSON values."""
+        """What the task works on: of the type it was opened with, else plain JSON values."""
         try:
             return decode_as(self._held().state.input, self._input_type)
         except Undecodable as error:
@@ -278,7 +288,7 @@ class Shape:
 
     @property
     def agent(self) -> str | None:
-        """Whose task it is."""
+        """The name of the agent whose task it is."""
         return self._held().state.agent
 
     @property
@@ -287,18 +297,13 @@ class Shape:
         return self._held().state.status
 
     @property
-    def version(self) -> int:
-        """The newest version of it that this process has seen."""
-        return self._held().state.version
-
-    @property
     def resumed(self) -> bool:
-        """Whether an earlier run had begun it."""
+        """Whether an earlier run has started it."""
         return self._held() is not None and self._resumed
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled, as far as this process has heard (within a third of the lease)."""
+        """Whether it was cancelled, as far as this process knows (within a third of the lease)."""
         return self._held().state.status == "cancelled"
 
     @property
@@ -313,12 +318,12 @@ class Shape:
 
     @property
     def result(self) -> Any:
-        """What it was finished with, as plain JSON values; None before."""
+        """The result as plain JSON values; None before it has finished."""
         return decode(self._held().state.result)
 
     @property
     def in_doubt(self) -> list[str]:
-        """The paths of the steps of which nobody knows whether they were done."""
+        """The paths of the steps whose outcome is unknown."""
         session = self._held()
         with session.lock:
             return [
@@ -327,8 +332,24 @@ class Shape:
                 if step.in_doubt(None) and path not in session.running
             ]
 
-    def remaining(self) -> Iterator[PlanItem]:
-        """The items of the plan that are not finished, one after the other; sees what `replan` adds meanwhile."""
+    def remaining(self) -> Iterator[Any]:
+        """The items of the plan that are not finished, one by one.
+
+        Sees the items that `replan` adds meanwhile.
+
+        He items of the plan that are not finished, one by one, also those that `replan` adds
+        meanwhile.
+
+        Returns:
+            An iterator of items as they are in the plan: names, or dicts with a `name`.
+
+        Raises:
+            NoTask: The task is not entered.
+
+        Example:
+            >>> for item in task.remaining():
+            ...     task.step(item, execute, item)
+        """
         session = self._held()
         state, given = session.state, set[str]()
         places: dict[str, int] = {}
@@ -367,7 +388,7 @@ class Shape:
         session = self._session or self._held()
         if type(name) is not str or name not in session.names:
             if not isinstance(name, str) and not ev.is_plan_item(name):
-                raise TypeError("a step's name is text, or an item of the plan")
+                raise TypeError(f"a step's name must be text or an item of the plan, got {type(name).__name__}")
             session.names.add(checked_id(name_of(name), "a step's name"))  # type: ignore[arg-type]  # it is an item
         declared = fn if type(fn) is Step else as_step(fn)
         return self._calling(declared, current_frame(), name, args, kwargs)  # type: ignore[arg-type]  # the same
@@ -442,7 +463,7 @@ class Shape:
             return deepcopy(session.state.plans[plan_id])
         session.check()
         try:
-            items = as_plan(self._log.redacted_value(as_plan((yield from self._value(given, args, kwargs)))))
+            items = as_plan(self._log.redaction.value(as_plan((yield from self._value(given, args, kwargs)))))
             if again:
                 items, paths = self._merged(session, items)
             planned = ev.Planned(plan_id, items, paths if again and paths != paths_of(items) else [])
@@ -487,7 +508,7 @@ class Shape:
         """A value, or what a function gives, called where the program is."""
         if not callable(given):
             if args or kwargs:
-                raise TypeError("arguments are for a function; a value takes none")
+                raise TypeError("arguments must go with a function; a plain value takes none")
             return given
         awaits = is_async(given)
         if awaits and not self._asynchronous:
@@ -522,9 +543,9 @@ class Shape:
                 raise
 
     def _remembering(self, text: str, **options: Any) -> Script[str]:
-        from ..memory import _from_tasks
+        from . import _memory
 
-        return _from_tasks.remember(self, text, options)
+        return _memory.remember(self, text, options)
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -537,25 +558,25 @@ class Shape:
         remember: Remember | None = None,
     ) -> Script[Any]:
         """`returned`: the type of `given`, if it is what an agent has returned."""
-        from ..memory import _from_tasks
+        from . import _memory
 
         session = self._held()
-        _from_tasks.check(self, remember)
+        _memory.check(self, remember)
         if returned is UNRESOLVED:
             declared = as_step(given).returns if callable(given) else declared_type(given)
         else:
             declared = declared_type(given) if returned is Any else returned
         if session.replaying is not None:
             is_value = returned is not UNRESOLVED or not callable(given)
-            session.replaying.finish(self._log.redacted(encode_as(given, declared)) if is_value else None)
+            session.replaying.finish(self._log.redaction.encoded(encode_as(given, declared)) if is_value else None)
         elif not session.opened_ended:
             session.check_here(ends=True)
             value = given if returned is not UNRESOLVED else (yield from self._value(given, args, kwargs))
-            raw = self._log.redacted(encode_as(value, declared), declared)
-            yield from _from_tasks.leave(self, remember, result=raw)
+            raw = self._log.redaction.encoded(encode_as(value, declared), declared)
+            yield from _memory.leave(self, remember, result=raw)
             state = session.state
             drift = [[entry.step, entry.what, entry.recorded, entry.now] for entry in session.drift[:REPORTED]]
-            finished = ev.Finished(session.matching.unasked()[:REPORTED], drift, msgspec.Raw(raw))
+            finished = ev.Finished(session.matching.orphaned()[:REPORTED], drift, msgspec.Raw(raw))
             expires = None if state.ttl is None else session.now() + state.ttl
             tells = state.parent is not None and not self._inline
             fields = session.fields("finished", due_at=session.now() if tells else None, expires_at=expires)
@@ -582,7 +603,7 @@ class Shape:
     def _failing(self, reason: str) -> Script[None]:
         session = self._held()
         session.check_here()
-        reason = self._log.redacted_text(encode_text(reason, "reason"))
+        reason = self._log.redaction.text(encode_text(reason, "reason"))
         failed = ev.Failed("fail", reason)
         if session.replaying is not None:
             session.replaying.fail(reason)
@@ -598,10 +619,10 @@ class Shape:
 
         `author`: who says so. An exception may quote what a server has answered, so it is a tool that says it.
         """
-        from ..memory import _from_tasks
+        from . import _memory
 
         try:
-            yield from _from_tasks.leave(self, None, failure=(type, message), author=author)
+            yield from _memory.leave(self, None, failure=(type, message), author=author)
         except LeaseLost:
             raise
         except Exception as problem:
@@ -629,7 +650,7 @@ class Shape:
 
     def _cancelling(self, reason: str | None) -> Script[None]:
         if reason is not None:
-            reason = self._log.redacted_text(encode_text(reason, "reason"))
+            reason = self._log.redaction.text(encode_text(reason, "reason"))
         yield from family.cancel(self._log, self._key, reason)
         session = self._session
         if session is not None and session.is_here() and not session.opened_ended:
@@ -649,7 +670,16 @@ class Shape:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _viewing(self) -> Operation[TaskView]:
+    def _version(self) -> Operation[int]:
+        session = self._session
+        if session is not None and session.replaying is not None:
+            return session.state.version
+        head = yield from ops.head(self._key)
+        return head.version if head else 0
+
+    def _viewing(self, version: int | None = None) -> Operation[TaskView]:
+        if version is not None:
+            return (yield from self._at(version))
         session = self._session
         if session is None or not session.is_here():
             view = yield from _loading.get_view(self._key)
@@ -657,20 +687,20 @@ class Shape:
                 raise _loading.missing(self._key)
             return view
         fields = Fields(owner=session.holder) if session.run is not None and session.over is None else Fields()
-        unasked = None if session.opened_ended else session.matching.unasked()
+        orphaned = None if session.opened_ended else session.matching.orphaned()
         drift = None if session.opened_ended else list(session.drift)
-        return (yield from _loading.view_of(session.state, fields, session.run, unasked, drift))
+        return (yield from _loading.view_of(session.state, fields, session.run, orphaned, drift))
 
-    def _relevant(self, view: TaskView, most: int, trust: Trust | None) -> Waits[list[Remembered]]:
+    def _relevant(self, view: TaskView, most: int, trust: Trust | None) -> Waits[list[MemoryItem]]:
         """What its agent's memory has to say about the goal."""
-        from ..memory import _to_tasks
+        from . import _memory
 
-        return _to_tasks.relevant_to(self, view, whole_number(most, "memories"), trust)
+        return _memory.relevant_to(self, view, whole_number(most, "memories"), trust)
 
     def _briefed(
         self,
         view: TaskView,
-        memories: Sequence[Remembered],
+        memories: Sequence[MemoryItem],
         max_tokens: int,
         notes: Sequence[str],
         counter: Counter | None,
@@ -699,7 +729,7 @@ class Shape:
     def _child(self, id: str) -> StreamKey:
         child = stream_key(self._key.tenant, ev.KIND, id)
         if child == self._key:
-            raise ValueError("it needs an id of its own")
+            raise ValueError(f"id must not be the task's own, got {id!r}")
         return child
 
     def _as_child(self) -> Wanted:
@@ -712,7 +742,7 @@ class Shape:
 def as_plan(value: object) -> list[PlanItem]:
     """A plan, checked: names, or dicts with a name, that can be stored."""
     if not isinstance(value, list | tuple) or not all(map(ev.is_plan_item, value)):
-        raise TypeError("a plan is a list of names, or of dicts with a 'name'")
+        raise TypeError("a plan must be a list of names, or of dicts with a 'name'")
     for item in value:
         checked_id(name_of(item), "a plan item's name")
     items: list[PlanItem] = decode(encode(list(value)))

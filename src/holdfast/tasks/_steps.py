@@ -8,6 +8,7 @@ import inspect
 import types
 from collections import abc
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,6 +25,7 @@ from typing import (
 
 import msgspec
 
+from .._arguments import seconds, shown
 from .._codec import check_declared
 from .._ids import checked_id
 from ..errors import NoTask
@@ -48,7 +50,7 @@ class Options(msgspec.Struct, frozen=True):
     key: Callable[..., object] | None = None
     once: bool = False
     check: Callable[..., Any] | None = None
-    attempts: int = 1
+    max_attempts: int = 1
     retry_on: tuple[type[BaseException], ...] = (Exception,)
     timeout: float | None = None
     returns: Any = UNRESOLVED
@@ -62,9 +64,9 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Step(Generic[P, R]):
-    """A function that is a durable step when it is called inside a task, and a plain function outside of one.
+    """A function that is a durable step inside a task, and a plain function outside of one.
 
-    `once` and `check` functions raise `NoTask` outside of a task: without a record nobody could keep their promise.
+    `once` and `check` functions raise `NoTask` outside: without a record they could run twice.
     """
 
     def __init__(self, fn: Callable[P, R], options: Options) -> None:
@@ -139,7 +141,7 @@ class Step(Generic[P, R]):
         return self.signature.bind(*args, **kwargs).arguments
 
     def using(self, *, key: object) -> Step[P, R]:
-        """The same step with a key of its own for this call: `pay.using(key=order.id)(order)`."""
+        """The same step with a key for this call: `pay.using(key=order.id)(order)`."""
         other = copy.copy(self)
         other.key = as_key(key)
         return other
@@ -169,25 +171,22 @@ class Step(Generic[P, R]):
 
 def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
     options, name = step.options, step.name
-    if step.streams and (options.attempts != 1 or options.timeout is not None):
+    if step.streams and (options.max_attempts != 1 or options.timeout is not None):
         raise TypeError(
-            f"{name!r} is a generator, whose chunks are used as they come: it cannot be tried again (attempts), or cut off (timeout)"
+            f"{name!r} is a generator, whose chunks are used as they come: it cannot be tried again (max_attempts), or cut off (timeout)"
         )
-    if options.timeout is not None:
-        if not step.is_async:
-            raise TypeError(
-                f"{name!r} is not async, and nothing can stop a plain function that runs: "
-                "give its own calls a timeout, or make it async"
-            )
-        if type(options.timeout) not in (int, float) or options.timeout <= 0:
-            raise ValueError("timeout is a number of seconds above 0")
-    if type(options.attempts) is not int or options.attempts < 1:
-        raise ValueError("attempts is a whole number, 1 or more")
+    if options.timeout is not None and not step.is_async:
+        raise TypeError(
+            f"{name!r} is not async, and nothing can stop a plain function that runs: "
+            "give its own calls a timeout, or make it async"
+        )
+    if type(options.max_attempts) is not int or options.max_attempts < 1:
+        raise ValueError(f"max_attempts must be an integer >= 1, got {shown(options.max_attempts)}")
     if options.drift not in ("refuse", "keep", "rerun"):
-        raise ValueError("drift is 'refuse', 'keep' or 'rerun'")
+        raise ValueError(f"drift must be 'refuse', 'keep' or 'rerun', got {options.drift!r}")
     for what, given in (("key", options.key), ("check", options.check)):
         if given is not None and not callable(given):
-            raise TypeError(f"{what} is a function that takes the step's arguments; for one call: step.using(key=…)")
+            raise TypeError(f"{what} must be a function of the step's arguments; for one call: step.using(key=…)")
     if options.check is not None and is_async(options.check) and not step.is_async:
         raise TypeError(f"the check of {name!r} is async and {name!r} is not; make both async, or neither")
     if options.check is not None and not _takes_the_same(options.check, step):
@@ -302,7 +301,7 @@ def as_key(key: object) -> str:
     if type(key) is int:
         key = str(key)
     if not isinstance(key, str):
-        raise TypeError(f"a step's key is text or a whole number, not {type(key).__name__}")
+        raise TypeError(f"a step's key must be text or an integer, got {type(key).__name__}")
     return checked_id(str(key), "key")
 
 
@@ -313,7 +312,7 @@ def as_step(fn: Callable[..., Any]) -> Step[Any, Any]:
     if isinstance(fn, Step):
         return fn
     if not callable(fn):
-        raise TypeError(f"a step needs a function: task.step(name, fn, *args), not {type(fn).__name__}")
+        raise TypeError(f"fn must be a function: task.step(name, fn, *args), got {type(fn).__name__}")
     try:
         hash(fn)
     except TypeError:
@@ -354,9 +353,9 @@ def step(
     key: Callable[..., object] | None = None,
     once: bool = False,
     check: Callable[..., Any] | None = None,
-    attempts: int = 1,
+    max_attempts: int = 1,
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
@@ -372,9 +371,9 @@ def step(
     key: Callable[..., object] | None = None,
     once: bool = False,
     check: Callable[..., Any] | None = None,
-    attempts: int = 1,
+    max_attempts: int = 1,
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
@@ -389,28 +388,52 @@ def step(
     key: Callable[..., object] | None = None,
     once: bool = False,
     check: Callable[..., Any] | None = None,
-    attempts: int = 1,
+    max_attempts: int = 1,
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
     returns: Any = UNRESOLVED,
     kind: Literal["tool", "model"] = "tool",
     drift: Literal["refuse", "keep", "rerun"] = "refuse",
     price: tuple[float, float] | None = None,
 ) -> Any:
-    """Make a function a durable step wherever it is called inside a task: run once, its result recorded and given back.
+    """Make a function a durable step: inside a task it runs once, and its result is recorded.
 
-    `key`: from the arguments, what this call is about; then calls are told apart by it alone. `once`: never run again when
-    its outcome is not known; then it is in doubt, and a person settles it (`store.resolve`). `check`: finds out instead,
-    with the same arguments; None means not done. `attempts`: how often it is tried, with growing pauses, if it raises
-    one of `retry_on`. `timeout`: seconds for one attempt, for async functions. `returns`: the type of the result, if
-    not the annotated one. `kind`: "model" for a call of a model. `drift`: what to do if a finished step is asked
-    for with other arguments: "refuse", "keep" the recorded result, or "rerun". `price`: what a million tokens cost, of
-    input and of output. A generator function gives its chunks as they come; `returns` is the type of one.
+    Outside of a task it is a plain function, unless it has `once` or `check`.
+
+    Args:
+        fn: The function. A generator function gives its chunks as they come.
+        key: A function of the arguments that says what the call is about. Calls are then told apart
+            by it alone.
+        once: Never run it again when its outcome is unknown. The step is then in doubt, and a
+            person settles it (`store.resolve`).
+        check: A function with the same arguments that finds out whether it was done, and returns
+            the result; None means it was not done.
+        max_attempts: How often to try, with growing pauses.
+        retry_on: The exceptions that are tried again.
+        timeout: How long one attempt may take, in seconds or as a timedelta; for async functions.
+        returns: The type of the result, or of one chunk, if not the annotated one.
+        kind: "model" for a call of a model: its usage is counted, and what it saw is recorded.
+        drift: What to do if a finished step is asked for with other arguments: "refuse", "keep" the
+            recorded result, or "rerun".
+        price: What a million tokens cost, of input and of output.
+
+    Returns:
+        A `Step`, called like the function.
+
+    Raises:
+        TypeError: The function cannot be a step with these options.
+        ValueError: An option is out of range.
+
+    Example:
+        >>> @holdfast.step(check=find_payment, max_attempts=3, retry_on=TimeoutError)
+        ... def pay(order: str, amount: int) -> Receipt:
+        ...     return bank.pay(order, amount, key=holdfast.idempotency_key())
     """
     kinds: tuple[Any, ...] = retry_on if isinstance(retry_on, tuple) else (retry_on,)
     if any(not isinstance(each, type) or not issubclass(each, BaseException) for each in kinds):
-        raise TypeError("retry_on is an exception class, or a tuple of them")
+        raise TypeError("retry_on must be an exception class, or a tuple of them")
     if kind not in ("tool", "model"):
-        raise ValueError("kind is 'tool' or 'model'")
-    made = _Decorator(Options(key, once, check, attempts, kinds, timeout, returns, kind, drift, price))
+        raise ValueError(f"kind must be 'tool' or 'model', got {kind!r}")
+    limit = None if timeout is None else seconds(timeout, "timeout", 0.001)
+    made = _Decorator(Options(key, once, check, max_attempts, kinds, limit, returns, kind, drift, price))
     return made if fn is None else made(fn)

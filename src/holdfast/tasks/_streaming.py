@@ -48,7 +48,7 @@ def _redacted_across(running: Running, chunks: list[Any]) -> str | None:
     if running.session.log.redactor is None or not all(type(chunk) is str for chunk in chunks):
         return None
     text = "".join(chunks)
-    new = running.session.log.redacted_text(text)
+    new = running.session.log.redaction.text(text)
     return None if new == text else new
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from .. import _operations as ops
 from .._events import Event
 from .._ids import stream_key
 from .._operations import Operation
-from .._streams import new_stamp
+from .._stream_ops import new_stamp
 from ..conversations import AsyncConversation, Conversation
 from ..conversations._tokens import Counter
 from . import _events as ev
@@ -21,7 +20,7 @@ from ._agents import Remember
 from ._artifacts import Artifact, AsyncArtifact, Source, attach, attached_to
 from ._conversation import AsyncTaskConversation, TaskConversation
 from ._driving import drive, drive_async, drive_to_its_end, stream, stream_async
-from ._frames import Frame
+from ._frames import Frame, in_event_loop
 from ._mapping import Fan, spread, spread_async
 from ._shape import Shape
 from ._steps import UNRESOLVED, Step, as_step
@@ -39,15 +38,16 @@ T = TypeVar("T")
 
 
 class Task(Shape):
-    """A run of an agent towards a goal, that survives its process. Enter it to work on it:
+    """A run of an agent towards a goal that survives its process. Enter it to work on it.
 
-        with store.task("claims-42", goal="Draft the checklist") as task:
-            task.make_plan(plan, task.goal)
-            for item in task.remaining():
-                task.step(item, execute, item)
-            task.finish(report)
+    If the process dies, run the same code again: finished steps return their recorded results.
 
-    Killed at any instant and run again, it goes on where it was: what is finished is not done again.
+    Example:
+        >>> with store.task("claims-42", goal="Draft the checklist") as task:
+        ...     task.make_plan(plan, task.goal)
+        ...     for item in task.remaining():
+        ...         task.step(item, execute, item)
+        ...     task.finish(report)
     """
 
     def __enter__(self) -> Task:
@@ -55,9 +55,7 @@ class Task(Shape):
         self._inside()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._refuse_inside()
         try:
             drive(self._log, self._leaving(error))
@@ -71,11 +69,25 @@ class Task(Shape):
         """Never: it is not entered."""
 
     def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run `fn` as a step, once and for all: its result is recorded and given back whenever this step is asked for.
+        """Run `fn` as a step: its result is recorded, and returned on every later run.
 
-        `name` is text or an item of the plan. All arguments go to `fn`; options belong to the function (`holdfast.step`). An
-        exception is recorded and raised as `StepFailed`. Finished, but asked for with other arguments: `ReplayMismatch`.
-        A generator function gives an iterator: chunks come as they are made, and are recorded together after the last.
+        Args:
+            name: The step's name, or an item of the plan.
+            fn: The function. Options belong to it: see `holdfast.step`. A generator function gives
+                an iterator; its chunks are recorded together after the last one.
+            *args, **kwargs: Its arguments.
+
+        Returns:
+            What `fn` returned, now or in an earlier run.
+
+        Raises:
+            StepFailed: `fn` raised an exception. It is recorded, and is the cause of this one.
+            StepInDoubt: The step was started before, and nobody knows whether it was done.
+            ReplayMismatch: The step has finished, with other arguments.
+            LeaseLost: Another process has taken the task over.
+
+        Example:
+            >>> task.step("read the claim", read_claim, 42)
         """
         declared = fn if type(fn) is Step else as_step(fn)
         script = self._stepping(name, declared, args, kwargs)
@@ -90,26 +102,41 @@ class Task(Shape):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> dict[str, Any]:
-        """Ask a model for the next message of a conversation (or of its id): `fn(chat, …)` returns it, as a model step.
+        """Ask a model for the next message of a conversation, as a model step.
 
-        It is appended to the conversation, once, and is the result of the step: stored there alone. What is returned is the
-        message as stored. If it was appended and the process killed before the step's end, the model is not asked again.
-        If the conversation was deleted since, `NotFound`.
+        `fn(chat, ...)` returns the message. The message is appended once, and is the result of the
+        step; it is stored in the conversation alone. If the process dies after the append, the
+        model is not asked again. `chat` may be an id. Returns the message as stored. `NotFound` if
+        the conversation was deleted since.
         """
         return cast("dict[str, Any]", drive(self._log, self._replying(chat, fn, args, kwargs)))
 
     def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
-        """The plan: a list of names, or of dicts with a `name`, or a function that makes it. It is made once, ever."""
+        """Make the plan, once: later runs get the same plan back.
+
+        Args:
+            plan: A list of names, or of dicts with a `name`; or a function that returns one.
+            *args, **kwargs: The arguments of that function.
+
+        Returns:
+            The plan, as it is stored.
+
+        Raises:
+            TypeError: It is not a plan.
+
+        Example:
+            >>> task.make_plan(["collect", "compare", "write"])
+        """
         return drive(self._log, self._planning(plan, args, kwargs, again=False))
 
     def replan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
-        """Replace what is left of the plan. What is finished or in doubt stays, named in the new list or not. Done once per call."""
+        """Replace what is left of the plan, once per call. What is finished or in doubt stays."""
         return drive(self._log, self._planning(plan, args, kwargs, again=True))
 
     def results(self) -> dict[str, Any]:
-        """The results of the finished steps (not of those inside others), by path: `task.results()["collect"]`.
+        """The results of the finished steps by path, without steps inside others.
 
-        Those of the plan's items come first, in its order.
+        The plan's come first.
         """
         return self._run(self._results())
 
@@ -122,17 +149,50 @@ class Task(Shape):
         key: Callable[[T], object] | None = None,
         concurrency: int = 8,
     ) -> list[R]:
-        """Run `fn` for each item as a step of that name, `concurrency` at a time, in threads; the results in order.
+        """Run `fn` for each item as a step of that name, in threads; the results in order.
 
-        With `key`, an item is known by it, else by its value. What is finished is not run again. If one fails, no other is begun;
-        what is under way ends, and the first failure is raised. Items that have to wait do not keep others from going on.
+        With `key` an item is known by its key, else by its value. Finished items do not run again.
+        If one fails, no other is started; those that run end, and the first failure is raised.
+        Items that have to wait do not keep others from running.
         """
         fan = Fan(self, fn, items, key, concurrency)
         return spread(
             fan, lambda number: drive(self._log, self._stepping(name, fan.steps[number], (fan.items[number],), {}))
         )
 
-    def child(
+    @overload
+    def run_child(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        returns: type[T],
+    ) -> T: ...
+
+    @overload
+    def run_child(
+        self,
+        agent: Callable[..., R],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+    ) -> R: ...
+
+    @overload
+    def run_child(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        returns: Any = UNRESOLVED,
+    ) -> Any: ...
+
+    def run_child(
         self,
         agent: str | Callable[..., Any],
         id: str,
@@ -141,12 +201,36 @@ class Task(Shape):
         input: object = None,
         returns: Any = UNRESOLVED,
     ) -> Any:
-        """Run another task of its own, with this one as its parent, and give its result.
+        """Run another agent's task as a child of this one, and return its result.
 
-        It is resumed with its parent, and can be looked at and resumed by itself. While it has to wait, the parent waits too
-        (`Suspended`); if it fails, `ChildFailed`. Cancelling the parent cancels it.
+        A child has a record of its own, and is resumed with its parent or alone. While it waits,
+        the parent waits too (`Suspended`). If it fails, `ChildFailed` is raised. Cancelling the
+        parent cancels it. `returns` is the type of the result, if it is not the one that the agent
+        is annotated to return.
         """
         return drive(self._log, self._having(agent, id, goal, input, returns))
+
+    @overload
+    def ask(
+        self,
+        name: str,
+        question: str,
+        payload: object = None,
+        *,
+        returns: type[T],
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+
+    @overload
+    def ask(
+        self,
+        name: str,
+        question: str,
+        payload: object = None,
+        *,
+        returns: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Any: ...
 
     def ask(
         self,
@@ -157,36 +241,79 @@ class Task(Shape):
         returns: Any = Any,
         timeout: float | timedelta | None = None,
     ) -> Any:
-        """The answer of a person; while there is none, the run ends here (`Suspended`) and the task holds nothing.
+        """Ask a person, and return the answer. Until there is one, the run ends here (`Suspended`).
 
-        `store.answer(task_id, name, …)` answers. The answer is for this `question` and `payload` (plain JSON values, or a type
-        that can be stored): asked again with others, it is another question, and the earlier one cannot be
-        answered any more. `returns` is the type of the answer. After `timeout` seconds without one: `TimeoutError`;
-        asked again then, it is asked anew.
+        A task that waits holds nothing: no process, no connection. `store.answer(task_id, name,
+        ...)` answers. Asked again with another question or payload, it is another question, and the
+        earlier one cannot be answered any more.
+
+        Args:
+            name: The name of the question.
+            question: What to ask.
+            payload: What the answer is about: plain JSON values, or a type that can be stored.
+            returns: The type of the answer, such as `bool` or `Literal["yes", "no"]`. Default:
+                plain JSON.
+            timeout: How long to wait, in seconds or as a timedelta. None: forever.
+
+        Returns:
+            The answer.
+
+        Raises:
+            Suspended: There is no answer yet. Do not catch it.
+            TimeoutError: Nobody answered in time. Asked again, it is a new question.
+
+        Example:
+            >>> if task.ask("payout", "Pay the cheapest?", quotes, returns=bool):
+            ...     pay(quotes)
         """
         return drive(self._log, self._asking(name, question, payload, returns, timeout))
 
-    def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any:
-        """What `store.signal(task_id, name, …)` says next; while there is nothing, the run ends here (`Suspended`).
+    @overload
+    def wait_for(self, name: str, *, returns: type[T], timeout: float | timedelta | None = None) -> T: ...
 
-        Signals are kept until they are waited for, and each is taken once, in order. After `timeout` seconds: `TimeoutError`.
+    @overload
+    def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any: ...
+
+    def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any:
+        """Return the payload of the next signal of that name.
+
+        Until there is one, the run ends here. Signals (`store.signal`) are kept until they are
+        waited for. Each is taken once, in order.
+
+        Args:
+            name: The name of the signal.
+            returns: The type of the payload. Default: plain JSON values.
+            timeout: How long to wait, in seconds or as a timedelta. None: forever.
+
+        Returns:
+            The payload.
+
+        Raises:
+            Suspended: There is no signal yet. Do not catch it.
+            TimeoutError: None came in time.
+
+        Example:
+            >>> payment = task.wait_for("paid", returns=Payment, timeout=timedelta(days=3))
         """
         return drive(self._log, self._waiting_for(name, returns, timeout))
 
     def sleep_until(self, time: float | datetime) -> None:
-        """Go on at a time (Unix seconds, or a datetime); until then the run ends here (`Suspended`). The first time given counts."""
+        """Continue at a time: Unix seconds, or a datetime with its zone.
+
+        Until then the run ends here. Raises `Suspended`. The time that was given first counts.
+        """
         drive(self._log, self._sleeping(time, None))
 
     def sleep(self, seconds: float | timedelta) -> None:
-        """`sleep_until`, so many seconds after this was first reached."""
+        """Continue so many seconds after this was first reached; see `sleep_until`."""
         drive(self._log, self._sleeping(None, seconds))
 
     def decide(self, what: str, *, why: str | None = None) -> None:
-        """Record a decision and its reason. Run again on resume, it does nothing."""
+        """Record a decision and its reason, once: on resume it does nothing."""
         drive(self._log, self._noting(ev.DECIDED, what, why))
 
     def discover(self, what: str) -> None:
-        """Record a fact that was found out. Run again on resume, it does nothing."""
+        """Record a fact that was found out, once: on resume it does nothing."""
         drive(self._log, self._noting(ev.DISCOVERED, what, None))
 
     def remember(
@@ -201,9 +328,9 @@ class Task(Shape):
         meta: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = None,
     ) -> str:
-        """Remember something for later tasks of this agent, as `Memory.remember` does; the id of the memory.
+        """Remember something for later tasks of this agent, as `Memory.remember` does.
 
-        Its source is this task. Run again on resume, it does nothing.
+        Returns the id. Its source is this task. On resume it does nothing.
         """
         script = self._remembering(
             text, tags=tags, importance=importance, author=author, at=at, subject=subject, meta=meta, ttl=ttl
@@ -211,10 +338,10 @@ class Task(Shape):
         return drive(self._log, script)
 
     def attach(self, name: str, source: Source) -> Artifact:
-        """Keep a file with the task: a path, bytes, or an open binary file (from where it stands). It is kept in the store.
+        """Store a file with the task: a path, bytes, or an open binary file (from where it stands).
 
-        What is under that name already is replaced, or left as it is if it has the same content. A file that changes while
-        it is read is `SourceChanged`. Stored once for the same content, and deleted with the task.
+        It replaces what has that name, unless the content is the same. `SourceChanged` if the file
+        changes while it is read. It is deleted with the task.
         """
         return Artifact(self._log, drive(self._log, attach(self._held(), name, source)))
 
@@ -223,44 +350,71 @@ class Task(Shape):
         """The files that are attached, by name, as far as this process knows."""
         return {found.name: Artifact(self._log, found) for found in attached_to(self._held())}
 
-    def finish(self, result: Any = None, /, *args: Any, remember: Remember | None = None, **kwargs: Any) -> Any:
-        """End the task with a result, or with what a function gives; it is stored and returned.
+    @overload
+    def finish(self, result: Callable[..., R], /, *args: Any, remember: Remember | None = None, **kwargs: Any) -> R: ...
 
-        A task that had finished returns its stored result, and calls nothing. Its log expires after its time to live.
-        What it leaves goes to the memory of its agent, `store.memory(agent)`: goal and outcome, each decision and each
-        discovery. `remember`: False for nothing, or a function from the task's view to texts, or dicts as `remember_many`
-        takes them; unless told, as the agent says. Without an agent nothing is remembered.
+    @overload
+    def finish(self, result: T, /, *, remember: Remember | None = None) -> T: ...
+
+    @overload
+    def finish(self, result: None = None, /, *, remember: Remember | None = None) -> None: ...
+
+    def finish(self, result: Any = None, /, *args: Any, remember: Remember | None = None, **kwargs: Any) -> Any:
+        """End the task with a result, which is stored.
+
+        A task that has finished returns the stored one. What the task leaves goes to its agent's
+        memory, `store.memory(agent)`: goal, outcome, decisions and discoveries. Without an agent
+        nothing is remembered.
+
+        Args:
+            result: The result, or a function that gives it.
+            *args, **kwargs: The arguments of that function.
+            remember: False to remember nothing; a function from the task's view to texts, or to
+                dicts as `remember_many` takes them. None: as the agent says.
+
+        Returns:
+            The result, as it is stored.
+
+        Raises:
+            NotSerializable: The result cannot be stored.
+            TaskEnded: The task was cancelled.
+
+        Example:
+            >>> task.finish({"paid": 30})
         """
         return drive(self._log, self._finishing(result, args, kwargs, remember=remember))
 
     def fail(self, reason: str) -> None:
-        """Give the task up for now, as failed. It can be opened again and goes on."""
+        """Give the task up for now, as failed. Entered again, it continues."""
         drive(self._log, self._failing(reason))
 
     def cancel(self, reason: str | None = None) -> None:
-        """End the task for good, whoever holds it: the holder's next write is refused. Needs no `with` block."""
+        """End the task for good, whoever has it: their next write is refused.
+
+        Needs no `with` block.
+        """
         drive(self._log, self._cancelling(reason))
 
     def history(self) -> list[Event]:
         """Everything that was recorded, in order: who did what, when."""
         return self._run(self._history())
 
-    def at(self, version: int) -> TaskView:
-        """The task as it was at a version."""
-        return self._run(self._at(version))
-
-    def fork(self, id: str, *, at: int | None = None) -> Task:
-        """Another task that begins with what this one had done, up to version `at`. Copies nothing."""
+    def fork(self, id: str, *, version: int | None = None) -> Task:
+        """Start another task with what this one had done up to `version`. Copies nothing."""
         child, stamp = self._child(id), new_stamp()
-        self._settle(lambda: _lifecycle.fork(self._key, child, at, stamp))
+        self._settle(lambda: _lifecycle.fork(self._key, child, version, stamp))
         return Task(self._log, child, self._as_child(), None, False)
 
-    def view(self) -> TaskView:
-        """The task as it stands, with its steps and their results."""
-        return self._run(self._viewing())
+    def version(self) -> int:
+        """The newest version of the task, 0 if there is none."""
+        return self._run(self._version())
+
+    def view(self, *, version: int | None = None) -> TaskView:
+        """The task with its steps and results: as it stands, or as it was at `version`."""
+        return self._run(self._viewing(version))
 
     def preview(self) -> Preview:
-        """What a resume would do, without doing it: what is skipped, run again, checked, in doubt, changed."""
+        """What a resume would do: what is skipped, run again, checked, in doubt or changed."""
         return self.view().preview()
 
     def resume_context(
@@ -272,10 +426,28 @@ class Task(Shape):
         memories: int = 5,
         trust: Trust | None = None,
     ) -> ResumeContext:
-        """A fresh factual briefing for the model: what was done, decided and found out, and where to go on.
+        """A briefing for the model: what was done, decided and found out, and where to continue.
 
-        With what earlier tasks of its agent have left that fits the goal: up to so many `memories`. `trust`: of these authors only, or
-        True for everybody's; None for what its agent says, else everybody's but what is from outside, by a "tool" or the "web".
+        It is made anew each time from the record, so nothing wears away over many resumes.
+
+        Args:
+            max_tokens: How long it may be.
+            notes: More texts to tell, the most important first.
+            counter: A function from a message to its number of tokens, as for
+                `Conversation.window`.
+            memories: How many memories of its agent to add that fit the goal.
+            trust: Whose memories: a list of authors, or True for everybody's. None: as the agent
+                says, else everybody's but those of a "tool" or the "web".
+
+        Returns:
+            The briefing: `str(context)`, or `context.messages()`.
+
+        Raises:
+            BudgetExceeded: Not even the goal, steps in doubt and the next step fit.
+            NotFound: There is no such task.
+
+        Example:
+            >>> messages = task.resume_context(1000).messages()
         """
         from ..memory._calling import run
 
@@ -287,13 +459,19 @@ class Task(Shape):
         return self.view().checkpoint()
 
     def conversation(self, id: str | None = None) -> Conversation:
-        """A conversation whose `append` does nothing when the same code runs again on resume; by default the task's own."""
+        """A conversation whose `append` does nothing when the same code runs again on resume.
+
+        By default the task's own.
+        """
         key = stream_key(self._key.tenant, "conversation", id or self._key.id)
         return TaskConversation(self._log, key, self._held())
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the task and what it holds, and free its id; False if there was none. `HasForks` if others begin with it."""
-        deleted = drive(self._log, family.delete(self._log, self._key, self._log.redacted_text(reason)))
+        """Delete the task with what it holds, and free its id; False if there was none.
+
+        `HasForks` if other tasks begin with it.
+        """
+        deleted = drive(self._log, family.delete(self._log, self._key, self._log.redaction.text(reason)))
         self._deleted()
         return deleted
 
@@ -309,16 +487,17 @@ class Task(Shape):
 
 
 class AsyncTask(Shape):
-    """A `Task` whose methods are awaited: `async with store.task(…) as task`. Plain functions run in threads."""
+    """A `Task` whose methods are awaited: `async with store.task(...) as task`.
+
+    Plain functions run in threads.
+    """
 
     async def __aenter__(self) -> AsyncTask:
         await drive_async(self._log, self._entering())
         self._inside()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._refuse_inside()
         try:
             await drive_to_its_end(self._log, self._leaving(error))
@@ -346,9 +525,9 @@ class AsyncTask(Shape):
     ) -> Coroutine[Any, Any, R]: ...
 
     def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """`Task.step`, awaited. If cancelled, an async function ends where it is; a plain one, in its thread, is waited for.
+        """`Task.step`, awaited. Of a generator function it is an async iterator.
 
-        Of a generator function, plain or async, it is an async iterator: `async for chunk in task.step("answer", fn, …)`.
+        If cancelled, an async function ends where it is; a plain one, in its thread, is waited for.
         """
         declared = fn if type(fn) is Step else as_step(fn)
         if declared.streams:
@@ -363,7 +542,7 @@ class AsyncTask(Shape):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> dict[str, Any]:
-        """`Task.reply`, awaited; the function may be async. If given an id, a plain function gets a plain conversation."""
+        """`Task.reply`, awaited. Given an id, a plain function gets a plain conversation."""
         return cast("dict[str, Any]", await drive_async(self._log, self._replying(chat, fn, args, kwargs)))
 
     async def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
@@ -416,7 +595,49 @@ class AsyncTask(Shape):
             lambda number: drive_async(self._log, self._stepping(name, fan.steps[number], (fan.items[number],), {})),
         )
 
-    async def child(
+    @overload
+    async def run_child(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        returns: type[T],
+    ) -> T: ...
+
+    @overload
+    async def run_child(
+        self,
+        agent: Callable[..., Awaitable[R]],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+    ) -> R: ...
+
+    @overload
+    async def run_child(
+        self,
+        agent: Callable[..., R],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+    ) -> R: ...
+
+    @overload
+    async def run_child(
+        self,
+        agent: str | Callable[..., Any],
+        id: str,
+        *,
+        goal: str | None = None,
+        input: object = None,
+        returns: Any = UNRESOLVED,
+    ) -> Any: ...
+
+    async def run_child(
         self,
         agent: str | Callable[..., Any],
         id: str,
@@ -425,8 +646,30 @@ class AsyncTask(Shape):
         input: object = None,
         returns: Any = UNRESOLVED,
     ) -> Any:
-        """`Task.child`, awaited; the agent may be async or not."""
+        """`Task.run_child`, awaited; the agent may be async or not."""
         return await drive_async(self._log, self._having(agent, id, goal, input, returns))
+
+    @overload
+    async def ask(
+        self,
+        name: str,
+        question: str,
+        payload: object = None,
+        *,
+        returns: type[T],
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+
+    @overload
+    async def ask(
+        self,
+        name: str,
+        question: str,
+        payload: object = None,
+        *,
+        returns: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Any: ...
 
     async def ask(
         self,
@@ -439,6 +682,12 @@ class AsyncTask(Shape):
     ) -> Any:
         """`Task.ask`, awaited."""
         return await drive_async(self._log, self._asking(name, question, payload, returns, timeout))
+
+    @overload
+    async def wait_for(self, name: str, *, returns: type[T], timeout: float | timedelta | None = None) -> T: ...
+
+    @overload
+    async def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any: ...
 
     async def wait_for(self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None) -> Any:
         """`Task.wait_for`, awaited."""
@@ -487,6 +736,22 @@ class AsyncTask(Shape):
         """`Task.artifacts`, with awaited methods."""
         return {found.name: AsyncArtifact(self._log, found) for found in attached_to(self._held())}
 
+    @overload
+    async def finish(
+        self, result: Callable[..., Awaitable[R]], /, *args: Any, remember: Remember | None = None, **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def finish(
+        self, result: Callable[..., R], /, *args: Any, remember: Remember | None = None, **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def finish(self, result: T, /, *, remember: Remember | None = None) -> T: ...
+
+    @overload
+    async def finish(self, result: None = None, /, *, remember: Remember | None = None) -> None: ...
+
     async def finish(self, result: Any = None, /, *args: Any, remember: Remember | None = None, **kwargs: Any) -> Any:
         """`Task.finish`, awaited; both functions may be async."""
         return await drive_async(self._log, self._finishing(result, args, kwargs, remember=remember))
@@ -503,19 +768,19 @@ class AsyncTask(Shape):
         """`Task.history`, awaited."""
         return await self._run(self._history())
 
-    async def at(self, version: int) -> TaskView:
-        """`Task.at`, awaited."""
-        return await self._run(self._at(version))
-
-    async def fork(self, id: str, *, at: int | None = None) -> AsyncTask:
+    async def fork(self, id: str, *, version: int | None = None) -> AsyncTask:
         """`Task.fork`, awaited."""
         child, stamp = self._child(id), new_stamp()
-        await self._settle(lambda: _lifecycle.fork(self._key, child, at, stamp))
+        await self._settle(lambda: _lifecycle.fork(self._key, child, version, stamp))
         return AsyncTask(self._log, child, self._as_child(), None, True)
 
-    async def view(self) -> TaskView:
+    async def version(self) -> int:
+        """`Task.version`, awaited."""
+        return await self._run(self._version())
+
+    async def view(self, *, version: int | None = None) -> TaskView:
         """`Task.view`, awaited."""
-        return await self._run(self._viewing())
+        return await self._run(self._viewing(version))
 
     async def preview(self) -> Preview:
         """`Task.preview`, awaited."""
@@ -548,12 +813,12 @@ class AsyncTask(Shape):
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Task.delete`, awaited."""
-        deleted = await drive_async(self._log, family.delete(self._log, self._key, self._log.redacted_text(reason)))
+        deleted = await drive_async(self._log, family.delete(self._log, self._key, self._log.redaction.text(reason)))
         self._deleted()
         return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
-        if not step.is_async and _in_event_loop():
+        if not step.is_async and in_event_loop():
             how = "async for chunk in" if step.streams else "await"
             raise TypeError(
                 f"{step.name!r} is a plain function and would hold up the event loop; "
@@ -569,13 +834,3 @@ class AsyncTask(Shape):
 
     async def _settle(self, make: Callable[[], Operation[T]]) -> T:
         return await ops.run_until_settled_async(self._log, make)
-
-
-def _in_event_loop() -> bool:
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .._arguments import shown
 from ..errors import BudgetExceeded
 
 MOST: Final = 1 << 53
@@ -55,11 +56,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         for name, limit in (("tokens", self.tokens), ("calls", self.calls)):
             if limit is not None and (type(limit) is not int or not 1 <= limit <= MOST):
-                raise ValueError(f"{name} is a whole number, 1 or more")
+                raise ValueError(f"{name} must be an integer >= 1, got {shown(limit)}")
         if self.cost is not None and (type(self.cost) not in (int, float) or not 0 < self.cost <= MOST):
-            raise ValueError("cost is a number above 0")
+            raise ValueError(f"cost must be a number > 0, got {shown(self.cost)}")
         if self.tokens is self.cost is self.calls is None:
-            raise ValueError("a budget limits something: Budget(tokens=…), cost=… or calls=…")
+            raise ValueError("a Budget must have at least one of tokens=, cost= and calls=")
 
     def left(self, used: Usage) -> Budget:
         """What is left of it; at least the smallest there is, because a budget is looked at before a call."""
@@ -100,11 +101,11 @@ class Meter:
         """What the step's function tells."""
         for name, tokens in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
             if type(tokens) is not int or not 0 <= tokens <= MOST:
-                raise ValueError(f"{name} is a whole number, 0 or more")
+                raise ValueError(f"{name} must be an integer >= 0, got {shown(tokens)}")
         if cost is not None and (type(cost) not in (int, float) or not 0 <= cost <= MOST):
-            raise ValueError("cost is a number, 0 or more")
+            raise ValueError(f"cost must be a number >= 0, got {shown(cost)}")
         if model is not None and type(model) is not str:
-            raise TypeError(f"model is a name, not {type(model).__name__}")
+            raise TypeError(f"model must be a name, got {type(model).__name__}")
         self.model = model or self.model
         self._add(input_tokens, output_tokens, cost)
 
@@ -163,4 +164,4 @@ def checked_price(price: object) -> None:
         or len(price) != 2
         or any(type(each) not in (int, float) or not 0 <= each <= MOST for each in price)
     ):
-        raise ValueError("price is what a million tokens cost, of input and of output: price=(1.25, 10)")
+        raise ValueError("price must be what a million tokens cost, of input and of output: price=(1.25, 10)")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
 from .._leases import is_dead
-from .._quiet import Quiet
+from .._quiet import Readable
 from ._usage import Budget, Usage
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 PlanItem = str | dict[str, Any]
 """An item of a plan: a name, or a dict with a `name`."""
 
-Status = Literal["running", "open", "suspended", "failed", "stuck", "cancelled", "finished"]
-STATUSES: tuple[Status, ...] = ("running", "open", "suspended", "failed", "stuck", "cancelled", "finished")
+Status = Literal["pending", "running", "suspended", "retrying", "failed", "finished", "cancelled", "stuck"]
+"""How a task stands. retrying: its last run failed, and a worker will try again. failed: nobody will by itself."""
+STATUSES: tuple[Status, ...] = get_args(Status)
 ENDED: frozenset[str] = frozenset({"cancelled", "finished"})
 """In these a task does no more work."""
 
@@ -33,19 +34,15 @@ waiting: a child that had to wait, and so the task does; it goes on by itself.
 """
 
 
-class Failure(Quiet, msgspec.Struct, frozen=True):
+class Failure(Readable, msgspec.Struct, frozen=True):
     """What went wrong: the exception's type and its message."""
-
-    _content = ("message",)
 
     type: str
     message: str
 
 
-class Progress(Quiet, msgspec.Struct, frozen=True):
+class StepProgress(Readable, msgspec.Struct, frozen=True):
     """How far a step had got when it last saved."""
-
-    _content = ("cursor",)
 
     cursor: Any
     done: float | None
@@ -53,17 +50,17 @@ class Progress(Quiet, msgspec.Struct, frozen=True):
     at: datetime
 
 
-class Saw(msgspec.Struct, frozen=True):
-    """What a model saw of a conversation: its messages from one version to another. `store.prompt` gives them back."""
+class ModelInput(msgspec.Struct, frozen=True):
+    """What a model saw of a conversation: its messages from one version to another. `store.model_input` gives them back."""
 
     conversation: str
     versions: list[tuple[int, int]]
 
 
-class StepInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
+class StepInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """One step of a task. `path` names it within the task, `parent` the step that it was called from ("" for none)."""
 
-    _content = ("result",)
+    _shown = ("path", "status", "in_doubt", "result", "error", "model", "started_at", "ended_at")
 
     path: str
     name: str
@@ -82,7 +79,7 @@ class StepInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
     replays: bool = False
     """Failed, and the program went on without it: the next run gets the same failure instead of a new attempt."""
-    progress: Progress | None = None
+    progress: StepProgress | None = None
     code: str = ""
     """A digest of the function that ran, with the Python version; to notice that it has changed."""
     version: int = 0
@@ -90,18 +87,18 @@ class StepInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     """What its model calls have used, in all attempts."""
     reply: tuple[str, int] | None = None
     """Of a `task.reply`: the conversation whose message the result is, and its version there. If that is gone, `result` is None."""
-    saw: list[Saw] = []
+    model_input: list[ModelInput] = []
     """Which messages its model saw, as far as they are a conversation's."""
 
 
-class Ask(Quiet, msgspec.Struct, frozen=True, kw_only=True):
-    """A question to people. `id` is for `store.answer(…, ask=id)`; `schema` says what an answer looks like, as JSON Schema."""
+class Question(Readable, msgspec.Struct, frozen=True, kw_only=True):
+    """A question to people. `id` is for `store.answer(…, question=id)`; `schema` says what an answer looks like, as JSON Schema."""
 
-    _content = ("question", "payload", "answer")
+    _shown = ("name", "status", "text", "payload", "answer", "by", "asked_at", "until", "id")
 
     id: str
     name: str
-    question: str
+    text: str
     payload: Any
     schema: Any
     asked_at: datetime
@@ -112,10 +109,8 @@ class Ask(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     answered_at: datetime | None = None
 
 
-class Note(Quiet, msgspec.Struct, frozen=True):
+class Note(Readable, msgspec.Struct, frozen=True):
     """A decision (with its reason) or a discovery, and the step in which it was made."""
-
-    _content = ("text", "why")
 
     text: str
     why: str | None
@@ -141,10 +136,8 @@ class Drift(msgspec.Struct, frozen=True):
     now: str
 
 
-class TaskInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
+class TaskInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """A task as it is listed."""
-
-    _content = ("goal",)
 
     id: str
     status: Status
@@ -165,10 +158,10 @@ class TaskInfo(Quiet, msgspec.Struct, frozen=True, kw_only=True):
         return self.owner is not None and is_dead(self.owner)
 
 
-class TaskView(Quiet, msgspec.Struct, frozen=True, kw_only=True):
+class TaskView(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """A task as it stood at one version: read-only, complete, and without a connection to the store."""
 
-    _content = ("goal", "input", "plan", "result")
+    _shown = ("id", "status", "goal", "agent", "plan", "result", "error", "in_doubt", "waits_for", "version")
 
     id: str
     goal: str | None
@@ -190,12 +183,12 @@ class TaskView(Quiet, msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     version: int
     runs: int
-    unasked: list[str]
+    orphaned: list[str]
     """Recorded steps that the newest run has not asked for."""
     drift: list[Drift]
     """What the newest run found changed."""
-    asks: list[Ask] = []
-    """The questions that the task asks or has asked, without those that it has replaced by others."""
+    questions: list[Question] = []
+    """The questions that the task has asked, except those that it has replaced."""
     waits_for: list[str] = []
     """What a suspended task waits for, in words."""
     parent: str | None = None

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from ._quoting import entry, inline, lines
-from ._selection import Asked, Finished, Next, Noted, Recalled, Selection, Unfinished
+from ..conversations._quoting import entry, inline, lines
+from ..memory._quoted import remembered
+from ._selection import Asked, Finished, Next, Noted, Selection, Unfinished
 
 RULE: Final = (
     'Lines that begin with ">" and text in "double quotes" are quoted from the record: '
@@ -20,7 +21,7 @@ _LEFT_OUT: Final = {
     "inner_results": ("1 result of an inner step", "{:,} results of inner steps"),
     "decisions": ("1 earlier decision", "{:,} earlier decisions"),
     "discoveries": ("1 earlier discovery", "{:,} earlier discoveries"),
-    "asks": ("1 question", "{:,} questions"),
+    "questions": ("1 question", "{:,} questions"),
     "waits": ("1 thing that it waits for", "{:,} things that it waits for"),
     "unfinished": ("1 unfinished step", "{:,} unfinished steps"),
     "plan": ("1 item of the plan", "{:,} items of the plan"),
@@ -41,7 +42,7 @@ def written(told: Selection) -> str:
         _titled("Finished steps and their results (do not do these again):", _results(told.results)),
         _titled("Decisions (keep to them unless a fact has changed):", _notes(told.decisions, "decision")),
         _titled("Discoveries:", _notes(told.discoveries, "discovery")),
-        _titled("Questions that were asked (an answer is a fact; do not ask again):", _asks(told, is_open=False)),
+        _titled("Questions that were asked (an answer is a fact; do not ask again):", _questions(told, is_open=False)),
         _titled("Notes from elsewhere:", [line for note in told.notes for line in entry("-", note, "note")]),
         _titled(
             "Remembered from earlier tasks (true when it was noted; look before you rely on it):",
@@ -49,7 +50,7 @@ def written(told: Selection) -> str:
         ),
         _titled("Unfinished steps:", [line for step in told.unfinished for line in _unfinished(step)]),
         _failure(told),
-        _titled("Questions that nobody has answered yet:", _asks(told, is_open=True)),
+        _titled("Questions that nobody has answered yet:", _questions(told, is_open=True)),
         _titled("The task waits for:", [f"- {inline(wait)}" for wait in told.waits]),
         _titled(
             "In doubt (nobody knows whether these were done; do not repeat them: check or ask first):", _in_doubt(told)
@@ -92,18 +93,8 @@ def _notes(notes: Iterable[Noted], what: str) -> list[str]:
     return told
 
 
-def remembered(memories: Iterable[Recalled]) -> list[str]:
-    """Memories as lines: when, where from and by whom, and what it says."""
-    found = []
-    for memory in memories:
-        source = "" if memory.source is None else f", {inline(memory.source)}"
-        author = "" if memory.author == "model" else f", by {inline(memory.author)}"
-        found += entry(f"- {memory.day}{source}{author}:", memory.text, "memory")
-    return found
-
-
-def _asks(told: Selection, *, is_open: bool) -> list[str]:
-    return [line for ask in told.asks if (ask.status == "open") is is_open for line in _asked(ask)]
+def _questions(told: Selection, *, is_open: bool) -> list[str]:
+    return [line for ask in told.questions if (ask.status == "open") is is_open for line in _asked(ask)]
 
 
 def _asked(ask: Asked) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, NoReturn
 
 from .. import _leases
+from .._arguments import whole_number
 from .._operations import Operation
 from ..tasks import _events as ev
 from ..tasks._paths import place_of
@@ -23,8 +23,8 @@ class Crashed(BaseException):
 class Crash:
     """A crash to come, as a context manager; also around async code, in a plain `with`."""
 
-    def __init__(self, after: str | None, before: str | None, during: str | None, at: int | None) -> None:
-        self._after, self._before, self._during, self._at = after, before, during, at
+    def __init__(self, after: str | None, before: str | None, during: str | None, write: int | None) -> None:
+        self._after, self._before, self._during, self._write = after, before, during, write
         self.happened = False
         """Whether the run has died."""
         self._writes = 0
@@ -48,9 +48,7 @@ class Crash:
             setattr(Session, name, method)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         for name, method in (("put", self._put), ("begin", self._begin), ("beat", self._beat)):
             setattr(Session, name, method)
         if error is None and not self.happened:
@@ -62,7 +60,7 @@ class Crash:
         for word, step in (("after", self._after), ("before", self._before), ("during", self._during)):
             if step is not None:
                 return f"{word} {step!r}"
-        return f"at write {self._at}"
+        return f"at write {self._write}"
 
     # -- in place of the session's methods -------------------------------------------------------------------------------
 
@@ -74,7 +72,7 @@ class Crash:
         answer = yield from self._put(session, changes, *args, **options)
         with _lock:
             self._writes += 1
-            last = self._writes == self._at
+            last = self._writes == self._write
         if (
             last
             or _has(changes, self._after, ev.STEP_COMPLETED, ev.STEP_FAILED)
@@ -115,21 +113,21 @@ class Crash:
 
 
 def crash(
-    *, after: str | None = None, before: str | None = None, during: str | None = None, at: int | None = None
+    *, after: str | None = None, before: str | None = None, during: str | None = None, write: int | None = None
 ) -> Crash:
     """Let the run inside the block die as if it were killed; `Crashed` leaves the block no further.
 
     `after="pay"`: when the end of that step (its name, or its path) is stored. `before`: before its function runs; of a `once` or
     `check` step, when its start is stored. `during`: when its function has run and nobody has recorded that: the worst
-    moment. `at=n`: when the n-th write of the block is stored. Nothing more is written, no progress, no failure, no
+    moment. `write=n`: when the n-th write of the block is stored. Nothing more is written, no progress, no failure, no
     release, and entering the task again takes over at once. If nothing dies, the end of the block is an AssertionError.
     """
-    given = [point for point in (after, before, during, at) if point is not None]
+    given = [point for point in (after, before, during, write) if point is not None]
     if len(given) != 1:
-        raise TypeError("say where: one of after=, before=, during= (a step's name) and at= (a number of writes)")
-    if at is not None and (type(at) is not int or at < 1):
-        raise ValueError("at is a number of writes, 1 or more")
-    return Crash(after, before, during, at)
+        raise TypeError("crash() takes one of after=, before=, during= (a step's name) and write= (a number of writes)")
+    if write is not None:
+        whole_number(write, "write", 1)
+    return Crash(after, before, during, write)
 
 
 def _is(path: str, step: str | None) -> bool:

@@ -24,7 +24,7 @@ from .._codec import Undecodable
 from .._events import open_plain
 from .._open import open as open_store
 from .._store import Store
-from ..backends import Append, Appended, Conflict
+from ..backends import Append, AppendResult, Conflict
 from ..errors import StepInDoubt, Suspended
 from ..tasks._agents import find
 from ..tasks._running import StepCall
@@ -65,10 +65,10 @@ class Deaths:
         self._counts = Counter(earlier)
         self._names: dict[bytes, str] = {}
 
-    def __call__(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def __call__(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         names = [self._name(append) for append in batch if append.expected_hash != NOWHERE]  # that only asks
         self._at("before", names)
-        answers: Sequence[Appended | Conflict] = self._append(batch)
+        answers: Sequence[AppendResult | Conflict] = self._append(batch)
         self._at("after", names)
         return answers
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,6 +14,7 @@ import msgspec
 
 from .. import _clock
 from .. import _operations as ops
+from .._arguments import seconds
 from .._codec import decode, encode, encode_as
 from .._ids import stream_key
 from .._open import open as open_store
@@ -213,7 +215,7 @@ def crash_matrix(
     signals: Mapping[str, Any] | None = None,
     store: Literal["sqlite", "files"] = "sqlite",
     points: int | Collection[str] | None = None,
-    timeout: float = 60.0,
+    timeout: float | timedelta = 60.0,
 ) -> MatrixReport:
     """Kill an agent at each of its writes, resume it, and compare with a run that nobody has disturbed.
 
@@ -228,13 +230,13 @@ def crash_matrix(
     import tempfile
 
     if store not in ("sqlite", "files"):
-        raise ValueError("store is 'sqlite' or 'files': what is in memory does not outlive a kill")
-    target = _target(agent)
+        raise ValueError(f"store must be 'sqlite' or 'files', which outlive a kill, got {store!r}")
+    target, limit = _target(agent), seconds(timeout, "timeout", 0.001)
     given = decode(encode_as(input, declared_type(input)))
     for value in (dict(answers or {}), dict(signals or {})):
         encode(value)  # refused here, with the place of what cannot be handed over
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-") as name:
-        matrix = Matrix(target, id, goal, given, answers or {}, signals or {}, store, timeout, Path(name).resolve())
+        matrix = Matrix(target, id, goal, given, answers or {}, signals or {}, store, limit, Path(name).resolve())
         expected = _undisturbed(matrix)
         chosen = _chosen(_points(expected), points)
         found = _all(matrix, chosen, expected)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
-from .._seam import Append, Appended, Conflict, StreamKey
+from .._seam import Append, AppendResult, Conflict, StreamKey
 from ._disk import translated, write_all
 from ._frame import MAX_BYTES, BadFrame, Frame, Stored, encode_frame
 from ._names import folder_of, path_of
-from ._scan import Span, forward, locate, origin
+from ._scan import Span, forward, locate
 from ._state import State, mark_of
 from ._streams import Streams
 
@@ -28,11 +28,11 @@ class Draft:
             raise self.state.damage.error(stream)
         self.accepted: list[Stored] = []
 
-    def answer(self, append: Append, now: float) -> Appended | Conflict:
+    def answer(self, append: Append, now: float) -> AppendResult | Conflict:
         """Accept an append, or say why not."""
         known = self._find(append)
         if known:
-            return Appended(*known, duplicate=True, now=now)
+            return AppendResult(*known, duplicate=True, now=now)
         state = self.state
         if state.version:
             expected = (append.expected, append.expected_hash, append.incarnation)
@@ -49,7 +49,7 @@ class Draft:
             fields=state.fields if append.fields is None else append.fields,
             ids=state.ids + append.indexed,
         )
-        return Appended(stored.first, stored.last, now=now)
+        return AppendResult(stored.first, stored.last, now=now)
 
     def _find(self, append: Append) -> tuple[int, int] | None:
         """The versions under which this append is already stored."""
@@ -73,10 +73,7 @@ class Draft:
             place = locate(span, version)
             if place is not None:
                 return place.frame.appends
-            first = origin(span)
-            if first is None or first.last < version:
-                raise BadFrame(f"version {version} is not in any valid frame")
-            return ()
+            raise BadFrame(f"version {version} is not in any valid frame")
 
     def _find_id(self, id: bytes) -> tuple[int, int] | None:
         catalog, count = self.streams.catalog, self.before.ids
@@ -110,7 +107,6 @@ class Draft:
 def _all_ids(span: Span) -> list[tuple[bytes, int, int]]:
     ids: list[tuple[bytes, int, int]] = []
     for place in forward(span, 0):
-        ids.extend(place.frame.kept)
         ids.extend((stored.id, stored.first, stored.last) for stored in place.frame.appends if stored.indexed)
     return ids
 

@@ -22,13 +22,13 @@ from typing import Literal
 import apsw
 
 from ... import _clock
-from ...errors import Closed, ReadOnly, StorageFull, Unavailable
+from ...errors import ReadOnly, StorageFull, StoreClosed, Unavailable
 from .._filesystem import refuse_network_filesystem
-from .._fork import register
-from .._seam import Append, Appended, Conflict, Cursor, Description, Head, Record, StreamKey
+from .._fork import Forkable, register
+from .._seam import Append, AppendResult, Conflict, Cursor, Description, Head, IndexFile, Record, StreamKey
 from ._append import Draft, store
 from ._catalog import Catalog
-from ._delete import delete_prefix, delete_stream
+from ._delete import delete_stream
 from ._disk import Disk, translated
 from ._frame import MAX_BYTES
 from ._index import Index, Row
@@ -39,8 +39,11 @@ from ._root import FORMAT, is_marked, mark, open_lock, open_root
 from ._streams import Streams
 from ._tree import Tree
 
+MEMORY_INDEX = "memory.db"
+"""The index of memories, if there is one: an SQLite file beside the streams."""
 
-class FilesBackend:
+
+class FilesBackend(Forkable):
     """Streams in JSON Lines files below `root`, which is made if it is missing.
 
     `durability="process"` leaves out every sync: what was acknowledged survives the death of the process,
@@ -82,7 +85,7 @@ class FilesBackend:
                 if not is_marked(self._top, disk):
                     mark(self._root, self._top, disk)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[Appended | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
         with self._call("the append could not be written"), self._lock.held():
             now = _clock.time()
             drafts: dict[StreamKey, Draft] = {}
@@ -145,20 +148,16 @@ class FilesBackend:
             if head is not None:
                 yield head
 
-    def delete(self, stream: StreamKey, *, expected: Head, upto: int | None = None) -> bool:
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         with self._call(f"{stream} could not be deleted"), self._lock.held():
             head = self._streams.settle(stream, write=True).head(stream, _clock.time())
-            if head is None or (head.version, head.hash, head.incarnation) != (
-                expected.version,
-                expected.hash,
-                expected.incarnation,
-            ):
+            if head is None or head.place != expected.place:
                 return False
-            if upto is None:
-                delete_stream(self._streams, stream, head.incarnation)
-            else:
-                delete_prefix(self._streams, stream, min(upto, head.version - 1))
+            delete_stream(self._streams, stream, head.incarnation)
             return True
+
+    def index_places(self) -> Sequence[IndexFile]:
+        return [IndexFile(os.path.join(self._root, MEMORY_INDEX))]
 
     def describe(self) -> Description:
         with self._call("the store cannot be described"):
@@ -190,7 +189,7 @@ class FilesBackend:
         """Everything a caller does happens in here: handles are closed when the last call has left."""
         with self._gate:
             if self._closed:
-                raise Closed(f"the store in {self._root} was closed")
+                raise StoreClosed(f"the store in {self._root} was closed")
             self._calls += 1
         try:
             with _translating(what):

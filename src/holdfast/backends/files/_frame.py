@@ -6,8 +6,7 @@
 
 `length` counts the bytes of the line with its newline, `sum` is a SHA-256 (its first half) over all that
 stands before it, so each line can be checked alone. `fields` are the head's after this frame, `ids` is the number of indexed
-append ids so far. A line with `"first":0` can only be the first one of a file and stands for what
-was deleted: versions up to `last`, the ids they had, and the incarnations of former lives.
+append ids so far. A line with `"first":0` can only be the first one of a file: it names the incarnations of former lives.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A frame in memory. `deleted` and `kept` are those of a file's first line."""
+    """A frame in memory. `deleted` are the former lives that a file's first line names."""
 
     stream: StreamKey
     first: int
@@ -59,7 +58,6 @@ class Frame(msgspec.Struct, frozen=True):
     fields: Fields = Fields()
     ids: int = 0
     deleted: Sequence[bytes] = ()
-    kept: Sequence[tuple[bytes, int, int]] = ()
 
     @property
     def hash(self) -> bytes:
@@ -97,7 +95,6 @@ class _Line(msgspec.Struct, omit_defaults=True):
     fields: _Fields = _Fields()
     ids: int = 0
     deleted: list[str] = []
-    kept: list[tuple[str, int, int]] = []
     sum: str = ""
 
 
@@ -115,7 +112,6 @@ def encode_frame(frame: Frame) -> bytes:
     line["ids"] = frame.ids
     if not frame.first:
         line["deleted"] = [incarnation.hex() for incarnation in frame.deleted]
-        line["kept"] = [(append.hex(), first, last) for append, first, last in frame.kept]
     rest = b"," + _encode(line)[1:-1]
     fixed = len(b'{"length":') + len(rest) + _SUM_BYTES
     digits = len(str(fixed))
@@ -213,7 +209,6 @@ def _to_frame(line: _Line) -> Frame:
         ),
         ids=line.ids,
         deleted=tuple(bytes.fromhex(incarnation) for incarnation in line.deleted),
-        kept=tuple((bytes.fromhex(append), first, last) for append, first, last in line.kept),
     )
 
 

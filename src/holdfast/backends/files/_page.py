@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ...errors import CorruptRecord
 from .._seam import Record, StreamKey
-from ._frame import HEADER_BYTES, BadFrame, Frame, header
-from ._scan import Place, Span, backward, forward, locate, origin, valid_frames
+from ._frame import BadFrame, Frame
+from ._scan import Place, Span, backward, forward, locate, valid_frames
 from ._state import State
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -35,7 +35,7 @@ class Pager:
 
     def _forward(self, after: int) -> Iterator[Record]:
         state = self._state
-        version = max(after, self._deleted_upto(after)) + 1
+        version = after + 1
         if version > state.version and state.damage is None:
             return
         start = first = self._find(version).start
@@ -56,7 +56,7 @@ class Pager:
             version = min(version, self._state.version)
         elif not after:
             raise self._state.damage.error(self._stream)
-        if version <= self._deleted_upto(version - 1):
+        if version <= 0:
             return
         stop = last = self._find(version).stop
         try:
@@ -69,21 +69,10 @@ class Pager:
                         yield record
                         version -= 1
                 stop = place.start
-            if version > self._deleted_upto(0):
+            if version > 0:
                 raise BadFrame("frames are missing before it")
         except BadFrame as error:
             raise self._damage(version, stop, str(error)) from None
-
-    def _deleted_upto(self, after: int) -> int:
-        """The last version that was deleted in front, if it is beyond `after`; else anything below."""
-        found = header(self._span.get(0, HEADER_BYTES))
-        if found is None or found[1] or found[2] <= after:
-            return 0
-        try:
-            first = origin(self._span)
-            return first.last if first else 0
-        except BadFrame as error:
-            raise self._damage(None, 0, str(error)) from None
 
     def _find(self, version: int) -> Place:
         place = locate(self._span, version)

@@ -1,0 +1,24 @@
+"""Fixtures of the tests in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+import holdfast
+from helpers.expiring_streams import Wrapped
+from holdfast import (
+    Store,
+)
+from holdfast.backends import Backend
+
+
+@pytest.fixture
+def wrapped(url: str) -> Iterator[tuple[Wrapped, Store]]:
+    """A store on each backend in turn, with what wraps it."""
+    with holdfast.open(url) as inner:
+        backend = Wrapped(inner._log.backend)
+        with holdfast.open(cast(Backend, backend)) as store:
+            yield backend, store

@@ -1,0 +1,357 @@
+"""Streams on an object store of which something was lost or altered: it is said of them, and concerns no other stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from helpers.doc_pages import run_page
+from helpers.memory_space import MemorySpace
+from helpers.servers import url_on
+from holdfast.backends import Damaged, Fields, StreamKey
+from holdfast.backends import _objects_append as appending
+from holdfast.backends import _objects_format as form
+from holdfast.backends._objects import ObjectsBackend
+from holdfast.backends._space import Named
+from holdfast.backends.s3 import open_space
+from holdfast.conformance._build import (
+    KIND,
+    TENANT,
+    Life,
+    all_due,
+    all_heads,
+    at,
+    bodies,
+    conflict,
+    ids,
+    key,
+    must_head,
+    read_all,
+    timeless,
+)
+from holdfast.errors import CorruptRecord
+
+LISTED = Fields(status="open", due_at=5.0)
+NAMES = [f"s{number}" for number in range(6)]
+
+
+def opened(space: MemorySpace) -> ObjectsBackend:
+    return ObjectsBackend(space, width=0)
+
+
+def commits(life: Life) -> str:
+    return form.commits_place(form.life_id(life.stream, life.incarnation))
+
+
+def garbage_in_root(space: MemorySpace, life: Life) -> None:
+    space.put(form.root_place(life.stream), form.ROOT, b"garbage")
+
+
+def garbage_in_newest(space: MemorySpace, life: Life) -> None:
+    space.put(commits(life), form.version_name(life.version), b"garbage")
+
+
+def commits_lost(space: MemorySpace, life: Life) -> None:
+    del space.objects[commits(life)]
+
+
+def root_lost(space: MemorySpace, life: Life) -> None:
+    del space.objects[form.root_place(life.stream)]
+
+
+def root_of_another(space: MemorySpace, life: Life) -> None:
+    other = form.root_place(key("s0"))
+    space.objects[form.root_place(life.stream)] = space.objects[other].copy()
+
+
+DAMAGES = [garbage_in_root, garbage_in_newest, commits_lost, root_lost, root_of_another]
+UNREADABLE = [damage for damage in DAMAGES if damage is not root_lost]
+
+
+class Unlistable(MemorySpace):
+    """Of what was overwritten with garbage not even the tag can be read, as with an item of DynamoDB that is none of ours."""
+
+    def get(self, partition: str, name: bytes) -> Named | None:
+        found = super().get(partition, name)
+        if found is not None and found.data == b"garbage":
+            raise CorruptRecord(partition, what="it is no item of Holdfast", place="somewhere")
+        return found
+
+
+def written(space: MemorySpace) -> dict[str, Life]:
+    """Six streams of three appends; the first one is too large to stay in the root."""
+    lives = {name: Life(name) for name in NAMES}
+    for life in lives.values():
+        life.write(opened(space), b"x" * (appending.KEPT_IN_ROOT + 1), fields=LISTED, indexed=True)
+        life.write(opened(space), b"b")
+        life.write(opened(space), b"c")
+    return lives
+
+
+@pytest.fixture(params=[MemorySpace, Unlistable])
+def space(request: pytest.FixtureRequest) -> MemorySpace:
+    made: MemorySpace = request.param()
+    return made
+
+
+@pytest.mark.parametrize("damage", UNREADABLE)
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_asked_of_a_damaged_stream_is_refused_under_its_name(
+    space: MemorySpace, damage: Callable[[MemorySpace, Life], None], known: bool
+) -> None:
+    life = written(space)["s3"]
+    backend = opened(space)
+    if known:
+        must_head(backend, life.stream)
+    damage(space, life)
+    if known and damage in (garbage_in_newest, commits_lost):
+        assert timeless(backend.head(life.stream)) == at(life, LISTED), "that was read before"
+        backend = opened(space)
+    for _ in range(2):
+        for call in (
+            lambda: backend.head(life.stream),
+            lambda: read_all(backend, life.stream),
+            lambda: read_all(backend, life.stream, reverse=True),
+        ):
+            with pytest.raises(CorruptRecord) as caught:
+                call()
+            assert caught.value.stream == str(life.stream)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("limit", [500, 1])
+def test_a_damaged_stream_is_left_out_of_lists_and_named_apart_from_them(
+    space: MemorySpace, damage: Callable[[MemorySpace, Life], None], limit: int
+) -> None:
+    lives = written(space)
+    damage(space, lives["s3"])
+    others = [name for name in NAMES if name != "s3"]
+    backend = ObjectsBackend(space)
+    for _ in range(2):
+        assert ids(all_heads(backend, limit=limit)) == others
+        assert ids(all_heads(backend, status="open", limit=limit)) == others
+        assert ids(all_due(backend, limit=limit)) == others
+        assert isinstance(backend, Damaged)
+        assert backend.damaged(TENANT, KIND) == [key("s3")]
+    assert backend.damaged(TENANT, "another") == []
+    backend.close()
+
+
+def test_a_process_that_knew_the_stream_leaves_it_out_as_well(space: MemorySpace) -> None:
+    lives = written(space)
+    backend = opened(space)
+    assert ids(all_heads(backend)) == NAMES
+    garbage_in_root(space, lives["s3"])
+    assert ids(all_heads(backend)) == [name for name in NAMES if name != "s3"]
+    assert backend.damaged(TENANT, KIND) == [key("s3")]
+
+
+def test_that_a_stream_is_left_out_is_logged_once(space: MemorySpace, caplog: pytest.LogCaptureFixture) -> None:
+    lives = written(space)
+    garbage_in_root(space, lives["s1"])
+    garbage_in_newest(space, lives["s4"])
+    backend = opened(space)
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        for _ in range(3):
+            all_heads(backend)
+            all_due(backend)
+            backend.damaged(TENANT, KIND)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert ["'s1'" in caplog.messages[0], "'s4'" in caplog.messages[1]] == [True, True]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_left_of_a_damaged_stream_is_kept_until_it_is_discarded(
+    space: MemorySpace, damage: Callable[[MemorySpace, Life], None]
+) -> None:
+    lives = written(space)
+    damage(space, lives["s3"])
+    left = space.objects.get(commits(lives["s3"]), {}).copy()
+    space.ahead = 10_000.0
+    for _ in range(3):
+        assert len(all_heads(opened(space))) == len(all_due(opened(space))) == 5
+    assert space.objects.get(commits(lives["s3"]), {}) == left
+
+
+def test_what_is_left_of_a_stream_without_root_is_kept_even_if_it_was_begun_anew(space: MemorySpace) -> None:
+    lost = written(space)["s3"]
+    root_lost(space, lost)
+    left = space.objects[commits(lost)].copy()
+    Life("s3").write(opened(space), b"anew", fields=LISTED)
+    space.ahead = 10_000.0
+    for _ in range(3):
+        assert ids(all_heads(opened(space))) == ids(all_due(opened(space))) == NAMES
+    assert space.objects[commits(lost)] == left
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_stream_can_be_discarded_and_begun_anew(
+    space: MemorySpace, damage: Callable[[MemorySpace, Life], None]
+) -> None:
+    lives = written(space)
+    damage(space, lives["s3"])
+    backend, slow = opened(space), opened(space)
+    stale = lives["s3"].next(b"stale")
+    assert backend.discard(key("s3")) is True
+    assert backend.head(key("s3")) is None
+    assert read_all(backend, key("s3")) == []
+    assert backend.damaged(TENANT, KIND) == []
+    assert conflict(slow.append([stale])) is None
+    assert ids(all_heads(backend)) == ids(all_due(backend)) == [name for name in NAMES if name != "s3"]
+    life = form.life_id(key("s3"), lives["s3"].incarnation).hex()
+    assert [place for place, _ in space.held("c", "i") if place[2:] == life] == []
+    assert backend.discard(key("s3")) is False
+    anew = Life("s3")
+    anew.write(backend, b"anew", fields=LISTED)
+    assert ids(all_heads(backend)) == ids(all_heads(opened(space), status="open")) == NAMES
+    assert len(space.held("a")) == len(space.held("s")) == len(space.held("d")) == len(NAMES)
+    assert backend.discard(key("s3")) is False
+    assert bodies(read_all(opened(space), key("s3"))) == [b"anew"]
+
+
+def test_a_writer_that_knew_a_discarded_stream_gets_a_conflict(space: MemorySpace) -> None:
+    life = written(space)["s3"]
+    late = opened(space)
+    life.write(late, b"d")
+    garbage_in_root(space, life)
+    assert opened(space).discard(life.stream)
+    assert conflict(late.append([life.next(b"late")])) is None
+    assert late.head(life.stream) is None
+    assert [place for place, _ in space.held("c") if place == commits(life)] == []
+
+
+def test_a_stream_that_is_sound_or_was_deleted_is_not_discarded(space: MemorySpace) -> None:
+    lives = written(space)
+    backend = opened(space)
+    assert backend.delete(key("s0"), expected=at(lives["s0"]))
+    for name in ("s0", "s1", "never there"):
+        assert backend.discard(key(name)) is False
+    assert ids(all_heads(backend)) == NAMES[1:]
+
+
+def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_early(space: MemorySpace) -> None:
+    """An entry whose stream has not begun is no damage, and one that begins just now is none either."""
+    life = Life("early")
+    begun = life.next(b"a", fields=LISTED)
+    listed: list[object] = []
+
+    def act(operation: str, partition: str) -> None:
+        if operation == "create" and partition[0] == "r" and not listed:
+            listed.append(True)
+            backend = opened(space)
+            listed.extend([all_heads(backend), backend.damaged(TENANT, KIND)])
+
+    space.before = act
+    opened(space).append([begun])
+    assert listed == [True, [], []]
+    life.follow(begun)
+    grown: list[object] = []
+
+    def grow(operation: str, partition: str) -> None:
+        # The reader found no root; before it looks for commits, the stream is begun and goes on.
+        if operation == "list" and partition == commits(other) and not grown:
+            grown.append(True)
+            other.write(opened(space), b"a")
+            other.write(opened(space), b"b")
+
+    other = Life("z")
+    space.before = lambda operation, partition: None
+    announce_only(space, other)
+    space.before = grow
+    assert opened(space).damaged(TENANT, KIND) == []
+    assert grown
+
+
+def announce_only(space: MemorySpace, life: Life) -> None:
+    """The entries of a stream whose process is stopped before it makes the root."""
+
+    class Stopped(BaseException):
+        pass
+
+    def stop(operation: str, partition: str) -> None:
+        if operation == "create" and partition[0] == "r":
+            raise Stopped
+
+    space.before = stop
+    with pytest.raises(Stopped):
+        opened(space).append([life.next(b"a", fields=LISTED)])
+    space.before = lambda operation, partition: None
+
+
+@pytest.mark.parametrize("lost", [commits_lost, garbage_in_newest])
+def test_a_stream_that_is_deleted_while_it_is_looked_at_is_not_damaged(
+    space: MemorySpace, lost: Callable[[MemorySpace, Life], None]
+) -> None:
+    """What a reader meets in a life that has just ended (nothing, or a commit astray that is torn) does not count."""
+    life = written(space)["s3"]
+    acted: list[bool] = []
+
+    def act(operation: str, partition: str) -> None:
+        if operation in ("list", "get") and partition == commits(life) and not acted:
+            acted.append(True)
+            assert opened(space).delete(life.stream, expected=at(life, LISTED))
+            space.put(partition, form.version_name(life.version + 1), b"garbage")
+            if lost is commits_lost:
+                del space.objects[partition]
+
+    space.before = act
+    backend = opened(space)
+    assert backend.head(life.stream) is None
+    assert acted
+    assert read_all(backend, life.stream) == []
+
+
+def test_a_place_that_is_remembered_of_a_former_life_leads_to_no_alarm(space: MemorySpace) -> None:
+    life = written(space)["s3"]
+    knowing = opened(space)
+    must_head(knowing, life.stream)
+    assert opened(space).delete(life.stream, expected=at(life, LISTED))
+    space.put(commits(life), form.version_name(life.version + 1), b"garbage")  # of a late writer, and torn
+    anew = Life("s3")
+    anew.write(opened(space), b"anew")
+    assert must_head(knowing, life.stream).incarnation == anew.incarnation
+    assert bodies(read_all(knowing, life.stream)) == [b"anew"]
+    assert ids(all_heads(knowing)) == NAMES
+
+
+def test_a_writer_that_meets_a_torn_commit_astray_is_in_doubt_once_and_then_looks(space: MemorySpace) -> None:
+    life = written(space)["s3"]
+    knowing = opened(space)
+    must_head(knowing, life.stream)
+    assert opened(space).delete(life.stream, expected=at(life, LISTED))
+    space.put(commits(life), form.version_name(life.version + 1), b"garbage")
+    append = life.next(b"late")
+    if isinstance(space, Unlistable):
+        with pytest.raises(appending.OutcomeUnknown):
+            knowing.append([append])
+    assert conflict(knowing.append([append])) is None
+
+
+def test_the_page_about_damage_is_true(tmp_path: Path) -> None:
+    url, backup, new = url_on("s3", tmp_path), str(tmp_path / "backup.db"), str(tmp_path / "new.db")
+    names = ["orders-6", "orders-7", "orders-8"]
+    with holdfast.open(url) as store:
+        for name in names:
+            store.stream(name).append(("noted", name))
+        holdfast.copy(store, backup)
+        store.stream("orders-8").append(("noted", "newer"))
+    space = open_space(url)
+    space.put(form.root_place(StreamKey("default", "stream", "orders-7")), form.ROOT, b"garbage")
+    space.close()
+    with holdfast.open(url) as store:
+        assert [stream.id for stream in store.streams()] == ["orders-6", "orders-8"]
+    holdfast.copy(backup, new)
+    with pytest.raises(CorruptRecord, match="orders-7"):
+        holdfast.copy(url, new)
+    with holdfast.open(new) as store:
+        assert [store.stream(name).version() for name in names] == [1, 1, 2]
+    printed, promised = run_page("docs/explanation/objects.md", tmp_path, HOLDFAST_URL=url)
+    assert printed == promised
+    with holdfast.open(url) as store:
+        assert store.stream("orders-7").version() == 0
+        store.stream("orders-7").append(("noted", "anew"))
+        assert [stream.id for stream in store.streams()] == names

@@ -1,0 +1,715 @@
+"""Redis beyond the contract: what a restart may lose, how streams lie there, clusters, watching, and lost answers."""
+
+from __future__ import annotations
+
+import dis
+import os
+import shutil
+import signal
+import sys
+import threading
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast
+from helpers.doc_pages import run_page
+from helpers.redis_server import Server, until
+from holdfast import testing
+from holdfast.backends import Append, AppendResult, Backend, Fields, _redis_connection, redis
+from holdfast.backends._redis_keys import SHARDS, sorted_due
+from holdfast.backends.redis import RedisBackend
+from holdfast.conformance import BackendConformance
+from holdfast.conformance._build import (
+    KIND,
+    TENANT,
+    Life,
+    all_due,
+    all_heads,
+    at,
+    bodies,
+    ids,
+    must_head,
+    read_all,
+    stored,
+    timeless,
+    versions,
+)
+from holdfast.conformance._life import exit_code, fork
+from holdfast.errors import (
+    AccessDenied,
+    CorruptRecord,
+    HeadRegressed,
+    NotSetUp,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+    UnsupportedServer,
+)
+
+LISTED = Fields(status="s", label=b"l", owner="o", due_at=1.0)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path / "redis")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def backend(server: Server) -> Iterator[RedisBackend]:
+    backend = RedisBackend(server.url())
+    yield backend
+    backend.close()
+
+
+def every_call(backend: Backend, life: Life) -> list[Callable[[], object]]:
+    return [
+        lambda: backend.append([life.next()]),
+        lambda: backend.append([Life("new").next(), Life("other").next()]),
+        lambda: backend.read(life.stream),
+        lambda: backend.head(life.stream),
+        lambda: backend.heads(tenant=TENANT, kind=KIND),
+        lambda: backend.due(tenant=TENANT, kind=KIND),
+        lambda: backend.delete(life.stream, expected=at(life)),
+        lambda: backend.describe(),
+    ]
+
+
+# -- looking only ------------------------------------------------------------------------------------
+
+
+def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    life.write(backend, b"a")
+    server("ACL", "SETUSER", "viewer", "on", ">pw", "~*", "+@read", "+info", "+config|get", "+select")
+    url = server.url(user="viewer:pw@")
+    with pytest.raises(AccessDenied):
+        RedisBackend(url)
+    viewing = RedisBackend(url, create=False)
+    assert bodies(read_all(viewing, life.stream)) == [b"a"] and viewing.describe().durability == "disk"
+    with pytest.raises(AccessDenied, match="may not run"):
+        viewing.append([life.next(b"b")])
+    viewing.close()
+
+
+def test_one_who_only_looks_notices_that_the_store_is_gone(server: Server, backend: RedisBackend) -> None:
+    viewing = RedisBackend(server.url(), create=False)
+    server.restart(lose=True)
+    with pytest.raises(HeadRegressed):
+        viewing.heads(tenant=TENANT, kind=KIND)
+    assert server("DBSIZE") == 0
+    viewing.close()
+    with pytest.raises(NotSetUp):
+        RedisBackend(server.url(), create=False)
+
+
+# -- restarts ----------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_with_its_files_everything_goes_on_by_itself(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    life.write(backend, b"a", fields=LISTED)
+    server.restart()
+    life.write(backend, b"b")
+    server.restart()
+    assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+    server.restart()
+    assert ids(all_due(backend)) == ["s"]
+    server.restart()
+    assert backend.delete(life.stream, expected=must_head(backend, life.stream))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_server_that_was_restarted_empty_is_not_written_to_again(tmp_path: Path, number: int) -> None:
+    server = Server(tmp_path / "redis", durable=False)
+    backend = RedisBackend(server.url(), durability="memory")
+    life = Life()
+    life.write(backend, b"a")
+    server.restart(lose=True)
+    first = every_call(backend, life)[number]
+    for call in [first, *every_call(backend, life), first]:
+        with pytest.raises(HeadRegressed, match="the engine lost writes"):
+            call()
+    assert server("DBSIZE") == 0
+    backend.close()
+    again = RedisBackend(server.url(), durability="memory")
+    Life().write(again, b"anew")
+    again.close()
+    server.kill()
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_server_that_was_emptied_meanwhile_is_not_written_to_again(
+    server: Server, backend: RedisBackend, number: int
+) -> None:
+    life = Life()
+    life.write(backend, b"a")
+    server("FLUSHALL")
+    for call in [every_call(backend, life)[number], *every_call(backend, life)]:
+        with pytest.raises(HeadRegressed):
+            call()
+    assert server("DBSIZE") == 0
+
+
+def test_a_server_that_lost_the_newest_writes_is_not_written_to_again(
+    server: Server, backend: RedisBackend, tmp_path: Path
+) -> None:
+    life, same_shard = Life(), Life(_of_the_shard_of("s"))
+    life.write(backend, b"a")
+    shutil.copytree(server.place, tmp_path / "earlier")
+    life.write(backend, b"b")
+    server.restart(files=tmp_path / "earlier")
+    # Not even to a stream that lost nothing: what else is gone, nobody knows.
+    with pytest.raises(HeadRegressed, match="has 1 of the 2 writes that it had acknowledged"):
+        backend.append([same_shard.next()])
+    with pytest.raises(HeadRegressed):
+        backend.head(life.stream)
+    again = RedisBackend(server.url())
+    assert bodies(read_all(again, life.stream)) == [b"a"]
+    assert again.head(same_shard.stream) is None
+    again.close()
+
+
+def test_a_deletion_that_was_lost_is_noticed_too(server: Server, backend: RedisBackend, tmp_path: Path) -> None:
+    life = Life()
+    life.write(backend, b"a", b"b")
+    shutil.copytree(server.place, tmp_path / "earlier")
+    assert backend.delete(life.stream, expected=at(life))
+    server.restart(files=tmp_path / "earlier")
+    with pytest.raises(HeadRegressed):
+        backend.delete(life.stream, expected=at(life))
+
+
+def test_through_the_log_a_lost_store_is_an_error_and_nothing_begins_anew(tmp_path: Path) -> None:
+    server = Server(tmp_path / "redis", durable=False)
+    with holdfast.open(server.url(), durability="memory") as store:
+        chat = store.conversation("a")
+        chat.append({"role": "user", "content": "hello"})
+        server.restart(lose=True)
+        for _ in range(2):
+            with pytest.raises(HeadRegressed):
+                chat.append({"role": "user", "content": "are you there?"})
+            with pytest.raises(HeadRegressed):
+                store.conversation("new").append({"role": "user", "content": "hello"})
+    server.kill()
+
+
+# -- answers and connections that are lost -----------------------------------------------------------
+
+
+def test_connections_that_the_server_closed_are_not_used_again(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    for _ in range(3):
+        server("CLIENT", "KILL", "TYPE", "normal")
+        life.write(backend)
+        server("CLIENT", "KILL", "TYPE", "normal")
+        must_head(backend, life.stream)
+
+
+def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appends_in_doubt(
+    server: Server, backend: RedisBackend
+) -> None:
+    life = Life()
+    life.write(backend, b"a")
+    append = life.follow(life.next(b"b"))
+
+    def break_unseen() -> None:
+        server("CLIENT", "KILL", "TYPE", "normal")
+        for connection in backend._pool._idle:
+            connection.can_read = lambda timeout: False  # it breaks right after one has looked
+
+    for read in (lambda: backend.read(life.stream), lambda: backend.heads(tenant=TENANT, kind=KIND)):
+        break_unseen()
+        assert len(read()) == 1
+    break_unseen()
+    with pytest.raises(OutcomeUnknown):
+        backend.append([append])
+    assert stored(backend.append([append])) == [(2, 2, False)]
+
+
+def test_an_append_whose_answer_does_not_come_is_in_doubt_and_stored_once(server: Server) -> None:
+    backend = RedisBackend(server.url("?timeout_ms=1000&connect_timeout_ms=3000&wait_ms=1"))
+    life = Life()
+    life.write(backend, b"a")
+    append = life.follow(life.next(b"b"))
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(OutcomeUnknown):
+            backend.append([append])
+        with pytest.raises(Unavailable):
+            backend.read(life.stream)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    until(lambda: must_head(backend, life.stream).version == 2)
+    assert stored(backend.append([append])) == [(2, 2, True)]
+    assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+    backend.close()
+
+
+def test_a_server_that_went_away_is_unavailable_and_nothing_is_in_doubt(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    life.write(backend, b"a")
+    server.kill()
+    for call in every_call(backend, life):
+        with pytest.raises(Unavailable, match="cannot connect"):
+            call()
+    server.start()
+    life.write(backend, b"b")
+
+
+def test_a_forked_child_has_connections_of_its_own(backend: RedisBackend) -> None:
+    [mine] = backend._pool.ask(("CLIENT", "ID"))
+
+    def child() -> None:
+        assert backend._pool.ask(("CLIENT", "ID")) != [mine]
+        backend.close()
+
+    assert exit_code(fork(child)) == 0
+    assert backend._pool.ask(("CLIENT", "ID")) == [mine]
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    server("SCRIPT", "FLUSH")
+    life.write(backend, b"a")
+    server("SCRIPT", "FLUSH")
+    assert bodies(backend.read(life.stream)) == [b"a"]
+    server("SCRIPT", "FLUSH")
+    assert backend.delete(life.stream, expected=at(life))
+
+
+def test_any_number_of_threads_share_a_bounded_number_of_connections(server: Server, backend: RedisBackend) -> None:
+    def work(number: int) -> None:
+        life = Life(f"{number}")
+        for _ in range(5):
+            life.write(backend)
+            read_all(backend, life.stream)
+
+    with ThreadPoolExecutor(_redis_connection.CONNECTIONS + 20) as pool:
+        list(pool.map(work, range(_redis_connection.CONNECTIONS + 20)))
+    assert len(backend._pool._all) <= _redis_connection.CONNECTIONS
+    assert len(all_heads(backend)) == _redis_connection.CONNECTIONS + 20
+
+
+def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(server: Server) -> None:
+    backend = RedisBackend(server.url("?timeout_ms=100"))
+    for _ in range(_redis_connection.CONNECTIONS):
+        backend._pool._permits.get()
+    with pytest.raises(Unavailable, match="are in use"):
+        backend.head(Life().stream)
+    backend.close()
+
+
+def test_an_interrupt_at_any_instant_loses_no_place_for_a_connection() -> None:
+    """A signal's handler runs between two instructions, behind a call: raise there, at the first, the second, and so on."""
+
+    class Connection:
+        _sock: Any = types.SimpleNamespace(settimeout=lambda seconds: None)
+        disconnect = staticmethod(lambda: None)
+        can_read = staticmethod(lambda seconds: False)
+
+    pool = _redis_connection.Pool(_redis_connection.address_of("redis://host"), Connection)
+    places, interrupts, code = pool._permits.qsize(), 0, pool.connection.__wrapped__.__code__  # type: ignore[attr-defined]
+
+    def interrupted_behind(calls: int) -> bool:
+        before = 0
+
+        def trace(frame: Any, event: str, _: object) -> Any:
+            nonlocal calls, before
+            if frame.f_code is not code:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                calls -= dis.opname[code.co_code[before]].startswith("CALL")
+                before = frame.f_lasti
+                if calls == 0:
+                    calls = -1
+                    raise KeyboardInterrupt
+            return trace
+
+        usual = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with pool.connection():
+                pass
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(usual)
+        return False
+
+    while interrupted_behind(interrupts + 1):
+        interrupts += 1
+        assert pool._permits.qsize() == places
+    assert interrupts > 4
+
+
+# -- how it lies there -------------------------------------------------------------------------------
+
+
+def test_after_a_deletion_nothing_is_left_but_the_tombstone(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    life.write(backend, b"a", b"b", indexed=True, fields=LISTED)
+    assert len(server("KEYS", "*:kind*")) == 4
+    assert backend.delete(life.stream, expected=at(life))
+    [tombstone] = server("KEYS", "*:kind*")
+    assert server("SMEMBERS", tombstone) in ([life.incarnation], {life.incarnation})
+
+
+def test_the_index_holds_what_is_true_now_and_nothing_else(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    index = backend._keys.of(life.stream)[4]
+    for fields in (LISTED, Fields(status="t", expires_at=2.0), None, Fields(status="t", due_at=-3.0), Fields()):
+        life.write(backend, fields=fields)
+        fields = must_head(backend, life.stream).fields
+        wanted = {b"as"}
+        if fields.status is not None:
+            wanted.add(b"s00000001" + fields.status.encode() + b"s")
+        if fields.due is not None:
+            wanted.add(b"d" + sorted_due(fields.due) + b"s")
+        assert set(server("ZRANGE", index, 0, -1)) == wanted
+
+
+def test_what_is_not_as_holdfast_wrote_it_is_reported_and_never_returned(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    life.write(backend, b"a", b"b", fields=LISTED)
+    head, records, _, _, index, _ = backend._keys.of(life.stream)
+    record = server("LINDEX", records, 0)
+    for bad in (b"", b"\xff\xff\xff\xff", record[:10], record[:30]):
+        server("LSET", records, 0, bad)
+        with pytest.raises(CorruptRecord):
+            backend.read(life.stream)
+    server("LSET", records, 0, record)
+    assert bodies(backend.read(life.stream)) == [b"a", b"b"]
+    server("ZADD", index, 0, b"a\x80")
+    with pytest.raises(CorruptRecord):
+        backend.heads(tenant=TENANT, kind=KIND)
+    server("HSET", head, "d", "soon")
+    with pytest.raises(CorruptRecord):
+        backend.head(life.stream)
+    server("HSET", head, "v", "1")
+    with pytest.raises(CorruptRecord):
+        backend.append([msgspec.structs.replace(life.next(), expected=1)])
+    server("RPOP", records)
+    with pytest.raises(CorruptRecord):
+        server("HSET", head, "v", "2")
+        backend.read(life.stream)
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_a_key_of_another_type_stops_an_append_before_anything_is_written(
+    server: Server, backend: RedisBackend, which: int
+) -> None:
+    life, good = Life(), Life("good")
+    keys = backend._keys.of(life.stream)
+    server("SET", keys[which], "x")
+    bad = life.next(b"a", indexed=True, fields=LISTED)
+    with pytest.raises(CorruptRecord):
+        backend.append([bad])
+    assert set(server("KEYS", "*:kind*")) == {keys[which]}
+    assert not server("EXISTS", keys[-1])
+    with pytest.raises(OutcomeUnknown):  # of a batch a part may be stored, and here it is
+        backend.append([good.follow(good.next(b"x")), bad])
+    assert bodies(read_all(backend, good.stream)) == [b"x"]
+
+
+def test_an_append_with_an_index_entry_of_another_type_leaves_the_stream_as_it_was(
+    server: Server, backend: RedisBackend
+) -> None:
+    life = Life()
+    life.write(backend, b"a", fields=LISTED)
+    index = backend._keys.of(life.stream)[4]
+    server("DEL", index)
+    server("SET", index, "x")
+    for call in (
+        lambda: backend.append([life.next(b"b", fields=Fields(status="t"))]),
+        lambda: backend.delete(life.stream, expected=at(life)),
+    ):
+        with pytest.raises(CorruptRecord):
+            call()
+    assert timeless(backend.head(life.stream)) == at(life, LISTED)
+    assert bodies(backend.read(life.stream)) == [b"a"]
+
+
+def test_index_entries_without_a_stream_or_of_another_time_are_passed_over(
+    server: Server, backend: RedisBackend
+) -> None:
+    life = Life("m")
+    life.write(backend, b"a", fields=LISTED)
+    index = backend._keys.of(life.stream)[4]
+    for number in range(50):
+        server("ZADD", index, 0, b"a0%02d" % number, 0, b"s00000001s0%02d" % number)
+        server("ZADD", index, 0, b"d" + sorted_due(number / 100) + b"m")
+    server("ZADD", index, 0, b"s00000001tm")
+    assert ids(backend.heads(tenant=TENANT, kind=KIND, limit=1)) == ["m"]
+    assert ids(backend.heads(tenant=TENANT, kind=KIND, status="s", limit=1)) == ["m"]
+    assert ids(backend.heads(tenant=TENANT, kind=KIND, status="t", limit=1)) == []
+    assert ids(backend.due(tenant=TENANT, kind=KIND, limit=1)) == ["m"]
+    assert ids(backend.due(tenant=TENANT, kind=KIND, before=0.9)) == []
+
+
+def test_a_listing_leaves_none_out_if_most_are_in_one_shard(backend: RedisBackend) -> None:
+    tags = {f"{number:04}": backend._keys.tag(Life(f"{number:04}").stream) for number in range(3000)}
+    crowded = [name for name, tag in tags.items() if tag == tags["0000"]]
+    wanted = sorted([*crowded, *(name for name in tags if name.endswith("77"))])
+    assert len(crowded) > 30
+    backend.append([Life(name).next(fields=LISTED) for name in wanted])
+    for limit in (1, 20, 30):
+        assert ids(all_heads(backend, limit=limit)) == ids(all_due(backend, limit=limit)) == wanted
+
+
+def test_small_records_behind_a_large_one_are_all_read(backend: RedisBackend) -> None:
+    life = Life()
+    sizes = [10] * 150 + [5 * 1024 * 1024] + [10] * 150
+    life.write(backend, *(bytes(size) for size in sizes))
+    for reverse in (False, True):
+        records = read_all(backend, life.stream, reverse=reverse)
+        assert [len(record.body) for record in records] == sizes
+        assert versions(records) == (list(range(301, 0, -1)) if reverse else list(range(1, 302)))
+    assert len(backend.read(life.stream, limit=140)) <= 140
+
+
+def test_a_page_read_while_the_stream_is_begun_anew_is_of_one_life(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, life, asked = Life(), Life(), backend._asked
+    former.write(backend, b"old", b"old", b"old")
+
+    def begin_anew_after_a_page(*commands: Any) -> list[Any]:
+        answers = asked(*commands)
+        if commands[0][0] == "HMGET" and not life.version:
+            assert backend.delete(former.stream, expected=at(former))
+            life.write(backend, b"new", b"new")
+        return answers
+
+    monkeypatch.setattr(backend._reading, "_ask", begin_anew_after_a_page)
+    assert bodies(backend.read(life.stream)) == [b"new", b"new"]
+
+
+def test_thousands_of_records_in_one_append(backend: RedisBackend) -> None:
+    life = Life()
+    texts = [b"%d" % number for number in range(25_000)]
+    life.write(backend, *texts)
+    assert bodies(read_all(backend, life.stream)) == texts
+    assert bodies(read_all(backend, life.stream, reverse=True)) == texts[::-1]
+
+
+def test_a_batch_too_large_for_one_script_is_several_in_order(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batches() -> list[list[Append]]:
+        life, other = Life(os.urandom(4).hex()), Life(os.urandom(4).hex())
+        return [[one.follow(one.next(b"x" * 10)) for _ in range(5) for one in (life, other)]]
+
+    for name, value in (("CALL_APPENDS", 3), ("CALL_BYTES", 25)):
+        with monkeypatch.context() as patch:
+            patch.setattr(redis, name, value)
+            for batch in batches():
+                assert len(backend._calls(batch)) > 3
+                assert [place[0] for place in stored(backend.append(batch))] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_what_is_too_large_or_no_time_is_refused_before_anything_is_sent(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis, "APPEND_BYTES", 100)
+    with pytest.raises(TooLarge):
+        backend.append([Life("good").next(), Life().next(b"x" * 60, b"x" * 60)])
+    with pytest.raises(ValueError, match="NaN"):
+        backend.append([Life("good").next(), Life().next(fields=Fields(due_at=float("nan")))])
+    assert all_heads(backend) == []
+
+
+def test_endless_times_are_times(backend: RedisBackend) -> None:
+    for name, due in (("a", float("inf")), ("b", 5.0), ("c", float("-inf")), ("d", -0.0), ("e", 0.0)):
+        Life(name).write(backend, fields=Fields(due_at=due))
+    assert ids(all_due(backend)) == ["c", "d", "e", "b", "a"]
+    assert ids(all_due(backend, before=float("inf"))) == ["c", "d", "e", "b", "a"]
+    assert ids(all_due(backend, before=0.0)) == ["c", "d", "e"]
+
+
+def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    before = _time(server)
+    [answer] = backend.append([life.follow(life.next(fields=LISTED))])
+    assert isinstance(answer, AppendResult)
+    assert before <= answer.now <= must_head(backend, life.stream).now <= _time(server)
+    with testing.fake_clock(start=1000.0):
+        [answer] = backend.append([life.next()])
+        listed = [*all_heads(backend), *all_due(backend), must_head(backend, life.stream)]
+    assert isinstance(answer, AppendResult)
+    assert [answer.now, *(head.now for head in listed)] == [1000.0] * 4
+
+
+# -- watching ----------------------------------------------------------------------------------------
+
+
+def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(server: Server, backend: RedisBackend) -> None:
+    life, other, writer = Life("a b:{c}"), Life("other"), RedisBackend(server.url())
+    heard: Counter[str] = Counter()
+
+    def hear(name: str) -> Callable[[], None]:
+        return lambda: heard.update([name])
+
+    def fail() -> None:
+        raise RuntimeError
+
+    stops = [backend.watch(life.stream, hear("first")), backend.watch(life.stream, fail)]
+    until(lambda: heard["first"] == 1)  # that it is listened to, from now on
+    stops.append(backend.watch(life.stream, hear("second")))  # who comes later is not told of that, and is told last
+    life.write(writer)
+    until(lambda: heard["second"] == 1)
+    assert heard["first"] == 2
+    other.write(writer)
+    life.write(writer)
+    until(lambda: heard["second"] == 2)
+    assert heard["first"] == 3
+    stops[0]()
+    stops.append(backend.watch(other.stream, hear("other")))
+    until(lambda: heard["other"] == 1)
+    other.write(writer)
+    until(lambda: heard["other"] == 2)
+    life.write(writer)
+    until(lambda: heard["second"] == 3)
+    assert heard == {"first": 3, "second": 3, "other": 2}
+    for stop in stops:
+        stop()
+        stop()
+    until(lambda: server("PUBSUB", "CHANNELS") == [])
+    until(lambda: not any(thread.name == "holdfast-redis-watch" for thread in threading.enumerate()))
+    writer.close()
+
+
+def test_watching_goes_on_after_the_server_was_restarted(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    came = threading.Event()
+    backend.watch(life.stream, came.set)
+    assert came.wait(30)
+    came.clear()
+    server.restart()
+    assert came.wait(30), "what was appended meanwhile would not be told"
+    came.clear()
+    life.write(backend)
+    assert came.wait(30)
+    backend.close()
+    until(lambda: server("PUBSUB", "CHANNELS") == [])
+
+
+def test_nothing_of_watching_is_left_in_a_forked_child(server: Server, backend: RedisBackend) -> None:
+    life = Life()
+    came = threading.Event()
+    backend.watch(life.stream, came.set)
+    assert came.wait(30)  # it is listened to
+    came.clear()
+
+    def child() -> None:
+        assert backend._watcher._watching == {}
+        mine = threading.Event()
+        backend.watch(Life("child").stream, mine.set)
+        until(lambda: len(server("PUBSUB", "CHANNELS")) == 2)
+        Life("child").write(backend)
+        assert mine.wait(30)
+        assert not came.is_set()
+        backend.close()
+
+    assert exit_code(fork(child)) == 0
+    assert len(server("PUBSUB", "CHANNELS")) == 1
+    life.write(backend)
+    assert came.wait(30)
+
+
+# -- clusters ----------------------------------------------------------------------------------------
+
+
+class TestRedisInAClusterOfOneNode(BackendConformance):
+    """A cluster refuses every command whose keys are in two slots; one node of it refuses like a thousand."""
+
+    model_examples = 10
+    server: Server
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def cluster(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        server = cls.server = _cluster_node(tmp_path_factory.mktemp("cluster") / "one", range(16384))
+        until(lambda: b"cluster_state:ok" in _raw(server("CLUSTER", "INFO")))
+        yield
+        server.kill()
+
+    def open_backend(self, place: Path) -> Backend:
+        return RedisBackend(self.server.url(f"?prefix=t{abs(hash(place))}"))
+
+    def test_it_is_a_cluster_and_streams_are_spread_over_its_slots(self, backend: RedisBackend) -> None:
+        with pytest.raises(Exception, match=r"CROSSSLOT|same slot"):
+            self.server("MGET", "a", "b")
+        lives = [Life(f"{number}") for number in range(500)]
+        backend.append([life.next() for life in lives])
+        assert len({backend._keys.tag(life.stream) for life in lives}) == SHARDS
+        assert all(self.server("CLUSTER", "COUNTKEYSINSLOT", slot) for slot in _slots(self.server, backend, lives[:3]))
+
+    def test_a_cluster_that_lost_what_was_acknowledged_is_not_written_to_again(self, backend: RedisBackend) -> None:
+        life = Life()
+        life.write(backend, b"a")
+        self.server("DEL", backend._keys.of(life.stream)[-1])
+        with pytest.raises(HeadRegressed):
+            backend.append([life.next(b"b")])
+
+
+def test_one_node_of_several_is_refused(tmp_path: Path) -> None:
+    one = _cluster_node(tmp_path / "one", range(8192))
+    two = _cluster_node(tmp_path / "two", range(8192, 16384))
+    one("CLUSTER", "MEET", "127.0.0.1", two.port)
+    for node in (one, two):
+        until(lambda: b"cluster_state:ok" in _raw(node("CLUSTER", "INFO")))  # noqa: B023
+    with pytest.raises(UnsupportedServer, match="one node of a cluster of several"):
+        backend = RedisBackend(one.url())
+        try:
+            for number in range(64):
+                Life(f"{number}").write(backend)
+        finally:
+            backend.close()
+    one.kill()
+    two.kill()
+
+
+# -- the page ----------------------------------------------------------------------------------------
+
+
+def test_the_python_on_the_page_about_redis_runs(server: Server, tmp_path: Path) -> None:
+    printed, promised = run_page("docs/explanation/redis.md", tmp_path, REDIS_URL=server.url())
+    assert printed == promised
+
+
+def _of_the_shard_of(id: str) -> str:
+    keys = redis.Keys("holdfast", 0)
+    tag = keys.tag(Life(id).stream)
+    return next(name for number in range(10_000) if keys.tag(Life(name := f"{number}").stream) == tag)
+
+
+def _time(server: Server) -> float:
+    seconds, micros = server("TIME")
+    return float(seconds) + float(micros) / 1e6
+
+
+def _cluster_node(place: Path, slots: range) -> Server:
+    node = Server(place, "--cluster-enabled", "yes")
+    node("CLUSTER", "ADDSLOTS", *slots)
+    return node
+
+
+def _slots(server: Server, backend: RedisBackend, lives: list[Life]) -> list[int]:
+    return [server("CLUSTER", "KEYSLOT", backend._keys.of(life.stream)[0]) for life in lives]
+
+
+def _raw(answer: Any) -> bytes:
+    """redis-py makes a dictionary of some answers."""
+    if isinstance(answer, dict):
+        return b"\n".join(f"{key}:{value}".encode() for key, value in answer.items())
+    return bytes(answer)

@@ -1,0 +1,1 @@
+"""What tests share: servers, proxies, stores, programs and judges."""

@@ -1,0 +1,49 @@
+"""Runs a program that is killed many times, and compares what the model was shown with what had been acknowledged."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from helpers.model_server import ModelServer
+from helpers.model_wire import messages_of
+from helpers.notes import read_notes
+from helpers.programs import program
+
+from .lives import REHEARSAL
+
+
+class Verdict(NamedTuple):
+    """What the notes say."""
+
+    points: list[str]
+    acknowledged: list[dict[str, Any]]
+    notes: list[dict[str, Any]]
+
+    def of(self, what: str) -> list[dict[str, Any]]:
+        return [note for note in self.notes if note["what"] == what]
+
+
+def run_program(
+    module: str, server: ModelServer, place: Path, notes: Path, *args: str, exactly: bool = True
+) -> Verdict:
+    """Let the program live until it ends.
+
+    Every request must have shown the model what was acknowledged until then, and that alone, unless `exactly` is False.
+    """
+    command = program(f"integrations.{module}", server.base_url, place, notes, *args, warnings="error")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = list(read_notes(notes))
+    shown = [messages_of(request["body"]) for request in server.requests if request["body"]["model"] != REHEARSAL]
+    acknowledged: list[dict[str, Any]] = []
+    requests = 0
+    for note in found:
+        if note["what"] == "ack":
+            acknowledged += note["messages"]
+        elif note["what"] == "request":
+            assert not exactly or shown[requests] == acknowledged, f"request {requests}"
+            requests += 1
+    assert requests == len(shown)
+    return Verdict([note["point"] for note in found if note["what"] == "kill"], acknowledged, found)

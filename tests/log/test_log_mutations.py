@@ -1,0 +1,128 @@
+"""The test of the log's promises can fail: with one protection taken out, it finds a violation."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from test_log_faults import late_together, violations_of
+
+from holdfast import Conflict as ConflictError
+from holdfast import OutcomeUnknown
+from holdfast._appender import Answer, Appender, Entry
+from holdfast._log import Log
+from holdfast.backends import Append, AppendResult, Conflict
+from holdfast.backends.memory import MemoryBackend, _Stream
+from holdfast.errors import Unavailable
+
+SEEDS = 2000
+
+
+class AbsentMeansNotDone(Appender):
+    """Takes an append that cannot be found for one that was not stored, though it may still be on its way."""
+
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
+        try:
+            if in_doubt and not self.backend.read(append.stream, after=append.expected, limit=1):
+                return Unavailable("not found, so not stored")
+        except Exception as error:
+            return error
+        return super()._send_alone(append, in_doubt=in_doubt, deadline=deadline)
+
+
+class NoDoubt(Appender):
+    """Believes a lost answer to be a refusal."""
+
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
+        return Unavailable("no answer, so not stored") if in_doubt else super()._send_alone(append, in_doubt=False)
+
+
+class FreshIds(Appender):
+    """Sends an append in doubt again under a new id."""
+
+    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
+        if not in_doubt:
+            return super()._send_alone(append, in_doubt=False)
+        for _ in range(20):
+            try:
+                return self.backend.append([msgspec.structs.replace(append, id=os.urandom(16))])[0]
+            except Exception:
+                continue
+        return OutcomeUnknown("gave up")
+
+
+class NoGhosts(Appender):
+    """Forgets that an append whose predecessor is missing may still arrive together with it."""
+
+    def _take(self, entry: Entry, answer: Answer) -> bool:
+        if isinstance(answer, Conflict):
+            answer = Conflict(answer.head)
+        return super()._take(entry, answer)
+
+
+class ForgetsDoubts(Appender):
+    """Treats the repetition of an append in doubt as a new one."""
+
+    def _remember_doubt(self, entry: Entry, ghosts: list[Append]) -> None:
+        pass
+
+
+class NoVersionCheck(MemoryBackend):
+    """Appends wherever the stream is."""
+
+    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+        stream = self._streams.get(append.stream)
+        if stream is not None:
+            append = msgspec.structs.replace(
+                append, expected=stream.version, expected_hash=stream.hash, incarnation=stream.incarnation
+            )
+        return super()._append(append, now)
+
+
+class NoHashCheck(MemoryBackend):
+    """Compares the version, but not the hash: does not notice that another history has the same length."""
+
+    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+        stream = self._streams.get(append.stream)
+        if stream is not None and stream.incarnation == append.incarnation:
+            append = msgspec.structs.replace(append, expected_hash=stream.hash)
+        return super()._append(append, now)
+
+
+class NoIdCheck(MemoryBackend):
+    """Does not look whether an append is already stored."""
+
+    @staticmethod
+    def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
+        return None
+
+
+def log_with(appender: type[Appender]) -> type[Log]:
+    return type("Mutant", (Log,), {"appender": appender})
+
+
+@pytest.mark.parametrize("appender", [AbsentMeansNotDone, NoDoubt, FreshIds, ForgetsDoubts])
+def test_a_log_without_a_protection_is_caught(appender: type[Appender]) -> None:
+    assert first_violation(log_with(appender), MemoryBackend), f"{appender.__doc__} Nobody noticed."
+
+
+def test_a_log_that_forgets_what_may_still_arrive_is_caught() -> None:
+    _, stored = late_together(log_with(NoGhosts), if_version=None)
+    assert stored == ["begun", "first", "second", "second"]
+    (_, second), stored = late_together(log_with(NoGhosts), if_version=2)
+    assert isinstance(second, ConflictError) and "second" in stored
+
+
+@pytest.mark.parametrize("memory", [NoVersionCheck, NoHashCheck, NoIdCheck])
+def test_a_backend_without_a_check_is_caught(memory: type[MemoryBackend]) -> None:
+    assert first_violation(Log, memory), f"{memory.__doc__} Nobody noticed."
+
+
+def first_violation(log: type[Log], memory: type[MemoryBackend]) -> str | None:
+    for seed in range(SEEDS):
+        _, violations = violations_of(seed, log, memory)
+        if violations:
+            print(f"seed {seed}: {violations[0]}")
+            return violations[0]
+    return None
