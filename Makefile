@@ -52,7 +52,7 @@ demo: $(RUNTIME)
 	@$(PY) -m holdfast.cli demo
 
 quick: $(DEV)
-	HOLDFAST_ENGINES=memory,sqlite $(PY) $(PYTEST) -n 2 -m "not slow" tests/unit tests/log tests/encryption $(FEATURES)
+	HOLDFAST_ENGINES=memory,sqlite $(PY) $(PYTEST) -n 2 -m "not slow and not server" tests/unit tests/log tests/encryption $(FEATURES)
 
 # The frameworks two at a time: each runs one process after the other.
 test: test-main
@@ -74,6 +74,7 @@ $(CLASSIC:%=test-%): test-%: .venvs/%/.holdfast
 check: $(DEV)
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m ruff check $(CODE)
+	$(VENV)/bin/lint-imports --no-cache
 	@mkdir -p build
 	sed -n '/^```python$$/,/^```$$/{/^```/d;p;}' README.md > build/readme.py
 	$(PY) -m mypy src tests/typed_api.py build/readme.py

@@ -67,9 +67,13 @@ def main() -> None:
     lab.say = lambda result: say(console, result)
     lab.remark = lambda text: console.print(f"  {text}", highlight=False)
     facts = machine(directory)
-    console.print(f"seed {options.seed}; " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+    console.print(
+        f"seed {options.seed}; " + ", ".join(f"{name} {value}" for name, value in facts.items())
+    )
     if facts["filesystem"] == "tmpfs":
-        console.print("[red]this is not a disk: syncs cost nothing here, and the ratios mean little[/]")
+        console.print(
+            "[red]this is not a disk: syncs cost nothing here, and the ratios mean little[/]"
+        )
     began = time.perf_counter()
     try:
         for name in options.only:
@@ -84,7 +88,9 @@ def main() -> None:
     _report.draw(RESULTS / "latest.png", lab)
     failed = sum(result.verdict == "FAIL" for result in lab.results)
     passed = sum(result.verdict == "PASS" for result in lab.results)
-    console.print(f"{passed} bars met, {failed} not, in {time.perf_counter() - began:.0f} s; see bench/results")
+    console.print(
+        f"{passed} bars met, {failed} not, in {time.perf_counter() - began:.0f} s; see bench/results"
+    )
 
 
 def say(console: Console, result: Result) -> None:
@@ -94,8 +100,12 @@ def say(console: Console, result: Result) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="of the order of the pairs")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer and shorter rounds: about a minute"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(1 << 32), help="of the order of the pairs"
+    )
     usual = [name for name in PARTS if name not in LONG]
     known = ", ".join(f"{letter} or {name}" for letter, name in LETTERS.items())
     parser.add_argument("--only", type=parts, default=usual, metavar="PART,PART", help=known)
@@ -106,7 +116,9 @@ def parts(text: str) -> list[str]:
     names = [LETTERS.get(name.strip(), name.strip()) for name in text.split(",")]
     for name in names:
         if name not in PARTS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not a part; the parts are {', '.join(PARTS)}")
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is not a part; the parts are {', '.join(PARTS)}"
+            )
     return names
 
 

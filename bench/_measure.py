@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 
 import apsw
 
-from holdfast.backends._filesystem import filesystem_of
+from holdfast.backends.filesystem import filesystem_of
 
 Name = TypeVar("Name")
 Message = dict[str, str]
@@ -94,7 +94,13 @@ class Lab:
         return quick if self.quick else full
 
     def report(
-        self, what: str, value: float | Spread, *, unit: str = "", bar: Bar | None = None, note: str = ""
+        self,
+        what: str,
+        value: float | Spread,
+        *,
+        unit: str = "",
+        bar: Bar | None = None,
+        note: str = "",
     ) -> None:
         if isinstance(value, Spread):
             result = Result(self.part, what, value.middle, unit, value.low, value.high, bar, note)

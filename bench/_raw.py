@@ -34,7 +34,9 @@ def connect(path: Path, vfs: str | None = None) -> apsw.Connection:
 
 def create(path: Path, vfs: str | None = None) -> apsw.Connection:
     connection = connect(path, vfs)
-    connection.execute("CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY, session TEXT, body TEXT)")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY, session TEXT, body TEXT)"
+    )
     connection.execute("CREATE INDEX IF NOT EXISTS messages_by_session ON messages (session)")
     return connection
 
@@ -79,7 +81,9 @@ class AsyncGroup:
         self._loop = asyncio.get_running_loop()
         self._pending: list[tuple[list[Row], asyncio.Future[None]]] = []
         self._busy = False
-        self._batches: queue.SimpleQueue[list[tuple[list[Row], asyncio.Future[None]]]] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[list[tuple[list[Row], asyncio.Future[None]]]] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

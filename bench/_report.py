@@ -26,16 +26,24 @@ AXES = {"append": "records in the stream", "scale": "streams in the store"}
 
 
 def line(result: Result) -> tuple[str, str, str, str, str, str, str]:
-    spread = "" if result.low is None or result.high is None else f"{_short(result.low)} … {_short(result.high)}"
+    spread = (
+        ""
+        if result.low is None or result.high is None
+        else f"{_short(result.low)} … {_short(result.high)}"
+    )
     value = f"{_short(result.value)} {result.unit}".strip()
     colour = {"PASS": "[green]PASS[/]", "FAIL": "[bold red]FAIL[/]", "": ""}[result.verdict]
     return result.part, result.what, value, spread, str(result.bar or ""), colour, result.note
 
 
 def table(results: Sequence[Result]) -> Table:
-    made = Table(title="Holdfast beside the same work by hand: medians of interleaved pairs, least … most")
+    made = Table(
+        title="Holdfast beside the same work by hand: medians of interleaved pairs, least … most"
+    )
     for heading in ("part", "what", "value", "spread", "bar", "", "note"):
-        made.add_column(heading, justify="right" if heading in ("value", "spread", "bar") else "left")
+        made.add_column(
+            heading, justify="right" if heading in ("value", "spread", "bar") else "left"
+        )
     previous = ""
     for result in results:
         if previous and result.part != previous:
@@ -50,7 +58,10 @@ def write_json(path: Path, lab: Lab, facts: dict[str, object]) -> None:
     for result in lab.results:
         plain: dict[str, Any] = {**asdict(result), "bar": str(result.bar) if result.bar else None}
         results.append({**plain, "verdict": result.verdict or None})
-    path.write_text(json.dumps({**facts, "results": results, "curves": lab.curves}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({**facts, "results": results, "curves": lab.curves}, indent=1) + "\n",
+        encoding="utf-8",
+    )
 
 
 def draw(path: Path, lab: Lab) -> None:
@@ -67,7 +78,12 @@ def draw(path: Path, lab: Lab) -> None:
     if not ratios:
         return
     figure, row = pyplot.subplots(
-        1, len(ratios), figsize=(5 * width, 5), squeeze=False, width_ratios=ratios, layout="constrained"
+        1,
+        len(ratios),
+        figsize=(5 * width, 5),
+        squeeze=False,
+        width_ratios=ratios,
+        layout="constrained",
     )
     for axes, panel in zip(row[0], panels, strict=False):
         for name, points in lab.curves[panel].items():
@@ -80,7 +96,11 @@ def draw(path: Path, lab: Lab) -> None:
     if barred:
         axes, names = row[0][-1], [result.what for result in barred]
         shares = [result.bar.share(result.value) if result.bar else 0.0 for result in barred]
-        axes.barh(range(len(names)), shares, color=["tab:green" if share <= 1 else "tab:red" for share in shares])
+        axes.barh(
+            range(len(names)),
+            shares,
+            color=["tab:green" if share <= 1 else "tab:red" for share in shares],
+        )
         axes.axvline(1.0, color="black", linewidth=1)
         axes.set_yticks(range(len(names)), names, fontsize=7)
         axes.invert_yaxis()

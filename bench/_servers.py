@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from holdfast.backends._filesystem import filesystem_of
+from holdfast.backends.filesystem import filesystem_of
 
 from ._measure import Lab
 
@@ -28,9 +28,13 @@ def postgres(lab: Lab, **settings: object) -> Iterator[PostgresServer]:
     with from_tests("postgres_server").running(**settings) as server:
         names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
         [values] = server.sql("SELECT " + ", ".join(f"current_setting('{name}')" for name in names))
-        told = ", ".join(f"{name} {value}" for name, value in zip(names[1:], values[1:], strict=True))
+        told = ", ".join(
+            f"{name} {value}" for name, value in zip(names[1:], values[1:], strict=True)
+        )
         where = filesystem_of(tempfile.gettempdir()) or "unknown"
-        lab.remark(f"PostgreSQL {values[0]} on loopback, {told}, data on {where}; psycopg {psycopg.__version__}")
+        lab.remark(
+            f"PostgreSQL {values[0]} on loopback, {told}, data on {where}; psycopg {psycopg.__version__}"
+        )
         yield server
 
 

@@ -65,14 +65,18 @@ def measure(
         for size in sizes:
             # Short streams would not stay short: enough of them that none grows by more than a tenth, or ten records.
             names = [f"s{n}" for n in range(-(-2 * rounds * repeats // max(10, size // 10)))]
-            arms["raw", size] = timed(raw_appends(place / f"raw-{size}.db", names, size, messages, stack), clock)
+            arms["raw", size] = timed(
+                raw_appends(place / f"raw-{size}.db", names, size, messages, stack), clock
+            )
             urls = {
                 "sqlite": str(place / f"ours-{size}.db"),
                 "files": f"file://{quote(str(place / f'files-{size}'))}",
                 "memory": f"memory://appends-{size}",
             }
             for backend in backends:
-                arms[backend, size] = timed(appends(urls[backend], names, size, messages, stack), clock)
+                arms[backend, size] = timed(
+                    appends(urls[backend], names, size, messages, stack), clock
+                )
         settle()
         return interleave(arms, lab.rng, rounds=rounds, repeats=repeats)
 
@@ -102,7 +106,9 @@ def timed(append: Append, clock: Callable[[], float]) -> Callable[[], float]:
     return once
 
 
-def appends(url: str, names: Sequence[str], size: int, messages: Sequence[Message], stack: ExitStack) -> Append:
+def appends(
+    url: str, names: Sequence[str], size: int, messages: Sequence[Message], stack: ExitStack
+) -> Append:
     """An append to the next of these streams, each of `size` records."""
     events = [("message", message) for message in messages]
     with holdfast.open(url) as store:
@@ -120,7 +126,9 @@ def appends(url: str, names: Sequence[str], size: int, messages: Sequence[Messag
     return lambda: next(turn).append(*events)
 
 
-def raw_appends(path: Path, names: Sequence[str], size: int, messages: Sequence[Message], stack: ExitStack) -> Append:
+def raw_appends(
+    path: Path, names: Sequence[str], size: int, messages: Sequence[Message], stack: ExitStack
+) -> Append:
     """The same by hand."""
     filled = _raw.create(path)
     for name in names:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import holdfast
-from holdfast.backends import Append, AppendResult, Conflict
+from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.testing import fake_clock
 
@@ -81,7 +81,7 @@ class CountingBackend(MemoryBackend):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         for append in batch:
             self.counts["appends"] += 1
             self.counts["appends with an id to be found again"] += append.indexed
@@ -101,7 +101,10 @@ def counted() -> list[Row]:
         tasks(store, 1)
     counts = backend.counts
     rows = [(what, f"{count:,}") for what, count in counts.items()]
-    return [*rows, ("a day: appends per second, on average", f"{counts['appends'] * A_DAY / 86_400:,.0f}")]
+    return [
+        *rows,
+        ("a day: appends per second, on average", f"{counts['appends'] * A_DAY / 86_400:,.0f}"),
+    ]
 
 
 # -- engines of one's own --------------------------------------------------------------------------
@@ -145,7 +148,9 @@ def on_redis(lab: Lab, count: int) -> list[Row]:
     servers = from_tests("servers")
     with lab.place() as place:
         port = servers.free_port()
-        process = servers.start_redis(place, port, "--appendonly", "yes", "--appendfsync", "everysec")
+        process = servers.start_redis(
+            place, port, "--appendonly", "yes", "--appendfsync", "everysec"
+        )
         url = f"redis://127.0.0.1:{port}/0"
         with holdfast.open(url, durability="process") as store, redis.Redis.from_url(url) as server:
             tasks(store, 10, "first")
@@ -154,7 +159,9 @@ def on_redis(lab: Lab, count: int) -> list[Row]:
             after = server.info()
         process.kill()
         process.wait()
-    memory, file = ((after[name] - before[name]) / count for name in ("used_memory", "aof_current_size"))
+    memory, file = (
+        (after[name] - before[name]) / count for name in ("used_memory", "aof_current_size")
+    )
     return [
         ("bytes of memory", f"{memory:,.0f}"),
         ("bytes written to the AOF", f"{file:,.0f}"),
@@ -176,7 +183,9 @@ class Bill:
     units: Counter[str] = field(default_factory=Counter)
     stored: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
-    def add(self, operation: str, given: Mapping[str, Any], answer: Mapping[str, Any] | None) -> None:
+    def add(
+        self, operation: str, given: Mapping[str, Any], answer: Mapping[str, Any] | None
+    ) -> None:
         """A request and its answer; None if it was refused, for that is billed too."""
         if operation in ("PutItem", "DeleteItem"):
             self._write(given.get("Item"), given.get("Key"), refused=answer is None)
@@ -186,7 +195,9 @@ class Bill:
                     put, delete = request.get("PutRequest", {}), request.get("DeleteRequest", {})
                     self._write(put.get("Item"), delete.get("Key"), refused=answer is None)
         elif operation == "UpdateItem":
-            self.units["write units"] += max(1, ceil(self.stored.get(name_of(given["Key"]), 0) / 1024))
+            self.units["write units"] += max(
+                1, ceil(self.stored.get(name_of(given["Key"]), 0) / 1024)
+            )
         elif operation == "GetItem":
             self._read([name_of(given["Key"])])
         elif operation == "BatchGetItem":
@@ -209,7 +220,9 @@ class Bill:
         elif operation not in FREE:
             raise ValueError(f"a request that is not in the price list here: {operation}")
 
-    def _write(self, item: Mapping[str, Any] | None, key: Mapping[str, Any] | None, *, refused: bool) -> None:
+    def _write(
+        self, item: Mapping[str, Any] | None, key: Mapping[str, Any] | None, *, refused: bool
+    ) -> None:
         name = name_of(item or key or {})
         size = sum(len(name) + size_of_value(value) for name, value in item.items()) if item else 0
         self.units["write units"] += max(1, ceil(max(size, self.stored.get(name, 0)) / 1024))
@@ -219,7 +232,9 @@ class Bill:
                 self.stored[name] = size
 
     def _read(self, names: Sequence[tuple[Any, ...]]) -> None:
-        self.units["read units"] += max(1, ceil(sum(self.stored.get(name, 0) for name in names) / 4096))
+        self.units["read units"] += max(
+            1, ceil(sum(self.stored.get(name, 0) for name in names) / 4096)
+        )
 
     def copy(self) -> Bill:
         return Bill(Counter(self.units), dict(self.stored))
@@ -276,7 +291,9 @@ def on_aws(engine: str, count: int) -> list[Row]:
     items = len(done.stored) - len(before.stored)
     size = (sum(done.stored.values()) - sum(before.stored.values()) + items * overhead) / count
     rows = [(what, f"{units / count:,.1f}") for what, units in used.items()]
-    rows += [(f"{what} to sweep it", f"{units / (count + 1):,.1f}") for what, units in swept.items()]
+    rows += [
+        (f"{what} to sweep it", f"{units / (count + 1):,.1f}") for what, units in swept.items()
+    ]
     per_task = price(used, count) + price(swept, count + 1)
     month = size * A_DAY * DAYS / 1e9 * (DYNAMODB_GB if engine == "dynamodb" else S3_GB)
     return [
@@ -291,7 +308,12 @@ def on_aws(engine: str, count: int) -> list[Row]:
 
 
 def price(units: Counter[str], count: int) -> float:
-    prices = {"write units": WRITE_UNITS, "read units": READ_UNITS, "PUT and LIST": PUTS, "GET": GETS}
+    prices = {
+        "write units": WRITE_UNITS,
+        "read units": READ_UNITS,
+        "PUT and LIST": PUTS,
+        "GET": GETS,
+    }
     return sum(prices.get(what, 0.0) * number for what, number in units.items()) / count
 
 
@@ -312,7 +334,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         lab = Lab(random.Random(), False, Path(directory))
         lab.remark = console.print
-        console.rule(f"a task of {STEPS} steps and {MESSAGES} messages, and {A_DAY:,} of them a day")
+        console.rule(
+            f"a task of {STEPS} steps and {MESSAGES} messages, and {A_DAY:,} of them a day"
+        )
         for name, work in engines.items():
             table = Table(title=name, title_justify="left", show_header=False)
             table.add_column(width=44)

@@ -16,9 +16,14 @@ KEY = bytes(range(32))
 
 
 def run(lab: Lab) -> None:
-    for what, clock, bar in (("append", perf_counter, Bar(1.25)), ("CPU time of an append", thread_time, None)):
+    for what, clock, bar in (
+        ("append", perf_counter, Bar(1.25)),
+        ("CPU time of an append", thread_time, None),
+    ):
         values = measure(lab, clock)
-        lab.report(f"{what}, encrypted / in clear", ratio(values["encrypted"], values["clear"]), bar=bar)
+        lab.report(
+            f"{what}, encrypted / in clear", ratio(values["encrypted"], values["clear"]), bar=bar
+        )
 
 
 def measure(lab: Lab, clock: Callable[[], float]) -> dict[str, list[float]]:
@@ -32,7 +37,9 @@ def measure(lab: Lab, clock: Callable[[], float]) -> dict[str, list[float]]:
         return interleave(arms, lab.rng, rounds=lab.choose(9, 3), repeats=lab.choose(100, 30))
 
 
-def appends(path: Path, key: bytes | None, stack: ExitStack, clock: Callable[[], float]) -> Callable[[], float]:
+def appends(
+    path: Path, key: bytes | None, stack: ExitStack, clock: Callable[[], float]
+) -> Callable[[], float]:
     store = stack.enter_context(holdfast.open(path, key=key))
     chat, messages = store.conversation("chat"), pair(600)
     for _ in range(SIZE // 2):

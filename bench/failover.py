@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import holdfast
 from holdfast import Store, Task
-from holdfast.tasks._agents import registered
+from holdfast.tasks.agents.declare import registered
 from holdfast.types import RunResult
 
 from ._measure import Bar, Lab
@@ -36,7 +36,13 @@ def run(lab: Lab) -> None:
             with lab.place() as place:
                 late += taken_over(url_of(engine, place))
         note = f"median {median(late):.2f} s of {len(late)} tasks"
-        lab.report(f"taken over after the end of a lease, {engine}: most", max(late), unit="s", bar=Bar(1.0), note=note)
+        lab.report(
+            f"taken over after the end of a lease, {engine}: most",
+            max(late),
+            unit="s",
+            bar=Bar(1.0),
+            note=note,
+        )
 
 
 def url_of(engine: str, place: Path) -> str:
@@ -66,7 +72,9 @@ def taken_over(url: str) -> list[float]:
                     assert ended.acquire(timeout=PATIENCE_SECONDS), "a task was not taken over"
         late = []
         for name in names:
-            [_, second] = [event for event in store.task(name).history() if event.type == "task.claimed"]
+            [_, second] = [
+                event for event in store.task(name).history() if event.type == "task.claimed"
+            ]
             end = ends[name]
             assert end is not None
             late.append((second.at - end).total_seconds())

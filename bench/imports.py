@@ -39,7 +39,10 @@ def run(lab: Lab) -> None:
     optional = packages - REQUIRED
     names = ", ".join(sorted(packages))
     lab.report(
-        "optional packages loaded by it", len(optional), bar=Bar(0, "=="), note=f"{len(loaded)} modules; of {names}"
+        "optional packages loaded by it",
+        len(optional),
+        bar=Bar(0, "=="),
+        note=f"{len(loaded)} modules; of {names}",
     )
     lab.report("engines loaded by it (apsw)", int("apsw" in loaded))
 
@@ -51,7 +54,9 @@ def seconds(code: str) -> float:
 
 
 def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     command = [sys.executable, *options, "-c", code]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
 
@@ -59,5 +64,10 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 def slowest() -> str:
     """The modules that take longest by themselves."""
     lines = python("import holdfast", "-X", "importtime").stderr
-    times = [(int(own), name) for own, name in re.findall(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", lines)]
-    return ", ".join(f"{name} {own / 1e3:.1f}" for own, name in sorted(times, reverse=True)[:SLOWEST])
+    times = [
+        (int(own), name)
+        for own, name in re.findall(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", lines)
+    ]
+    return ", ".join(
+        f"{name} {own / 1e3:.1f}" for own, name in sorted(times, reverse=True)[:SLOWEST]
+    )

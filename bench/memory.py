@@ -21,8 +21,8 @@ import apsw
 import numpy as np
 
 import holdfast
-from holdfast.memory import _postgres_index
 from holdfast.memory.embedders import Embedder
+from holdfast.memory.search import postgres as _postgres_index
 
 from . import memory_set
 from ._measure import Bar, Lab, settle
@@ -55,7 +55,13 @@ def quality(lab: Lab) -> None:
         for memory in (words, hybrid):
             ids = memory.remember_many(
                 [
-                    {"text": one.text, "source": one.source, "at": one.at, "author": one.author, "tags": one.tags}
+                    {
+                        "text": one.text,
+                        "source": one.source,
+                        "at": one.at,
+                        "author": one.author,
+                        "tags": one.tags,
+                    }
                     for one in told
                 ]
             )
@@ -72,13 +78,20 @@ def quality(lab: Lab) -> None:
         note = ", ".join(f"{kind} {value:.2f}" for kind, value in by_kind.items() if kind != "all")
         lab.report(f"recall@{K}, {name}", by_kind["all"], note=note)
     note = f"{len(told)} memories, {len(asked)} questions; no embedder"
-    lab.report(f"recall@{K}, ours / FTS5", found["ours"]["all"] / found["FTS5"]["all"], bar=Bar(1.15, ">="), note=note)
+    lab.report(
+        f"recall@{K}, ours / FTS5",
+        found["ours"]["all"] / found["FTS5"]["all"],
+        bar=Bar(1.15, ">="),
+        note=note,
+    )
 
 
 def recall_at(k: int, answer: Answer, asked: Sequence[memory_set.Question]) -> dict[str, float]:
     shares: dict[str, list[float]] = defaultdict(list)
     for question in asked:
-        share = len(set(answer(question.text, k)).intersection(question.answers)) / len(question.answers)
+        share = len(set(answer(question.text, k)).intersection(question.answers)) / len(
+            question.answers
+        )
         shares["all"].append(share)
         shares[question.kind].append(share)
     return {kind: sum(values) / len(values) for kind, values in shares.items()}
@@ -87,11 +100,16 @@ def recall_at(k: int, answer: Answer, asked: Sequence[memory_set.Question]) -> d
 def fts5(told: Sequence[memory_set.Memory]) -> Answer:
     table = apsw.Connection(":memory:")
     table.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = 'porter unicode61')")
-    table.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", [(at, one.text) for at, one in enumerate(told)])
+    table.executemany(
+        "INSERT INTO texts (rowid, text) VALUES (?, ?)",
+        [(at, one.text) for at, one in enumerate(told)],
+    )
 
     def answer(text: str, k: int) -> list[str]:
         question = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", text))
-        rows = table.execute("SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT ?", (question, k))
+        rows = table.execute(
+            "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT ?", (question, k)
+        )
         return [told[at].id for (at,) in rows]
 
     return answer
@@ -141,7 +159,12 @@ def duplicates(lab: Lab) -> None:
         kept = [one.full_text.lower() for one in memory.all()]
         count_kept = memory.stats().memories
     lost = [fact for fact in facts if not any(fact.lower() in text for text in kept)]
-    lab.report(f"memories after {count:,} ways of saying 100 facts", count_kept, bar=Bar(150), note=f"{len(lost)} lost")
+    lab.report(
+        f"memories after {count:,} ways of saying 100 facts",
+        count_kept,
+        bar=Bar(150),
+        note=f"{len(lost)} lost",
+    )
 
 
 def _slipped(fact: str, rng: random.Random) -> str:
@@ -151,8 +174,22 @@ def _slipped(fact: str, rng: random.Random) -> str:
 
 def _facts() -> list[tuple[str, int, str]]:
     names = ("Ada", "Bo", "Cem", "Dana", "Eli", "Finn", "Gita", "Hugo", "Ines", "Jon")
-    things = ("rent", "water", "power", "heating", "parking", "internet", "insurance", "cleaning", "repairs", "storage")
-    return [(name, 100 + 7 * place, what) for place, (name, what) in enumerate((n, t) for n in names for t in things)]
+    things = (
+        "rent",
+        "water",
+        "power",
+        "heating",
+        "parking",
+        "internet",
+        "insurance",
+        "cleaning",
+        "repairs",
+        "storage",
+    )
+    return [
+        (name, 100 + 7 * place, what)
+        for place, (name, what) in enumerate((n, t) for n in names for t in things)
+    ]
 
 
 # -- latency ---------------------------------------------------------------------------------------
@@ -201,7 +238,9 @@ def by_words(lab: Lab, url: str, what: str, big: bool, tidy: Callable[[], None] 
         for number in range(200):
             memory.remember(f"What nobody has said before, number {number}")
         remembering = (perf_counter() - start) / 200 * 1e3
-    lab.report(f"catching up from scratch {what}", caught_up, unit="s", bar=Bar(30.0) if big else None)
+    lab.report(
+        f"catching up from scratch {what}", caught_up, unit="s", bar=Bar(30.0) if big else None
+    )
     lab.report(f"remember {what}", remembering, unit="ms")
     report(lab, f"recall by words {what}", words, (20.0, 60.0) if big else None)
     report(lab, f"recall by words and a rare tag {what}", tagged, (20.0, 60.0) if big else None)
@@ -219,7 +258,9 @@ def by_vectors(lab: Lab, url: str, what: str, big: bool, tidy: Callable[[], None
     with holdfast.open(url) as store:
         memory = store.memory("big", embed=Embedder(embed, name="random"))
         memory.embed_all()
-        memory.recall("warm up", vector=vectors[0])  # the server, or this process, prepares to compare them
+        memory.recall(
+            "warm up", vector=vectors[0]
+        )  # the server, or this process, prepares to compare them
         tidy()
         meant = asked_in_turn(lambda text: memory.recall(text, K, vector=pairs[text]), questions)
     report(lab, f"recall by words and vectors {what}", meant, (30.0, None) if big else None)
@@ -236,7 +277,9 @@ def without_pgvector() -> Iterator[None]:
         _postgres_index.near_of = had
 
 
-def report(lab: Lab, what: str, milliseconds: list[float], bars: tuple[float, float | None] | None) -> None:
+def report(
+    lab: Lab, what: str, milliseconds: list[float], bars: tuple[float, float | None] | None
+) -> None:
     ordered = sorted(milliseconds)
     p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
     lab.report(f"{what}, p50", p50, unit="ms", bar=Bar(bars[0]) if bars else None)

@@ -112,7 +112,10 @@ def many_agents(lab: Lab, server: PostgresServer) -> None:
     values = interleave(arms, lab.rng, rounds=lab.choose(9, 3))
     note = ", ".join(f"{name} {Spread.of(rates).middle:,.0f}/s" for name, rates in values.items())
     lab.report(
-        f"{AGENTS} async agents / one, turns", ratio(values["ours"], values["one agent"]), bar=Bar(4, ">="), note=note
+        f"{AGENTS} async agents / one, turns",
+        ratio(values["ours"], values["one agent"]),
+        bar=Bar(4, ">="),
+        note=note,
     )
     lab.report(
         f"{AGENTS} async agents, ours / INSERTs by hand",
@@ -143,17 +146,23 @@ async def ours(server: PostgresServer, name: str, count: int, duration: float) -
 async def by_hand(server: PostgresServer, name: str, count: int, duration: float) -> float:
     from psycopg_pool import AsyncConnectionPool
 
-    async with AsyncConnectionPool(server.url(), max_size=POOL, kwargs={"autocommit": True}) as pool:
+    async with AsyncConnectionPool(
+        server.url(), max_size=POOL, kwargs={"autocommit": True}
+    ) as pool:
 
         async def append(session: str) -> None:
             async with pool.connection() as connection:
                 await connection.execute(INSERT, (session, json.dumps(TURN)))
 
         sessions = [f"{name}-{number}" for number in range(count)]
-        return await appends_per_second([partial(append, session) for session in sessions], duration)
+        return await appends_per_second(
+            [partial(append, session) for session in sessions], duration
+        )
 
 
-async def langgraph(server: PostgresServer, name: str, count: int, duration: float, *, shared: bool) -> float:
+async def langgraph(
+    server: PostgresServer, name: str, count: int, duration: float, *, shared: bool
+) -> float:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     from psycopg_pool import AsyncConnectionPool
 

@@ -67,7 +67,9 @@ def start(kind: str, path: Path, processes: int, seconds: float) -> list[dict[st
     """Start the processes, let them go together when all are ready, and collect what they say."""
     command = [sys.executable, "-m", "bench.processes", kind, str(path), str(seconds)]
     running = [
-        subprocess.Popen([*command, f"p{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        subprocess.Popen(
+            [*command, f"p{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
         for n in range(processes)
     ]
     try:

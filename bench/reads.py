@@ -38,7 +38,12 @@ def run(lab: Lab) -> None:
             )
             tails = interleave({"ours": partial(last, ours)}, lab.rng, rounds=rounds, repeats=10)
             milliseconds = Spread.of([seconds * 1e3 for seconds in tails["ours"]])
-            lab.report(f"open and last({LAST}) of {RECORDS:,} x {size:,} B", milliseconds, unit="ms", bar=Bar(2.0))
+            lab.report(
+                f"open and last({LAST}) of {RECORDS:,} x {size:,} B",
+                milliseconds,
+                unit="ms",
+                bar=Bar(2.0),
+            )
 
 
 def fill(ours: Path, raw: Path, size: int) -> None:

@@ -19,9 +19,10 @@ from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 
-from holdfast.backends import Append, AppendResult, Backend, Fields, StreamKey
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.sqlite import SQLiteBackend
+
+from holdfast.backends import Append, AppendResult, Backend, HeadFields, StreamKey
 
 from ._measure import Bar, Lab, Spread, ratio, settle
 from ._servers import postgres
@@ -62,7 +63,9 @@ class Streams:
                     incarnation=digest(number)[:16],
                     id=os.urandom(16),
                     records=[(digest(number, 1), BODY)],
-                    fields=Fields(status="running" if number % 4 < 2 else "pending", due_at=self._due(number)),
+                    fields=HeadFields(
+                        status="running" if number % 4 < 2 else "pending", due_at=self._due(number)
+                    ),
                 )
                 for number in range(start, min(start + BATCH, self.size))
             ]
@@ -117,7 +120,9 @@ class Streams:
 
     def _heads(self, kind: str, after: str, status: str | None) -> float:
         start = perf_counter()
-        found = self.backend.heads(tenant="default", kind=kind, status=status, after=after, limit=PAGE)
+        found = self.backend.heads(
+            tenant="default", kind=kind, status=status, after=after, limit=PAGE
+        )
         elapsed = perf_counter() - start
         assert len(found) == PAGE
         return elapsed
@@ -131,14 +136,20 @@ class Streams:
     def _page_of_due(self, kind: str) -> float:
         after = EARLIEST + self.rng.random() * SPAN / 2, ""
         start = perf_counter()
-        found = self.backend.due(tenant="default", kind=kind, before=EARLIEST + SPAN, after=after, limit=PAGE)
+        found = self.backend.due(
+            tenant="default", kind=kind, before=EARLIEST + SPAN, after=after, limit=PAGE
+        )
         elapsed = perf_counter() - start
         assert len(found) == PAGE
         return elapsed
 
     def _due(self, number: int) -> float:
         """Within the same time, whatever the number of streams."""
-        part = number / self.size if number % 2 == 0 else int.from_bytes(digest(number, -1)[:6], "big") / 2**48
+        part = (
+            number / self.size
+            if number % 2 == 0
+            else int.from_bytes(digest(number, -1)[:6], "big") / 2**48
+        )
         return EARLIEST + SPAN * part
 
 
@@ -178,13 +189,17 @@ def run(lab: Lab) -> None:
         partitioned = f"postgres, {PARTITIONS} partitions"
         stores: dict[Place, Streams] = {}
         for where in (
-            [("sqlite", size) for size in sizes] + [("postgres", size) for size in sizes] + [(partitioned, largest)]
+            [("sqlite", size) for size in sizes]
+            + [("postgres", size) for size in sizes]
+            + [(partitioned, largest)]
         ):
             fill(lab, where, partial(opened, *where))
             backend = opened(*where)
             stack.callback(backend.close)
             stores[where] = Streams(backend, where[1], lab.rng)
-        server.sql("VACUUM ANALYZE", "CHECKPOINT")  # what the server would do later by itself, and in the midst of it
+        server.sql(
+            "VACUUM ANALYZE", "CHECKPOINT"
+        )  # what the server would do later by itself, and in the midst of it
         settle()
         for file in place.iterdir():
             # Into the cache of the operating system; by another process, for SQLite's locks belong to this one.
@@ -193,13 +208,22 @@ def run(lab: Lab) -> None:
         for operation in OPERATIONS:
             for engine in ("sqlite", "postgres"):
                 for size in sizes[1:]:
-                    report(lab, values, operation, (engine, size), (engine, sizes[0]), BAR if size == largest else None)
+                    report(
+                        lab,
+                        values,
+                        operation,
+                        (engine, size),
+                        (engine, sizes[0]),
+                        BAR if size == largest else None,
+                    )
             report(lab, values, operation, (partitioned, largest), ("postgres", largest), None)
         [(moved, hot)] = server.sql(
             "SELECT sum(n_tup_upd)::bigint, sum(n_tup_hot_upd)::bigint FROM pg_stat_user_tables WHERE relname ~ '^streams'"
         )
         lab.report(
-            "heads moved within their page, postgres", hot / moved, note=f"{hot:,} of {moved:,}: no index was written"
+            "heads moved within their page, postgres",
+            hot / moved,
+            note=f"{hot:,} of {moved:,}: no index was written",
         )
 
 

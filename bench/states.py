@@ -30,12 +30,18 @@ def run(lab: Lab) -> None:
         with lab.place() as place:
             document = grow(place / "ours.db", saves, size)
             payload = len(compact(document))
-            note = f"{payload / 1e6:.1f} MB in the end; whole each time it would be {saves / 2:,.0f}"
+            note = (
+                f"{payload / 1e6:.1f} MB in the end; whole each time it would be {saves / 2:,.0f}"
+            )
             what = f"bytes on disk per byte, {saves:,} saves that add {size:,} B"
             lab.report(what, bytes_of(place / "ours.db") / payload, bar=Bar(3.0), note=note)
             settle()
-            loads = interleave({"ours": partial(load, place / "ours.db", document)}, lab.rng, rounds=5)
-            lab.report(f"open and load after {saves:,} such saves", milliseconds(loads["ours"]), unit="ms")
+            loads = interleave(
+                {"ours": partial(load, place / "ours.db", document)}, lab.rng, rounds=5
+            )
+            lab.report(
+                f"open and load after {saves:,} such saves", milliseconds(loads["ours"]), unit="ms"
+            )
     cost_of_a_save(lab)
 
 
@@ -63,7 +69,11 @@ def cost_of_a_save(lab: Lab) -> None:
     names = map(str, itertools.count())
     with lab.place() as place, holdfast.open(place / "agents.db") as store:
         table = apsw.Connection(str(place / "raw.db"))
-        for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE states(body)"):
+        for statement in (
+            "PRAGMA journal_mode=WAL",
+            "PRAGMA synchronous=FULL",
+            "CREATE TABLE states(body)",
+        ):
             table.execute(statement)
         settle()
         arms: dict[str, Callable[[], float]] = {}
@@ -73,8 +83,15 @@ def cost_of_a_save(lab: Lab) -> None:
         values = interleave(arms, lab.rng, rounds=lab.choose(9, 3))
         table.close()
     ours, raw = (values[f"ours {LONG}"], values[f"raw {LONG}"])
-    note = ", ".join(f"at {count:,} {milliseconds(values[f'ours {count}']).middle:.2f} ms" for count in (SHORT, LONG))
-    lab.report(f"a save at {LONG:,} messages / one at {SHORT}", ratio(ours, values[f"ours {SHORT}"]), note=note)
+    note = ", ".join(
+        f"at {count:,} {milliseconds(values[f'ours {count}']).middle:.2f} ms"
+        for count in (SHORT, LONG)
+    )
+    lab.report(
+        f"a save at {LONG:,} messages / one at {SHORT}",
+        ratio(ours, values[f"ours {SHORT}"]),
+        note=note,
+    )
     note = f"raw {milliseconds(raw).middle:.2f} ms"
     lab.report(f"a save at {LONG:,} messages / all of it as JSON, raw", ratio(ours, raw), note=note)
 

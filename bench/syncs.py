@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
+from holdfast.backends.sqlite import SQLiteBackend
 
 from holdfast import AsyncStream
-from holdfast._log import Log
 from holdfast._store import Store
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.log.log import Log
 
 from . import _raw
 from ._measure import Bar, Lab, pair
@@ -76,7 +76,11 @@ class CountingVFS(apsw.VFS):
 class _CountingFile(apsw.VFSFile):
     def __init__(self, tally: Tally, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         super().__init__("", name, flags)
-        self.tally, self.is_wal, self.new_header = tally, bool(flags[0] & apsw.SQLITE_OPEN_WAL), False
+        self.tally, self.is_wal, self.new_header = (
+            tally,
+            bool(flags[0] & apsw.SQLITE_OPEN_WAL),
+            False,
+        )
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         self.new_header = self.new_header or offset == 0

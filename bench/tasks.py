@@ -16,10 +16,11 @@ from pathlib import Path
 from time import perf_counter, thread_time
 from urllib.parse import quote
 
+from holdfast.backends.sqlite import SQLiteBackend
+
 import holdfast
 from holdfast import AsyncTask, Store, Task
-from holdfast._log import Log
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.log.log import Log
 
 from . import _raw
 from ._measure import Bar, Lab, Message, Spread, compact, interleave, message, ratio, settle, warm
@@ -74,7 +75,9 @@ def single(lab: Lab) -> None:
         for size in (SHORT, LONG):
             number = many(size, rounds * repeats)
             arms["raw", size] = timed(commits(place / f"raw-{size}.db", number, size, stack))
-            arms["sqlite", size] = timed(steps(str(place / f"ours-{size}.db"), number, size, tool, stack))
+            arms["sqlite", size] = timed(
+                steps(str(place / f"ours-{size}.db"), number, size, tool, stack)
+            )
         settle()
         values = interleave(arms, lab.rng, rounds=rounds, repeats=repeats)
     for size in (SHORT, LONG):
@@ -125,7 +128,9 @@ def kinds(lab: Lab) -> None:
 def plans(lab: Lab) -> None:
     """A plan gone through item by item, a short one and a long one; in memory, where a cost that grows would show."""
     sizes = (100, LONG)
-    values = interleave({size: partial(planned, size) for size in sizes}, lab.rng, rounds=lab.choose(5, 3))
+    values = interleave(
+        {size: partial(planned, size) for size in sizes}, lab.rng, rounds=lab.choose(5, 3)
+    )
     short, long = (values[size] for size in sizes)
     note = f"{Spread.of(long).middle * 1e6:.0f} µs of CPU time"
     lab.report(f"step of a plan of {LONG:,} / of {sizes[0]}, memory", ratio(long, short), note=note)
@@ -142,7 +147,12 @@ def planned(size: int) -> float:
 
 
 def report(
-    lab: Lab, what: str, ours: Sequence[float], raw: Sequence[float], bar: Bar | None = None, beside: str = "raw"
+    lab: Lab,
+    what: str,
+    ours: Sequence[float],
+    raw: Sequence[float],
+    bar: Bar | None = None,
+    beside: str = "raw",
 ) -> None:
     note = f"{Spread.of(ours).middle * 1e6:.0f} µs, {beside} {Spread.of(raw).middle * 1e6:.0f} µs"
     lab.report(f"{what} / {beside}", ratio(ours, raw), bar=bar, note=note)
@@ -162,7 +172,9 @@ def timed(call: Callable[[], object], clock: Callable[[], float] = perf_counter)
     return once
 
 
-def steps(url: str, tasks: int, size: int, fn: Callable[[int], Message], stack: ExitStack) -> Callable[[], object]:
+def steps(
+    url: str, tasks: int, size: int, fn: Callable[[int], Message], stack: ExitStack
+) -> Callable[[], object]:
     """A step of the next of these tasks, each of which has had `size`."""
     store = stack.enter_context(holdfast.open(url))
     warm(lambda messages: store.stream("warm").append(*(("message", each) for each in messages)))
@@ -214,7 +226,9 @@ def resume(lab: Lab) -> None:
     milliseconds = Spread.of([seconds * 1e3 for seconds in values["ours"]])
     note = f"after import, in this process, with a new store; reading {RESUMED:,} rows by hand: "
     note += f"{Spread.of(values['raw']).middle * 1e3:.1f} ms"
-    lab.report(f"open, enter and replay {RESUMED:,} steps", milliseconds, unit="ms", bar=Bar(60), note=note)
+    lab.report(
+        f"open, enter and replay {RESUMED:,} steps", milliseconds, unit="ms", bar=Bar(60), note=note
+    )
 
 
 def resumed(path: Path) -> float:
@@ -252,12 +266,20 @@ def space(lab: Lab) -> None:
             key = task._key
             after, event, found = 0, 0, 0
             while page := store._log.backend.read(key, after=after):
-                bodies = [record.body for record in page if b'"type":"step.completed"' in record.body]
-                event, found, after = event + sum(map(len, bodies)), found + len(bodies), page[-1].version
+                bodies = [
+                    record.body for record in page if b'"type":"step.completed"' in record.body
+                ]
+                event, found, after = (
+                    event + sum(map(len, bodies)),
+                    found + len(bodies),
+                    page[-1].version,
+                )
         on_disk = bytes_of(place / "ours.db") / RESUMED
     assert found == RESUMED
     note = f"{on_disk - size:,.0f} on the disk, of a file with {RESUMED:,} steps"
-    lab.report(f"bytes of a step's event beside its result of {size:,}", event / RESUMED - size, note=note)
+    lab.report(
+        f"bytes of a step's event beside its result of {size:,}", event / RESUMED - size, note=note
+    )
 
 
 # -- many tasks ------------------------------------------------------------------------------------
@@ -268,9 +290,14 @@ def together(lab: Lab) -> None:
     seconds = 0.5 if not lab.quick else 0.25
     arms = {number: partial(in_place, lab, number, seconds) for number in (1, TOGETHER)}
     values = interleave(arms, lab.rng, rounds=lab.choose(9, 5))
-    note = ", ".join(f"{number}: {Spread.of(rates).middle:,.0f}/s" for number, rates in values.items())
+    note = ", ".join(
+        f"{number}: {Spread.of(rates).middle:,.0f}/s" for number, rates in values.items()
+    )
     lab.report(
-        f"steps per second, {TOGETHER} async tasks / 1", ratio(values[TOGETHER], values[1]), bar=Bar(5, ">="), note=note
+        f"steps per second, {TOGETHER} async tasks / 1",
+        ratio(values[TOGETHER], values[1]),
+        bar=Bar(5, ">="),
+        note=note,
     )
     tally = Tally()
     vfs = CountingVFS(tally)
@@ -282,7 +309,12 @@ def together(lab: Lab) -> None:
         vfs.unregister()
     number = TOGETHER * per_task
     note = f"{number:,} steps; more syncs: {counts['new wal']} for new WALs, {counts['checkpoint']} by checkpoints"
-    lab.report(f"syncs per step, {TOGETHER} async tasks", counts["append"] / number, bar=Bar(1 / 16), note=note)
+    lab.report(
+        f"syncs per step, {TOGETHER} async tasks",
+        counts["append"] / number,
+        bar=Bar(1 / 16),
+        note=note,
+    )
 
 
 def in_place(lab: Lab, number: int, seconds: float) -> float:

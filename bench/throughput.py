@@ -38,7 +38,9 @@ def run(lab: Lab) -> None:
     for mode, counts, rates in (("async agents", AGENTS, ASYNC), ("threads", THREADS, THREADED)):
         for count in counts:
             names = ["raw group", "raw single", "sqlite", *(others if count in OTHERS_AT else [])]
-            arms = {name: partial(in_place, lab, rates[name], name, count, seconds) for name in names}
+            arms = {
+                name: partial(in_place, lab, rates[name], name, count, seconds) for name in names
+            }
             values = interleave(arms, lab.rng, rounds=rounds)
             report(lab, mode, count, values)
 
@@ -50,9 +52,16 @@ def report(lab: Lab, mode: str, count: int, values: dict[str, list[float]]) -> N
         lab.plot(f"throughput, {mode}", name, count, Spread.of(rates).middle)
         if name == "sqlite":
             bar = Bar(0.40, ">=") if barred else None
-            lab.report(f"{count} {mode}, sqlite / raw group", ratio(rates, values["raw group"]), bar=bar, note=note)
+            lab.report(
+                f"{count} {mode}, sqlite / raw group",
+                ratio(rates, values["raw group"]),
+                bar=bar,
+                note=note,
+            )
             bar = Bar(4.0, ">=") if barred else None
-            lab.report(f"{count} {mode}, sqlite / raw single", ratio(rates, values["raw single"]), bar=bar)
+            lab.report(
+                f"{count} {mode}, sqlite / raw single", ratio(rates, values["raw single"]), bar=bar
+            )
         elif not name.startswith("raw"):
             lab.report(f"{count} {mode}, {name} / raw group", ratio(rates, values["raw group"]))
 
@@ -80,7 +89,9 @@ def has_files_backend() -> bool:
 # -- async ---------------------------------------------------------------------------------------
 
 
-async def appends_per_second(appends: Sequence[Callable[[], Awaitable[object]]], seconds: float) -> float:
+async def appends_per_second(
+    appends: Sequence[Callable[[], Awaitable[object]]], seconds: float
+) -> float:
     """The rate of agents that append back to back, once all of them are under way."""
     await asyncio.gather(*(append() for append in appends))
     start = perf_counter()
@@ -178,7 +189,9 @@ def raw_group_threads(url: str, count: int, seconds: float) -> float:
     group = _raw.ThreadGroup(Path(url))
     warm(partial(group.append, "warm"))
     try:
-        return appends_per_second_of_threads([partial(group.append, f"s{n}", MESSAGES) for n in range(count)], seconds)
+        return appends_per_second_of_threads(
+            [partial(group.append, f"s{n}", MESSAGES) for n in range(count)], seconds
+        )
     finally:
         group.close()
 
@@ -187,7 +200,9 @@ def raw_single_threads(url: str, count: int, seconds: float) -> float:
     single = _raw.Single(Path(url))
     warm(partial(single.append, "warm"))
     try:
-        return appends_per_second_of_threads([partial(single.append, f"s{n}", MESSAGES) for n in range(count)], seconds)
+        return appends_per_second_of_threads(
+            [partial(single.append, f"s{n}", MESSAGES) for n in range(count)], seconds
+        )
     finally:
         single.close()
 

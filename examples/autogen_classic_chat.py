@@ -37,9 +37,13 @@ def main() -> None:
         "player",
         llm_config=False,
         human_input_mode="NEVER",
-        is_termination_msg=lambda message: not message.get("tool_calls"),  # go on only to roll what is asked for
+        is_termination_msg=lambda message: (
+            not message.get("tool_calls")
+        ),  # go on only to roll what is asked for
     )
-    autogen.register_function(roll, caller=assistant, executor=player, name="roll", description="Roll a die.")
+    autogen.register_function(
+        roll, caller=assistant, executor=player, name="roll", description="Roll a die."
+    )
 
     def say(message: Any) -> None:
         result = player.initiate_chat(assistant, message=message, silent=True)

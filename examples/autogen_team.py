@@ -28,7 +28,9 @@ async def main() -> None:
     task, place = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "team.db"
     model = OpenAIChatCompletionClient(model=MODEL)
     writer = AssistantAgent("writer", model, system_message="You write short texts.")
-    critic = AssistantAgent("critic", model, system_message="You say what could be better. If nothing can, say FINE.")
+    critic = AssistantAgent(
+        "critic", model, system_message="You say what could be better. If nothing can, say FINE."
+    )
     stop = TextMentionTermination("FINE", sources=["critic"]) | MaxMessageTermination(7)
     team = RoundRobinGroupChat([writer, critic], termination_condition=stop)
     async with holdfast.aopen(place) as store, persisted(store, task, team) as run:

@@ -50,7 +50,9 @@ def work(item: object) -> str:
 
 def main() -> None:
     with holdfast.open(FOLDER / "agents.db") as store:
-        with store.task("claim-7", goal="Settle claim 7", agent="claims", input={"amount": 120}) as task:
+        with store.task(
+            "claim-7", goal="Settle claim 7", agent="claims", input={"amount": 120}
+        ) as task:
             if task.resumed:
                 print("(going on)", flush=True)
             task.make_plan(generate_plan, task.goal)

@@ -26,7 +26,13 @@ def roll(sides: int = 6) -> int:
 def answer(client: openai.OpenAI, chat: holdfast.Conversation) -> None:
     """Say what the model says, as it says it."""
     pieces = complete(
-        client, chat, model=MODEL, system="You run a game of dice.", window=8000, tools=[roll], stream=True
+        client,
+        chat,
+        model=MODEL,
+        system="You run a game of dice.",
+        window=8000,
+        tools=[roll],
+        stream=True,
     )
     for piece in pieces:
         print(piece, end="", flush=True)

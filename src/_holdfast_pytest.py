@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def holdfast_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store for one test. The option --holdfast-store says which kind."""
-    from holdfast.testing._stores import store_at
+    from holdfast.testing.stores import store_at
 
     with store_at(request.config.getoption("--holdfast-store"), tmp_path) as store:
         yield store

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from helpers.servers import TEMPROOT
+from helpers.servers import SERVERS, TEMPROOT
 from helpers.stores import SUFFIX, encrypt_by_default, kinds_for, summary, url_of
 from helpers.sync_and_async import Ways
-from holdfast.tasks._agents import registered
+from holdfast.tasks.agents.declare import registered
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 * 1024**3
@@ -53,6 +53,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("store_kind", "durable_kind"):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds_for(metafunc.definition, fixture), indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that have a server among their parameters. Those whose fixtures start one have the mark themselves."""
+    for item in items:
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(
+            isinstance(value, str) and value.removesuffix(SUFFIX) in SERVERS for value in params
+        ):
+            item.add_marker("server")
 
 
 @pytest.fixture
@@ -131,4 +141,4 @@ def no_agents() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks don't wait for an engine that cannot be reached."""
-    monkeypatch.setattr("holdfast.tasks._session.PATIENCE", 0.0)
+    monkeypatch.setattr("holdfast.tasks.run.session.PATIENCE", 0.0)

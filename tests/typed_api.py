@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from holdfast.backends.sqlite import SQLiteBackend
 from openai import AsyncOpenAI, OpenAI
 from typing_extensions import assert_type
 
@@ -31,9 +32,8 @@ from holdfast import (
 from holdfast.backends import Backend
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance import DurableBackendConformance
-from holdfast.integrations.openai import Answer, AsyncPieces, Pieces, complete
+from holdfast.integrations.openai import AnswerStream, AsyncAnswerStream, TurnAnswer, complete
 from holdfast.memory import quoted
 from holdfast.types import AppendResult, LeaseInfo, MessageEntry, MessageProblem
 
@@ -45,7 +45,9 @@ class Order:
 
 def a_store_is_opened_by_path_or_url() -> None:
     assert_type(holdfast.open("agents.db"), Store)
-    assert_type(holdfast.open(Path("agents.db"), tenant="acme", durability="process", create=False), Store)
+    assert_type(
+        holdfast.open(Path("agents.db"), tenant="acme", durability="process", create=False), Store
+    )
     with holdfast.open("memory://") as store:
         assert_type(store, Store)
         assert_type(store.for_tenant("globex"), Store)
@@ -56,7 +58,9 @@ def a_store_is_opened_by_path_or_url() -> None:
 
 def a_memory_is_asked(store: Store) -> None:
     memory = store.memory("buyer")
-    assert_type(memory.remember_many([{"text": "Ann signs", "tags": ["people"], "at": 1.7e9}]), list[str])
+    assert_type(
+        memory.remember_many([{"text": "Ann signs", "tags": ["people"], "at": 1.7e9}]), list[str]
+    )
     memory.remember_many([{"text": "Ann signs", "typo": 1}])  # type: ignore[typeddict-unknown-key]
     memory.remember_many([{"tags": ["people"]}])  # type: ignore[typeddict-item]
     memory.remember("Ann signs", source=5)  # type: ignore[arg-type]
@@ -70,10 +74,14 @@ def a_memory_is_asked(store: Store) -> None:
 
 
 def a_stream_is_appended_to_and_read(store: Store) -> None:
-    stream = store.stream("orders-7", types=[EventType("order.placed", Order, version=2, upcasters={1: dict})])
+    stream = store.stream(
+        "orders-7", types=[EventType("order.placed", Order, version=2, upcasters={1: dict})]
+    )
     assert_type(stream, Stream)
     assert_type(stream.id, str)
-    appended = stream.append(("order.placed", Order("A1")), ("order.paid", None), id="req-17", if_version=0)
+    appended = stream.append(
+        ("order.placed", Order("A1")), ("order.paid", None), id="req-17", if_version=0
+    )
     assert_type(appended, AppendResult)
     assert_type((appended.first, appended.last, appended.duplicate), tuple[int, int, bool])
     assert_type(stream.read(after=3), Iterator[Event])
@@ -124,22 +132,26 @@ async def the_async_store_has_the_same_names() -> None:
 def a_window_is_what_the_openai_sdk_takes(store: Store, client: OpenAI) -> None:
     chat = store.conversation("support-42")
     assert_type(chat, Conversation)
-    answer = client.chat.completions.create(model="gpt-5", messages=chat.window(8000, system="Be brief."))
+    answer = client.chat.completions.create(
+        model="gpt-5", messages=chat.window(8000, system="Be brief.")
+    )
     assert_type(chat.append(answer.choices[0].message, id="req-17"), AppendResult)
-    client.responses.create(model="gpt-5", input=chat.window(8000, counter=lambda message: len(str(message))))
+    client.responses.create(
+        model="gpt-5", input=chat.window(8000, counter=lambda message: len(str(message)))
+    )
     client.chat.completions.create(model="gpt-5", messages=chat.messages(last=20))
 
 
 def a_completion_is_typed_by_its_client(store: Store, client: OpenAI) -> None:
     chat = store.conversation("support-42")
-    assert_type(complete(client, chat, model="gpt-5", window=8000), Answer)
-    assert_type(complete(client, chat, model="gpt-5", stream=True), Pieces)
+    assert_type(complete(client, chat, model="gpt-5", window=8000), TurnAnswer)
+    assert_type(complete(client, chat, model="gpt-5", stream=True), AnswerStream)
 
 
 async def an_async_completion_is_awaited(store: AsyncStore, client: AsyncOpenAI) -> None:
     chat = store.conversation("support-42")
-    assert_type(await complete(client, chat, model="gpt-5", api="responses"), Answer)
-    assert_type(complete(client, chat, model="gpt-5", stream=True), AsyncPieces)
+    assert_type(await complete(client, chat, model="gpt-5", api="responses"), TurnAnswer)
+    assert_type(complete(client, chat, model="gpt-5", stream=True), AsyncAnswerStream)
 
 
 def a_conversation_is_read_and_changed(chat: Conversation) -> None:
@@ -150,7 +162,10 @@ def a_conversation_is_read_and_changed(chat: Conversation) -> None:
     with chat.turn(wait=5) as turn:
         assert_type(turn, Conversation)
     assert_type(chat.fork("b", version=3), Conversation)
-    assert_type(chat.summarize(lambda messages: f"{len(messages)} messages", keep_last=4), MessageEntry | None)
+    assert_type(
+        chat.summarize(lambda messages: f"{len(messages)} messages", keep_last=4),
+        MessageEntry | None,
+    )
     assert_type(chat.follow(after=3), Iterator[MessageEntry])
 
 
@@ -223,7 +238,9 @@ async def next_message_later(chat: AsyncConversation) -> dict[str, Any]:
 def replies(store: Store) -> None:
     with store.task("claims-42") as task:
         assert_type(task.reply(task.conversation(), next_message, 0.5), dict[str, Any])
-        assert_type(task.reply("chat-7", holdfast.step(next_message, max_attempts=3)), dict[str, Any])
+        assert_type(
+            task.reply("chat-7", holdfast.step(next_message, max_attempts=3)), dict[str, Any]
+        )
         task.reply("chat-7", next_message, "warm")  # type: ignore[arg-type]
 
 
@@ -242,7 +259,9 @@ async def async_model_steps(store: AsyncStore) -> None:
 
 
 def tasks(store: Store) -> None:
-    with store.task("claims-42", goal="Draft the checklist", agent="claims", input={"claim": 7}) as task:
+    with store.task(
+        "claims-42", goal="Draft the checklist", agent="claims", input={"claim": 7}
+    ) as task:
         assert_type(task, holdfast.Task)
         assert_type(task.make_plan(["a", {"name": "b"}]), list[holdfast.types.PlanItem])
         for item in task.remaining():
@@ -257,7 +276,9 @@ def tasks(store: Store) -> None:
         assert_type(task.resume_context(memories=0).memories, dict[str, str])
         assert_type(task.finish("done", remember=False), str)
         assert_type(task.finish(len, "done"), int)
-        task.finish("done", remember=lambda view: [f"{view.goal}: {view.result}", {"text": "and this"}])
+        task.finish(
+            "done", remember=lambda view: [f"{view.goal}: {view.result}", {"text": "and this"}]
+        )
         task.finish("done", remember="all of it")  # type: ignore[call-overload]
     store.resolve("claims-42", "pay", retry=True)
     view = store.get_task("claims-42")
@@ -360,7 +381,11 @@ def a_store_is_copied_and_backed_up(store: Store, path: Path) -> None:
 
 
 def shipped_backends_are_backends(path: Path) -> list[Backend]:
-    return [MemoryBackend(), SQLiteBackend(path), FaultyBackend(MemoryBackend(), seed=7, lost_answer=0.1)]
+    return [
+        MemoryBackend(),
+        SQLiteBackend(path),
+        FaultyBackend(MemoryBackend(), seed=7, lost_answer=0.1),
+    ]
 
 
 class MyBackendConformance(DurableBackendConformance):

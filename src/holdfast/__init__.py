@@ -10,13 +10,9 @@ What calls return beside the types here is in `holdfast.types`, and what they ra
 import typing as _typing
 
 from . import errors
-from ._context import correlate
-from ._events import Event, EventType
-from ._health import Health
 from ._open import aopen, open  # noqa: A004  holdfast.open is the first thing users type
-from ._state import AsyncState, State, StateInfo
 from ._store import AsyncStore, Store
-from ._streams import AsyncStream, Stream, StreamInfo
+from .admin.health import Health
 from .conversations import AsyncConversation, Conversation, ConversationInfo, text_counter
 from .errors import (
     Conflict,
@@ -32,6 +28,10 @@ from .errors import (
     StepInDoubt,
     Suspended,
 )
+from .log.context import correlate
+from .log.events import Event, EventType
+from .state.state import AsyncState, State, StateInfo
+from .streams.stream import AsyncStream, Stream, StreamInfo
 from .tasks import (
     Agent,
     Artifact,
@@ -58,15 +58,15 @@ from .tasks import (
 
 if _typing.TYPE_CHECKING:
     from . import keys, memory, redact, types
-    from ._backups import backup
-    from ._copying import copy
-    from ._worker import Worker
-    from .encryption._transcribing import decrypt, encrypt
-    from .memory._memory import AsyncMemory, Memory
-    from .memory._model import MemoryHit, MemoryInfo, MemoryItem
-    from .tasks._briefing import ResumeContext
-    from .tasks._checkpoint import AgentCheckpoint
-    from .tasks._replay import replay
+    from .admin.backup import backup
+    from .admin.convert import decrypt, encrypt
+    from .admin.copy.copy import copy
+    from .memory.memory import AsyncMemory, Memory
+    from .memory.model import MemoryHit, MemoryInfo, MemoryItem
+    from .tasks.checkpoint import AgentCheckpoint
+    from .tasks.replay.replay import replay
+    from .tasks.resume_context.context import ResumeContext
+    from .worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -144,22 +144,22 @@ __all__ = [
 
 
 _LATER = {
-    "AgentCheckpoint": "tasks._checkpoint",
-    "AsyncMemory": "memory._memory",
-    "Memory": "memory._memory",
-    "MemoryHit": "memory._model",
-    "MemoryInfo": "memory._model",
-    "MemoryItem": "memory._model",
-    "ResumeContext": "tasks._briefing",
-    "Worker": "_worker",
-    "backup": "_backups",
-    "copy": "_copying",
-    "decrypt": "encryption._transcribing",
-    "encrypt": "encryption._transcribing",
+    "AgentCheckpoint": "tasks.checkpoint",
+    "AsyncMemory": "memory.memory",
+    "Memory": "memory.memory",
+    "MemoryHit": "memory.model",
+    "MemoryInfo": "memory.model",
+    "MemoryItem": "memory.model",
+    "ResumeContext": "tasks.resume_context.context",
+    "Worker": "worker.worker",
+    "backup": "admin.backup",
+    "copy": "admin.copy.copy",
+    "decrypt": "admin.convert",
+    "encrypt": "admin.convert",
     "keys": "keys",
     "memory": "memory",
     "redact": "redact",
-    "replay": "tasks._replay",
+    "replay": "tasks.replay.replay",
     "types": "types",
 }
 

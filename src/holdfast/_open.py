@@ -8,18 +8,18 @@ from collections.abc import Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from ._ids import checked_tenant
-from ._log import Log
 from ._store import AsyncStore, Store
 from .backends import Backend
-from .backends._urls import checked_path, without, without_space
-from .encryption._place import is_encrypted, missing_key
+from .backends.urls import checked_path, without, without_space
+from .encryption.detect import is_encrypted, missing_key
 from .errors import InvalidURL, NotSetUp
+from .log.ids import checked_tenant
+from .log.log import Log
 
 if TYPE_CHECKING:
-    from .encryption._cipher import Cipher
+    from .encryption.cipher import Cipher
     from .keys import KeyLike
-    from .memory._embedding import Embed, Embedding
+    from .memory.vectors.embedding import Embed, Embedding
     from .redact import Hook, Redactor
 
 Durable = Literal["disk", "process", "memory"]
@@ -117,14 +117,14 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
 
 
 def _set_up_memory(log: Log, index_at: str | None, embedding: Embedding | None) -> None:
-    from .memory._resources import MemoryResources
+    from .memory.resources import MemoryResources
 
     log.attach(MemoryResources, lambda log: MemoryResources(log, index_at, embedding))
 
 
 def _check_index(path: str) -> None:
     """Refuse a file of something else at once, the store's own among them: the index would be made in its place."""
-    from .memory._places import check_index
+    from .memory.search.locate import check_index
 
     check_index(path)
 
@@ -143,10 +143,10 @@ def _cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | Non
         if is_encrypted(backend):
             raise missing_key()
         return None
-    from .encryption._cipher import Cipher
-    from .encryption._ring import opened_ring
+    from .encryption.cipher import Cipher
+    from .encryption.keyring import open_keyring
 
-    return Cipher(backend, opened_ring(backend, key, create=create))
+    return Cipher(backend, open_keyring(backend, key, create=create))
 
 
 def aopen(
@@ -159,7 +159,7 @@ def aopen(
     embed: Embed | None = None,
     key: KeyLike | None = None,
     redact: bool | Redactor | Hook = False,
-) -> Opening:
+) -> StoreOpener:
     """Open a store for async code; await it, or use it with `async with`.
 
     Args:
@@ -176,10 +176,12 @@ def aopen(
         >>> async with holdfast.aopen("agents.db") as store:
         ...     await store.conversation("support-42").append({"role": "user", "content": "Hello"})
     """
-    return Opening(url, tenant, durability, create, index, _embedding(embed, awaited=True), key, redact)
+    return StoreOpener(
+        url, tenant, durability, create, index, _embedding(embed, awaited=True), key, redact
+    )
 
 
-class Opening:
+class StoreOpener:
     """A store about to be opened: await it, or enter it."""
 
     def __init__(
@@ -193,7 +195,13 @@ class Opening:
         key: KeyLike | None,
         redact: bool | Redactor | Hook,
     ) -> None:
-        self._url, self._tenant, self._durability, self._create, self._index = url, tenant, durability, create, index
+        self._url, self._tenant, self._durability, self._create, self._index = (
+            url,
+            tenant,
+            durability,
+            create,
+            index,
+        )
         self._embedding, self._key, self._redact = embedding, key, redact
         self._store: AsyncStore | None = None
 
@@ -228,7 +236,7 @@ class Opening:
 def _embedding(embed: Embed | Embedding | None, *, awaited: bool) -> Embedding | None:
     if embed is None:
         return None
-    from .memory._embedding import Embedding  # needs numpy
+    from .memory.vectors.embedding import Embedding  # needs numpy
 
     return embed if isinstance(embed, Embedding) else Embedding(embed, awaited=awaited)
 
@@ -262,8 +270,12 @@ def _backend(
             return _of_files(scheme, rest, chosen, create)
     if scheme in ("memory", "sqlite", "file") and set("?#") & set(rest):
         but = "" if scheme == "memory" else " but 'durability'"
-        raise InvalidURL(f"a {scheme}:// URL takes no options{but}; write a '?' or '#' in a path as %3F or %23")
-    raise InvalidURL(f"a store URL is {_SCHEMES}, with just these slashes; this one begins with {scheme!r}")
+        raise InvalidURL(
+            f"a {scheme}:// URL takes no options{but}; write a '?' or '#' in a path as %3F or %23"
+        )
+    raise InvalidURL(
+        f"a store URL is {_SCHEMES}, with just these slashes; this one begins with {scheme!r}"
+    )
 
 
 def _of_files(scheme: str, rest: str, durability: Durable, create: bool) -> Backend:
@@ -281,12 +293,14 @@ def _of_files(scheme: str, rest: str, durability: Durable, create: bool) -> Back
 
 
 def _sqlite(path: str, durability: Durable, create: bool) -> Backend:
-    from .backends.sqlite import SQLiteBackend
+    from .backends.sqlite.backend import SQLiteBackend
 
     if not path or path == ":memory:":
         raise InvalidURL("name a file, like 'agents.db'; for a store in memory use memory://")
     if os.path.isdir(path):
-        raise InvalidURL("this path is a directory; name a file in it, or use file:///directory for JSON files")
+        raise InvalidURL(
+            "this path is a directory; name a file in it, or use file:///directory for JSON files"
+        )
     if not create and not _is_file_store(path):
         raise _no_store(path)
     return SQLiteBackend(path, durability=_on_disk(durability))

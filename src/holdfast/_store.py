@@ -7,24 +7,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, TypeVar, overload
 
-from . import _operations as ops
-from ._events import EventType
-from ._health import Health, examine
-from ._ids import checked_tenant, stream_key
-from ._log import Log
-from ._retention import SweepResult, sweep, sweep_async
-from ._state import AsyncState, State, StateInfo
-from ._stream_ops import list_streams
-from ._streams import AsyncStream, Stream, StreamInfo
-from ._subjects import About
+from .admin.health import Health, examine
+from .admin.retention import SweepResult, sweep, sweep_async
 from .backends import Head
 from .conversations import AsyncConversation, Conversation, ConversationInfo
-from .conversations._lifecycle import list_conversations
+from .conversations.lifecycle import list_conversations
+from .log import operations as ops
+from .log.events import EventType
+from .log.ids import checked_tenant, stream_key
+from .log.log import Log
+from .log.stream_ops import list_streams
+from .log.subjects import SubjectRegistrar
+from .state.state import AsyncState, State, StateInfo
+from .streams.stream import AsyncStream, Stream, StreamInfo
 from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView
-from .tasks._agents import find as find_agent
-from .tasks._artifacts import Artifact, AsyncArtifact, find_artifact
-from .tasks._claiming import as_wanted
-from .tasks._listing import (
+from .tasks.agents.declare import find as find_agent
+from .tasks.agents.run import run_agent, run_agent_async
+from .tasks.artifacts import Artifact, AsyncArtifact, find_artifact
+from .tasks.control.listing import (
     TASK_TTL,
     answering,
     checked_status,
@@ -35,23 +35,22 @@ from .tasks._listing import (
     submitting,
     wanted_by,
 )
-from .tasks._performing import perform, perform_async
+from .tasks.run.claim import as_wanted
 
 if TYPE_CHECKING:
-    from ._anchor_keys import AnchorKey
-    from ._anchors import Anchor
-    from ._audit import Audit
-    from ._verify_report import VerifyProgress, VerifyResult
-    from ._worker import RunResult
-    from .encryption._erasure import Erasable, EraseResult
-    from .encryption._rotation import RekeyResult
+    from .admin.anchors import Anchor, AnchorKey
+    from .admin.audit import Audit
+    from .admin.erasure import Erasable, EraseResult
+    from .admin.verify.report import VerifyProgress, VerifyResult
+    from .encryption.rotation import RekeyResult
     from .keys import KeyLike
     from .memory import Weights
-    from .memory._embedding import Embed
-    from .memory._memory import AsyncMemory, Memory
-    from .memory._model import MemoryInfo
-    from .tasks._checkpoint import AgentCheckpoint
-    from .tasks._replay import ReplayResult
+    from .memory.memory import AsyncMemory, Memory
+    from .memory.model import MemoryInfo
+    from .memory.vectors.embedding import Embed
+    from .tasks.checkpoint import AgentCheckpoint
+    from .tasks.replay.replay import ReplayResult
+    from .worker.worker import RunResult
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -103,7 +102,9 @@ class Store:
             >>> chat.append({"role": "user", "content": "Hello"}, id="request-1")
         """
         key = stream_key(self._tenant, "conversation", id)
-        return Conversation(self._log, key, None, None if subject is None else About(key, subject))
+        return Conversation(
+            self._log, key, None, None if subject is None else SubjectRegistrar(key, subject)
+        )
 
     def conversations(self) -> Iterator[ConversationInfo]:
         """The conversations that have not expired, ordered by id, read page by page."""
@@ -255,17 +256,21 @@ class Store:
         found = find_agent(agent)
         wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
-        return perform(task, found, found.returns)
+        return run_agent(task, found, found.returns)
 
-    def replay(self, agent: str | Callable[..., Any], id: str, *, version: int | None = None) -> ReplayResult:
+    def replay(
+        self, agent: str | Callable[..., Any], id: str, *, version: int | None = None
+    ) -> ReplayResult:
         """Run an agent against what its task has recorded, up to `version`.
 
         Nothing is called, written or waited for. The result says where the agent first departs from
         the recording, if it does. See `holdfast.replay`.
         """
-        from .tasks._replay import run_again
+        from .tasks.replay.replay import run_again
 
-        return run_again(self._log, stream_key(self._tenant, "task", id), find_agent(agent), version)
+        return run_again(
+            self._log, stream_key(self._tenant, "task", id), find_agent(agent), version
+        )
 
     def submit(
         self,
@@ -317,12 +322,18 @@ class Store:
 
         `holdfast worker app.py` does this all the time, several at once.
         """
-        from ._worker import run_due
+        from .worker.worker import run_due
 
         return run_due(self, limit)
 
     def answer(
-        self, task_id: str, name: str, value: object, *, by: str | None = None, question: str | None = None
+        self,
+        task_id: str,
+        name: str,
+        value: object,
+        *,
+        by: str | None = None,
+        question: str | None = None,
     ) -> None:
         """Answer a question that a task asks (`task.ask`). A worker then continues the task.
 
@@ -343,10 +354,15 @@ class Store:
             >>> store.answer("payout-1", "payout", True, by="ann")
         """
         ops.run_until_settled(
-            self._log, answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, question)
+            self._log,
+            answering(
+                self._log, stream_key(self._tenant, "task", task_id), name, value, by, question
+            ),
         )
 
-    def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
+    def signal(
+        self, task_id: str, name: str, payload: object = None, *, id: str | None = None
+    ) -> bool:
         """Send a signal to a task. It is delivered to `task.wait_for(name)`, now or later.
 
         Args:
@@ -369,7 +385,9 @@ class Store:
         make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return ops.run_until_settled(self._log, make)
 
-    def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
+    def resolve(
+        self, task_id: str, step: str, *, result: object = ..., retry: bool = False
+    ) -> None:
         """Settle a step that is in doubt: either it was done, or it has to run again.
 
         Args:
@@ -388,12 +406,16 @@ class Store:
             >>> store.resolve("claim-42", "pay", result="receipt-9")
         """
         ops.run_until_settled(
-            self._log, resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
+            self._log,
+            resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry),
         )
 
     def artifact(self, task_id: str, name: str) -> Artifact:
         """A file that is attached to a task, to be read; `NotFound` if there is none."""
-        return Artifact(self._log, ops.run(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)))
+        return Artifact(
+            self._log,
+            ops.run(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)),
+        )
 
     def model_input(self, task_id: str, step: str) -> list[Any]:
         """The messages that the model of a step saw, as they were then. `step` is its path.
@@ -401,7 +423,7 @@ class Store:
         They are found even if they were rewound or summarized since. Raises `NotFound` if nothing
         is known of it, or if the conversation was deleted.
         """
-        from .tasks._saw import read_model_input
+        from .tasks.steps.model_input import read_model_input
 
         return ops.run_until_settled(
             self._log, lambda: read_model_input(stream_key(self._tenant, "task", task_id), step)
@@ -414,7 +436,7 @@ class Store:
         and nothing is written. Its versions are in
         `store.state(f"checkpoint/{task_id}").history()`.
         """
-        from .tasks._checkpoint import save_checkpoint
+        from .tasks.checkpoint import save_checkpoint
 
         return ops.run(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
@@ -423,7 +445,7 @@ class Store:
 
         None if there is neither, as the loops expect that this pair of calls is made for.
         """
-        from .tasks._checkpoint import load_checkpoint
+        from .tasks.checkpoint import load_checkpoint
 
         return ops.run_until_settled(self._log, lambda: load_checkpoint(self._tenant, task_id))
 
@@ -483,7 +505,9 @@ class Store:
         """Your state documents, ordered by id, read page by page."""
         return self._infos("state", StateInfo.of)
 
-    def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> Memory:
+    def memory(
+        self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None
+    ) -> Memory:
         """The long-term memory of an agent, a user or a team. No I/O until it is used.
 
         Args:
@@ -505,13 +529,13 @@ class Store:
             >>> memory.recall("Who signs?")[0].text
             'Ann signs the orders'
         """
-        from .memory._memory import Memory
+        from .memory.memory import Memory
 
         return Memory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
 
     def memory_namespaces(self) -> Iterator[MemoryInfo]:
         """The namespaces of memory, ordered by name, read page by page."""
-        from .memory._model import MemoryInfo
+        from .memory.model import MemoryInfo
 
         return self._infos("memory", MemoryInfo.of)
 
@@ -552,10 +576,16 @@ class Store:
         Example:
             >>> store.sweep(grace=timedelta(days=7)).deleted
         """
-        return sweep(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
+        return sweep(
+            self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force
+        )
 
     def erase(
-        self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
+        self,
+        what: Erasable | None = None,
+        *,
+        subject: str | None = None,
+        reason: str = "erased by the program",
     ) -> EraseResult:
         """Erase data for good: one thing, or everything about a subject.
 
@@ -578,18 +608,20 @@ class Store:
         Example:
             >>> store.erase(subject="person-7", reason="asked for by mail")
         """
-        from .encryption._erasure import erase
+        from .admin.erasure import erase
 
         return erase(self._log, self._tenant, what, subject, reason)
 
-    def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> RekeyResult:
+    def rekey(
+        self, key: KeyLike, *, progress: Callable[[int], object] | None = None
+    ) -> RekeyResult:
         """Give an encrypted store a new key, while others use it.
 
         Data keys are wrapped again; records stay as they are. If the process dies, call it again to
         finish. Programs that are running need both keys (`key=[new, old]`) before this is called,
         and the new one after it. `progress` is called with the number of data keys done.
         """
-        from .encryption._rotation import rekey
+        from .encryption.rotation import rekey
 
         return rekey(self._log, key, progress)
 
@@ -625,10 +657,12 @@ class Store:
             >>> store.verify().ok
             True
         """
-        from ._verifying import verify
+        from .admin.verify.store import verify
 
         tenant = None if all_tenants else self._tenant
-        return verify(self._log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress)
+        return verify(
+            self._log, tenant, anchor=anchor, anchor_key=anchor_key, since=since, progress=progress
+        )
 
     def anchor(
         self,
@@ -645,11 +679,13 @@ class Store:
         `AlreadyExists` if the file exists, unless `overwrite=True`. It is written whole or not at
         all, and only its owner may read it.
         """
-        from ._anchors import write_anchor
-        from .backends._retrying import RetryingBackend
+        from .admin.anchors import write_anchor
+        from .backends.retrying import RetryingBackend
 
         tenant = None if all_tenants else self._tenant
-        return write_anchor(RetryingBackend(self._log.backend), tenant, key, file, overwrite=overwrite)
+        return write_anchor(
+            RetryingBackend(self._log.backend), tenant, key, file, overwrite=overwrite
+        )
 
     def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
         """Who did what, and when: the entries of a task or another `kind` of stream, in order.
@@ -658,7 +694,7 @@ class Store:
         and people; content only with `content=True`. Print it, or use `text()`, `jsonl()` or
         `csv()`. `NotFound` if nothing is known of it.
         """
-        from ._audit import audit, audited
+        from .admin.audit import audit, audited
 
         return ops.run(self._log, audit(audited(self._tenant, kind, id), content=content))
 
@@ -698,7 +734,9 @@ class AsyncStore:
     def conversation(self, id: str, *, subject: str | None = None) -> AsyncConversation:
         """`Store.conversation`, with awaited methods."""
         key = stream_key(self._tenant, "conversation", id)
-        return AsyncConversation(self._log, key, None, None if subject is None else About(key, subject))
+        return AsyncConversation(
+            self._log, key, None, None if subject is None else SubjectRegistrar(key, subject)
+        )
 
     async def conversations(self) -> AsyncIterator[ConversationInfo]:
         """`Store.conversations` as an async iterator."""
@@ -807,16 +845,24 @@ class AsyncStore:
         wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
         key = stream_key(self._tenant, "task", id)
         if found.is_async:
-            return await perform_async(AsyncTask(self._log, key, wanted, input, True), found, found.returns)
+            return await run_agent_async(
+                AsyncTask(self._log, key, wanted, input, True), found, found.returns
+            )
         import asyncio
 
-        return await asyncio.to_thread(perform, Task(self._log, key, wanted, input, False), found, found.returns)
+        return await asyncio.to_thread(
+            run_agent, Task(self._log, key, wanted, input, False), found, found.returns
+        )
 
-    async def replay(self, agent: str | Callable[..., Any], id: str, *, version: int | None = None) -> ReplayResult:
+    async def replay(
+        self, agent: str | Callable[..., Any], id: str, *, version: int | None = None
+    ) -> ReplayResult:
         """`Store.replay`, awaited; a plain function runs in a thread."""
-        from .tasks._replay import run_again_async
+        from .tasks.replay.replay import run_again_async
 
-        return await run_again_async(self._log, stream_key(self._tenant, "task", id), find_agent(agent), version)
+        return await run_again_async(
+            self._log, stream_key(self._tenant, "task", id), find_agent(agent), version
+        )
 
     async def submit(
         self,
@@ -840,50 +886,66 @@ class AsyncStore:
         """`Store.run_due`, awaited."""
         import asyncio
 
-        from ._worker import run_due
+        from .worker.worker import run_due
 
         return await asyncio.to_thread(run_due, Store(self._log, self._tenant, owner=False), limit)
 
     async def answer(
-        self, task_id: str, name: str, value: object, *, by: str | None = None, question: str | None = None
+        self,
+        task_id: str,
+        name: str,
+        value: object,
+        *,
+        by: str | None = None,
+        question: str | None = None,
     ) -> None:
         """`Store.answer`, awaited."""
-        make = answering(self._log, stream_key(self._tenant, "task", task_id), name, value, by, question)
+        make = answering(
+            self._log, stream_key(self._tenant, "task", task_id), name, value, by, question
+        )
         await ops.run_until_settled_async(self._log, make)
 
-    async def signal(self, task_id: str, name: str, payload: object = None, *, id: str | None = None) -> bool:
+    async def signal(
+        self, task_id: str, name: str, payload: object = None, *, id: str | None = None
+    ) -> bool:
         """`Store.signal`, awaited."""
         make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
         return await ops.run_until_settled_async(self._log, make)
 
-    async def resolve(self, task_id: str, step: str, *, result: object = ..., retry: bool = False) -> None:
+    async def resolve(
+        self, task_id: str, step: str, *, result: object = ..., retry: bool = False
+    ) -> None:
         """`Store.resolve`, awaited."""
         make = resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
         await ops.run_until_settled_async(self._log, make)
 
     async def artifact(self, task_id: str, name: str) -> AsyncArtifact:
         """`Store.artifact`, awaited."""
-        found = await ops.run_async(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name))
+        found = await ops.run_async(
+            self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)
+        )
         return AsyncArtifact(self._log, found)
 
     async def model_input(self, task_id: str, step: str) -> list[Any]:
         """`Store.model_input`, awaited."""
-        from .tasks._saw import read_model_input
+        from .tasks.steps.model_input import read_model_input
 
         key = stream_key(self._tenant, "task", task_id)
         return await ops.run_until_settled_async(self._log, lambda: read_model_input(key, step))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> Coroutine[Any, Any, int]:
         """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
-        from .tasks._checkpoint import save_checkpoint
+        from .tasks.checkpoint import save_checkpoint
 
         return ops.run_async(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     async def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
         """`Store.load_checkpoint`, awaited."""
-        from .tasks._checkpoint import load_checkpoint
+        from .tasks.checkpoint import load_checkpoint
 
-        return await ops.run_until_settled_async(self._log, lambda: load_checkpoint(self._tenant, task_id))
+        return await ops.run_until_settled_async(
+            self._log, lambda: load_checkpoint(self._tenant, task_id)
+        )
 
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> AsyncStream:
         """`Store.stream`, with awaited methods."""
@@ -909,15 +971,17 @@ class AsyncStore:
         async for info in self._infos("state", StateInfo.of):
             yield info
 
-    def memory(self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None) -> AsyncMemory:
+    def memory(
+        self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None
+    ) -> AsyncMemory:
         """`Store.memory`, with awaited methods. `embed` may be a coroutine function."""
-        from .memory._memory import AsyncMemory
+        from .memory.memory import AsyncMemory
 
         return AsyncMemory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
 
     async def memory_namespaces(self) -> AsyncIterator[MemoryInfo]:
         """`Store.memory_namespaces` as an async iterator."""
-        from .memory._model import MemoryInfo
+        from .memory.model import MemoryInfo
 
         async for info in self._infos("memory", MemoryInfo.of):
             yield info
@@ -940,19 +1004,27 @@ class AsyncStore:
         force: bool = False,
     ) -> SweepResult:
         """`Store.sweep`, awaited."""
-        return await sweep_async(self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force)
+        return await sweep_async(
+            self._log, self._tenant, dry_run=dry_run, limit=limit, grace=grace, force=force
+        )
 
     async def erase(
-        self, what: Erasable | None = None, *, subject: str | None = None, reason: str = "erased by the program"
+        self,
+        what: Erasable | None = None,
+        *,
+        subject: str | None = None,
+        reason: str = "erased by the program",
     ) -> EraseResult:
         """`Store.erase`, awaited."""
-        from .encryption._erasure import erase
+        from .admin.erasure import erase
 
         return await self._log.in_thread(erase, self._log, self._tenant, what, subject, reason)
 
-    async def rekey(self, key: KeyLike, *, progress: Callable[[int], object] | None = None) -> RekeyResult:
+    async def rekey(
+        self, key: KeyLike, *, progress: Callable[[int], object] | None = None
+    ) -> RekeyResult:
         """`Store.rekey`, awaited. `progress` is called in a thread."""
-        from .encryption._rotation import rekey
+        from .encryption.rotation import rekey
 
         return await self._log.in_thread(rekey, self._log, key, progress)
 
@@ -966,7 +1038,7 @@ class AsyncStore:
         progress: Callable[[VerifyProgress], object] | None = None,
     ) -> VerifyResult:
         """`Store.verify`, awaited. It runs in threads, and so does `progress`."""
-        from ._verifying import verify_async
+        from .admin.verify.store import verify_async
 
         tenant = None if all_tenants else self._tenant
         return await verify_async(
@@ -985,13 +1057,17 @@ class AsyncStore:
         import asyncio
 
         plain = Store(self._log, self._tenant, owner=False)
-        return await asyncio.to_thread(plain.anchor, file, key=key, all_tenants=all_tenants, overwrite=overwrite)
+        return await asyncio.to_thread(
+            plain.anchor, file, key=key, all_tenants=all_tenants, overwrite=overwrite
+        )
 
     async def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
         """`Store.audit`, awaited."""
-        from ._audit import audit, audited
+        from .admin.audit import audit, audited
 
-        return await ops.run_async(self._log, audit(audited(self._tenant, kind, id), content=content))
+        return await ops.run_async(
+            self._log, audit(audited(self._tenant, kind, id), content=content)
+        )
 
     async def health(self) -> Health:
         """`Store.health`, awaited."""

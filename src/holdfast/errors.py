@@ -59,13 +59,13 @@ content, a key or a password.
 
 from __future__ import annotations
 
-from ._clock import moment
+from .backends.clock import moment
 
 
-def who(holder: str) -> str:
+def who(owner: str) -> str:
     """A holder's name for people: which process on which host. See `_leases.new_holder`."""
-    parts = holder.split("/")
-    return f"process {parts[2]} on {parts[0]}" if len(parts) == 5 else holder
+    parts = owner.split("/")
+    return f"process {parts[2]} on {parts[0]}" if len(parts) == 5 else owner
 
 
 class HoldfastError(Exception):
@@ -76,7 +76,9 @@ class HoldfastError(Exception):
         return _made_again, (type(self), self.args, self.__dict__)
 
 
-def _made_again(kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]) -> HoldfastError:
+def _made_again(
+    kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]
+) -> HoldfastError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(facts)
@@ -99,7 +101,9 @@ class Conflict(Retryable):
     """Another writer appended first. Nothing was written: read the stream again and decide again."""
 
     def __init__(self, stream: str, *, expected: int, actual: int) -> None:
-        super().__init__(f"{stream} is at version {actual}, not {expected}; read it again and retry")
+        super().__init__(
+            f"{stream} is at version {actual}, not {expected}; read it again and retry"
+        )
         self.stream, self.expected, self.actual = stream, expected, actual
 
 
@@ -127,7 +131,9 @@ class LeaseHeld(Retryable):
     """Somebody else has the turn or the lease. `owner` says who, `until` when it ends unless it is renewed."""
 
     def __init__(self, stream: str, *, owner: str, until: float) -> None:
-        super().__init__(f"{stream} is held by {who(owner)}; wait for it longer (wait=), or come back later")
+        super().__init__(
+            f"{stream} is held by {who(owner)}; wait for it longer (wait=), or come back later"
+        )
         self.stream, self.owner, self.until = stream, owner, moment(until)
 
 
@@ -175,7 +181,9 @@ class Expired(NeedsHuman):
             if swept
             else "; until it is swept, expire(None) brings it back"
         )
-        super().__init__(f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id{back}")
+        super().__init__(
+            f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id{back}"
+        )
         self.stream, self.at, self.swept = stream, moment(at), swept
 
 
@@ -184,7 +192,9 @@ class HasForks(NeedsHuman):
 
     def __init__(self, stream: str, *, forks: list[str]) -> None:
         some = ", ".join(repr(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
-        super().__init__(f"{stream} has living forks ({some}), which begin with its messages; delete those first")
+        super().__init__(
+            f"{stream} has living forks ({some}), which begin with its messages; delete those first"
+        )
         self.stream, self.forks = stream, forks
 
 
@@ -307,10 +317,14 @@ class CorruptFile(DataProblem):
 class CorruptRecord(DataProblem):
     """Stored bytes do not match their digest. They are reported, never returned as data."""
 
-    def __init__(self, stream: str, *, version: int | None = None, what: str, place: str | None = None) -> None:
+    def __init__(
+        self, stream: str, *, version: int | None = None, what: str, place: str | None = None
+    ) -> None:
         where = f" (version {version})" if version is not None else ""
         at = f", {place}" if place else ""
-        super().__init__(f"{stream}{where} is damaged: {what}{at}; restore it from a backup or a copy")
+        super().__init__(
+            f"{stream}{where} is damaged: {what}{at}; restore it from a backup or a copy"
+        )
         self.stream, self.version, self.what, self.place = stream, version, what, place
 
 
@@ -330,7 +344,9 @@ class Erased(DataProblem):
 
     def __init__(self, stream: str, *, version: int | None = None) -> None:
         where = f" (version {version})" if version is not None else ""
-        super().__init__(f"{stream}{where} was erased; its key was destroyed, nobody can read it any more")
+        super().__init__(
+            f"{stream}{where} was erased; its key was destroyed, nobody can read it any more"
+        )
         self.stream, self.version = stream, version
 
 
@@ -349,7 +365,9 @@ class IdReused(DataProblem):
     """This append id was already used for other content. Nothing was written: choose an id per thing you append."""
 
     def __init__(self, stream: str, *, id: str) -> None:
-        super().__init__(f"{stream} already has an append with id {id!r} and other content; use another id")
+        super().__init__(
+            f"{stream} already has an append with id {id!r} and other content; use another id"
+        )
         self.stream, self.id = stream, id
 
 
@@ -420,8 +438,12 @@ class NoTask(HoldfastError):
 class StepFailed(HoldfastError):
     """A step raised an exception: its `type` and `message`, the same on the first run (with `__cause__`) and on replay."""
 
-    def __init__(self, task: str, *, step: str, type: str, message: str, causes: tuple[str, ...] = ()) -> None:
-        super().__init__(f"step {step!r} of {task} failed with {type}" + (f": {message}" if message else ""))
+    def __init__(
+        self, task: str, *, step: str, type: str, message: str, causes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(
+            f"step {step!r} of {task} failed with {type}" + (f": {message}" if message else "")
+        )
         self.task, self.step, self.type, self.message = task, step, type, message
         self.causes = causes
         """The steps inside it whose failure it was."""
@@ -457,5 +479,7 @@ class Suspended(BaseException):
     """
 
     def __init__(self, task: str, *, waits: tuple[str, ...] = (), why: str = "") -> None:
-        super().__init__(f"{task} waits for {', '.join(waits)}" if waits else f"{task} stops here: {why}")
+        super().__init__(
+            f"{task} waits for {', '.join(waits)}" if waits else f"{task} stops here: {why}"
+        )
         self.task, self.waits = task, waits

@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol, Union
 
 import msgspec
 
-from ._quiet_aws import bodies_unsaid
+from .backends.objects.aws_logs import bodies_unsaid
 from .errors import AccessDenied, InvalidKey, MissingExtra, TamperDetected, Unavailable
 
 KEY_BYTES: Final = 32
@@ -103,7 +103,9 @@ def passphrase(text: str, *, n: int = 1 << 17, r: int = 8, p: int = 1) -> Key:
     return _Passphrase(text, n, r, p)
 
 
-def kms(key: str, *, region: str | None = None, endpoint: str | None = None, client: Any = None) -> Key:
+def kms(
+    key: str, *, region: str | None = None, endpoint: str | None = None, client: Any = None
+) -> Key:
     """A key in AWS KMS, by id, ARN or alias. It never leaves KMS; the store's master key is sent there when it is opened."""
     return _KMS(key, region, endpoint, client)
 
@@ -165,7 +167,9 @@ def _key_in(content: bytes, where: str) -> bytes:
     """The key that some bytes are, or say."""
     secret = content if len(content) == KEY_BYTES else _key_as_text(content)
     if secret is None:
-        raise InvalidKey(f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key FILE")
+        raise InvalidKey(
+            f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key FILE"
+        )
     return secret
 
 
@@ -188,7 +192,9 @@ def _hexadecimal(text: bytes) -> bytes | None:
 
 def _base64(text: bytes) -> bytes | None:
     try:
-        return base64.b64decode(text, altchars=b"-_" if b"-" in text or b"_" in text else None, validate=True)
+        return base64.b64decode(
+            text, altchars=b"-_" if b"-" in text or b"_" in text else None, validate=True
+        )
     except binascii.Error:
         return None
 
@@ -207,7 +213,9 @@ class _Raw:
                 f"a key is {KEY_BYTES} random bytes: holdfast.keys.generate(); for words use keys.passphrase"
             )
         if len(set(secret)) == 1:
-            raise InvalidKey("the key is the same byte again and again; make one with holdfast.keys.generate()")
+            raise InvalidKey(
+                "the key is the same byte again and again; make one with holdfast.keys.generate()"
+            )
         if all(32 <= byte < 127 for byte in secret):  # of random keys, one in 10^13 is
             raise InvalidKey(
                 "the key is text, and text is guessed: make one with holdfast.keys.generate() or holdfast key FILE, "
@@ -243,12 +251,16 @@ class _Fetched:
         return self._id
 
     def __repr__(self) -> str:
-        return "<key from a function>" if self._id is None else f"<key {self._id!r} from a function>"
+        return (
+            "<key from a function>" if self._id is None else f"<key {self._id!r} from a function>"
+        )
 
     def _key(self) -> _Raw:
         secret = self._fetch() if self._id is None else self._fetch(self._id)
         if not isinstance(secret, bytes):
-            raise InvalidKey(f"the function for the key returned {type(secret).__name__}, not {KEY_BYTES} bytes")
+            raise InvalidKey(
+                f"the function for the key returned {type(secret).__name__}, not {KEY_BYTES} bytes"
+            )
         return _Raw(secret, self._id)
 
     def wrap(self, secret: bytes, about: bytes) -> Wrapping:
@@ -291,12 +303,16 @@ class _Passphrase:
             _check_scrypt(n, r, p)
             key = self._derived(bytes.fromhex(str(salt)), n, r, p)
         except (ValueError, InvalidKey):
-            raise TamperDetected("the store's key ring", what="its parameters for the passphrase are none") from None
+            raise TamperDetected(
+                "the store's key ring", what="its parameters for the passphrase are none"
+            ) from None
         return opened_by(key, wrapping.wrapped, about) if wrapping.check == check_of(key) else None
 
     def _derived(self, salt: bytes, n: int, r: int, p: int) -> bytes:
         scrypt = _primitives("scrypt")
-        derived: bytes = scrypt(salt=salt, length=KEY_BYTES, n=n, r=r, p=p).derive(self._text.encode())
+        derived: bytes = scrypt(salt=salt, length=KEY_BYTES, n=n, r=r, p=p).derive(
+            self._text.encode()
+        )
         return derived
 
 
@@ -331,14 +347,19 @@ class _KMS:
         return self._own
 
     def wrap(self, secret: bytes, about: bytes) -> Wrapping:
-        answer = self._call("encrypt", KeyId=self._key, Plaintext=secret, EncryptionContext=_context(about))
+        answer = self._call(
+            "encrypt", KeyId=self._key, Plaintext=secret, EncryptionContext=_context(about)
+        )
         return Wrapping("kms", str(answer["KeyId"]), "", {}, bytes(answer["CiphertextBlob"]))
 
     def unwrap(self, wrapping: Wrapping, about: bytes) -> bytes | None:
         if wrapping.how != "kms":
             return None
         answer = self._call(
-            "decrypt", KeyId=self._key, CiphertextBlob=wrapping.wrapped, EncryptionContext=_context(about)
+            "decrypt",
+            KeyId=self._key,
+            CiphertextBlob=wrapping.wrapped,
+            EncryptionContext=_context(about),
         )
         return None if answer is None else bytes(answer["Plaintext"])
 
@@ -353,16 +374,27 @@ class _KMS:
             if code == "IncorrectKeyException":
                 return None
             if code == "InvalidCiphertextException":
-                raise TamperDetected("the store's key ring", what="KMS does not know it as its own") from None
-            if code in ("AccessDeniedException", "NotFoundException", "DisabledException", "KMSInvalidStateException"):
-                raise AccessDenied(f"KMS refuses the key: {code}; check its name, state and policy") from None
+                raise TamperDetected(
+                    "the store's key ring", what="KMS does not know it as its own"
+                ) from None
+            if code in (
+                "AccessDeniedException",
+                "NotFoundException",
+                "DisabledException",
+                "KMSInvalidStateException",
+            ):
+                raise AccessDenied(
+                    f"KMS refuses the key: {code}; check its name, state and policy"
+                ) from None
             raise Unavailable(f"KMS cannot be used now ({code}); nothing was written") from None
         except NoRegionError:
             raise InvalidKey(
                 "the key in KMS names no region: keys.kms(…, region=…), or set AWS_DEFAULT_REGION, like eu-central-1"
             ) from None
         except BotoCoreError as error:
-            raise Unavailable(f"KMS cannot be reached ({type(error).__name__}); nothing was written") from None
+            raise Unavailable(
+                f"KMS cannot be reached ({type(error).__name__}); nothing was written"
+            ) from None
 
 
 def _context(about: bytes) -> dict[str, str]:

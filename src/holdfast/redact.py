@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import msgspec
 
-from ._codec import Undecodable, decode
-from ._codec_walk import path_text
-from ._redact_fields import Names, in_text, is_mark, is_schema, named_mark
-from ._redact_patterns import PATTERNS as _PATTERNS
-from ._redact_patterns import is_card, mark
-from ._redact_plain import Find, replaced
 from .errors import NotSerializable
+from .log.codec import Undecodable, decode
+from .log.codec.walk import path_text
+from .redaction.fields import Names, in_text, is_mark, is_schema, named_mark
+from .redaction.normalize import Find, replaced
+from .redaction.patterns import PATTERNS as _PATTERNS
+from .redaction.patterns import is_card, mark
 
 __all__ = ["FIELDS", "PATTERNS", "Hook", "Redactor"]
 
@@ -61,7 +61,11 @@ class Redactor:
     """
 
     def __init__(
-        self, *, patterns: Collection[str] = PATTERNS, fields: Collection[str] = FIELDS, hook: Hook | None = None
+        self,
+        *,
+        patterns: Collection[str] = PATTERNS,
+        fields: Collection[str] = FIELDS,
+        hook: Hook | None = None,
     ) -> None:
         if isinstance(patterns, str) or isinstance(fields, str):
             raise TypeError('patterns and fields must be tuples of names: patterns=("cards",)')
@@ -69,9 +73,13 @@ class Redactor:
         if unknown:
             raise ValueError(f"there is no pattern {unknown[0]!r}; there are {', '.join(PATTERNS)}")
         if not all(re.fullmatch(r"(?=.*[^\W_])[\w -]{1,64}", name) for name in fields):
-            raise ValueError("fields must be names of letters, digits, '_' and '-', up to 64 of them")
+            raise ValueError(
+                "fields must be names of letters, digits, '_' and '-', up to 64 of them"
+            )
         if hook is not None and not callable(hook):
-            raise TypeError("hook must be a function of a field's name and a text, that returns a text")
+            raise TypeError(
+                "hook must be a function of a field's name and a text, that returns a text"
+            )
         self._names, self._hook = Names(fields), hook
         self._cards = "cards" in patterns
         shapes = (find for name in PATTERNS if name in patterns for find in _PATTERNS[name])
@@ -101,7 +109,11 @@ class Redactor:
         """`secret`: what stands for every text and number here, because of the field that it is in."""
         kind = type(value)
         if kind is str:
-            return self._text(value, field, nested) if secret is None or value == "" or is_mark(value) else secret
+            return (
+                self._text(value, field, nested)
+                if secret is None or value == "" or is_mark(value)
+                else secret
+            )
         if kind is dict:
             return self._dict(value, secret, nested)
         if kind is list:
@@ -114,18 +126,31 @@ class Redactor:
         return value if secret is None else secret
 
     def _list(self, value: list[Any], field: str, secret: str | None, nested: int) -> list[Any]:
-        if secret is None and value and all(map(_is_pair, value)):  # headers, or what else was in a dict
+        if (
+            secret is None and value and all(map(_is_pair, value))
+        ):  # headers, or what else was in a dict
             return [self._pair(pair, field, nested) for pair in value]
         new = []
         for at, item in enumerate(value):
-            here, option = secret, value[at - 1] if at else None  # of a command: ["--password", "…"]
-            if secret is None and type(item) is str and type(option) is str and option.startswith("--"):
+            here, option = (
+                secret,
+                value[at - 1] if at else None,
+            )  # of a command: ["--password", "…"]
+            if (
+                secret is None
+                and type(item) is str
+                and type(option) is str
+                and option.startswith("--")
+            ):
                 here = self._names.mark_of(option)
             new.append(self._value(item, field, here, nested))
         return new
 
     def _pair(self, pair: list[str], field: str, nested: int) -> list[str]:
-        new = [self._text(pair[0], field, nested), self._value(pair[1], pair[0], self._names.mark_of(pair[0]), nested)]
+        new = [
+            self._text(pair[0], field, nested),
+            self._value(pair[1], pair[0], self._names.mark_of(pair[0]), nested),
+        ]
         return pair if all(map(_is, pair, new)) else new
 
     def _dict(self, value: dict[str, Any], secret: str | None, nested: int) -> dict[str, Any]:
@@ -133,7 +158,9 @@ class Redactor:
         same = True
         named = named_mark(value, self._names) if secret is None else None
         for name, item in value.items():
-            here = secret or (named if name.lower() == "value" else None) or self._names.mark_of(name)
+            here = (
+                secret or (named if name.lower() == "value" else None) or self._names.mark_of(name)
+            )
             if here is not None and secret is None:
                 of_a_model = name == "token" and "logprob" in value
                 here = None if of_a_model or is_schema(item) else here
@@ -171,7 +198,10 @@ class Redactor:
         twice: list[bool] = []
         try:
             exact = json.loads(
-                text, parse_int=_number, parse_float=_number, object_pairs_hook=partial(_once_each, twice)
+                text,
+                parse_int=_number,
+                parse_float=_number,
+                object_pairs_hook=partial(_once_each, twice),
             )
         except ValueError:
             return None
@@ -201,7 +231,9 @@ def as_redactor(redact: bool | Redactor | Hook | None) -> Redactor | None:
         return redact
     if callable(redact):
         return Redactor(patterns=(), fields=(), hook=redact)
-    raise TypeError("redact must be True, a holdfast.redact.Redactor, or a function of a field's name and a text")
+    raise TypeError(
+        "redact must be True, a holdfast.redact.Redactor, or a function of a field's name and a text"
+    )
 
 
 def _is(one: object, other: object) -> bool:

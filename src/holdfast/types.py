@@ -6,23 +6,24 @@ The types that most programs use are in `holdfast` itself.
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from ._anchors import Anchor
-    from ._audit import Audit, AuditEntry
-    from ._copying import CopyProgress, CopyResult
-    from ._health import LeaseInfo
-    from ._retention import SparedStream, SweepResult, SweptStream
-    from ._state import StateVersion
-    from ._verify_report import StreamProblem, VerifyProgress, VerifyResult
-    from ._worker import RunResult
+    from .admin.anchors import Anchor
+    from .admin.audit import Audit, AuditEntry
+    from .admin.convert import ConvertResult
+    from .admin.copy.copy import CopyProgress, CopyResult
+    from .admin.erasure import EraseResult
+    from .admin.health import LeaseInfo
+    from .admin.retention import SparedStream, SweepResult, SweptStream
+    from .admin.verify.report import StreamProblem, VerifyProgress, VerifyResult
     from .backends import AppendResult
     from .conversations import ConversationView, Draft, ImportResult, MessageEntry, MessageProblem
-    from .encryption._erasure import EraseResult
-    from .encryption._rotation import RekeyResult
-    from .encryption._transcribing import ConvertResult
-    from .memory._model import MemoryStats
+    from .encryption.rotation import RekeyResult
+    from .memory.model import MemoryStats
+    from .state.state import StateVersion
     from .tasks import Drift, ModelInput, Note, PlanItem, StepProgress
-    from .tasks._preview import Preview
-    from .tasks._replay import Divergence, ReplayResult
+    from .tasks.preview import Preview
+    from .tasks.replay.recording import Divergence
+    from .tasks.replay.replay import ReplayResult
+    from .worker.worker import RunResult
 
 __all__ = [
     "Anchor",
@@ -60,38 +61,38 @@ __all__ = [
 ]
 
 _LATER = {
-    "Anchor": "_anchors",
+    "Anchor": "admin.anchors",
     "AppendResult": "backends",
-    "Audit": "_audit",
-    "AuditEntry": "_audit",
+    "Audit": "admin.audit",
+    "AuditEntry": "admin.audit",
     "ConversationView": "conversations",
-    "ConvertResult": "encryption._transcribing",
-    "CopyProgress": "_copying",
-    "CopyResult": "_copying",
-    "Divergence": "tasks._replay",
+    "ConvertResult": "admin.convert",
+    "CopyProgress": "admin.copy.copy",
+    "CopyResult": "admin.copy.copy",
+    "Divergence": "tasks.replay.recording",
     "Draft": "conversations",
     "Drift": "tasks",
-    "EraseResult": "encryption._erasure",
+    "EraseResult": "admin.erasure",
     "ImportResult": "conversations",
-    "LeaseInfo": "_health",
-    "MemoryStats": "memory._model",
+    "LeaseInfo": "admin.health",
+    "MemoryStats": "memory.model",
     "MessageEntry": "conversations",
     "MessageProblem": "conversations",
     "ModelInput": "tasks",
     "Note": "tasks",
     "PlanItem": "tasks",
-    "Preview": "tasks._preview",
-    "RekeyResult": "encryption._rotation",
-    "ReplayResult": "tasks._replay",
-    "RunResult": "_worker",
-    "SparedStream": "_retention",
-    "StateVersion": "_state",
+    "Preview": "tasks.preview",
+    "RekeyResult": "encryption.rotation",
+    "ReplayResult": "tasks.replay.replay",
+    "RunResult": "worker.worker",
+    "SparedStream": "admin.retention",
+    "StateVersion": "state.state",
     "StepProgress": "tasks",
-    "StreamProblem": "_verify_report",
-    "SweepResult": "_retention",
-    "SweptStream": "_retention",
-    "VerifyProgress": "_verify_report",
-    "VerifyResult": "_verify_report",
+    "StreamProblem": "admin.verify.report",
+    "SweepResult": "admin.retention",
+    "SweptStream": "admin.retention",
+    "VerifyProgress": "admin.verify.report",
+    "VerifyResult": "admin.verify.report",
 }
 
 

@@ -9,9 +9,7 @@ import pytest
 
 import holdfast
 from helpers.expiring_streams import Wrapped
-from holdfast import (
-    Store,
-)
+from holdfast import Store
 from holdfast.backends import Backend
 
 

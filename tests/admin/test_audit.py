@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import NotFound, Suspended
-from holdfast._audit import FORMULA
-from holdfast._clock import moment
-from holdfast.tasks import _events as ev
-from holdfast.tasks._audit import _FACTS, _WORDS, Teller
+from holdfast.admin.audit import FORMULA
+from holdfast.backends.clock import moment
+from holdfast.tasks.audit import _FACTS, _WORDS, EventDescriber
+from holdfast.tasks.state import events as ev
 from holdfast.types import Audit, AuditEntry
 
 SECRET = "the secret of the claim"
@@ -75,10 +75,10 @@ def test_the_audit_of_a_task_says_who_did_what(asynchronous: bool, store: holdfa
     ]:
         assert expected in told(audit), (expected, told(audit))
     claimed = next(entry for entry in audit if entry.what == "claimed")
-    assert claimed.holder is not None and claimed.holder.startswith("process ")
+    assert claimed.owner is not None and claimed.owner.startswith("process ")
     assert (claimed.correlation, claimed.event) == ("req-17", "task.claimed")
     answered = next(entry for entry in audit if entry.by == "bob")
-    assert answered.holder is None  # the answer came from outside, whoever held the task
+    assert answered.owner is None  # the answer came from outside, whoever held the task
     failed = next(entry for entry in audit if entry.what == "run failed")
     assert failed.details["type"] == "KeyError"
     child = next(entry for entry in audit if entry.what == "child task completed")
@@ -104,11 +104,21 @@ def test_a_deletion_stays_in_the_audit_when_all_else_is_gone(store: holdfast.Sto
     with holdfast.correlate("req-18", actor="dpo"):
         store.task("t").delete(reason="asked to")
     [entry] = store.audit("t")
-    assert (entry.source, entry.what, entry.by, entry.correlation) == ("audit", "deletion decided", "dpo", "req-18")
+    assert (entry.source, entry.what, entry.by, entry.correlation) == (
+        "audit",
+        "deletion decided",
+        "dpo",
+        "req-18",
+    )
     assert entry.details["reason"] == "asked to" and entry.details["version"] == 3
     with store.task("t", goal="again"):
         pass
-    assert [entry.what for entry in store.audit("t")] == ["deletion decided", "created", "claimed", "left"]
+    assert [entry.what for entry in store.audit("t")] == [
+        "deletion decided",
+        "created",
+        "claimed",
+        "left",
+    ]
 
 
 def test_of_what_was_erased_the_audit_says_that_it_was() -> None:
@@ -118,7 +128,11 @@ def test_of_what_was_erased_the_audit_says_that_it_was() -> None:
         with holdfast.correlate("req-19", actor="dpo"):
             store.erase(store.task("t"), reason="asked to")
         [entry] = store.audit("t", content=True)
-        assert (entry.what, entry.by, entry.details["reason"]) == ("erasure decided", "dpo", "asked to")
+        assert (entry.what, entry.by, entry.details["reason"]) == (
+            "erasure decided",
+            "dpo",
+            "asked to",
+        )
 
 
 def test_what_is_not_known_is_not_found(store: holdfast.Store) -> None:
@@ -136,17 +150,19 @@ def test_other_streams_have_an_audit_too(kind: str) -> None:
         store.state("x").save({"text": SECRET})
         store.stream("x").append(("noted", SECRET * 10_000))
         audit = store.audit("x", kind=kind)
-        assert len(audit) >= 1 and all((entry.by, entry.correlation) == ("ann", "req-1") for entry in audit)
+        assert len(audit) >= 1 and all(
+            (entry.by, entry.correlation) == ("ann", "req-1") for entry in audit
+        )
         assert SECRET not in audit.jsonl()
         assert SECRET in store.audit("x", kind=kind, content=True).jsonl()
 
 
 def test_a_takeover_is_told_as_one() -> None:
-    teller = Teller()
+    teller = EventDescriber()
     one, two = "vm/boot/17/1/a", "vm/boot/18/1/b"
     assert teller.tell(ev.CLAIMED, {"holder": one, "lease": 30.0}).what == "claimed"
     taken = teller.tell(ev.CLAIMED, {"holder": two, "lease": 30.0})
-    assert (taken.what, taken.holder) == ("taken over from process 17 on vm", "process 18 on vm")
+    assert (taken.what, taken.owner) == ("taken over from process 17 on vm", "process 18 on vm")
     stolen = teller.tell(ev.CLAIMED, {"holder": one, "lease": 30.0, "stolen": True})
     assert stolen.what == "taken away from process 18 on vm"
     teller.tell(ev.LEFT, {})
@@ -156,17 +172,23 @@ def test_a_takeover_is_told_as_one() -> None:
         "pay",
         None,
     )
-    assert teller.tell(ev.STEP_SETTLED, {"step": "pay"}).holder is None
+    assert teller.tell(ev.STEP_SETTLED, {"step": "pay"}).owner is None
 
 
 def test_attempts_and_doubt_are_told() -> None:
-    tell = Teller().tell
+    tell = EventDescriber().tell
     assert tell(ev.STEP_STARTED, {"step": "pay", "attempt": 2}).what == "step started (attempt 2)"
-    failed = tell(ev.STEP_FAILED, {"step": "pay", "attempt": 2, "doubt": True, "error": "Timeout", "message": SECRET})
+    failed = tell(
+        ev.STEP_FAILED,
+        {"step": "pay", "attempt": 2, "doubt": True, "error": "Timeout", "message": SECRET},
+    )
     assert failed.what == "step failed (attempt 2), in doubt"
     assert failed.details == {"attempt": 2, "doubt": True, "error": "Timeout"}
     waited = tell(ev.ASKED, {"wait": "w", "kind": "timer", "until": 1794843900.5})
-    assert (waited.what, waited.details["until"]) == ("wait for a time began", "2026-11-16T15:45:00+00:00")
+    assert (waited.what, waited.details["until"]) == (
+        "wait for a time began",
+        "2026-11-16T15:45:00+00:00",
+    )
     assert tell(ev.ANSWERED, {"wait": "w", "how": "passed"}).what == "the time has come"
 
 
@@ -180,14 +202,16 @@ def test_every_event_of_a_task_has_words() -> None:
 FIELDS = sorted({field for kind in ev._TYPES.values() for field in kind.__struct_fields__})
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
 
 @given(st.sampled_from([*ev._TYPES, "unknown"]), VALUES)
 def test_whatever_is_stored_is_told_without_an_error(name: str, data: Any) -> None:
-    Teller().tell(name, data)
+    EventDescriber().tell(name, data)
 
 
 # -- hostile text ------------------------------------------------------------------------------------------------------
@@ -195,7 +219,13 @@ def test_whatever_is_stored_is_told_without_an_error(name: str, data: Any) -> No
 
 def entry(**fields: Any) -> AuditEntry:
     return AuditEntry(
-        **{"version": 1, "at": datetime(2026, 1, 2, tzinfo=timezone.utc), "event": "e", "what": "w", **fields}
+        **{
+            "version": 1,
+            "at": datetime(2026, 1, 2, tzinfo=timezone.utc),
+            "event": "e",
+            "what": "w",
+            **fields,
+        }
     )
 
 
@@ -208,9 +238,13 @@ def audit_of(*entries: AuditEntry) -> Audit:
     st.sampled_from(["", " ", "\t", "\r", "\n", "\x00", "\x1b"]),
     st.sampled_from(sorted(FORMULA)),
 )
-def test_no_cell_is_a_formula_or_holds_a_control_character(rest: str, before: str, first: str) -> None:
+def test_no_cell_is_a_formula_or_holds_a_control_character(
+    rest: str, before: str, first: str
+) -> None:
     text = before + first + rest
-    written = audit_of(entry(by=text, step=text, correlation=text, details={"name": text}, data=text)).csv()
+    written = audit_of(
+        entry(by=text, step=text, correlation=text, details={"name": text}, data=text)
+    ).csv()
     [names, row] = csv.reader(io.StringIO(written, newline=""))
     assert names[-1] == "data" and len(row) == len(names)
     for cell in row:
@@ -229,7 +263,11 @@ def test_a_harmless_cell_stays_as_it_is() -> None:
 
 @given(st.text(max_size=30))
 def test_a_line_of_the_table_is_one_line_and_moves_no_cursor(text: str) -> None:
-    lines = audit_of(entry(by=text, step=text, correlation=text, details={text: text}, data=text)).text().split("\n")
+    lines = (
+        audit_of(entry(by=text, step=text, correlation=text, details={text: text}, data=text))
+        .text()
+        .split("\n")
+    )
     assert len(lines) == 2 and all(line.isprintable() for line in lines)
 
 
@@ -245,6 +283,9 @@ def test_a_time_that_no_calendar_has_is_no_error() -> None:
 
 
 def test_renewals_are_left_out_of_the_table_and_not_of_the_files() -> None:
-    audit = audit_of(entry(event="task.claimed", what="claimed"), entry(event="task.renewed", what="lease renewed"))
+    audit = audit_of(
+        entry(event="task.claimed", what="claimed"),
+        entry(event="task.renewed", what="lease renewed"),
+    )
     assert "renewed" not in audit.text()
     assert "renewed" in audit.csv() and "renewed" in audit.jsonl()

@@ -14,8 +14,8 @@ import pytest
 
 import holdfast
 from helpers.store_copies import dump, many, populate
-from holdfast.backends import _sqlite_backup
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite import backup
 from holdfast.errors import AlreadyExists, CorruptRecord, NotSetUp
 
 
@@ -34,7 +34,9 @@ def test_a_backup_is_the_same_store(source: Path, tmp_path: Path) -> None:
     assert size == target.stat().st_size
     assert sorted(tmp_path.iterdir()) == [source, target]
     with holdfast.open(target) as store:
-        assert store.stream("orders-7").append(("order.placed", {"number": 1}), id="req-1").duplicate
+        assert (
+            store.stream("orders-7").append(("order.placed", {"number": 1}), id="req-1").duplicate
+        )
         assert store.stream("orders-7").append(("order.sold", 1)).last == 6
 
 
@@ -69,10 +71,14 @@ with holdfast.open(sys.argv[1]) as store:
 """
 
 
-def test_it_is_made_while_another_process_writes(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_made_while_another_process_writes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In steps of one page, so that there are writes between any two of them."""
-    monkeypatch.setattr(_sqlite_backup, "STEP_PAGES", 1)
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(source)], stdout=subprocess.PIPE, text=True)
+    monkeypatch.setattr(backup, "STEP_PAGES", 1)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(source)], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     try:
         acknowledged = 0
@@ -90,7 +96,12 @@ def test_it_is_made_while_another_process_writes(source: Path, tmp_path: Path, m
     assert saved.keys() <= now.keys()
     for stream, (_, records, _) in saved.items():
         assert records == now[stream][1][: len(records)]
-    numbers = [record for stream, (_, records, _) in saved.items() if stream[2].startswith("s-") for record in records]
+    numbers = [
+        record
+        for stream, (_, records, _) in saved.items()
+        if stream[2].startswith("s-")
+        for record in records
+    ]
     assert len(numbers) >= 2 * acknowledged
     assert len(numbers) % 2 == 0  # no append in halves
     with holdfast.open(tmp_path / "backup.db") as store:
@@ -112,13 +123,13 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "backup.db"
-    check = _sqlite_backup._check
+    check = backup._check
 
     def late(draft: str, path: str) -> None:
         check(draft, path)
         target.write_text("precious")
 
-    monkeypatch.setattr(_sqlite_backup, "_check", late)
+    monkeypatch.setattr(backup, "_check", late)
     with pytest.raises(AlreadyExists):
         holdfast.backup(source, target)
     assert target.read_text() == "precious"
@@ -135,7 +146,9 @@ def test_the_store_itself_is_never_replaced(source: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
-def test_a_log_of_another_database_is_not_left_beside_the_backup(suffix: str, source: Path, tmp_path: Path) -> None:
+def test_a_log_of_another_database_is_not_left_beside_the_backup(
+    suffix: str, source: Path, tmp_path: Path
+) -> None:
     (tmp_path / f"backup.db{suffix}").write_bytes(b"of another database")
     with pytest.raises(AlreadyExists, match="was not closed"):
         holdfast.backup(source, tmp_path / "backup.db", overwrite=True)
@@ -154,7 +167,9 @@ def test_a_backup_that_is_in_use_is_not_replaced(source: Path, tmp_path: Path) -
 
 def test_a_damaged_store_gives_no_backup(source: Path, tmp_path: Path) -> None:
     database = sqlite3.connect(source)
-    [[page]] = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'records_by_place'").fetchall()
+    [[page]] = database.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'records_by_place'"
+    ).fetchall()
     [[size]] = database.execute("PRAGMA page_size").fetchall()
     database.close()
     with source.open("r+b") as file:
@@ -165,11 +180,13 @@ def test_a_damaged_store_gives_no_backup(source: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [source]
 
 
-def test_an_error_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_leaves_nothing_behind(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(path: str) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(_sqlite_backup, "_sync", refuse)
+    monkeypatch.setattr(backup, "_sync", refuse)
     with pytest.raises(holdfast.errors.Unavailable, match="Input/output error"):
         holdfast.backup(source, tmp_path / "backup.db")
     assert sorted(tmp_path.iterdir()) == [source]
@@ -178,13 +195,13 @@ def test_an_error_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatc
 def test_the_file_and_its_name_are_on_the_disk_when_it_returns(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync, synced = _sqlite_backup._sync, list[tuple[bool, bool]]()
+    sync, synced = backup._sync, list[tuple[bool, bool]]()
 
     def watched(path: str) -> None:
         sync(path)
         synced.append((os.path.isdir(path), (tmp_path / "backup.db").exists()))
 
-    monkeypatch.setattr(_sqlite_backup, "_sync", watched)
+    monkeypatch.setattr(backup, "_sync", watched)
     holdfast.backup(source, tmp_path / "backup.db")
     assert synced == [(False, False), (True, True)]
 
@@ -215,9 +232,11 @@ def test_a_stranger_is_not_backed_up(tmp_path: Path) -> None:
         holdfast.backup(tmp_path / "other.db", tmp_path / "backup.db")
 
 
-def test_writers_do_not_wait_for_a_backup(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_do_not_wait_for_a_backup(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write is acknowledged in the middle of the backup, which has not got it."""
-    monkeypatch.setattr(_sqlite_backup, "STEP_PAGES", 1)
+    monkeypatch.setattr(backup, "STEP_PAGES", 1)
 
     class Slow(apsw.Connection):
         def backup(self, database: str, other: apsw.Connection, name: str) -> apsw.Backup:
@@ -227,7 +246,7 @@ def test_writers_do_not_wait_for_a_backup(source: Path, tmp_path: Path, monkeypa
                 store.stream("meanwhile").append(("noted", 1))
             return work
 
-    monkeypatch.setattr(_sqlite_backup.apsw, "Connection", Slow)
+    monkeypatch.setattr(backup.apsw, "Connection", Slow)
     holdfast.backup(source, tmp_path / "backup.db")
     assert ("default", "stream", "meanwhile") in dump(source)
     assert ("default", "stream", "meanwhile") not in dump(tmp_path / "backup.db")

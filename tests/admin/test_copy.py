@@ -19,22 +19,50 @@ import pytest
 import holdfast
 from helpers.memory_space import MemorySpace
 from helpers.servers import SERVERS
-from helpers.store_copies import LARGE, Recorder, Wrapper, bodies, double, dump, key, many, on, populate
+from helpers.store_copies import (
+    LARGE,
+    Recorder,
+    Wrapper,
+    bodies,
+    double,
+    dump,
+    key,
+    many,
+    on,
+    populate,
+)
 from helpers.stores import CHOSEN, url_of
-from holdfast import _copy_writing as writing
-from holdfast._kinds import KINDS
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Fields, Head, StreamKey, memory
-from holdfast.backends._objects import ObjectsBackend
+from holdfast.admin.copy import writer as writing
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Head,
+    HeadFields,
+    StreamKey,
+    VersionMismatch,
+    memory,
+)
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.errors import AlreadyExists, NotSetUp
+from holdfast.log.ids import KINDS
 from holdfast.testing import fake_clock
 from holdfast.types import CopyProgress, CopyResult
 
 OBJECTS = "objects"
 """What stands for simulated servers, which are slow: all of their code but the requests. They have tests of their own below."""
 
-ENGINES = ("memory", "sqlite", "files", OBJECTS, "postgres", "redis", *(("dynamodb", "s3") if CHOSEN == "all" else ()))
+ENGINES = (
+    "memory",
+    "sqlite",
+    "files",
+    OBJECTS,
+    "postgres",
+    "redis",
+    *(("dynamodb", "s3") if CHOSEN == "all" else ()),
+)
 
 
 @pytest.fixture
@@ -88,6 +116,7 @@ def test_an_engine_that_lists_places_is_not_asked_for_each(tmp_path: Path) -> No
 # -- everything arrives ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.unencrypted("the destination would have keys of its own")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_everything_comes_back_byte_for_byte_from_any_engine(engine: str, tmp_path: Path) -> None:
@@ -97,7 +126,9 @@ def test_everything_comes_back_byte_for_byte_from_any_engine(engine: str, tmp_pa
     place = ObjectsBackend(MemorySpace()) if engine == OBJECTS else url_of(engine, tmp_path)
     with holdfast.open(place) as there:
         copied = holdfast.copy(here, there)
-        assert there.stream("orders-7").append(("order.placed", {"number": 1}), id="req-1").duplicate
+        assert (
+            there.stream("orders-7").append(("order.placed", {"number": 1}), id="req-1").duplicate
+        )
         assert there.for_tenant("acme ä").stream("orders-7").version() == 1
         assert holdfast.copy(there, back).records == copied.records
     before, after = dump(here), dump(back)
@@ -106,7 +137,9 @@ def test_everything_comes_back_byte_for_byte_from_any_engine(engine: str, tmp_pa
         assert before[stream] == after[stream], stream
     assert copied.verified == copied.streams == len(before)
     assert copied.records == sum(len(records) for _, records, _ in before.values())
-    assert copied.bytes == sum(len(record[3]) for _, records, _ in before.values() for record in records)
+    assert copied.bytes == sum(
+        len(record[3]) for _, records, _ in before.values() for record in records
+    )
     assert {kind for _, kind, _ in before} == set(KINDS) - {"key", "subject", "memory"}
 
 
@@ -153,17 +186,23 @@ def test_appends_arrive_as_they_were_made(target: MemoryBackend) -> None:
     assert True in indexed and False in indexed
 
 
-def test_ids_that_look_like_those_of_the_log_are_still_known(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_ids_that_look_like_those_of_the_log_are_still_known(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     names = [f"request {number}" for number in range(500)]
     with on(source) as store:
         for name in names:
             store.stream("s").append(("noted", name), id=name)
         holdfast.copy(store, target)
-    assert [on(target).stream("s").append(("noted", name), id=name).duplicate for name in names] == [True] * 500
+    assert [
+        on(target).stream("s").append(("noted", name), id=name).duplicate for name in names
+    ] == [True] * 500
 
 
 @pytest.mark.usefixtures("small")
-def test_what_is_pointed_to_arrives_before_what_points_to_it(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_what_is_pointed_to_arrives_before_what_points_to_it(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     populate(on(source))
     recorder = Recorder(target)
     holdfast.copy(source, recorder)
@@ -173,13 +212,19 @@ def test_what_is_pointed_to_arrives_before_what_points_to_it(source: MemoryBacke
     assert tenants == {"default", "acme ä"}
     for tenant in tenants:
         streams = [stream for stream in first if stream.tenant == tenant]
-        assert last[StreamKey("$system", "tenant", tenant)] < min(first[stream] for stream in streams)
+        assert last[StreamKey("$system", "tenant", tenant)] < min(
+            first[stream] for stream in streams
+        )
         blobs = [last[stream] for stream in streams if stream.kind == "blob"]
-        assert max(blobs, default=-1) < min(first[stream] for stream in streams if stream.kind != "blob")
+        assert max(blobs, default=-1) < min(
+            first[stream] for stream in streams if stream.kind != "blob"
+        )
 
 
 @pytest.mark.usefixtures("small")
-def test_until_it_is_whole_nobody_takes_a_task_for_one_to_be_run(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_until_it_is_whole_nobody_takes_a_task_for_one_to_be_run(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     with on(source).task("claim-45", goal="Settle it", lease=600) as task:
         for number in range(20):
             task.step(f"step-{number}", double, number)
@@ -187,7 +232,7 @@ def test_until_it_is_whole_nobody_takes_a_task_for_one_to_be_run(source: MemoryB
         class Watched(Wrapper):
             seen: list[Head] = []
 
-            def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+            def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
                 head = target.head(key("claim-45", "task"))
                 self.seen += [head] if head else []
                 return super().append(batch)
@@ -195,7 +240,7 @@ def test_until_it_is_whole_nobody_takes_a_task_for_one_to_be_run(source: MemoryB
         watched = Watched(target)
         holdfast.copy(source, watched)
     assert len(watched.seen) > 2
-    assert {head.fields for head in watched.seen} == {Fields()}
+    assert {head.fields for head in watched.seen} == {HeadFields()}
     whole = target.head(key("claim-45", "task"))
     assert whole is not None and whole.fields.status == "running"
 
@@ -206,7 +251,7 @@ def test_many_small_streams_share_batches(source: MemoryBackend, target: MemoryB
     class Counting(Wrapper):
         batches = 0
 
-        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
             self.batches += 1
             return super().append(batch)
 
@@ -240,7 +285,9 @@ def test_a_source_that_is_not_there_is_not_made(scheme: str, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_is_told_while_it_copies_and_while_it_verifies(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_progress_is_told_while_it_copies_and_while_it_verifies(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 100)
     told: list[CopyProgress] = []
     copied = holdfast.copy(source, target, progress=told.append)
@@ -276,7 +323,7 @@ class Interrupting(Wrapper):
         super().__init__(inner)
         self._left, self._before = appends, before
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self._left -= 1
         if self._left == 0 and self._before:
             raise Interrupted
@@ -287,7 +334,9 @@ class Interrupting(Wrapper):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_interrupted_at_any_append_the_next_copy_goes_on(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_at_any_append_the_next_copy_goes_on(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writing, "BATCH_APPENDS", 5)
     source, expected, done = MemoryBackend(), Recorder(MemoryBackend()), 0
     populate(on(source))
@@ -306,16 +355,22 @@ def test_interrupted_at_any_append_the_next_copy_goes_on(before: bool, monkeypat
     assert done > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", SERVERS)
 def test_a_copy_to_a_server_goes_on_where_it_was_interrupted(engine: str, tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "here.db") as store, holdfast.open(url_of(engine, tmp_path)) as there:
+    with (
+        holdfast.open(tmp_path / "here.db") as store,
+        holdfast.open(url_of(engine, tmp_path)) as there,
+    ):
         many(store, 3)
         store.conversation("ä/ö").append({"role": "user", "content": LARGE}, id="m-1")
         for appends, before in ((3, True), (1, False)):
             with pytest.raises(Interrupted):
                 holdfast.copy(store, Interrupting(there._log.backend, appends, before=before))
         assert holdfast.copy(store, there).verified == 6
-        assert there.conversation("ä/ö").append({"role": "user", "content": LARGE}, id="m-1").duplicate
+        assert (
+            there.conversation("ä/ö").append({"role": "user", "content": LARGE}, id="m-1").duplicate
+        )
         assert holdfast.copy(there, tmp_path / "back.db", verify=False).streams == 6
     assert dump(tmp_path / "here.db") == dump(tmp_path / "back.db")
 
@@ -323,12 +378,12 @@ def test_a_copy_to_a_server_goes_on_where_it_was_interrupted(engine: str, tmp_pa
 KILLED = """
 import os, signal, sys
 import holdfast
-from holdfast import _copy_writing
-from holdfast.backends import _retrying
+from holdfast.admin.copy import writer
+from holdfast.backends import retrying
 
 source, target, calls, when = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-_copy_writing.BATCH_APPENDS = 5
-inner = _retrying.RetryingBackend.append
+writer.BATCH_APPENDS = 5
+inner = retrying.RetryingBackend.append
 
 def append(self, batch):
     global calls
@@ -340,11 +395,12 @@ def append(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
     return answers
 
-_retrying.RetryingBackend.append = append
+retrying.RetryingBackend.append = append
 holdfast.copy(source, target)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.unencrypted("which ids of appends need not be kept cannot be seen")
 @pytest.mark.parametrize("engine", ["sqlite", "files"])
 def test_killed_in_the_middle_the_next_copy_goes_on(engine: str, tmp_path: Path) -> None:
@@ -364,7 +420,10 @@ def test_killed_in_the_middle_the_next_copy_goes_on(engine: str, tmp_path: Path)
 def test_two_copies_at_once_make_one(source: MemoryBackend, target: MemoryBackend) -> None:
     many(on(source), 200)
     done: list[CopyResult] = []
-    threads = [threading.Thread(target=lambda: done.append(holdfast.copy(source, target))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: done.append(holdfast.copy(source, target)))
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -377,7 +436,9 @@ def test_two_copies_at_once_make_one(source: MemoryBackend, target: MemoryBacken
 def test_lost_answers_and_refused_calls_change_nothing() -> None:
     source = Recorder(MemoryBackend())
     many(on(source), 12, 6)
-    faults = dict.fromkeys(("unavailable", "lost_answer", "lost_request", "late", "late_part"), 0.05)
+    faults = dict.fromkeys(
+        ("unavailable", "lost_answer", "lost_request", "late", "late_part"), 0.05
+    )
     injected = Counter[str]()
     for seed in range(8):
         target, recorder = MemoryBackend(), Recorder(MemoryBackend())
@@ -408,7 +469,10 @@ def test_a_stream_of_the_destination_is_never_overwritten(
     on(target).stream("s-0001").append(("mine", 1))
     on(target).stream("s-0003").append(("mine", 3))
     before = [target.read(key(name)) for name in ("s-0001", "s-0003")]
-    with caplog.at_level(logging.ERROR, "holdfast"), pytest.raises(AlreadyExists, match="stream 's-0001'"):
+    with (
+        caplog.at_level(logging.ERROR, "holdfast"),
+        pytest.raises(AlreadyExists, match="stream 's-0001'"),
+    ):
         holdfast.copy(source, target)
     assert [target.read(key(name)) for name in ("s-0001", "s-0003")] == before
     assert "stream 's-0003'" in caplog.text
@@ -416,7 +480,9 @@ def test_a_stream_of_the_destination_is_never_overwritten(
         assert bodies(target, name) == bodies(source, name)
 
 
-def test_a_copy_that_somebody_went_on_with_is_left_alone(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_copy_that_somebody_went_on_with_is_left_alone(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 2)
     holdfast.copy(source, target)
     on(target).stream("s-0001").append(("later", None))
@@ -426,7 +492,9 @@ def test_a_copy_that_somebody_went_on_with_is_left_alone(source: MemoryBackend, 
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
-def test_another_history_of_the_same_life_is_noticed(more: int, source: MemoryBackend, target: MemoryBackend) -> None:
+def test_another_history_of_the_same_life_is_noticed(
+    more: int, source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 1, 1)
     holdfast.copy(source, target)
     on(target).stream("s-0000").append(("theirs", None))
@@ -438,10 +506,20 @@ def test_another_history_of_the_same_life_is_noticed(more: int, source: MemoryBa
     assert bodies(target, "s-0000") == before
 
 
-def test_the_same_records_under_other_fields_are_not_a_copy(source: MemoryBackend, target: MemoryBackend) -> None:
-    append = Append(key("s"), 0, b"", b"life", b"i" * 16, [(b"h" * 32, b"body")], fields=Fields(status="here"))
+def test_the_same_records_under_other_fields_are_not_a_copy(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
+    append = Append(
+        key("s"),
+        0,
+        b"",
+        b"life",
+        b"i" * 16,
+        [(b"h" * 32, b"body")],
+        fields=HeadFields(status="here"),
+    )
     register(source, append)
-    target.append([msgspec.structs.replace(append, fields=Fields(status="there"))])
+    target.append([msgspec.structs.replace(append, fields=HeadFields(status="there"))])
     with pytest.raises(AlreadyExists, match="is not a copy"):
         holdfast.copy(source, target)
 
@@ -453,11 +531,18 @@ def register(backend: MemoryBackend, append: Append) -> None:
     assert isinstance(answer, AppendResult)
 
 
-def test_a_registered_tenant_need_not_be_copied(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_registered_tenant_need_not_be_copied(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     on(target).stream("theirs").append(("noted", 1))
     many(on(source), 2)
     copied = holdfast.copy(source, target)
-    assert (copied.streams, copied.skipped, copied.extra, copied.extra_names) == (2, 1, 1, ["stream 'theirs'"])
+    assert (copied.streams, copied.skipped, copied.extra, copied.extra_names) == (
+        2,
+        1,
+        1,
+        ["stream 'theirs'"],
+    )
 
 
 def test_half_of_an_append_is_not_a_beginning(source: MemoryBackend, target: MemoryBackend) -> None:
@@ -474,7 +559,7 @@ def test_a_tenant_that_somebody_registers_meanwhile_is_no_conflict(
     source: MemoryBackend, target: MemoryBackend
 ) -> None:
     class Raced(Wrapper):
-        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
             on(target).stream("theirs").append(("noted", 1))
             return target.append(batch)
 
@@ -482,7 +567,9 @@ def test_a_tenant_that_somebody_registers_meanwhile_is_no_conflict(
     assert holdfast.copy(source, Raced(target)).streams == 2
 
 
-def test_what_was_deleted_at_the_destination_is_reported(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_what_was_deleted_at_the_destination_is_reported(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 2)
     holdfast.copy(source, target)
     head = target.head(key("s-0001"))

@@ -11,14 +11,24 @@ import pytest
 import holdfast
 from helpers.memory_space import MemorySpace
 from helpers.store_copies import Wrapper, bodies, key, many, on
-from holdfast import _copy_writing as writing
-from holdfast import _operations as ops
-from holdfast._stream_ops import new_stamp, tell_audit
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Fields, Head, Record, StreamKey, memory
-from holdfast.backends._objects import ObjectsBackend
-from holdfast.backends._objects_format import root_place
+from holdfast.admin.copy import writer as writing
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Head,
+    HeadFields,
+    Record,
+    StreamKey,
+    VersionMismatch,
+    memory,
+)
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.objects.backend import ObjectsBackend
+from holdfast.backends.objects.format import root_place
 from holdfast.errors import CorruptRecord, TooLarge
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import new_append_context, tell_audit
 from holdfast.types import CopyProgress
 
 
@@ -46,7 +56,9 @@ def damage(backend: MemoryBackend, name: str, version: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_damage_at_the_source_is_named_and_all_else_is_copied(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_damage_at_the_source_is_named_and_all_else_is_copied(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 5)
     damage(source, "s-0002", 4)
     with pytest.raises(CorruptRecord, match=r"'s-0002' \(version 4\)"):
@@ -67,12 +79,16 @@ def test_damage_that_appears_after_a_first_copy_is_not_taken_for_another_stream(
         holdfast.copy(source, target)
 
 
-def test_damage_at_the_destination_is_found_by_reading_it_back(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_damage_at_the_destination_is_found_by_reading_it_back(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 3)
     holdfast.copy(source, target)
     damage(target, "s-0001", 2)
     assert holdfast.copy(source, target, verify=False).verified == 0
-    with pytest.raises(CorruptRecord, match=r"'s-0001' \(version 2\) is damaged: at the destination"):
+    with pytest.raises(
+        CorruptRecord, match=r"'s-0001' \(version 2\) is damaged: at the destination"
+    ):
         holdfast.copy(source, target)
 
 
@@ -88,7 +104,9 @@ def test_a_destination_that_forgets_is_found_out(source: MemoryBackend) -> None:
         holdfast.copy(source, Forgetful(), verify=False)
 
 
-def test_heads_that_are_right_do_not_hide_records_that_are_not(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_heads_that_are_right_do_not_hide_records_that_are_not(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 1)
     holdfast.copy(source, target)
     on(source).stream("s-0000").append(("ours", 1))
@@ -102,14 +120,20 @@ def test_heads_that_are_right_do_not_hide_records_that_are_not(source: MemoryBac
             return source.heads(**options)
 
     assert holdfast.copy(source, Deceived(target), verify=False).skipped == 2
-    with pytest.raises(CorruptRecord, match=r"'s-0000' \(version 7\) is damaged: at the destination"):
+    with pytest.raises(
+        CorruptRecord, match=r"'s-0000' \(version 7\) is damaged: at the destination"
+    ):
         holdfast.copy(source, Deceived(target))
 
 
-def test_a_destination_that_stores_other_fields_is_found_out(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_destination_that_stores_other_fields_is_found_out(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     class Careless(Wrapper):
-        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
-            return target.append([msgspec.structs.replace(one, fields=Fields(status="?")) for one in batch])
+        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
+            return target.append(
+                [msgspec.structs.replace(one, fields=HeadFields(status="?")) for one in batch]
+            )
 
     many(on(source), 1)
     with pytest.raises(CorruptRecord, match="something else than the source"):
@@ -122,7 +146,7 @@ def test_a_stream_that_cannot_be_stored_does_not_keep_the_others_back(
     many(on(source), 5)
 
     class Narrow(Wrapper):
-        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
             if any(one.stream.id == "s-0002" and one.expected == 2 for one in batch):
                 raise TooLarge("a record of stream 's-0002' is too large here")
             return target.append(batch)
@@ -141,7 +165,12 @@ def test_a_source_that_cannot_be_read_in_one_place_is_read_in_all_others(
 
     class Broken(Wrapper):
         def read(
-            self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+            self,
+            stream: StreamKey,
+            *,
+            after: int = 0,
+            limit: int | None = None,
+            reverse: bool = False,
         ) -> Sequence[Record]:
             if stream.id == "s-0003":
                 raise CorruptRecord(str(stream), what="a page of the file cannot be read")
@@ -166,7 +195,11 @@ def rescued(source: Backend, target: MemoryBackend, name: str) -> int:
 @pytest.mark.parametrize("bad", range(1, 11))
 @pytest.mark.parametrize("page", [200, 700, 8 * 1024 * 1024])
 def test_a_damaged_stream_is_copied_up_to_the_damage(
-    bad: int, page: int, source: MemoryBackend, target: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    bad: int,
+    page: int,
+    source: MemoryBackend,
+    target: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "PAGE_BYTES", page)
     for number in range(10):
@@ -195,7 +228,12 @@ def test_before_a_record_that_is_missing_an_append_may_not_be_whole(
 
     class Gap(Wrapper):
         def read(
-            self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+            self,
+            stream: StreamKey,
+            *,
+            after: int = 0,
+            limit: int | None = None,
+            reverse: bool = False,
         ) -> Sequence[Record]:
             page = super().read(stream, after=after, limit=limit, reverse=reverse)
             return [record for record in page if (stream, record.version) != (key("s"), 3)]
@@ -211,16 +249,25 @@ def test_what_comes_before_a_place_that_cannot_be_read_is_copied(
         """Refuses a page with a certain record in it, as an engine does that checks what it reads."""
 
         def read(
-            self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+            self,
+            stream: StreamKey,
+            *,
+            after: int = 0,
+            limit: int | None = None,
+            reverse: bool = False,
         ) -> Sequence[Record]:
             page = super().read(stream, after=after, limit=limit, reverse=reverse)
             if stream.id == "s" and any(record.version > records for record in page):
-                raise CorruptRecord(str(stream), version=records + 1, what="a page of the file cannot be read")
+                raise CorruptRecord(
+                    str(stream), version=records + 1, what="a page of the file cannot be read"
+                )
             return page
 
     for _ in range(records + 2):
         on(source).stream("s").append(("noted", 1))
-    assert rescued(Unreadable(source), target, "s") == records - 1  # the last of them may be half of an append
+    assert (
+        rescued(Unreadable(source), target, "s") == records - 1
+    )  # the last of them may be half of an append
 
 
 class Hiding(Wrapper):
@@ -253,20 +300,26 @@ def test_a_stream_that_lists_leave_out_is_named_and_not_taken_for_deleted(
     many(on(source), 4)
     on(source).stream("s-0003").delete()
     before = bodies(target, "s-0001")
-    with pytest.raises(CorruptRecord, match=r"stream 's-0001' is damaged: an object does not match its digest"):
+    with pytest.raises(
+        CorruptRecord, match=r"stream 's-0001' is damaged: an object does not match its digest"
+    ):
         holdfast.copy(Hiding(source, key("s-0001")), target, delete=delete)
     assert bodies(target, "s-0001") == before
     assert bodies(target, "s-0002") == bodies(source, "s-0002")
 
 
-def test_a_stream_whose_head_is_lost_is_not_taken_for_deleted(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_stream_whose_head_is_lost_is_not_taken_for_deleted(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     store = on(source)
     many(store, 2)
     holdfast.copy(source, target)
     head = source.head(key("s-0001"))
     assert head is not None
-    ops.run(store._log, tell_audit(head, new_stamp(), "cut off"))
-    with pytest.raises(CorruptRecord, match=r"stream 's-0001' is damaged: there is nothing but its name"):
+    ops.run(store._log, tell_audit(head, new_append_context(), "cut off"))
+    with pytest.raises(
+        CorruptRecord, match=r"stream 's-0001' is damaged: there is nothing but its name"
+    ):
         holdfast.copy(Hiding(source, key("s-0001"), lost=True), target, delete=True)
     assert bodies(target, "s-0001") == bodies(source, "s-0001")
 
@@ -281,7 +334,12 @@ def test_what_cannot_be_told_of_deletions_keeps_nothing_from_being_verified(
 
     class Broken(Wrapper):
         def read(
-            self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+            self,
+            stream: StreamKey,
+            *,
+            after: int = 0,
+            limit: int | None = None,
+            reverse: bool = False,
         ) -> Sequence[Record]:
             if stream.kind == "audit":
                 raise CorruptRecord(str(stream), what="a page of the file cannot be read")
@@ -304,7 +362,9 @@ def test_a_tenant_whose_registration_is_damaged_is_copied_all_the_same(
 
 
 @pytest.mark.parametrize("left", [b"garbage", None])
-def test_on_an_object_store_one_damaged_stream_keeps_no_other_back(left: bytes | None, target: MemoryBackend) -> None:
+def test_on_an_object_store_one_damaged_stream_keeps_no_other_back(
+    left: bytes | None, target: MemoryBackend
+) -> None:
     space = MemorySpace()
     many(on(ObjectsBackend(space)), 4)
     place = root_place(key("s-0001"))
@@ -315,11 +375,15 @@ def test_on_an_object_store_one_damaged_stream_keeps_no_other_back(left: bytes |
     assert [len(bodies(target, f"s-000{number}")) for number in range(4)] == [6, 0, 6, 6]
 
 
-def test_on_an_object_store_a_stream_is_copied_up_to_a_damaged_commit(target: MemoryBackend) -> None:
+def test_on_an_object_store_a_stream_is_copied_up_to_a_damaged_commit(
+    target: MemoryBackend,
+) -> None:
     space = MemorySpace()
     for _ in range(9):
         on(ObjectsBackend(space)).stream("s").append(("noted", "word " * 2000))
-    [place] = [name for name in space.objects if name.startswith("c/") and len(space.objects[name]) > 5]
+    [place] = [
+        name for name in space.objects if name.startswith("c/") and len(space.objects[name]) > 5
+    ]
     newest_first = sorted(space.objects[place])
     space.objects[place][newest_first[4]] = b"garbage", 0  # version 5
     assert rescued(ObjectsBackend(space), target, "s") == 3  # the fourth may be half of an append

@@ -10,13 +10,13 @@ import pytest
 
 import holdfast
 from helpers.store_copies import LARGE, Meddler, Recorder, Wrapper, bodies, key, many, on
-from holdfast import _chain
-from holdfast import _copy_writing as writing
-from holdfast import _operations as ops
-from holdfast._stream_ops import new_stamp, tell_audit
-from holdfast.backends import Append, Backend, Fields, Head, StreamKey, memory
+from holdfast.admin.copy import writer as writing
+from holdfast.backends import Append, Backend, Head, HeadFields, StreamKey, memory
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists
+from holdfast.log import chain
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import new_append_context, tell_audit
 from holdfast.testing import fake_clock
 from holdfast.types import CopyProgress
 
@@ -54,7 +54,9 @@ def test_a_stream_begun_anew_at_the_source_replaces_its_former_copy(
     assert len(bodies(target, "s")) == 1
 
 
-def test_a_lost_answer_to_a_deletion_is_no_reason_to_stop(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_lost_answer_to_a_deletion_is_no_reason_to_stop(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     on(source).stream("s").append(("former", 1))
     holdfast.copy(source, target)
     on(source).stream("s").delete()
@@ -76,7 +78,9 @@ def test_a_lost_answer_to_a_deletion_is_no_reason_to_stop(source: MemoryBackend,
     assert mute.lost and bodies(target, "s") == bodies(source, "s")
 
 
-def test_a_former_copy_that_went_on_is_not_replaced(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_former_copy_that_went_on_is_not_replaced(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     on(source).stream("s").append(("former", 1))
     holdfast.copy(source, target)
     on(source).stream("s").delete()
@@ -147,11 +151,19 @@ def test_the_large_values_of_what_stays_stay(source: MemoryBackend, target: Memo
     with there.task("claim") as task:
         task.step("next", lambda: 1)
     blobs = target.heads(tenant="default", kind="blob")
-    for owner in (here.conversation("chat"), here.state("team"), here.stream("s"), here.task("claim")):
+    for owner in (
+        here.conversation("chat"),
+        here.state("team"),
+        here.stream("s"),
+        here.task("claim"),
+    ):
         owner.delete()
     copied = holdfast.copy(source, target, delete=True)
     assert (copied.extra, copied.deleted) == (4 + len(blobs), 0)
-    assert [message["content"] for message in there.conversation("chat").messages()] == [LARGE, "And?"]
+    assert [message["content"] for message in there.conversation("chat").messages()] == [
+        LARGE,
+        "And?",
+    ]
     assert there.state("team").load() == {"text": LARGE, "round": 2}
     assert [event.data for event in there.stream("s").read()] == [LARGE, 2]
     assert [step.result for step in there.get_task("claim").steps] == [LARGE, 1]
@@ -159,7 +171,9 @@ def test_the_large_values_of_what_stays_stay(source: MemoryBackend, target: Memo
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_large_values_go_after_what_names_them(delete: bool, source: MemoryBackend, target: MemoryBackend) -> None:
+def test_large_values_go_after_what_names_them(
+    delete: bool, source: MemoryBackend, target: MemoryBackend
+) -> None:
     on(source).stream("s").append(("noted", LARGE))
     holdfast.copy(source, target)
     on(source).stream("s").delete()
@@ -177,7 +191,9 @@ def test_large_values_go_after_what_names_them(delete: bool, source: MemoryBacke
     assert watched.deleted == (["stream", "blob"] if delete else [])
 
 
-def test_a_large_value_that_both_have_written_is_never_taken_away(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_large_value_that_both_have_written_is_never_taken_away(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     on(source).stream("s").append(("noted", 1))
     holdfast.copy(source, target)
     for backend in (source, target):
@@ -226,7 +242,9 @@ def test_what_may_have_records_of_its_own_stays_unless_the_destination_is_to_fol
 def test_what_has_records_of_its_own_for_certain_stays_in_any_case(
     again: bool, source: MemoryBackend, target: MemoryBackend
 ) -> None:
-    left_behind(source, target, "valuable", "precious")  # at the version of the deletion, with another hash
+    left_behind(
+        source, target, "valuable", "precious"
+    )  # at the version of the deletion, with another hash
     before = bodies(target, "s")
     if again:
         on(source).stream("s").append(("new", 1))
@@ -242,10 +260,12 @@ def tell(store: holdfast.Store, name: str) -> None:
     """The audit stream tells of a deletion, which is then cut off."""
     head = store._log.backend.head(key(name))
     assert head is not None
-    ops.run(store._log, tell_audit(head, new_stamp(), "cut off"))
+    ops.run(store._log, tell_audit(head, new_append_context(), "cut off"))
 
 
-def test_each_place_where_a_deletion_was_tried_is_proof(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_each_place_where_a_deletion_was_tried_is_proof(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     store = on(source)
     for name in ("copied", "apart"):
         store.stream(name).append(("both", 1))
@@ -258,7 +278,9 @@ def test_each_place_where_a_deletion_was_tried_is_proof(source: MemoryBackend, t
         store.stream(name).delete()
         store.stream(name).append(("new", 1))
     before = bodies(target, "apart")
-    with pytest.raises(AlreadyExists, match="stream 'apart' is at the destination, and is not a copy"):
+    with pytest.raises(
+        AlreadyExists, match="stream 'apart' is at the destination, and is not a copy"
+    ):
         holdfast.copy(source, target)
     assert bodies(target, "copied") == bodies(source, "copied")
     assert bodies(target, "apart") == before
@@ -273,11 +295,11 @@ def test_a_file_that_both_have_written_is_replaced_only_by_more_of_it(
     [blob] = source.heads(tenant="default", kind="blob")
     half = [record.body for record in source.read(blob.stream)][:chunks]
     life = b"another life 123"
-    records = _chain.extend(_chain.seed(blob.stream, life), _chain.GENESIS, 0, half)
+    records = chain.extend(chain.seed(blob.stream, life), chain.GENESIS, 0, half)
     target.append([Append(blob.stream, 0, b"", life, b"i" * 16, records)])
     if chunks == 3:  # then let there be no more at the source either
         assert source.delete(blob.stream, expected=blob)
-        mine = _chain.extend(_chain.seed(blob.stream, b"life"), _chain.GENESIS, 0, half)
+        mine = chain.extend(chain.seed(blob.stream, b"life"), chain.GENESIS, 0, half)
         source.append([Append(blob.stream, 0, b"", b"life", b"i" * 16, mine)])
     for skipped in (1 if chunks == 3 else 0, 3):
         copied = holdfast.copy(source, target)
@@ -344,7 +366,9 @@ def test_what_the_source_tells_of_deletions_is_read_again_after_one(
 
 
 @pytest.mark.usefixtures("small")
-def test_of_a_stream_deleted_in_the_middle_nothing_is_left(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_of_a_stream_deleted_in_the_middle_nothing_is_left(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     store, recorder = on(source), Recorder(target)
     many(store, 3)
     for number in range(30):
@@ -356,7 +380,9 @@ def test_of_a_stream_deleted_in_the_middle_nothing_is_left(source: MemoryBackend
     assert copied.extra == 0
 
 
-def test_what_went_on_elsewhere_is_not_deleted_with_the_source(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_what_went_on_elsewhere_is_not_deleted_with_the_source(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     store = on(source)
     store.stream("s").append(("noted", 1))
     holdfast.copy(source, target)
@@ -367,7 +393,9 @@ def test_what_went_on_elsewhere_is_not_deleted_with_the_source(source: MemoryBac
 
     def begin_anew() -> None:
         head = source.head(key("s"))
-        assert head is not None and source.delete(head.stream, expected=head)  # nobody told the audit stream
+        assert head is not None and source.delete(
+            head.stream, expected=head
+        )  # nobody told the audit stream
         store.stream("s").append(("new", 1))
 
     with pytest.raises(AlreadyExists):
@@ -376,7 +404,9 @@ def test_what_went_on_elsewhere_is_not_deleted_with_the_source(source: MemoryBac
 
 
 @pytest.mark.usefixtures("small")
-def test_a_stream_that_grows_in_the_middle_is_copied_as_it_was(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_stream_that_grows_in_the_middle_is_copied_as_it_was(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     store = on(source)
     for number in range(30):
         store.stream("s").append(("noted", number))
@@ -426,11 +456,13 @@ class Hints(Wrapper):
         if self._kind == "other life":
             return msgspec.structs.replace(head, incarnation=b"?" * 16)
         [first] = self.inner.read(head.stream, limit=1)
-        return msgspec.structs.replace(head, version=1, hash=first.hash, fields=Fields())
+        return msgspec.structs.replace(head, version=1, hash=first.hash, fields=HeadFields())
 
 
 @pytest.mark.parametrize("kind", ["early", "other life"])
-def test_listings_are_hints_and_heads_are_exact(kind: str, source: MemoryBackend, target: MemoryBackend) -> None:
+def test_listings_are_hints_and_heads_are_exact(
+    kind: str, source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 3)
     copied = holdfast.copy(Hints(source, kind), Hints(target, kind))
     again = holdfast.copy(Hints(source, kind), Hints(target, kind))
@@ -439,7 +471,9 @@ def test_listings_are_hints_and_heads_are_exact(kind: str, source: MemoryBackend
         assert target.read(key(name)) == source.read(key(name))
 
 
-def test_an_old_listing_of_the_source_is_no_reason_to_stop(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_an_old_listing_of_the_source_is_no_reason_to_stop(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 2)
     holdfast.copy(source, target)
     on(source).stream("s-0001").append(("noted", "new"))
@@ -447,7 +481,9 @@ def test_an_old_listing_of_the_source_is_no_reason_to_stop(source: MemoryBackend
     assert (copied.records, copied.verified) == (1, 3)
 
 
-def test_an_old_listing_of_the_destination_is_no_reason_to_stop(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_an_old_listing_of_the_destination_is_no_reason_to_stop(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     many(on(source), 3)
     holdfast.copy(source, target)
     on(source).stream("s-0001").append(("noted", "new"))
@@ -456,7 +492,9 @@ def test_an_old_listing_of_the_destination_is_no_reason_to_stop(source: MemoryBa
 
 
 @pytest.mark.usefixtures("small")
-def test_what_disappears_at_the_source_without_a_word_stays(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_what_disappears_at_the_source_without_a_word_stays(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     for number in range(30):
         on(source).stream("s").append(("noted", number))
 
@@ -468,7 +506,9 @@ def test_what_disappears_at_the_source_without_a_word_stays(source: MemoryBacken
     assert bodies(target, "s")
 
 
-def test_a_stream_that_another_copy_is_replacing_is_not_missing(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_stream_that_another_copy_is_replacing_is_not_missing(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     class Between(Wrapper):
         """Is asked once in the instant in which the former life is gone and the new one not there yet."""
 
@@ -492,7 +532,9 @@ def test_a_stream_that_another_copy_is_replacing_is_not_missing(source: MemoryBa
     assert not between.armed
 
 
-def test_a_stream_deleted_while_it_is_verified_is_not_damaged(source: MemoryBackend, target: MemoryBackend) -> None:
+def test_a_stream_deleted_while_it_is_verified_is_not_damaged(
+    source: MemoryBackend, target: MemoryBackend
+) -> None:
     class Deleting(Wrapper):
         """Deletes a stream between two questions about it."""
 

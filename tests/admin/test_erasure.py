@@ -24,9 +24,9 @@ from helpers.encrypted_stores import (
     replace_body,
     say,
 )
-from holdfast import Memory, NotFound, Store, _clock, keys
-from holdfast.backends import Append, AppendResult, Conflict, Head, StreamKey
-from holdfast.encryption._data_keys import name_of
+from holdfast import Memory, NotFound, Store, keys
+from holdfast.backends import Append, AppendResult, Head, StreamKey, VersionMismatch, clock
+from holdfast.encryption.data_keys import name_of
 from holdfast.errors import Erased, NotEncrypted, TamperDetected, Unavailable
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
@@ -53,7 +53,13 @@ READS: dict[str, Callable[[Store], object]] = {
     "memory": lambda store: store.memory("space").recall("tea"),
 }
 
-NAMES = {"conversation": "chat", "task": "task", "state": "document", "stream": "events", "memory": "space"}
+NAMES = {
+    "conversation": "chat",
+    "task": "task",
+    "state": "document",
+    "stream": "events",
+    "memory": "space",
+}
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -81,9 +87,15 @@ def test_the_audit_stream_says_what_was_erased_when_and_why() -> None:
     with holdfast.open(backend, key=KEY) as store:
         begun(store)
         store.erase(store.conversation("chat"), reason="request 17")
-        page = store._log.handle(holdfast._operations.Read(StreamKey("default", "audit", "log"), plain=True))
+        page = store._log.handle(
+            holdfast.log.operations.Read(StreamKey("default", "audit", "log"), plain=True)
+        )
     [told] = [stored.envelope for stored in page if stored.envelope.type == "stream.erased"]
-    assert (told.data["kind"], told.data["id"], told.data["reason"]) == ("conversation", "chat", "request 17")
+    assert (told.data["kind"], told.data["id"], told.data["reason"]) == (
+        "conversation",
+        "chat",
+        "request 17",
+    )
 
 
 def test_no_trace_of_the_key_is_left_in_the_files(local_url: str, tmp_path: Path) -> None:
@@ -93,13 +105,21 @@ def test_no_trace_of_the_key_is_left_in_the_files(local_url: str, tmp_path: Path
         head = backend.head(CHAT)
         assert head is not None and cipher is not None
         name = name_of(CHAT, head.incarnation)
-        key = next(h.stream for h in backend.heads(tenant="default", kind="key") if h.stream.id.startswith(name))
+        key = next(
+            h.stream
+            for h in backend.heads(tenant="default", kind="key")
+            if h.stream.id.startswith(name)
+        )
         wrapped = backend.read(key)[0].body.split(b'"wrapped":"')[1].split(b'"')[0]
         assert any(wrapped in content for content in everything_in(tmp_path))
         store.erase(store.conversation("chat"))
         assert ("default", name) not in cipher.keys._known
-        assert not any(wrapped in content or CANARY.encode() in content for content in everything_in(tmp_path))
-    assert not any(wrapped in content or CANARY.encode() in content for content in everything_in(tmp_path))
+        assert not any(
+            wrapped in content or CANARY.encode() in content for content in everything_in(tmp_path)
+        )
+    assert not any(
+        wrapped in content or CANARY.encode() in content for content in everything_in(tmp_path)
+    )
 
 
 def test_a_writer_elsewhere_is_refused_and_nothing_is_stored_under_a_dead_key() -> None:
@@ -252,7 +272,9 @@ def test_who_remembers_while_the_key_of_a_subject_is_about_to_go_is_refused_each
 
     backend.meanwhile = late
     store.erase(subject=WHO)
-    assert len(refused) == 2 and all("about this subject in memory 'space'" in text for text in refused)
+    assert len(refused) == 2 and all(
+        "about this subject in memory 'space'" in text for text in refused
+    )
     assert list(space.all()) == []
 
 
@@ -289,7 +311,11 @@ def test_what_is_damaged_can_be_erased() -> None:
             store.erase(subject=WHO)
         with pytest.raises(Erased):
             store.conversation("chat").messages()
-        left = [stream.id for stream in backend._streams if stream.kind == "key" and stream.id.startswith("subject-")]
+        left = [
+            stream.id
+            for stream in backend._streams
+            if stream.kind == "key" and stream.id.startswith("subject-")
+        ]
         assert len(left) == 1 and left[0].endswith(".erased")
 
 
@@ -326,11 +352,15 @@ def test_nothing_of_what_is_erased_stays_in_an_index_on_disk(
             store.erase(subject=WHO)
         assert on_disk(tmp_path) == []
         if not whole:
-            assert [hit.text for hit in space.recall("lakes in Berlin")] == ["Berlin has many lakes"]
+            assert [hit.text for hit in space.recall("lakes in Berlin")] == [
+                "Berlin has many lakes"
+            ]
     assert on_disk(tmp_path) == []
 
 
-def test_what_another_process_has_erased_is_in_no_index_of_this_one(local_url: str, tmp_path: Path) -> None:
+def test_what_another_process_has_erased_is_in_no_index_of_this_one(
+    local_url: str, tmp_path: Path
+) -> None:
     with (
         holdfast.open(local_url, key=KEY, index=tmp_path / "here.db") as here,
         holdfast.open(local_url, key=KEY, index=tmp_path / "there.db") as there,
@@ -370,7 +400,11 @@ def test_everything_about_a_subject_is_erased_and_nothing_else(durable_url: str)
     with holdfast.open(durable_url, key=KEY) as store:
         about_somebody(store)
         done = store.erase(subject=WHO, reason="request 18")
-        assert set(done.streams) == {("conversation", "about"), ("conversation", "claim"), ("task", "claim")}
+        assert set(done.streams) == {
+            ("conversation", "about"),
+            ("conversation", "claim"),
+            ("task", "claim"),
+        }
         assert set(done.memories) == {"notes", "claims"}
     with holdfast.open(durable_url, key=KEY) as store:
         for read in (
@@ -383,7 +417,9 @@ def test_everything_about_a_subject_is_erased_and_nothing_else(durable_url: str)
         assert store.conversation("other").messages() == [say("stays")]
         texts = [memory.text for memory in store.memory("notes").all()]
         assert texts == ["Ann likes coffee", "The kettle is broken"]
-        assert [hit for hit in store.memory("notes").recall("who likes tea?") if CANARY in hit.text] == []
+        assert [
+            hit for hit in store.memory("notes").recall("who likes tea?") if CANARY in hit.text
+        ] == []
         assert list(store.memory("claims").all()) == []
         assert store.verify().ok
         assert store.erase(subject=WHO) == holdfast.types.EraseResult([], [])
@@ -412,6 +448,7 @@ def test_a_subject_that_comes_back_has_a_new_key() -> None:
         assert "new about them" not in [memory.text for memory in store.memory("notes").all()]
 
 
+@pytest.mark.slow
 def test_what_comes_in_while_a_subject_is_erased_is_refused_or_goes_too() -> None:
     """Another process remembers something at each write of the erasure, and looks at it at once. It knows the key."""
     number, stored = 0, 0
@@ -424,7 +461,9 @@ def test_what_comes_in_while_a_subject_is_erased_is_refused_or_goes_too() -> Non
         backend.writes, backend.dies_at = 0, number
         real = backend._boundary
 
-        def meanwhile(backend: Mortal = backend, real: Callable[[], None] = real, notes: Memory = notes) -> None:
+        def meanwhile(
+            backend: Mortal = backend, real: Callable[[], None] = real, notes: Memory = notes
+        ) -> None:
             nonlocal stored
             try:
                 real()
@@ -442,7 +481,9 @@ def test_what_comes_in_while_a_subject_is_erased_is_refused_or_goes_too() -> Non
         if backend.dies_at != -1:
             break
         with holdfast.open(backend, key=KEY) as third:
-            store.erase(subject=WHO)  # a new life of the subject may have begun after the last write
+            store.erase(
+                subject=WHO
+            )  # a new life of the subject may have begun after the last write
             for each in (store, other, third):
                 assert CANARY not in texts_of(each)
         number += 1
@@ -461,6 +502,7 @@ def test_namespaces_that_are_gone_or_erased_do_not_stop_the_rest() -> None:
         assert [head.stream.id for head in left] == ["erased", "there"]
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_the_same_call_finishes_it() -> None:
     number = 0
     while True:
@@ -497,7 +539,9 @@ def test_a_new_key_and_an_erasure_at_the_same_time_bring_nothing_back() -> None:
         backend.writes, backend.dies_at = 0, number
         real = backend._boundary
 
-        def erase_there(store: Store = store, backend: Mortal = backend, real: Callable[[], None] = real) -> None:
+        def erase_there(
+            store: Store = store, backend: Mortal = backend, real: Callable[[], None] = real
+        ) -> None:
             try:
                 real()
             except Killed:
@@ -515,7 +559,11 @@ def test_a_new_key_and_an_erasure_at_the_same_time_bring_nothing_back() -> None:
             head = backend.head(CHAT)
             assert head is not None
             name = name_of(CHAT, head.incarnation)
-            left = [h.stream.id for h in backend.heads(tenant="default", kind="key") if h.stream.id.startswith(name)]
+            left = [
+                h.stream.id
+                for h in backend.heads(tenant="default", kind="key")
+                if h.stream.id.startswith(name)
+            ]
             assert left == [name + ".erased"]
         number += 1
     assert number > 20
@@ -526,7 +574,7 @@ class Overtaken(Lasting):
 
     then: Callable[[], object] | None = None
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         if self.then is not None and batch[0].stream == CHAT and not batch[0].expected:
             then, self.then = self.then, None
             then()
@@ -562,9 +610,11 @@ class Busy(Lasting):
         self.scrubbed += 1
 
 
-def test_what_was_deleted_is_overwritten_as_soon_as_others_let_us(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_deleted_is_overwritten_as_soon_as_others_let_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     paused: list[float] = []
-    monkeypatch.setattr(_clock, "sleep", paused.append)
+    monkeypatch.setattr(clock, "sleep", paused.append)
     backend = Busy()
     with holdfast.open(backend, key=KEY) as store:
         begun(store)
@@ -582,7 +632,10 @@ def test_what_was_deleted_is_overwritten_as_soon_as_others_let_us(monkeypatch: p
 def test_a_store_in_clear_cannot_erase() -> None:
     with holdfast.open("memory://") as store:
         store.conversation("chat").append(say("hello"))
-        for attempt in (lambda: store.erase(store.conversation("chat")), lambda: store.erase(subject=WHO)):
+        for attempt in (
+            lambda: store.erase(store.conversation("chat")),
+            lambda: store.erase(subject=WHO),
+        ):
             with pytest.raises(NotEncrypted, match="delete"):
                 attempt()
 
@@ -625,6 +678,9 @@ def test_erasing_in_async_code_on_every_engine(url: str) -> None:
             with pytest.raises(Erased):
                 await chat.messages()
             done = await store.erase(subject=WHO)
-            assert ("task", "task") in done.streams and ("conversation", "of the task") in done.streams
+            assert ("task", "task") in done.streams and (
+                "conversation",
+                "of the task",
+            ) in done.streams
 
     asyncio.run(run())

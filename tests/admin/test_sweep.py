@@ -17,18 +17,31 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast
-from helpers.expiring_streams import DAY, HOUR, LARGE, Wrapped, audited, closed, fill, ids, key_of, plant, there, user
+from helpers.expiring_streams import (
+    DAY,
+    HOUR,
+    LARGE,
+    Wrapped,
+    audited,
+    closed,
+    fill,
+    ids,
+    key_of,
+    plant,
+    there,
+    user,
+)
 from holdfast import AsyncStore, Conflict, Store
-from holdfast import _operations as ops
-from holdfast._blobs import life_of
-from holdfast._closed import closed_key
-from holdfast._codec import encode
-from holdfast._events import NewEvent
-from holdfast._stream_ops import append_events, new_stamp, tell_audit
-from holdfast.backends import Backend, Fields, StreamKey
+from holdfast.backends import Backend, HeadFields, StreamKey
 from holdfast.backends.memory import MemoryBackend
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 from holdfast.errors import Expired, HasForks
+from holdfast.log import operations as ops
+from holdfast.log.blobs import incarnation_hex
+from holdfast.log.codec import encode
+from holdfast.log.events import NewEvent
+from holdfast.log.retired_ids import closed_key
+from holdfast.log.stream_ops import append_events, new_append_context, tell_audit
 from holdfast.types import SweepResult
 
 # -- what goes ---------------------------------------------------------------------------------------
@@ -50,7 +63,13 @@ def test_what_has_expired_goes_with_its_large_values_and_nothing_else_does(store
         ("conversation", "older", 3),
         ("conversation", "old", 3),
     ]
-    assert (swept.would_delete, swept.spared, swept.held_back, swept.capped, swept.dry_run) == ([], [], 0, False, False)
+    assert (swept.would_delete, swept.spared, swept.held_back, swept.capped, swept.dry_run) == (
+        [],
+        [],
+        0,
+        False,
+        False,
+    )
     assert store.health().streams == {"audit": 1, "blob": 2, "conversation": 2, "task": 1}
     assert store.conversation("timely").messages() == [user(LARGE), user("timely")]
     assert audited(store) == [("t", "expired"), ("older", "expired"), ("old", "expired")]
@@ -75,7 +94,14 @@ def test_an_empty_store_has_nothing_to_sweep(store: Store) -> None:
 def test_a_lease_that_ran_out_is_no_expiry(store: Store) -> None:
     """Both times share an index, which lists the earlier of the two."""
     for number in range(250):
-        plant(store, "task", f"crashed {number}", 90 * DAY if number % 2 else None, owner="gone", due_at=5.0)
+        plant(
+            store,
+            "task",
+            f"crashed {number}",
+            90 * DAY if number % 2 else None,
+            owner="gone",
+            due_at=5.0,
+        )
     plant(store, "task", "over", -HOUR)
     plant(store, "task", "over, within the grace", -1, owner="gone", due_at=5.0)
     assert ids(store.sweep(grace=HOUR / 2).deleted) == ["over"]
@@ -134,11 +160,18 @@ def test_async_code_sweeps_in_the_same_way(url: str) -> None:
 
 
 def test_both_twins_have_the_same_options() -> None:
-    assert inspect.signature(Store.sweep).parameters.keys() == inspect.signature(AsyncStore.sweep).parameters.keys()
+    assert (
+        inspect.signature(Store.sweep).parameters.keys()
+        == inspect.signature(AsyncStore.sweep).parameters.keys()
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": 1.5}, {"grace": -1}, {"grace": "1 day"}])
-def test_wrong_arguments_are_refused_before_anything_is_done(store: Store, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"limit": -1}, {"limit": 1.5}, {"grace": -1}, {"grace": "1 day"}]
+)
+def test_wrong_arguments_are_refused_before_anything_is_done(
+    store: Store, wrong: dict[str, Any]
+) -> None:
     fill(store, 2, 1)
     with pytest.raises(ValueError):
         store.sweep(**{"grace": 0, **wrong})
@@ -164,7 +197,9 @@ def test_a_conversation_with_living_forks_is_spared_until_they_are_gone(store: S
     ]
     assert grandchild.messages() == [user("a")]
     grandchild.delete()
-    assert ids(store.sweep(grace=0).deleted) == ["fork"], "a fork that is not yet swept can be brought back"
+    assert ids(store.sweep(grace=0).deleted) == ["fork"], (
+        "a fork that is not yet swept can be brought back"
+    )
     assert ids(store.sweep(grace=0).deleted) == ["parent"]
 
 
@@ -172,11 +207,17 @@ def test_a_task_with_living_forks_is_spared_until_they_are_gone(store: Store) ->
     fill(store, 4, 0, "task")
     cut_off = ("task.forked", {"child": "never made", "at": 1})
     parent = plant(
-        store, "task", "parent", -1, ("task.created", {}), cut_off, ("task.forked", {"child": "fork", "at": 1})
+        store,
+        "task",
+        "parent",
+        -1,
+        ("task.created", {}),
+        cut_off,
+        ("task.forked", {"child": "fork", "at": 1}),
     )
     head = ops.run(store._log, ops.head(parent))
     assert head is not None
-    branched = {"parent": "parent", "life": life_of(head.incarnation), "at": 1}
+    branched = {"parent": "parent", "life": incarnation_hex(head.incarnation), "at": 1}
     fork = plant(store, "task", "fork", None, ("task.branched", branched))
     swept = store.sweep(grace=0)
     assert swept.deleted == [] and [(item.kind, item.id, item.why) for item in swept.spared] == [
@@ -199,7 +240,9 @@ def test_a_finished_task_goes_after_its_time_and_can_be_begun_anew(store: Store)
     with store.task("open", goal="later", ttl=0) as task:
         task.step("look", lambda: 1)
     swept = store.sweep(grace=0)
-    assert ids(swept.deleted) == ["done"] and [(item.id, item.why) for item in swept.spared] == [("parent", "forked")]
+    assert ids(swept.deleted) == ["done"] and [(item.id, item.why) for item in swept.spared] == [
+        ("parent", "forked")
+    ]
     assert len(there(store, "blob")) == 1
     assert store.get_task("done") is None
     with pytest.raises(Expired):
@@ -239,7 +282,9 @@ def test_what_is_damaged_is_spared_and_keeps_nobody_waiting() -> None:
         assert [(item.id, item.why) for item in swept.spared] == [("expired 0001", "damaged")]
 
 
-@pytest.mark.parametrize(("kind", "deleted", "spared"), [("conversation", 1, ["damaged"]), ("closed", 2, [])])
+@pytest.mark.parametrize(
+    ("kind", "deleted", "spared"), [("conversation", 1, ["damaged"]), ("closed", 2, [])]
+)
 def test_a_stream_whose_records_are_gone_keeps_nobody_waiting(
     tmp_path: Path, kind: str, deleted: int, spared: list[str]
 ) -> None:
@@ -247,8 +292,13 @@ def test_a_stream_whose_records_are_gone_keeps_nobody_waiting(
     with holdfast.open(path) as store:
         fill(store, 4, 2)
         left = closed_key(key_of("conversation", "left"))  # as by a sweep that was cut off
-        event = NewEvent("id.closed", encode({"at": 1.0, "kind": "conversation", "id": "left", "life": "l"}))
-        ops.run(store._log, append_events(left, [event], new_stamp(), fields=Fields(due_at=1.0)))
+        event = NewEvent(
+            "id.closed", encode({"at": 1.0, "kind": "conversation", "id": "left", "life": "l"})
+        )
+        ops.run(
+            store._log,
+            append_events(left, [event], new_append_context(), fields=HeadFields(due_at=1.0)),
+        )
     first = f"(SELECT min(stream) FROM streams WHERE kind = '{kind}' AND due IS NOT NULL)"
     with sqlite3.connect(path) as database:
         assert database.execute(f"DELETE FROM records WHERE stream = {first}").rowcount
@@ -259,7 +309,9 @@ def test_a_stream_whose_records_are_gone_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
-def test_a_stream_that_moved_meanwhile_is_left_alone(wrapped: tuple[Wrapped, Store], write: int) -> None:
+def test_a_stream_that_moved_meanwhile_is_left_alone(
+    wrapped: tuple[Wrapped, Store], write: int
+) -> None:
     backend, store = wrapped
     for name in ("a", "b", "c", "d"):
         store.conversation(name).append(user(LARGE))
@@ -270,16 +322,22 @@ def test_a_stream_that_moved_meanwhile_is_left_alone(wrapped: tuple[Wrapped, Sto
         backend.before = lambda: None
         store.conversation("a").expire(None)
 
-    with holdfast.open(cast(Backend, backend)) as other:  # telling, closing, deleting: three writes each
+    with holdfast.open(
+        cast(Backend, backend)
+    ) as other:  # telling, closing, deleting: three writes each
         backend.before = Countdown(write, bring_back)
         assert ids(other.sweep(grace=0).deleted) == ["b"]
         backend.close = lambda: None  # type: ignore[method-assign]
-    assert store.conversation("a").messages() == [user(LARGE)], "the record of its id means nothing while it is there"
+    assert store.conversation("a").messages() == [user(LARGE)], (
+        "the record of its id means nothing while it is there"
+    )
     assert store.conversation("a").delete()
     store.conversation("a").append(user("new"))
 
 
-def test_an_id_that_is_freed_while_its_large_values_go_stays_free(wrapped: tuple[Wrapped, Store]) -> None:
+def test_an_id_that_is_freed_while_its_large_values_go_stays_free(
+    wrapped: tuple[Wrapped, Store],
+) -> None:
     backend, store = wrapped
     store.conversation("other").append(user("o"))
     chat = store.conversation("c")
@@ -297,7 +355,9 @@ def test_an_id_that_is_freed_while_its_large_values_go_stays_free(wrapped: tuple
     chat.append(user("new"))
 
 
-def test_a_stream_that_is_deleted_meanwhile_leaves_its_id_free(wrapped: tuple[Wrapped, Store]) -> None:
+def test_a_stream_that_is_deleted_meanwhile_leaves_its_id_free(
+    wrapped: tuple[Wrapped, Store],
+) -> None:
     backend, store = wrapped
     fill(store, 4, 0)
     chat = store.conversation("c")
@@ -315,7 +375,7 @@ def test_a_stream_that_is_deleted_meanwhile_leaves_its_id_free(wrapped: tuple[Wr
     def _only_the_stream(key: StreamKey) -> Any:
         """A deletion that had looked for the record of the id before the sweep wrote it."""
         head = yield from ops.head(key)
-        yield from tell_audit(head, new_stamp(), "deleted by the program")
+        yield from tell_audit(head, new_append_context(), "deleted by the program")
         yield from ops.delete(key, expected=head)
 
     backend.before = delete
@@ -361,7 +421,9 @@ class Countdown:
 # -- the command line --------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_it_would_do_and_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_what_it_would_do_and_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     path = str(tmp_path / "agents.db")
     with holdfast.open(path) as store:
@@ -375,8 +437,12 @@ def test_the_command_says_what_it_would_do_and_does_it(tmp_path: Path, monkeypat
 
     assert run() == ["deleted nothing"]
     lines = run("--grace", "0", "--dry-run")
-    assert lines[0].startswith("would delete  task  \\u001b[2J  (expired 20") and lines[0].endswith(" UTC)")
-    assert lines[1].startswith("would delete 1 expired task; held back 2, ") and lines[1].endswith("then pass --force")
+    assert lines[0].startswith("would delete  task  \\u001b[2J  (expired 20") and lines[0].endswith(
+        " UTC)"
+    )
+    assert lines[1].startswith("would delete 1 expired task; held back 2, ") and lines[1].endswith(
+        "then pass --force"
+    )
     assert json.loads(run("--grace", "0", "--force", "--limit", "1", "--json")[0])["held_back"] == 2
     assert run("--grace", "0", "--force")[-1] == "deleted 2 expired conversations"
 

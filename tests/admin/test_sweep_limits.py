@@ -15,19 +15,32 @@ from hypothesis import strategies as st
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.expiring_streams import DAY, HOUR, LARGE, Wrapped, closed, fill, ids, key_of, plant, there, user
+from helpers.expiring_streams import (
+    DAY,
+    HOUR,
+    LARGE,
+    Wrapped,
+    closed,
+    fill,
+    ids,
+    key_of,
+    plant,
+    there,
+    user,
+)
 from helpers.programs import program
 from helpers.sweep_lives import EXPIRED, LIVING, judge, prepare
-from holdfast import NotFound, Store, _retention, _share
-from holdfast import _operations as ops
-from holdfast._closed import closed_key, reopen
-from holdfast._events import NewEvent
-from holdfast._log import Log
-from holdfast._stream_ops import append_events, audit_of, new_stamp
+from holdfast import NotFound, Store
+from holdfast.admin import retention
 from holdfast.backends import Backend, StreamKey
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Expired, Unavailable
+from holdfast.log import operations as ops
+from holdfast.log.events import NewEvent
+from holdfast.log.log import Log
+from holdfast.log.retired_ids import closed_key, reopen
+from holdfast.log.stream_ops import append_events, audit_of, new_append_context
 from holdfast.types import SweepResult
 
 # -- how much ----------------------------------------------------------------------------------------
@@ -61,7 +74,9 @@ def test_force_does_not_lift_the_limit(store: Store) -> None:
     assert len(store.sweep(grace=0, force=True, limit=3).deleted) == 3
 
 
-def test_a_wrong_clock_costs_at_most_half_however_often_it_is_swept(wrapped: tuple[Wrapped, Store]) -> None:
+def test_a_wrong_clock_costs_at_most_half_however_often_it_is_swept(
+    wrapped: tuple[Wrapped, Store],
+) -> None:
     backend, store = wrapped
     for number in range(20):
         plant(store, "task" if number % 2 else "conversation", f"s{number}", 7 * DAY)
@@ -69,7 +84,9 @@ def test_a_wrong_clock_costs_at_most_half_however_often_it_is_swept(wrapped: tup
     for hour in range(24):
         backend.ahead = wrong + hour * HOUR
         store.sweep()
-        backend.ahead = 0.0  # between two hours the clock is right; that must not make the sweep forget
+        backend.ahead = (
+            0.0  # between two hours the clock is right; that must not make the sweep forget
+        )
         assert store.sweep().deleted == []
         store.stream("other").append(("n", hour))
         store.stream("other").delete()
@@ -79,7 +96,9 @@ def test_a_wrong_clock_costs_at_most_half_however_often_it_is_swept(wrapped: tup
     assert len(there(store)) == 5, "another day"
     backend.ahead = 0.0
     plant(store, "task", "due", -DAY)
-    assert ids(store.sweep().deleted) == ["due"], "a clock that was put right is not held back for what a wrong one did"
+    assert ids(store.sweep().deleted) == ["due"], (
+        "a clock that was put right is not held back for what a wrong one did"
+    )
 
 
 @pytest.mark.every_engine
@@ -107,11 +126,13 @@ def test_two_sweeps_at_once_take_no_more_than_one(wrapped: tuple[Wrapped, Store]
     mine = store.sweep(grace=0)
     assert len(others[0].deleted) == 6 and mine.deleted and mine.capped
     assert len(there(store)) == 10
-    assert all(closed(store, "conversation", name) for name in ids(mine.deleted + others[0].deleted))
+    assert all(
+        closed(store, "conversation", name) for name in ids(mine.deleted + others[0].deleted)
+    )
 
 
 def test_a_store_is_counted_only_as_far_as_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_share, "PAGE", 50)
+    monkeypatch.setattr(retention, "PAGE", 50)
     with holdfast.open("memory://") as store:
         fill(store, 1000, 10)
         asked: list[ops.Request] = []
@@ -123,13 +144,18 @@ def test_a_store_is_counted_only_as_far_as_it_matters(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(store._log, "handle", watched)
         assert len(store.sweep(grace=0).deleted) == 10
-        counted = [request for request in asked if isinstance(request, ops.ListHeads) and request.kind != "blob"]
+        counted = [
+            request
+            for request in asked
+            if isinstance(request, ops.ListHeads) and request.kind != "blob"
+        ]
         assert len(counted) == 1
 
 
+@pytest.mark.slow
 def test_old_entries_of_the_audit_stream_are_not_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_share, "PAGE", 50)
-    monkeypatch.setattr(_share, "OLD_ENOUGH", 100)
+    monkeypatch.setattr(retention, "PAGE", 50)
+    monkeypatch.setattr(retention, "OLD_ENOUGH", 100)
     backend = Wrapped(MemoryBackend())
     with holdfast.open(cast(Backend, backend)) as store:
         fill(store, 1010, 1000)
@@ -150,7 +176,7 @@ def test_old_entries_of_the_audit_stream_are_not_all_read(monkeypatch: pytest.Mo
 
 
 def test_counting_what_is_held_back_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_retention, "COUNTED", 30)
+    monkeypatch.setattr(retention, "COUNTED", 30)
     with holdfast.open("memory://") as store:
         fill(store, 200, 100)
         swept = store.sweep(grace=0, limit=10)
@@ -163,9 +189,12 @@ stream_times = st.one_of(st.none(), st.integers(-10, 10))
 
 @settings(max_examples=examples(100), deadline=None)
 @given(
-    streams=st.lists(st.tuples(st.sampled_from(_retention.KINDS), stream_times), max_size=12),
+    streams=st.lists(st.tuples(st.sampled_from(retention.KINDS), stream_times), max_size=12),
     calls=st.lists(
-        st.tuples(st.integers(-30, 60), st.integers(0, 4), st.integers(0, 5), st.booleans(), st.booleans()), max_size=5
+        st.tuples(
+            st.integers(-30, 60), st.integers(0, 4), st.integers(0, 5), st.booleans(), st.booleans()
+        ),
+        max_size=5,
     ),
 )
 def test_never_what_is_not_due_and_never_more_than_the_caps(
@@ -264,7 +293,9 @@ def test_an_id_can_be_swept_and_freed_again_and_again(store: Store) -> None:
         chat = swept_chat(store)
         with pytest.raises(Expired) as caught:
             chat.append(user("b"))
-        assert caught.value.at.timestamp() == pytest.approx(closed(store, "conversation", "c"), abs=1e-5)
+        assert caught.value.at.timestamp() == pytest.approx(
+            closed(store, "conversation", "c"), abs=1e-5
+        )
         assert chat.delete()
     assert store.health().streams == {"audit": 1}
     assert there(store, "closed") == set()
@@ -273,14 +304,16 @@ def test_an_id_can_be_swept_and_freed_again_and_again(store: Store) -> None:
 def test_the_record_of_an_id_means_nothing_while_there_is_a_stream(store: Store) -> None:
     swept_chat(store)
     key = key_of("conversation", "c")
-    assert ops.run(store._log, reopen(key, new_stamp())) is True
-    assert ops.run(store._log, reopen(key, new_stamp())) is False
+    assert ops.run(store._log, reopen(key, new_append_context())) is True
+    assert ops.run(store._log, reopen(key, new_append_context())) is False
     store.conversation("c").append(user("new"))
     store.conversation("c").expire(0)
     assert ids(store.sweep(grace=0, force=True).deleted) == ["c"]
 
 
-def test_whether_an_id_is_closed_is_asked_only_when_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_an_id_is_closed_is_asked_only_when_nothing_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with holdfast.open("memory://") as store:
         asked: list[StreamKey] = []
         handle = store._log.handle
@@ -349,10 +382,15 @@ def test_a_sweep_on_an_engine_that_fails_is_finished_by_the_next(seed: int) -> N
     inner = MemoryBackend("outlives its stores")
     with holdfast.open(inner) as store:
         prepare(store)
-    rates = dict.fromkeys(("unavailable", "lost_answer", "lost_request", "late", "driver_error_stored"), 0.08)
+    rates = dict.fromkeys(
+        ("unavailable", "lost_answer", "lost_request", "late", "driver_error_stored"), 0.08
+    )
     faulty = FaultyBackend(inner, seed=seed, read_unavailable=0.02, **rates)
     for _ in range(100):
-        with Store(Log(faulty, pause=lambda _: None), "default") as store, contextlib.suppress(holdfast.HoldfastError):
+        with (
+            Store(Log(faulty, pause=lambda _: None), "default") as store,
+            contextlib.suppress(holdfast.HoldfastError),
+        ):
             store.sweep(grace=0)
             break
     else:
@@ -379,11 +417,17 @@ def test_large_values_left_behind_go_when_the_id_is_freed(wrapped: tuple[Wrapped
     backend.after = lambda: None
     assert there(store, "blob") and there(store) == {"other"}
     for number in range(1100):  # the audit stream has other things to tell since
-        ops.run(store._log, append_events(audit_of("default"), [NewEvent("n", b"%d" % number)], new_stamp()))
+        ops.run(
+            store._log,
+            append_events(
+                audit_of("default"), [NewEvent("n", b"%d" % number)], new_append_context()
+            ),
+        )
     assert store.conversation("c").delete()
     assert there(store, "blob") == set() == there(store, "closed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_sweep_killed_at_any_write_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
     command = program("helpers.sweep_lives", kind, tmp_path / "lives")

@@ -32,7 +32,10 @@ def everything(store: Store) -> Any:
     """What users see of it."""
     view = store.get_task("task")
     return (
-        [(entry.version, entry.id, entry.message, entry.meta) for entry in store.conversation("chat").entries()],
+        [
+            (entry.version, entry.id, entry.message, entry.meta)
+            for entry in store.conversation("chat").entries()
+        ],
         store.task("task").history(),
         view,
         list(store.tasks()),
@@ -58,7 +61,9 @@ def test_there_and_back_it_is_the_same(durable_url: str, tmp_path: Path) -> None
         assert store.for_tenant("globex").conversation("chat").messages() == [say("of globex")]
         assert store.verify(all_tenants=True).ok
     assert not any(
-        CANARY.encode() in content for path in tmp_path.glob("sealed.db*") for content in [path.read_bytes()]
+        CANARY.encode() in content
+        for path in tmp_path.glob("sealed.db*")
+        for content in [path.read_bytes()]
     )
     assert holdfast.encrypt(durable_url, sealed, key=KEY).skipped == done.streams
     holdfast.decrypt(sealed, again, key=KEY)
@@ -130,7 +135,10 @@ def test_what_was_erased_at_the_source_since_is_not_left_in_clear() -> None:
         store.erase(store.conversation("about"))
         holdfast.decrypt(source, target, key=KEY)
     with holdfast.open(target) as store:
-        assert (store.conversation("about").messages(), store.conversation("other").messages()) == ([], [say("stays")])
+        assert (store.conversation("about").messages(), store.conversation("other").messages()) == (
+            [],
+            [say("stays")],
+        )
         assert target.heads(tenant="default", kind="blob") == []
         assert store.verify().ok
 
@@ -201,7 +209,9 @@ def test_what_is_about_a_subject_can_be_erased_afterwards() -> None:
         with pytest.raises(Erased):
             store.conversation("about").messages()
         assert CANARY not in str([memory.text for memory in store.memory("notes").all()])
-        record = next(r for r in target.read(StreamKey("default", "memory", "notes")) if r.version == 1)
+        record = next(
+            r for r in target.read(StreamKey("default", "memory", "notes")) if r.version == 1
+        )
         assert b"subject-" in record.body[:20]
 
 

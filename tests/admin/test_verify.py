@@ -35,18 +35,22 @@ from helpers.tampering import (
     truncated,
     written,
 )
-from holdfast import _chain, _verify_chain, _verifying
-from holdfast._ids import append_id, new_id
 from holdfast._open import _backend
-from holdfast._verify_chain import Walk
+from holdfast.admin.verify.chain import FAULTS
+from holdfast.admin.verify import store as _verifying
+from holdfast.admin.verify.chain import ChainWalk
 from holdfast.backends import Append, Head, Record, StreamKey, memory
-from holdfast.backends._objects import ObjectsBackend
-from holdfast.backends._objects_format import root_place
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.objects.backend import ObjectsBackend
+from holdfast.backends.objects.format import root_place
 from holdfast.errors import CorruptRecord
+from holdfast.log import chain
+from holdfast.log.ids import append_id, new_id
 from holdfast.types import VerifyProgress, VerifyResult
 
-pytestmark = pytest.mark.unencrypted("changes stored records, of which encryption leaves nothing to change")
+pytestmark = pytest.mark.unencrypted(
+    "changes stored records, of which encryption leaves nothing to change"
+)
 
 DAMAGES: dict[str, tuple[Change, list[tuple[str, int | None, str]]]] = {
     "altered": (altered(3), [("b", 3, "altered")]),
@@ -62,7 +66,10 @@ DAMAGES: dict[str, tuple[Change, list[tuple[str, int | None, str]]]] = {
     "cut-out": (cut_out(3), [("b", 3, "missing")]),
     "two-cut-out": (cut_out(2, 2), [("b", 2, "missing")]),
     "first-cut-out": (cut_out(1), [("b", 1, "missing")]),
-    "two-places": (lambda old: altered(5)(altered(2)(old)), [("b", 2, "altered"), ("b", 5, "altered")]),
+    "two-places": (
+        lambda old: altered(5)(altered(2)(old)),
+        [("b", 2, "altered"), ("b", 5, "altered")],
+    ),
 }
 
 
@@ -76,9 +83,15 @@ def damage(request: pytest.FixtureRequest) -> tuple[Change, list[tuple[str, int 
 
 @pytest.mark.every_engine
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_store_with_something_of_everything_is_in_order(asynchronous: bool, store: holdfast.Store) -> None:
+def test_a_store_with_something_of_everything_is_in_order(
+    asynchronous: bool, store: holdfast.Store
+) -> None:
     populate(store)
-    report = asyncio.run(store.aio.verify(all_tenants=True)) if asynchronous else store.verify(all_tenants=True)
+    report = (
+        asyncio.run(store.aio.verify(all_tenants=True))
+        if asynchronous
+        else store.verify(all_tenants=True)
+    )
     assert report.ok and report.problems == [] and report.found == 0
     assert report.anchored == "unanchored" and "unanchored" in str(report)
     assert (report.streams, report.records) == (23, 44)
@@ -96,7 +109,11 @@ def test_what_was_changed_is_found_at_its_place(url: str) -> None:
     rebuild(source, backend, {key(name): change for name, (change, _) in DAMAGES.items()})
     with store_of(backend) as store:
         report = store.verify()
-    expected = [(name, version, what) for name, (_, faults) in DAMAGES.items() for _, version, what in faults]
+    expected = [
+        (name, version, what)
+        for name, (_, faults) in DAMAGES.items()
+        for _, version, what in faults
+    ]
     assert sorted(found(report), key=str) == sorted(expected, key=str)
     assert not report.ok and report.found == len(expected)
 
@@ -154,7 +171,10 @@ def verified(url: str, **options: Any) -> VerifyResult:
 
 
 def test_in_tables_an_altered_body_is_found(tables: tuple[str, Tables]) -> None:
-    tables[1].change("UPDATE records SET body = ? WHERE stream = {b} AND version = 4", b'{"id":"x","type":"t","at":0}')
+    tables[1].change(
+        "UPDATE records SET body = ? WHERE stream = {b} AND version = 4",
+        b'{"id":"x","type":"t","at":0}',
+    )
     assert found(verified(tables[0])) == [("b", 4, "altered")]
 
 
@@ -179,6 +199,7 @@ def test_in_tables_exchanged_streams_are_found(tables: tuple[str, Tables]) -> No
     assert ("x", 1, "altered") in found(verified(tables[0]))
 
 
+@pytest.mark.server
 def test_on_postgres_a_head_that_does_not_fit_is_found(tmp_path: Path) -> None:
     url = url_on("postgres", tmp_path)
     with holdfast.open(url) as store:
@@ -189,7 +210,9 @@ def test_on_postgres_a_head_that_does_not_fit_is_found(tmp_path: Path) -> None:
         connection.execute(f"SET search_path TO {url.rpartition('schema=')[2]}")
         connection.execute("UPDATE streams SET version = 6 WHERE id = 'short' AND kind = 'stream'")
         connection.execute("UPDATE streams SET version = 2 WHERE id = 'long' AND kind = 'stream'")
-        connection.execute("UPDATE streams SET hash = %s WHERE id = 'other' AND kind = 'stream'", [b"\1" * 32])
+        connection.execute(
+            "UPDATE streams SET hash = %s WHERE id = 'other' AND kind = 'stream'", [b"\1" * 32]
+        )
     assert [(name, what) for name, _, what in found(verified(url))] == [
         ("long", "head"),
         ("long", "head"),
@@ -204,7 +227,11 @@ def test_in_files_a_flipped_bit_is_found_and_the_rest_is_read(tmp_path: Path) ->
         for name in ("a", "b"):
             for number in range(6):
                 store.stream(name).append(("noted", {"number": number}))
-    [path] = [path for path in tmp_path.rglob("*.jsonl") if b'["default","stream","b"]' in path.read_bytes()]
+    [path] = [
+        path
+        for path in tmp_path.rglob("*.jsonl")
+        if b'["default","stream","b"]' in path.read_bytes()
+    ]
     content = path.read_bytes()
     path.write_bytes(content.replace(b'{"number":2}', b'{"number":7}'))
     report = verified(url)
@@ -231,9 +258,9 @@ def test_on_an_object_store_what_lists_leave_out_is_named(left: bytes | None) ->
 LIFE = b"l" * 16
 
 
-def judged(made: list[tuple[bytes, bytes]], *, page: int = 1000) -> Walk:
+def judged(made: list[tuple[bytes, bytes]], *, page: int = 1000) -> ChainWalk:
     """What a walk finds, page by page."""
-    walk = Walk(_chain.seed(key("s"), LIFE))
+    walk = ChainWalk(chain.seed(key("s"), LIFE))
     records = [Record(number, b"i" * 16, *link) for number, link in enumerate(made, 1)]
     rest: list[Record] = []
     for at in range(0, len(records), page):
@@ -273,18 +300,24 @@ def test_a_record_that_is_replaced_with_the_right_hash_breaks_the_chain_after_it
     forged = chained(key("s"), LIFE, [*bodies[: at - 1], b"forged"])
     made[at - 1] = forged[-1]
     faults = judged(made, page=page).faults
-    assert [(fault.version, fault.what) for fault in faults] == [(at + 1, "altered")] * (at < len(made))
+    assert [(fault.version, fault.what) for fault in faults] == [(at + 1, "altered")] * (
+        at < len(made)
+    )
 
 
 @given(BODIES.filter(lambda bodies: len(bodies) > 1), st.data(), st.integers(1, 12))
-def test_any_two_records_that_change_places_are_found(bodies: list[bytes], data: st.DataObject, page: int) -> None:
+def test_any_two_records_that_change_places_are_found(
+    bodies: list[bytes], data: st.DataObject, page: int
+) -> None:
     made = chained(key("s"), LIFE, bodies)
     places = data.draw(st.sets(st.integers(1, len(made)), min_size=2, max_size=2), "places")
     one, other = sorted(places)
     faults = judged(swapped(one, other)(made), page=page).faults
     assert faults[0].version == one
     if page > len(made):
-        expected = [(one, "misplaced")] if other == one + 1 else [(one, "misplaced"), (other, "misplaced")]
+        expected = (
+            [(one, "misplaced")] if other == one + 1 else [(one, "misplaced"), (other, "misplaced")]
+        )
         assert [(fault.version, fault.what) for fault in faults] == expected
 
 
@@ -300,13 +333,19 @@ def test_what_is_put_in_or_cut_out_is_found_and_what_follows_is_not_blamed(
     left = cut_out(at, count)(made)
     faults = [(fault.version, fault.what) for fault in judged(left, page=page).faults]
     # Of what is cut off at the end the chain knows nothing, and of a single record that is left nobody can say what it was.
-    assert faults == [] if at > len(left) else [(at, "altered")] if at == len(left) else [(at, "missing")]
+    assert (
+        faults == []
+        if at > len(left)
+        else [(at, "altered")]
+        if at == len(left)
+        else [(at, "missing")]
+    )
 
 
 def test_a_walk_gives_up_after_a_hundred_faults() -> None:
     made = [(b"\1" * 32, str(number).encode()) for number in range(10_000)]
     walk = judged(made)
-    assert walk.gave_up and len(walk.faults) == _verify_chain.FAULTS
+    assert walk.gave_up and len(walk.faults) == FAULTS
     assert "no more are looked for" in walk.faults[-1].details
 
 
@@ -315,7 +354,7 @@ def test_a_number_that_no_record_can_have_ends_nothing(version: int) -> None:
     made = chained(key("s"), LIFE, [b"1", b"2", b"3", b"4", b"5"])
     records = [Record(number, b"i" * 16, *link) for number, link in enumerate(made, 1)]
     records[3] = msgspec.structs.replace(records[3], version=version)
-    walk = Walk(_chain.seed(key("s"), LIFE))
+    walk = ChainWalk(chain.seed(key("s"), LIFE))
     assert walk.take(records, more=False) == 5
     assert [fault.what for fault in walk.faults] == ["inserted", "missing"]
 
@@ -329,7 +368,11 @@ def test_a_record_whose_hash_is_right_and_that_is_no_event_is_found() -> None:
     assert head is not None
 
     def garbled(old: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        return chained(key("b"), head.incarnation, [*(body for _, body in old[:2]), b"\x80\x04K\x01.", old[3][1]])
+        return chained(
+            key("b"),
+            head.incarnation,
+            [*(body for _, body in old[:2]), b"\x80\x04K\x01.", old[3][1]],
+        )
 
     target = MemoryBackend()
     rebuild(source, target, {key("b"): garbled})
@@ -350,7 +393,9 @@ def with_values() -> tuple[MemoryBackend, list[StreamKey]]:
 
 @pytest.mark.parametrize("index", range(3))
 @pytest.mark.parametrize("since", [False, True])
-def test_a_large_value_or_file_that_is_gone_is_missed_by_what_names_it(index: int, since: bool, tmp_path: Path) -> None:
+def test_a_large_value_or_file_that_is_gone_is_missed_by_what_names_it(
+    index: int, since: bool, tmp_path: Path
+) -> None:
     backend, values = with_values()
     assert len(values) == 3
     anchor = empty_anchor(tmp_path)
@@ -423,7 +468,9 @@ def test_records_without_a_head_are_found() -> None:
 SECRET = bytes(range(32))
 
 
-def test_an_encrypted_store_is_in_order_and_stays_so_with_a_new_key_and_after_erasure(tmp_path: Path) -> None:
+def test_an_encrypted_store_is_in_order_and_stays_so_with_a_new_key_and_after_erasure(
+    tmp_path: Path,
+) -> None:
     backend, anchor = MemoryBackend(), tmp_path / "anchor"
     with holdfast.open(backend, key=SECRET) as store:
         populate(store)
@@ -437,7 +484,9 @@ def test_an_encrypted_store_is_in_order_and_stays_so_with_a_new_key_and_after_er
             assert "erased: 1 stream" in str(report)
 
 
-def test_an_erased_subject_leaves_an_encrypted_store_in_order_by_the_anchor_too(tmp_path: Path) -> None:
+def test_an_erased_subject_leaves_an_encrypted_store_in_order_by_the_anchor_too(
+    tmp_path: Path,
+) -> None:
     """The list of what is about a subject goes as a whole, and the audit stream says so."""
     anchor = tmp_path / "anchor"
     with holdfast.open("memory://", key=SECRET) as store:
@@ -570,8 +619,10 @@ def test_a_stream_that_is_begun_anew_while_it_is_read_is_no_problem(after: int) 
     assert meddler.meddled and report.ok
 
 
-def test_an_engine_that_is_away_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._clock.sleep", lambda seconds: None)
+def test_an_engine_that_is_away_for_a_moment_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.backends.clock.sleep", lambda seconds: None)
     calls: list[int] = []
 
     class Away(Wrapper):
@@ -598,7 +649,10 @@ def test_one_tenant_is_verified_alone_or_all_of_them() -> None:
     assert store.for_tenant("acme").verify().ok
     assert found(store.for_tenant("globex").verify()) == [("s", 2, "altered")]
     assert found(store.verify(all_tenants=True)) == [("s", 2, "altered")]
-    assert (store.for_tenant("acme").verify().streams, store.verify(all_tenants=True).streams) == (2, 4)
+    assert (store.for_tenant("acme").verify().streams, store.verify(all_tenants=True).streams) == (
+        2,
+        4,
+    )
 
 
 def test_a_tenant_is_told_that_its_own_registration_was_altered() -> None:
@@ -612,12 +666,18 @@ def test_progress_is_told_and_ends_with_all_there_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_verifying, "SLICE", 1)
     told: list[VerifyProgress] = []
     report = store_of(written()).verify(progress=told.append)
-    assert (told[-1].streams, told[-1].records, told[-1].bytes) == (report.streams, report.records, report.bytes)
+    assert (told[-1].streams, told[-1].records, told[-1].bytes) == (
+        report.streams,
+        report.records,
+        report.bytes,
+    )
     assert [progress.streams for progress in told] == sorted(progress.streams for progress in told)
     assert told[-1].of in (None, report.streams)
 
 
-def test_of_very_many_problems_the_first_are_listed_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_problems_the_first_are_listed_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_verifying, "NAMED", 2)
     target = MemoryBackend()
     rebuild(written(), target, {key(name): altered(2) for name in "abc"})
@@ -638,7 +698,9 @@ def test_an_error_of_the_engine_is_a_problem_with_a_place_and_the_rest_is_read()
         def read(self, stream: StreamKey, **options: Any) -> Sequence[Record]:  # type: ignore[override]
             page = self.inner.read(stream, **options)
             if stream.id == "b" and any(record.version == 4 for record in page):
-                raise CorruptRecord(str(stream), version=4, what="a page of the file cannot be read")
+                raise CorruptRecord(
+                    str(stream), version=4, what="a page of the file cannot be read"
+                )
             return page
 
     report = store_of(Broken(written())).verify()
@@ -721,7 +783,7 @@ def test_a_large_value_that_was_altered_is_told_with_what_names_it() -> None:
         held = backend._streams[blob]
         [record] = held.records
         body = record.body[:-1] + bytes([record.body[-1] ^ 1])
-        digest = _chain.link(_chain.seed(blob, held.incarnation), _chain.GENESIS, 1, body)
+        digest = chain.link(chain.seed(blob, held.incarnation), chain.GENESIS, 1, body)
         held.records[0], held.hash = Record(1, record.append_id, digest, body), digest
         [problem] = store.verify().problems
         assert (problem.kind, problem.what) == ("conversation", "value")
@@ -735,7 +797,9 @@ def test_a_large_value_whose_key_is_gone_is_told_with_its_owner() -> None:
             if not head.stream.id.startswith("house"):
                 backend.delete(head.stream, expected=head)
     with holdfast.open(backend, key=bytes(range(32))) as again:
-        assert [(problem.kind, problem.id) for problem in again.verify().problems] == [("conversation", "chat")]
+        assert [(problem.kind, problem.id) for problem in again.verify().problems] == [
+            ("conversation", "chat")
+        ]
 
 
 class Died(BaseException):
@@ -760,7 +824,10 @@ class Dying(MemoryBackend):
 def test_what_is_erased_while_it_is_verified_is_no_damage() -> None:
     """The keys are still in memory, and the large values are gone."""
     backend = Erasing()
-    with holdfast.open(backend, key=bytes(range(32))) as store, holdfast.open(backend, key=bytes(range(32))) as other:
+    with (
+        holdfast.open(backend, key=bytes(range(32))) as store,
+        holdfast.open(backend, key=bytes(range(32))) as other,
+    ):
         store.conversation("chat").append({"role": "user", "content": "x" * 100_000})
         assert store.verify().ok
         backend.then = lambda: other.erase(other.conversation("chat"))

@@ -22,8 +22,16 @@ import holdfast
 from helpers.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, url_on
 from holdfast import Stream, _open
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Fields, Head, Record
-from holdfast.conformance._build import Life, all_due, all_heads, ids, key, must_head, read_all
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Head,
+    HeadFields,
+    Record,
+    VersionMismatch,
+)
+from holdfast.conformance.build import Life, all_due, all_heads, ids, key, must_head, read_all
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
@@ -63,14 +71,18 @@ class Weather:
 
     def __call__(self, request: Request) -> Reply | None:
         with self._lock:
-            met = [fault for fault, one_in in self._one_in.items() if self._dice.randrange(one_in) == 0]
+            met = [
+                fault for fault, one_in in self._one_in.items() if self._dice.randrange(one_in) == 0
+            ]
             late = self._late.pop(0) if self._late and self._dice.randrange(4) == 0 else None
         if late is not None:
             late.pass_on()  # what was sent long ago, and given up, arrives now
         fault = met[0] if met else ""
         if fault == "throttle":
             s3 = request.operation == request.method
-            return request.refuse(*("SlowDown", 503) if s3 else ("ProvisionedThroughputExceededException", 400))
+            return request.refuse(
+                *("SlowDown", 503) if s3 else ("ProvisionedThroughputExceededException", 400)
+            )
         if fault == "fail":
             request.pass_on()
             return request.refuse("InternalError", 500)
@@ -96,14 +108,16 @@ class Notes:
         self.acknowledged: dict[bytes, tuple[Append, AppendResult]] = {}
         self.refused: dict[bytes, Append] = {}
 
-    def tell(self, append: Append, answer: AppendResult | Conflict | None) -> None:
+    def tell(self, append: Append, answer: AppendResult | VersionMismatch | None) -> None:
         if isinstance(answer, AppendResult):
             self.acknowledged[append.id] = append, answer
         else:
             self.refused[append.id] = append
 
 
-def settled(backend: Backend, append: Append, *, tries: int = 200) -> AppendResult | Conflict | None:
+def settled(
+    backend: Backend, append: Append, *, tries: int = 200
+) -> AppendResult | VersionMismatch | None:
     """Send an append until its outcome is certain. None if the store says that surely nothing was stored."""
     in_doubt = False
     for _ in range(tries):
@@ -123,7 +137,9 @@ def at(head: Head | None, stream: str, *bodies: bytes) -> Append:
     if head is not None:
         life.incarnation, life.version, life.hash = head.incarnation, head.version, head.hash
     indexed = os.urandom(1)[0] % 3 == 0
-    fields = Fields(status=f"{os.urandom(1)[0] % 2}", due_at=1.0) if os.urandom(1)[0] % 2 else None
+    fields = (
+        HeadFields(status=f"{os.urandom(1)[0] % 2}", due_at=1.0) if os.urandom(1)[0] % 2 else None
+    )
     return life.next(*bodies, indexed=indexed, fields=fields)
 
 
@@ -159,7 +175,9 @@ def test_what_several_writers_were_told_is_true(seed: int, place: Place) -> None
     records: dict[str, list[Record]] = {}
     for stream in ("shared", "own 0", "own 1", "own 2"):
         records[stream] = read_all(backend, key(stream))
-        assert [record.version for record in records[stream]] == list(range(1, len(records[stream]) + 1))
+        assert [record.version for record in records[stream]] == list(
+            range(1, len(records[stream]) + 1)
+        )
         head = must_head(backend, key(stream))
         assert (head.version, head.hash) == (records[stream][-1].version, records[stream][-1].hash)
     stored: dict[tuple[str, bytes], list[Record]] = {}
@@ -170,7 +188,9 @@ def test_what_several_writers_were_told_is_true(seed: int, place: Place) -> None
         assert len(notes.acknowledged) == 20
         for append, answer in notes.acknowledged.values():
             found = stored.pop((append.stream.id, append.id))
-            assert [record.version for record in found] == list(range(answer.first, answer.last + 1))
+            assert [record.version for record in found] == list(
+                range(answer.first, answer.last + 1)
+            )
             assert [(record.hash, record.body) for record in found] == list(append.records)
         for append in notes.refused.values():
             assert (append.stream.id, append.id) not in stored
@@ -224,15 +244,25 @@ def deleted(backend: Backend, head: Head) -> bool:
 def test_a_reader_gets_everything_or_an_error(place: Place) -> None:
     direct, life = place.open(faults=False), Life()
     for number in range(12):
-        life.write(direct, b"%d" % number, b"x" * 400_000 * (number % 5 == 0), fields=Fields(status="s", due_at=1.0))
+        life.write(
+            direct,
+            b"%d" % number,
+            b"x" * 400_000 * (number % 5 == 0),
+            fields=HeadFields(status="s", due_at=1.0),
+        )
     records = read_all(direct, life.stream)
     direct.close()
     place.proxy.rule = Weather(4, throttle=12, cut=12, fail=15)
     backend = place.open(faults=True)
     for _ in range(5):
         assert until_answered(lambda: read_all(backend, life.stream)) == records
-        assert until_answered(lambda: read_all(backend, life.stream, limit=5, reverse=True)) == records[::-1]
-        assert until_answered(lambda: must_head(backend, life.stream)).version == records[-1].version
+        assert (
+            until_answered(lambda: read_all(backend, life.stream, limit=5, reverse=True))
+            == records[::-1]
+        )
+        assert (
+            until_answered(lambda: must_head(backend, life.stream)).version == records[-1].version
+        )
         assert until_answered(lambda: ids(all_heads(backend, status="s"))) == ["s"]
         assert until_answered(lambda: ids(all_due(backend))) == ["s"]
     backend.close()
@@ -242,7 +272,9 @@ def test_a_reader_gets_everything_or_an_error(place: Place) -> None:
 # -- through the log -----------------------------------------------------------------------------------------------------
 
 
-def test_a_hundred_appends_whose_answers_are_lost_at_random_are_stored_once_each(place: Place) -> None:
+def test_a_hundred_appends_whose_answers_are_lost_at_random_are_stored_once_each(
+    place: Place,
+) -> None:
     place.proxy.rule = Weather(5, lose=4, late=20)
     with holdfast.open(place.faulty) as store:
         stream = store.stream("orders")
@@ -252,7 +284,9 @@ def test_a_hundred_appends_whose_answers_are_lost_at_random_are_stored_once_each
     assert place.proxy.faults["lost"] > 15, place.proxy.faults
     assert place.proxy.faults["late"] > 0, place.proxy.faults
     with holdfast.open(place.direct) as store:
-        assert [event.data for event in store.stream("orders").read()] == [{"number": n} for n in range(100)]
+        assert [event.data for event in store.stream("orders").read()] == [
+            {"number": n} for n in range(100)
+        ]
 
 
 def test_writers_of_several_stores_lose_and_double_nothing(place: Place) -> None:
@@ -266,9 +300,13 @@ def test_writers_of_several_stores_lose_and_double_nothing(place: Place) -> None
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))
     place.proxy.rule = Request.pass_on
-    assert min(place.proxy.faults[fault] for fault in ("lost", "refused", "cut", "late")) > 0, place.proxy.faults
+    assert min(place.proxy.faults[fault] for fault in ("lost", "refused", "cut", "late")) > 0, (
+        place.proxy.faults
+    )
     with holdfast.open(place.direct) as store:
-        numbers = [cast("dict[str, int]", event.data)["number"] for event in store.stream("orders").read()]
+        numbers = [
+            cast("dict[str, int]", event.data)["number"] for event in store.stream("orders").read()
+        ]
     assert sorted(numbers) == [writer * 100 + number for writer in range(3) for number in range(15)]
     assert all(numbers.index(n) < numbers.index(n + 1) for n in numbers if n + 1 in numbers)
 

@@ -13,12 +13,19 @@ from typing import Any
 
 import boto3
 import pytest
+from holdfast.backends.dynamodb.backend import open_space, table_of
+from holdfast.backends.dynamodb.space import PART_BYTES, DynamoDBSpace
 
 from helpers.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, url_on
-from holdfast.backends._dynamodb_space import PART_BYTES, DynamoDBSpace
-from holdfast.backends.dynamodb import open_space, table_of
-from holdfast.errors import AccessDenied, CorruptRecord, OutcomeUnknown, StoreClosed, TooLarge, Unavailable
+from holdfast.errors import (
+    AccessDenied,
+    CorruptRecord,
+    OutcomeUnknown,
+    StoreClosed,
+    TooLarge,
+    Unavailable,
+)
 
 BIG = os.urandom(PART_BYTES * 2 + 77)
 OTHER = os.urandom(PART_BYTES + 1)
@@ -47,7 +54,9 @@ class Table:
 
     def __init__(self, url: str) -> None:
         self.name = table_of(url)
-        self.client = boto3.session.Session().client("dynamodb", region_name="eu-central-1", endpoint_url=aws())
+        self.client = boto3.session.Session().client(
+            "dynamodb", region_name="eu-central-1", endpoint_url=aws()
+        )
 
     def items(self) -> list[dict[str, Any]]:
         pages = self.client.get_paginator("scan").paginate(TableName=self.name, ConsistentRead=True)
@@ -111,24 +120,51 @@ def test_removing_takes_what_is_there_and_nothing_else(space: DynamoDBSpace) -> 
 
 
 def test_names_are_any_bytes_in_the_order_of_bytes(space: DynamoDBSpace) -> None:
-    names = [b"\x00", b"\x00\x00", b"\x01", b"a", b"a\x00", b"a\xff", b"b", b"\x7f", b"\x80", b"\xff", b"\xff" * 600]
+    names = [
+        b"\x00",
+        b"\x00\x00",
+        b"\x01",
+        b"a",
+        b"a\x00",
+        b"a\xff",
+        b"b",
+        b"\x7f",
+        b"\x80",
+        b"\xff",
+        b"\xff" * 600,
+    ]
     names += [os.urandom(1 + number % 7) for number in range(40)]
     for name in names:
         space.put("p", name, name[::-1])
     ordered = sorted(set(names))
     assert space.list("p", limit=1000) == ordered
-    assert [(one.name, one.data) for one in space.scan("p", limit=1000)] == [(name, name[::-1]) for name in ordered]
-    for after, until in [(b"a", None), (b"\xff", b"\xff" * 600), (b"a", b"b"), (b"", b"a"), (b"b", b"a"), (b"a", b"a")]:
+    assert [(one.name, one.data) for one in space.scan("p", limit=1000)] == [
+        (name, name[::-1]) for name in ordered
+    ]
+    for after, until in [
+        (b"a", None),
+        (b"\xff", b"\xff" * 600),
+        (b"a", b"b"),
+        (b"", b"a"),
+        (b"b", b"a"),
+        (b"a", b"a"),
+    ]:
         expected = [name for name in ordered if name > after and (until is None or name <= until)]
         assert space.list("p", after=after, until=until, limit=1000) == expected
-        assert [one.name for one in space.scan("p", after=after, until=until, limit=1000)] == expected
+        assert [
+            one.name for one in space.scan("p", after=after, until=until, limit=1000)
+        ] == expected
         assert space.list("p", after=after, until=until, limit=2) == expected[:2]
-        assert [one.name for one in space.scan("p", after=after, until=until, limit=2)] == expected[:2]
+        assert [one.name for one in space.scan("p", after=after, until=until, limit=2)] == expected[
+            :2
+        ]
         backwards = space.scan("p", after=after, until=until, limit=3, reverse=True)
         assert [one.name for one in backwards] == expected[::-1][:3]
 
 
-def test_a_list_goes_on_where_a_page_of_dynamodb_ends(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_a_list_goes_on_where_a_page_of_dynamodb_ends(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     names = [b"%d" % number for number in range(9)]
     for name in names:
         space.create("p", name, os.urandom(300_000))
@@ -140,7 +176,9 @@ def test_a_list_goes_on_where_a_page_of_dynamodb_ends(space: DynamoDBSpace, prox
     assert [len(one.data) for one in found] == [300_000] * 9
 
 
-def test_for_a_range_with_nothing_in_it_nothing_is_asked(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_for_a_range_with_nothing_in_it_nothing_is_asked(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     # DynamoDB refuses a range that ends before it begins; the server of the tests does not.
     proxy.seen.clear()
     assert space.list("p", after=b"a", until=b"a", limit=1) == []
@@ -159,7 +197,11 @@ def test_of_many_who_create_the_same_exactly_one_does(space: DynamoDBSpace) -> N
         space.remove("p", [b"a"])
         with ThreadPoolExecutor(8) as pool:
             contenders = [name + b"%d" % number for number in range(8)]
-            won = [data for data, done in zip(contenders, pool.map(create, contenders), strict=True) if done]
+            won = [
+                data
+                for data, done in zip(contenders, pool.map(create, contenders), strict=True)
+                if done
+            ]
         found = space.get("p", b"a")
         assert found is not None
         assert won == [found.data]
@@ -204,7 +246,11 @@ def test_what_is_sent_keeps_to_limits_that_the_server_of_the_tests_does_not_chec
 def test_after_closing_every_call_says_closed(space: DynamoDBSpace) -> None:
     space.close()
     space.close()
-    for call in (lambda: space.get("p", b"a"), lambda: space.create("p", b"a", b""), lambda: space.describe()):
+    for call in (
+        lambda: space.get("p", b"a"),
+        lambda: space.create("p", b"a", b""),
+        lambda: space.describe(),
+    ):
         with pytest.raises(StoreClosed):
             call()
 
@@ -227,7 +273,9 @@ def test_any_size_comes_back_as_it_was_and_leaves_nothing_when_removed(
     assert table.items() == []
 
 
-def test_what_is_over_the_limit_is_refused_before_anything_is_sent(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_what_is_over_the_limit_is_refused_before_anything_is_sent(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     proxy.seen.clear()
     with pytest.raises(TooLarge):
         space.create("p", b"a", bytes(space.max_bytes + 1))
@@ -236,7 +284,9 @@ def test_what_is_over_the_limit_is_refused_before_anything_is_sent(space: Dynamo
     assert proxy.seen == []
 
 
-def test_large_things_stand_among_small_ones_in_pages_of_some_megabytes(space: DynamoDBSpace) -> None:
+def test_large_things_stand_among_small_ones_in_pages_of_some_megabytes(
+    space: DynamoDBSpace,
+) -> None:
     sizes = {b"a": 10, b"b": 5_000_000, b"c": 5_000_000, b"d": 20, b"e": 1_000_000}
     for name, size in sizes.items():
         space.create("p", name, os.urandom(size))
@@ -250,7 +300,9 @@ def test_large_things_stand_among_small_ones_in_pages_of_some_megabytes(space: D
     assert space.list("p", limit=100) == list(sizes)
 
 
-def test_removing_large_things_leaves_those_between_them_alone(space: DynamoDBSpace, table: Table) -> None:
+def test_removing_large_things_leaves_those_between_them_alone(
+    space: DynamoDBSpace, table: Table
+) -> None:
     for name in (b"a", b"b", b"c"):
         space.create("p", name, OTHER)
     space.remove("p", [b"c", b"a"])
@@ -258,7 +310,9 @@ def test_removing_large_things_leaves_those_between_them_alone(space: DynamoDBSp
     assert len(table.parts()) == 2
 
 
-def test_replacing_something_large_leaves_only_the_parts_of_the_new(space: DynamoDBSpace, table: Table) -> None:
+def test_replacing_something_large_leaves_only_the_parts_of_the_new(
+    space: DynamoDBSpace, table: Table
+) -> None:
     space.create("p", b"a", BIG)
     for data in (OTHER, BIG, b"small", OTHER):
         before = space.get("p", b"a")
@@ -306,7 +360,9 @@ def test_parts_without_their_item_go_when_what_they_were_to_replace_is_replaced(
     space.create("p", b"a", BIG)
     found = space.get("p", b"a")
     assert found is not None
-    proxy.rule = lambda request: request.refuse("AccessDeniedException") if request.conditional else request.pass_on()
+    proxy.rule = lambda request: (
+        request.refuse("AccessDeniedException") if request.conditional else request.pass_on()
+    )
     for other in (b"a", b"ab"):
         with pytest.raises(AccessDenied):
             space.replace("p", other, OTHER, found.tag)
@@ -320,10 +376,14 @@ def test_parts_without_their_item_go_when_what_they_were_to_replace_is_replaced(
     assert [item["d"]["B"] for item in table.items()] == [b"small"]
 
 
-def test_where_something_is_being_removed_nothing_is(space: DynamoDBSpace, table: Table, proxy: AwsProxy) -> None:
+def test_where_something_is_being_removed_nothing_is(
+    space: DynamoDBSpace, table: Table, proxy: AwsProxy
+) -> None:
     space.create("p", b"a", BIG)
     proxy.rule = lambda request: (
-        request.refuse("AccessDeniedException") if request.operation == "BatchWriteItem" else request.pass_on()
+        request.refuse("AccessDeniedException")
+        if request.operation == "BatchWriteItem"
+        else request.pass_on()
     )
     with pytest.raises(AccessDenied):
         space.remove("p", [b"a"])
@@ -425,7 +485,9 @@ def test_parts_that_are_lost_or_changed_are_reported(space: DynamoDBSpace, table
         {"t": {"B": b"x"}, "c": {"B": b"\xff" * 44}},
     ],
 )
-def test_items_that_others_put_there_are_reported(item: dict[str, Any], space: DynamoDBSpace, table: Table) -> None:
+def test_items_that_others_put_there_are_reported(
+    item: dict[str, Any], space: DynamoDBSpace, table: Table
+) -> None:
     table.put(p={"S": "p"}, n={"B": b"\x01a"}, **item)
     for read in (lambda: space.get("p", b"a"), lambda: space.scan("p", limit=1)):
         with pytest.raises(CorruptRecord):
@@ -439,7 +501,9 @@ def test_items_that_others_put_there_are_reported(item: dict[str, Any], space: D
 # -- a busy service, and answers that are lost -------------------------------------------------------------------------
 
 
-def test_what_a_batch_leaves_over_is_sent_again(space: DynamoDBSpace, table: Table, proxy: AwsProxy) -> None:
+def test_what_a_batch_leaves_over_is_sent_again(
+    space: DynamoDBSpace, table: Table, proxy: AwsProxy
+) -> None:
     batches = 0
 
     def half(request: Request) -> Reply | None:
@@ -462,7 +526,9 @@ def test_what_a_batch_leaves_over_is_sent_again(space: DynamoDBSpace, table: Tab
         if not done:
             reply = request.refuse("none")
             return Reply(200, reply.headers, json.dumps({"Responses": {}, **over}).encode())
-        return request.pass_on(json.dumps({"RequestItems": as_asked(done)}).encode()).changed(**over)
+        return request.pass_on(json.dumps({"RequestItems": as_asked(done)}).encode()).changed(
+            **over
+        )
 
     proxy.rule = half
     assert space.create("p", b"a", BIG * 2) is True
@@ -475,7 +541,9 @@ def test_what_a_batch_leaves_over_is_sent_again(space: DynamoDBSpace, table: Tab
     assert proxy.faults["left over"] > 5
 
 
-def test_a_put_whose_answer_was_lost_is_recognized_as_ours(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_a_put_whose_answer_was_lost_is_recognized_as_ours(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     def lose_first(request: Request) -> Reply | None:
         if request.conditional and not proxy.faults["lost"]:
             return request.lose()
@@ -495,7 +563,9 @@ def test_a_put_whose_answer_was_lost_is_recognized_as_ours(space: DynamoDBSpace,
     assert proxy.faults["lost"] == 1
 
 
-def test_throttling_is_waited_out_and_is_unavailable_if_it_lasts(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_throttling_is_waited_out_and_is_unavailable_if_it_lasts(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     def throttle(request: Request) -> Reply | None:
         if proxy.faults["refused"] < limit:
             return request.refuse("ProvisionedThroughputExceededException")
@@ -506,7 +576,9 @@ def test_throttling_is_waited_out_and_is_unavailable_if_it_lasts(space: DynamoDB
     assert space.create("p", b"a", b"1") is True
     assert proxy.faults["refused"] == 3
     limit = 10**9
-    proxy.rule = lambda request: throttle(request) if request.operation == "BatchWriteItem" else request.pass_on()
+    proxy.rule = lambda request: (
+        throttle(request) if request.operation == "BatchWriteItem" else request.pass_on()
+    )
     with pytest.raises(OutcomeUnknown, match="busy"):  # of several batches, some may have been done
         space.remove("p", [b"a"])
     proxy.rule = throttle
@@ -529,7 +601,9 @@ def test_a_put_that_may_have_arrived_is_never_said_not_to_have(
         if last == "page":
             return Reply(200, {"Content-Type": "text/html"}, b"<html>Please log in</html>")
         return request.refuse(
-            {"throttled": "ThrottlingException", "failed": "InternalServerError"}.get(last, "AccessDeniedException"),
+            {"throttled": "ThrottlingException", "failed": "InternalServerError"}.get(
+                last, "AccessDeniedException"
+            ),
             500 if last == "failed" else 400,
         )
 
@@ -541,7 +615,9 @@ def test_a_put_that_may_have_arrived_is_never_said_not_to_have(
     assert space.get("p", b"a") is not None
 
 
-def test_an_error_of_the_service_does_not_say_that_nothing_was_stored(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_an_error_of_the_service_does_not_say_that_nothing_was_stored(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     def store_and_fail(request: Request) -> Reply:
         request.pass_on()
         return request.refuse("InternalServerError", 500)
@@ -553,14 +629,20 @@ def test_an_error_of_the_service_does_not_say_that_nothing_was_stored(space: Dyn
     assert space.get("p", b"a") is not None
 
 
-def test_a_failed_read_is_unavailable_and_a_page_of_a_proxy_is_no_answer(space: DynamoDBSpace, proxy: AwsProxy) -> None:
+def test_a_failed_read_is_unavailable_and_a_page_of_a_proxy_is_no_answer(
+    space: DynamoDBSpace, proxy: AwsProxy
+) -> None:
     replies = [
         lambda request: request.cut(),
         lambda request: request.refuse("InternalServerError", 500),
         lambda request: Reply(200, {"Content-Type": "text/html"}, b"<html>Please log in</html>"),
     ]
     for proxy.rule in replies:
-        for read in (lambda: space.get("p", b"a"), lambda: space.list("p", limit=1), lambda: space.scan("p", limit=1)):
+        for read in (
+            lambda: space.get("p", b"a"),
+            lambda: space.list("p", limit=1),
+            lambda: space.scan("p", limit=1),
+        ):
             with pytest.raises(Unavailable):
                 read()
 

@@ -19,14 +19,14 @@ from typing import Any
 import boto3
 import pytest
 from botocore import exceptions as boto
+from holdfast.backends.dynamodb.backend import create_table_json, open_space, table_of
+from holdfast.backends.dynamodb.space import SCHEMA_PLACE
 
 import holdfast
 from helpers.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, free_port, url_on
-from holdfast.backends import _aws
-from holdfast.backends._aws import ServerClock
-from holdfast.backends._dynamodb_space import SCHEMA_PLACE
-from holdfast.backends.dynamodb import create_table_json, open_space, table_of
+from holdfast.backends.objects import aws as _aws
+from holdfast.backends.objects.aws import ServerClock
 from holdfast.errors import (
     AccessDenied,
     HoldfastError,
@@ -54,7 +54,9 @@ def url(proxy: AwsProxy, tmp_path: Path) -> str:
 
 @pytest.fixture
 def client() -> Iterator[Any]:
-    client = boto3.session.Session().client("dynamodb", region_name="eu-central-1", endpoint_url=aws())
+    client = boto3.session.Session().client(
+        "dynamodb", region_name="eu-central-1", endpoint_url=aws()
+    )
     yield client
     client.close()
 
@@ -84,13 +86,19 @@ def test_sixteen_who_start_at_once_make_one_table(url: str, client: Any) -> None
         assert all(pool.map(lambda _: opens(url), range(16)))
     table = client.describe_table(TableName=table_of(url))["Table"]
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    assert not client.describe_time_to_live(TableName=table_of(url))["TimeToLiveDescription"].get("AttributeName")
+    assert not client.describe_time_to_live(TableName=table_of(url))["TimeToLiveDescription"].get(
+        "AttributeName"
+    )
 
 
 def test_a_table_that_is_being_made_is_waited_for(url: str, proxy: AwsProxy) -> None:
     def not_yet(request: Request) -> Reply:
         reply = request.pass_on()
-        if request.operation == "DescribeTable" and reply.status == 200 and proxy.faults["not yet"] < 3:
+        if (
+            request.operation == "DescribeTable"
+            and reply.status == 200
+            and proxy.faults["not yet"] < 3
+        ):
             proxy.faults["not yet"] += 1
             return reply.changed(Table={**reply.json()["Table"], "TableStatus": "CREATING"})
         return reply
@@ -113,7 +121,9 @@ def test_who_lost_the_race_to_create_it_waits_with_the_others(url: str, proxy: A
     assert proxy.operations().count("CreateTable") == 1
 
 
-def test_the_printed_definition_makes_a_table_that_is_taken_as_it_is(url: str, client: Any, proxy: AwsProxy) -> None:
+def test_the_printed_definition_makes_a_table_that_is_taken_as_it_is(
+    url: str, client: Any, proxy: AwsProxy
+) -> None:
     client.create_table(**json.loads(create_table_json(table_of(url))))
     assert opens(url)
     assert "CreateTable" not in proxy.operations()
@@ -131,7 +141,10 @@ def test_it_says_what_it_is_and_where(url: str, proxy: AwsProxy) -> None:
     described = space.describe()
     space.close()
     assert (described.engine, described.durability) == ("dynamodb", "disk")
-    assert described.location == f"dynamodb://{table_of(url)}?region=eu-central-1&endpoint={proxy.endpoint}"
+    assert (
+        described.location
+        == f"dynamodb://{table_of(url)}?region=eu-central-1&endpoint={proxy.endpoint}"
+    )
     assert described.warnings == []
     assert described.limits["record"] == space.max_bytes > 20_000_000
 
@@ -146,7 +159,10 @@ def test_a_table_with_other_keys_is_refused_and_left_alone(url: str, client: Any
             {"AttributeName": "p", "AttributeType": "S"},
             {"AttributeName": "n", "AttributeType": "S"},
         ],
-        KeySchema=[{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "n", "KeyType": "RANGE"}],
+        KeySchema=[
+            {"AttributeName": "p", "KeyType": "HASH"},
+            {"AttributeName": "n", "KeyType": "RANGE"},
+        ],
         BillingMode="PAY_PER_REQUEST",
     )
     assert isinstance(refused(url), UnsupportedVersion)
@@ -162,13 +178,21 @@ def test_a_store_of_a_newer_holdfast_is_refused(url: str) -> None:
     assert "newer" in str(error)
 
 
-@pytest.mark.parametrize("sign", [{"Replicas": [{"RegionName": "us-east-1"}]}, {"GlobalTableVersion": "2017.11.29"}])
-def test_a_table_with_replicas_in_other_regions_is_refused(sign: dict[str, Any], url: str, proxy: AwsProxy) -> None:
+@pytest.mark.parametrize(
+    "sign", [{"Replicas": [{"RegionName": "us-east-1"}]}, {"GlobalTableVersion": "2017.11.29"}]
+)
+def test_a_table_with_replicas_in_other_regions_is_refused(
+    sign: dict[str, Any], url: str, proxy: AwsProxy
+) -> None:
     assert opens(url)
 
     def replicated(request: Request) -> Reply:
         reply = request.pass_on()
-        return reply.changed(Table={**reply.json()["Table"], **sign}) if "Table" in reply.json() else reply
+        return (
+            reply.changed(Table={**reply.json()["Table"], **sign})
+            if "Table" in reply.json()
+            else reply
+        )
 
     proxy.rule = replicated
     error = refused(url)
@@ -179,9 +203,13 @@ def test_a_table_with_replicas_in_other_regions_is_refused(sign: dict[str, Any],
 # -- rights, regions, addresses --------------------------------------------------------------------------------------------
 
 
-def test_without_the_right_to_create_it_a_missing_table_is_not_set_up(url: str, proxy: AwsProxy) -> None:
+def test_without_the_right_to_create_it_a_missing_table_is_not_set_up(
+    url: str, proxy: AwsProxy
+) -> None:
     proxy.rule = lambda request: (
-        request.refuse("AccessDeniedException") if request.operation == "CreateTable" else request.pass_on()
+        request.refuse("AccessDeniedException")
+        if request.operation == "CreateTable"
+        else request.pass_on()
     )
     error = refused(url)
     assert isinstance(error, NotSetUp)
@@ -216,9 +244,14 @@ def test_each_refusal_of_the_service_has_its_error(
 def test_a_table_that_vanishes_is_not_set_up(url: str, client: Any) -> None:
     space = open_space(url)
     client.delete_table(TableName=table_of(url))
-    for call in (lambda: space.create("p", b"a", b""), lambda: space.get("p", b"a"), lambda: space.remove("p", [b"a"])):
+    for call in (
+        lambda: space.create("p", b"a", b""),
+        lambda: space.get("p", b"a"),
+        lambda: space.remove("p", [b"a"]),
+    ):
         with pytest.raises(
-            NotSetUp, match=r"the table of dynamodb://.* does not exist .*; create it, or correct its name"
+            NotSetUp,
+            match=r"the table of dynamodb://.* does not exist .*; create it, or correct its name",
         ):
             call()
     space.close()
@@ -229,14 +262,19 @@ def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     error = refused(f"dynamodb://table?region=eu-central-1&endpoint={endpoint}/some/path")
     assert isinstance(error, Unavailable)
-    assert f"dynamodb://table?endpoint={endpoint} cannot be reached; is the region or the endpoint right" in str(error)
+    assert (
+        f"dynamodb://table?endpoint={endpoint} cannot be reached; is the region or the endpoint right"
+        in str(error)
+    )
     assert "path" not in str(error)
 
 
 def test_the_address_of_aws_is_shown_if_nobody_is_there() -> None:
     address = "https://bucket.s3.eu-central-1.amazonaws.com"
     for kind in (boto.EndpointConnectionError, boto.ConnectTimeoutError):
-        error = _aws.meaning(kind(endpoint_url=f"{address}/agents/name-of-it?x=y"), "s3://bucket/agents").error
+        error = _aws.meaning(
+            kind(endpoint_url=f"{address}/agents/name-of-it?x=y"), "s3://bucket/agents"
+        ).error
         assert f"s3://bucket/agents cannot be reached at {address}" in str(error)
         assert "name-of-it" not in str(error)
     proxy = boto.ProxyConnectionError(proxy_url=f"http://me:{SECRET}@proxy:3128")
@@ -272,7 +310,9 @@ def test_a_host_that_never_answers_is_unavailable_in_time(
 
 
 @pytest.mark.timeout(40)
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux leaves a caller waiting when nobody accepts")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux leaves a caller waiting when nobody accepts"
+)
 def test_a_host_that_lets_nobody_in_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     aws()
     monkeypatch.setattr(_aws, "CONNECT_SECONDS", 0.5)
@@ -282,12 +322,16 @@ def test_a_host_that_lets_nobody_in_is_unavailable(monkeypatch: pytest.MonkeyPat
         waiting.connect(full.getsockname())
         next_one.setblocking(False)
         next_one.connect_ex(full.getsockname())
-        error = refused(f"dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:{full.getsockname()[1]}")
+        error = refused(
+            f"dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:{full.getsockname()[1]}"
+        )
         assert isinstance(error, Unavailable)
         assert "within 0.5 s" in str(error)
 
 
-def test_without_credentials_it_says_which_to_set(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_credentials_it_says_which_to_set(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     aws()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -324,7 +368,9 @@ def test_a_profile_that_is_not_signed_in_is_said_to_be_so(
     assert "run aws sso login" in str(error)
 
 
-def test_without_a_region_it_says_what_to_add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_region_it_says_what_to_add(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     aws()
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -397,7 +443,9 @@ def test_the_clock_never_goes_back_as_answers_come_in() -> None:
     clock, local, before = ServerClock(), time.perf_counter(), 0.0
     for _ in range(300):
         local += random.uniform(0, 0.4)
-        answer(clock, 1_700_000_000.5, sent=local, took=random.uniform(0.001, 2), at=random.random())
+        answer(
+            clock, 1_700_000_000.5, sent=local, took=random.uniform(0.001, 2), at=random.random()
+        )
         now = clock.now()
         assert now >= before
         before = now
@@ -421,7 +469,9 @@ def test_the_time_of_a_space_is_that_of_its_server(url: str, proxy: AwsProxy) ->
     def in_another_age(request: Request) -> Reply:
         reply = request.pass_on()
         headers = {name: value for name, value in reply.headers.items() if name.lower() != "date"}
-        return Reply(reply.status, {**headers, "Date": formatdate(1_600_000_000.0, usegmt=True)}, reply.body)
+        return Reply(
+            reply.status, {**headers, "Date": formatdate(1_600_000_000.0, usegmt=True)}, reply.body
+        )
 
     proxy.rule = in_another_age
     space = open_space(url)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends import Append, AppendResult, Backend, Conflict, StreamKey
+from holdfast.backends import Append, AppendResult, Backend, StreamKey, VersionMismatch
 from holdfast.backends.faulty import Fault, FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.conformance import BackendConformance
-from holdfast.conformance._build import Life, bodies, key, must_head, read_all, stored
+from holdfast.conformance.build import Life, bodies, key, must_head, read_all, stored
 from holdfast.errors import HoldfastError, OutcomeUnknown, StorageFull, Unavailable
 
 
@@ -56,7 +56,9 @@ def test_an_append_that_fails_is_stored_or_not_as_the_fault_says(
     assert stored(faulty.append([append])) == [(1, 1, kept)]
 
 
-def test_a_late_append_arrives_before_one_of_the_next_calls(inner: MemoryBackend, faulty: FaultyBackend) -> None:
+def test_a_late_append_arrives_before_one_of_the_next_calls(
+    inner: MemoryBackend, faulty: FaultyBackend
+) -> None:
     append = Life().next(b"a")
     faulty.next("late")
     with pytest.raises(OutcomeUnknown):
@@ -82,7 +84,9 @@ def test_a_late_append_that_was_retried_meanwhile_is_not_stored_twice(
     assert faulty.injected["late_stored"] == 0
 
 
-def test_a_late_append_that_another_overtook_conflicts_in_silence(inner: MemoryBackend, faulty: FaultyBackend) -> None:
+def test_a_late_append_that_another_overtook_conflicts_in_silence(
+    inner: MemoryBackend, faulty: FaultyBackend
+) -> None:
     late, other = Life().next(b"late"), Life()
     faulty.next("late")
     with pytest.raises(OutcomeUnknown):
@@ -116,23 +120,31 @@ def test_a_batch_of_one_has_no_parts(faulty: FaultyBackend) -> None:
         faulty.append([Life("a").next(b"x"), Life("b").next(b"x")])
 
 
-def test_a_foreign_writer_gets_ahead_and_causes_a_true_conflict(inner: MemoryBackend, faulty: FaultyBackend) -> None:
+def test_a_foreign_writer_gets_ahead_and_causes_a_true_conflict(
+    inner: MemoryBackend, faulty: FaultyBackend
+) -> None:
     life = Life()
     for version in (1, 2):
         faulty.next("foreign")
         [answer] = faulty.append([life.next(b"mine")])
-        assert isinstance(answer, Conflict)
+        assert isinstance(answer, VersionMismatch)
         assert answer.head is not None
         assert answer.head.version == version
-        life.version, life.hash, life.incarnation = version, answer.head.hash, answer.head.incarnation
+        life.version, life.hash, life.incarnation = (
+            version,
+            answer.head.hash,
+            answer.head.incarnation,
+        )
     assert [body[:8] for body in bodies(inner.read(life.stream))] == [b"foreign "] * 2
 
 
 def test_the_foreign_append_can_be_given(inner: MemoryBackend) -> None:
     rival = Life()
-    faulty = FaultyBackend(inner, seed=1, foreign=1.0, foreign_append=lambda append: rival.next(b"rival"))
+    faulty = FaultyBackend(
+        inner, seed=1, foreign=1.0, foreign_append=lambda append: rival.next(b"rival")
+    )
     [answer] = faulty.append([Life().next(b"mine")])
-    assert isinstance(answer, Conflict)
+    assert isinstance(answer, VersionMismatch)
     assert bodies(inner.read(rival.stream)) == [b"rival"]
 
 
@@ -245,7 +257,10 @@ def run(seed: int) -> tuple[list[str], Counter[str], list[bytes], int]:
     life.incarnation, other.incarnation = b"one", b"two"
     got: list[str] = []
     for number in range(60):
-        batch = [life.next(b"%d" % number, id=b"%d" % number), other.next(b"%d" % number, id=b"%d" % number)]
+        batch = [
+            life.next(b"%d" % number, id=b"%d" % number),
+            other.next(b"%d" % number, id=b"%d" % number),
+        ]
         while True:
             try:
                 answers = faulty.append(batch)
@@ -257,10 +272,17 @@ def run(seed: int) -> tuple[list[str], Counter[str], list[bytes], int]:
         life.follow(batch[0])
         other.follow(batch[1])
     faulty.deliver()
-    return got, faulty.injected, bodies(read_all(inner, life.stream)), len(read_all(inner, other.stream))
+    return (
+        got,
+        faulty.injected,
+        bodies(read_all(inner, life.stream)),
+        len(read_all(inner, other.stream)),
+    )
 
 
-def test_a_writer_who_repeats_the_same_append_until_it_is_answered_stores_each_exactly_once() -> None:
+def test_a_writer_who_repeats_the_same_append_until_it_is_answered_stores_each_exactly_once() -> (
+    None
+):
     faults: Counter[str] = Counter()
     for seed in range(10):
         _, injected, found, others = run(seed)
@@ -268,7 +290,16 @@ def test_a_writer_who_repeats_the_same_append_until_it_is_answered_stores_each_e
         assert others == 60
         faults += injected
     # A fault that never happened proved nothing.
-    for fault in ("unavailable", "full", "lost_answer", "lost_request", "late", "late_part", "late_stored", "delay"):
+    for fault in (
+        "unavailable",
+        "full",
+        "lost_answer",
+        "lost_request",
+        "late",
+        "late_part",
+        "late_stored",
+        "delay",
+    ):
         assert faults[fault], fault
     assert faults["driver_error"]
     assert faults["driver_error_stored"]

@@ -18,12 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.files_stores import file_of, forget_index
-from holdfast.backends import AppendResult, Fields, StreamKey
-from holdfast.backends._filesystem import filesystem_of, refuse_network_filesystem
+from holdfast.backends import AppendResult, HeadFields, StreamKey
 from holdfast.backends.files import FilesBackend
-from holdfast.backends.files._frame import encode_frame
-from holdfast.backends.files._names import file_name, path_of
-from holdfast.conformance._build import Life, all_heads, bodies, ids, key, must_head, read_all, stored, versions
+from holdfast.backends.files.frame import encode_frame
+from holdfast.backends.files.names import file_name, path_of
+from holdfast.backends.filesystem import filesystem_of, refuse_network_filesystem
+from holdfast.conformance.build import (
+    Life,
+    all_heads,
+    bodies,
+    ids,
+    key,
+    must_head,
+    read_all,
+    stored,
+    versions,
+)
 from holdfast.errors import InvalidId, UnsupportedFilesystem, UnsupportedVersion
 
 HOSTILE = [
@@ -43,7 +53,23 @@ HOSTILE = [
         "",
         " ",
     ),
-    *("A", "a", "À", "À", "CON", "con", "nul", "com1", "a\0b", "\n", "a.jsonl", "a.jsonl.tmp", "-rf", "*", "😀"),
+    *(
+        "A",
+        "a",
+        "À",
+        "À",
+        "CON",
+        "con",
+        "nul",
+        "com1",
+        "a\0b",
+        "\n",
+        "a.jsonl",
+        "a.jsonl.tmp",
+        "-rf",
+        "*",
+        "😀",
+    ),
     *("x" * 119, "x" * 120, "x" * 121, "x" * 5000, "é" * 2000, "X" * 121),
 ]
 
@@ -70,9 +96,11 @@ def backend(root: Path) -> Iterator[FilesBackend]:
 def test_every_line_is_json_with_the_body_as_it_was(backend: FilesBackend, root: Path) -> None:
     life = Life("chat")
     life.write(backend, b'{"role": "user", "content": "hi"}', b"\x00binary\n")
-    life.write(backend, b'{"n":1}', fields=Fields(status="open"))
+    life.write(backend, b'{"n":1}', fields=HeadFields(status="open"))
     lines = [json.loads(line) for line in file_of(root, life.stream).read_bytes().splitlines()]
-    records = [record for line in lines for append in line["appends"] for record in append["records"]]
+    records = [
+        record for line in lines for append in line["appends"] for record in append["records"]
+    ]
     assert records[0]["body"] == {"role": "user", "content": "hi"}
     assert "base64" in records[1]
     assert [(line["first"], line["last"]) for line in lines] == [(1, 2), (3, 3)]
@@ -94,7 +122,17 @@ def test_every_line_is_json_with_the_body_as_it_was(backend: FilesBackend, root:
             b'{"a":"\\ud800"}',
             b'{"a":1e999}',
         ),
-        *(b"{},{}", b'{},"b":{}', b'{}],"x":[{}', b'{"a":NaN}', b"[1]", b"null", b"\0", b'{"a":1,"a":2}', b'{"\r":1}'),
+        *(
+            b"{},{}",
+            b'{},"b":{}',
+            b'{}],"x":[{}',
+            b'{"a":NaN}',
+            b"[1]",
+            b"null",
+            b"\0",
+            b'{"a":1,"a":2}',
+            b'{"\r":1}',
+        ),
         *(
             b'{"a":' * 150 + b"{}" + b"}" * 150,
             b'{"a":' * 990 + b"{}" + b"}" * 990,
@@ -117,13 +155,17 @@ def test_a_body_comes_back_byte_for_byte_and_leaves_the_line_json(
 
 
 @given(
-    st.lists(st.binary() | st.dictionaries(st.text(), st.integers()).map(lambda d: json.dumps(d).encode()), min_size=1)
+    st.lists(
+        st.binary()
+        | st.dictionaries(st.text(), st.integers()).map(lambda d: json.dumps(d).encode()),
+        min_size=1,
+    )
 )
 def test_frames_of_any_bodies_survive_encoding(records: list[bytes]) -> None:
-    from holdfast.backends.files._frame import Frame, Stored, decode_frame
+    from holdfast.backends.files.frame import AppendFrame, StoredAppend, decode_frame
 
-    stored = Stored(b"id", 1, tuple((b"h", body) for body in records))
-    line = encode_frame(Frame(key(), 1, len(records), b"i", (stored,)))
+    stored = StoredAppend(b"id", 1, tuple((b"h", body) for body in records))
+    line = encode_frame(AppendFrame(key(), 1, len(records), b"i", (stored,)))
     assert line.count(b"\n") == 1 and b"\0" not in line
     assert decode_frame(line).appends == (stored,)
 
@@ -134,7 +176,11 @@ def test_jq_reads_the_files(backend: FilesBackend, root: Path) -> None:
     for n in range(3):
         life.write(backend, b'{"n":%d}' % n)
     command = ["jq", "-c", ".appends[].records[].body.n", str(file_of(root, life.stream))]
-    assert subprocess.run(command, capture_output=True, check=True).stdout.split() == [b"0", b"1", b"2"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout.split() == [
+        b"0",
+        b"1",
+        b"2",
+    ]
 
 
 def test_only_the_owner_can_read_anything_whatever_the_umask(tmp_path: Path) -> None:
@@ -155,7 +201,11 @@ def test_only_the_owner_can_read_anything_whatever_the_umask(tmp_path: Path) -> 
 def test_hostile_ids_stay_inside_the_root_and_apart(root: Path) -> None:
     backend = FilesBackend(root, durability="process")
     outside = sorted(root.parent.iterdir())
-    streams = {StreamKey(*names) for odd in HOSTILE for names in (("t", "k", odd), (odd, "k", odd), ("t", odd, odd))}
+    streams = {
+        StreamKey(*names)
+        for odd in HOSTILE
+        for names in (("t", "k", odd), (odd, "k", odd), ("t", odd, odd))
+    }
     lives = [Life(stream) for stream in sorted(streams)]
     for n, life in enumerate(lives):
         life.write(backend, b'{"n":%d}' % n)
@@ -169,9 +219,13 @@ def test_hostile_ids_stay_inside_the_root_and_apart(root: Path) -> None:
     forget_index(root)
     again = FilesBackend(root, durability="process")
     listed = {
-        head.stream for life in lives for head in all_heads(again, tenant=life.stream.tenant, kind=life.stream.kind)
+        head.stream
+        for life in lives
+        for head in all_heads(again, tenant=life.stream.tenant, kind=life.stream.kind)
     }
-    assert listed == {life.stream for life in lives if life.stream.id}, "a listing begins behind the empty id"
+    assert listed == {life.stream for life in lives if life.stream.id}, (
+        "a listing begins behind the empty id"
+    )
 
 
 def _as_a_careless_file_system_sees_it(name: str) -> str:
@@ -239,9 +293,12 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "marker", ['{"format":"holdfast-files","version":2}', "{}", "", "[1", '{"format":"x","version":1}']
+    "marker",
+    ['{"format":"holdfast-files","version":2}', "{}", "", "[1", '{"format":"x","version":1}'],
 )
-def test_a_newer_or_foreign_format_is_refused(backend: FilesBackend, root: Path, marker: str) -> None:
+def test_a_newer_or_foreign_format_is_refused(
+    backend: FilesBackend, root: Path, marker: str
+) -> None:
     backend.close()
     (root / "holdfast.json").write_text(marker)
     with pytest.raises(UnsupportedVersion):
@@ -270,7 +327,9 @@ def test_describe_says_what_and_where_it_is(tmp_path: Path) -> None:
 # -- deletion ----------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_stream_leaves_one_line_and_nothing_of_its_content(backend: FilesBackend, root: Path) -> None:
+def test_a_deleted_stream_leaves_one_line_and_nothing_of_its_content(
+    backend: FilesBackend, root: Path
+) -> None:
     life = Life()
     life.write(backend, b'{"secret":1}')
     path = file_of(root, life.stream)
@@ -286,7 +345,9 @@ def test_a_deleted_stream_leaves_one_line_and_nothing_of_its_content(backend: Fi
     assert not list(root.glob("torn/*"))
 
 
-def test_former_lives_are_refused_even_after_the_index_was_lost(backend: FilesBackend, root: Path) -> None:
+def test_former_lives_are_refused_even_after_the_index_was_lost(
+    backend: FilesBackend, root: Path
+) -> None:
     lives = [Life() for _ in range(3)]
     for life in lives:
         life.write(backend, b"x", indexed=True)
@@ -330,12 +391,19 @@ def test_a_reader_that_is_under_way_is_not_disturbed_by_a_deletion(backend: File
 # -- links, file systems, processes --------------------------------------------------------------------------------
 
 
-def test_a_planted_link_is_refused_and_what_it_points_to_is_untouched(root: Path, tmp_path: Path) -> None:
+def test_a_planted_link_is_refused_and_what_it_points_to_is_untouched(
+    root: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("precious")
     life = Life()
-    for link in ("streams", "streams/tenant", "streams/tenant/kind", path_of(life.stream).rpartition("/")[0]):
+    for link in (
+        "streams",
+        "streams/tenant",
+        "streams/tenant/kind",
+        path_of(life.stream).rpartition("/")[0],
+    ):
         backend = FilesBackend(root, durability="process")
         (root / link).parent.mkdir(parents=True, exist_ok=True)
         (root / link).symlink_to(outside)
@@ -390,7 +458,9 @@ def test_network_file_systems_are_refused_by_their_mount(tmp_path: Path) -> None
     refuse_network_filesystem("/anywhere", mounts=str(tmp_path / "no such table"))
 
 
-def test_a_forked_child_and_its_parent_go_on_independently(backend: FilesBackend, root: Path) -> None:
+def test_a_forked_child_and_its_parent_go_on_independently(
+    backend: FilesBackend, root: Path
+) -> None:
     parent = Life("parent")
     parent.write(backend, b"1")
     child = os.fork()
@@ -414,7 +484,7 @@ WRITER = """
 import os, sys
 from holdfast.backends import AppendResult
 from holdfast.backends.files import FilesBackend
-from holdfast.conformance._build import Life, key
+from holdfast.conformance.build import Life, key
 backend, name = FilesBackend(sys.argv[1], durability="process"), sys.argv[2]
 life = Life("shared")
 life.incarnation = b"the same"
@@ -433,13 +503,17 @@ for n in range(int(sys.argv[3])):
 
 def test_two_processes_interleave_without_losing_or_doubling_anything(root: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(root)]
-    writers = [subprocess.Popen([*command, name, "40"], stdout=subprocess.DEVNULL) for name in ("a", "b")]
+    writers = [
+        subprocess.Popen([*command, name, "40"], stdout=subprocess.DEVNULL) for name in ("a", "b")
+    ]
     assert [writer.wait() for writer in writers] == [0, 0]
     backend = FilesBackend(root)
     records = read_all(backend, key("shared"))
     assert versions(records) == list(range(1, 81))
     for name in (b"a", b"b"):
-        assert [body for body in bodies(records) if body.startswith(name)] == [b"%s %d" % (name, n) for n in range(40)]
+        assert [body for body in bodies(records) if body.startswith(name)] == [
+            b"%s %d" % (name, n) for n in range(40)
+        ]
     assert len(all_heads(backend)) == 81
 
 

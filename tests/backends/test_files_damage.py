@@ -11,10 +11,20 @@ import apsw
 import pytest
 
 from helpers.files_stores import file_of, forget_index
-from holdfast.backends import Fields
-from holdfast.backends.files import FilesBackend, _catalog
-from holdfast.backends.files._disk import Disk
-from holdfast.conformance._build import Life, all_heads, bodies, ids, key, must_head, read_all, stored, versions
+from holdfast.backends import HeadFields
+from holdfast.backends.files import FilesBackend, catalog
+from holdfast.backends.files.disk import Disk
+from holdfast.conformance.build import (
+    Life,
+    all_heads,
+    bodies,
+    ids,
+    key,
+    must_head,
+    read_all,
+    stored,
+    versions,
+)
 from holdfast.errors import CorruptRecord
 
 
@@ -103,7 +113,9 @@ def test_a_tail_torn_at_any_byte_is_ignored_by_readers_and_cut_by_the_next_write
         shutil.rmtree(sample.root / "torn", ignore_errors=True)
 
 
-def test_nothing_that_was_acknowledged_in_this_boot_is_taken_for_a_torn_tail(sample: Sample) -> None:
+def test_nothing_that_was_acknowledged_in_this_boot_is_taken_for_a_torn_tail(
+    sample: Sample,
+) -> None:
     for cut in range(sample.start, len(sample.data)):
         backend = sample.reopened(sample.data[:cut], same_boot=True)
         with pytest.raises(CorruptRecord) as caught:
@@ -145,7 +157,8 @@ def test_a_sector_that_never_reached_the_disk_is_torn_even_if_the_end_did(root: 
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"x", b"garbage" * 1000, b'{"length":', b'{"length":12', b"\xff" * 600, b'{"first":1']
+    "garbage",
+    [b"x", b"garbage" * 1000, b'{"length":', b'{"length":12', b"\xff" * 600, b'{"first":1'],
 )
 def test_a_tail_of_garbage_without_an_end_is_torn(sample: Sample, garbage: bytes) -> None:
     backend = sample.reopened(sample.data + garbage)
@@ -154,8 +167,12 @@ def test_a_tail_of_garbage_without_an_end_is_torn(sample: Sample, garbage: bytes
     assert [path.read_bytes() for path in sample.root.glob("torn/*")] == [garbage]
 
 
-@pytest.mark.parametrize("garbage", [b"\n", b"garbage\n", b"{}\n", b'{"length":99}\n', b"one\ntwo", b"\0a\n"])
-def test_a_tail_that_could_have_been_acknowledged_is_damage_and_stays(sample: Sample, garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    "garbage", [b"\n", b"garbage\n", b"{}\n", b'{"length":99}\n', b"one\ntwo", b"\0a\n"]
+)
+def test_a_tail_that_could_have_been_acknowledged_is_damage_and_stays(
+    sample: Sample, garbage: bytes
+) -> None:
     backend = sample.reopened(sample.data + garbage)
     with pytest.raises(CorruptRecord):
         backend.head(sample.life.stream)
@@ -170,7 +187,9 @@ def test_a_tail_that_could_have_been_acknowledged_is_damage_and_stays(sample: Sa
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
-def test_a_flipped_bit_at_any_byte_is_reported_and_never_returned_or_cut(sample: Sample, same_boot: bool) -> None:
+def test_a_flipped_bit_at_any_byte_is_reported_and_never_returned_or_cut(
+    sample: Sample, same_boot: bool
+) -> None:
     for offset in range(len(sample.data)):
         changed = bytearray(sample.data)
         changed[offset] ^= 1 << (offset % 8)
@@ -254,7 +273,7 @@ def test_a_file_that_was_taken_away_is_reported_within_the_boot(sample: Sample) 
 
 
 def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) -> None:
-    from holdfast.backends.files._frame import _sum
+    from holdfast.backends.files.frame import _sum
 
     for inner in (
         b'"first":5,"last":6',
@@ -275,11 +294,17 @@ def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) 
 # -- the index ---------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_index_is_rebuilt_with_heads_due_times_and_ids(backend: FilesBackend, root: Path) -> None:
+def test_a_lost_index_is_rebuilt_with_heads_due_times_and_ids(
+    backend: FilesBackend, root: Path
+) -> None:
     lives = [Life(f"s{n}") for n in range(20)]
     for n, life in enumerate(lives):
         life.write(
-            backend, b"a", indexed=True, id=b"chosen", fields=Fields(status="even" if n % 2 == 0 else "odd", due_at=n)
+            backend,
+            b"a",
+            indexed=True,
+            id=b"chosen",
+            fields=HeadFields(status="even" if n % 2 == 0 else "odd", due_at=n),
         )
     listed = all_heads(backend)
     backend.close()
@@ -287,12 +312,21 @@ def test_a_lost_index_is_rebuilt_with_heads_due_times_and_ids(backend: FilesBack
     again = FilesBackend(root, durability="process")
     assert [head.stream for head in all_heads(again)] == [head.stream for head in listed]
     assert len(all_heads(again, status="odd")) == 10
-    assert [head.fields.due for head in again.due(tenant="tenant", kind="kind", before=5.0)] == [0, 1, 2, 3, 4, 5]
+    assert [head.fields.due for head in again.due(tenant="tenant", kind="kind", before=5.0)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     for life in lives:
         assert stored(again.append([life.next(id=b"chosen", indexed=True)])) == [(1, 1, True)]
 
 
-def test_an_index_that_is_deleted_while_the_store_is_open_is_replaced(backend: FilesBackend, root: Path) -> None:
+def test_an_index_that_is_deleted_while_the_store_is_open_is_replaced(
+    backend: FilesBackend, root: Path
+) -> None:
     other = FilesBackend(root, durability="process")
     Life("a").write(backend)
     Life("b").write(other)
@@ -314,7 +348,9 @@ def test_an_index_that_lost_its_log_is_replaced(backend: FilesBackend, root: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 1000, b"SQLite format 3\0" + bytes(5000)])
-def test_an_index_that_is_not_one_is_replaced(backend: FilesBackend, root: Path, content: bytes) -> None:
+def test_an_index_that_is_not_one_is_replaced(
+    backend: FilesBackend, root: Path, content: bytes
+) -> None:
     life = Life()
     life.write(backend, indexed=True, id=b"chosen")
     backend.close()
@@ -325,7 +361,9 @@ def test_an_index_that_is_not_one_is_replaced(backend: FilesBackend, root: Path,
     assert stored(again.append([life.next(id=b"chosen", indexed=True)])) == [(1, 1, True)]
 
 
-def test_an_index_whose_tables_are_gone_or_changed_is_replaced(backend: FilesBackend, root: Path) -> None:
+def test_an_index_whose_tables_are_gone_or_changed_is_replaced(
+    backend: FilesBackend, root: Path
+) -> None:
     Life().write(backend)
     for sql in ("DROP TABLE streams", "UPDATE streams SET fields = x'ff'", "DROP TABLE meta"):
         backend.close()
@@ -346,16 +384,20 @@ def test_the_index_of_another_boot_or_of_a_copied_store_is_not_believed(
         tamper(store, "DELETE FROM streams WHERE id = x'62'")
         return FilesBackend(store)
 
-    assert ids(all_heads(omit(root))) == ["a"], "in the same boot it is believed: that is what the test changes"
+    assert ids(all_heads(omit(root))) == ["a"], (
+        "in the same boot it is believed: that is what the test changes"
+    )
     shutil.copytree(root, root.parent / "copy")
     assert ids(all_heads(omit(root.parent / "copy"))) == ["a", "b"]
-    monkeypatch.setattr(_catalog, "boot_id", lambda: "another")
+    monkeypatch.setattr(catalog, "boot_id", lambda: "another")
     assert ids(all_heads(omit(root))) == ["a", "b"]
-    monkeypatch.setattr(_catalog, "boot_id", lambda: "")
+    monkeypatch.setattr(catalog, "boot_id", lambda: "")
     assert ids(all_heads(omit(root))) == ["a", "b"]
 
 
-def test_without_room_for_an_index_the_store_is_still_readable(backend: FilesBackend, root: Path) -> None:
+def test_without_room_for_an_index_the_store_is_still_readable(
+    backend: FilesBackend, root: Path
+) -> None:
     class NoNewFiles(Disk):
         def open(self, top: int, path: str, *, write: bool = False, create: bool = False) -> int:
             if create:
@@ -363,7 +405,7 @@ def test_without_room_for_an_index_the_store_is_still_readable(backend: FilesBac
             return super().open(top, path, write=write, create=create)
 
     life = Life()
-    life.write(backend, b"a", fields=Fields(due_at=1.0))
+    life.write(backend, b"a", fields=HeadFields(due_at=1.0))
     backend.close()
     forget_index(root)
     again = FilesBackend(root, disk=NoNewFiles())

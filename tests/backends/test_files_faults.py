@@ -14,12 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends import Append, Backend, Fields, StreamKey
+from holdfast.backends import Append, Backend, HeadFields, StreamKey
 from holdfast.backends.files import FilesBackend
-from holdfast.backends.files._disk import Disk
-from holdfast.backends.files._streams import Streams
+from holdfast.backends.files.disk import Disk
+from holdfast.backends.files.streams import FileStreams
 from holdfast.backends.memory import MemoryBackend
-from holdfast.conformance._build import Life, all_heads, bodies, ids, key, must_head, read_all, stored, timeless
+from holdfast.conformance.build import (
+    Life,
+    all_heads,
+    bodies,
+    ids,
+    key,
+    must_head,
+    read_all,
+    stored,
+    timeless,
+)
 from holdfast.errors import HoldfastError, OutcomeUnknown, ReadOnly, StorageFull, Unavailable
 
 Step = Callable[[Backend], object]
@@ -48,22 +58,27 @@ def tell() -> list[Step]:
 
         return step
 
-    def made(life: Life, *bodies: bytes, indexed: bool = False, fields: Fields | None = None) -> Append:
+    def made(
+        life: Life, *bodies: bytes, indexed: bool = False, fields: HeadFields | None = None
+    ) -> Append:
         return life.follow(life.next(*bodies, indexed=indexed, fields=fields))
 
     return [
-        append(made(a, b'{"a":1}', indexed=True, fields=Fields(status="open", due_at=5.0))),
+        append(made(a, b'{"a":1}', indexed=True, fields=HeadFields(status="open", due_at=5.0))),
         append(made(b, b"b1")),
         append(made(a, BIG, b"a3"), made(b, b"b2", indexed=True), made(c, b"c1")),
         delete(b),
         append(made(new_b, b"new b1", indexed=True)),
         append(made(a, b"a4"), made(a, b"a5", b"a6", indexed=True)),
-        append(made(c, b"c2", fields=Fields(status="done"))),
+        append(made(c, b"c2", fields=HeadFields(status="done"))),
     ]
 
 
 def look(backend: Backend) -> Snapshot:
-    return {stream: (timeless(backend.head(stream)), tuple(read_all(backend, stream))) for stream in (A, B, C)}
+    return {
+        stream: (timeless(backend.head(stream)), tuple(read_all(backend, stream)))
+        for stream in (A, B, C)
+    }
 
 
 def expectations(steps: list[Step]) -> list[Snapshot]:
@@ -220,7 +235,9 @@ class Machine(Disk):
                 if contents is None:
                     folders.append(path)
                 else:
-                    (target / path).write_bytes(contents.with_changes(change) if change else contents.durable)
+                    (target / path).write_bytes(
+                        contents.with_changes(change) if change else contents.durable
+                    )
         os.close(top)
 
 
@@ -260,7 +277,9 @@ def losses(make: Callable[[int], Machine], tmp_path: Path) -> Iterator[str]:
     assert dies_at > 50, "the story is too short to prove anything"
 
 
-def test_a_power_loss_at_any_moment_loses_nothing_acknowledged_and_invents_nothing(tmp_path: Path) -> None:
+def test_a_power_loss_at_any_moment_loses_nothing_acknowledged_and_invents_nothing(
+    tmp_path: Path,
+) -> None:
     assert list(losses(Machine, tmp_path)) == []
 
 
@@ -284,7 +303,9 @@ class WithoutSyncOfUpperFolders(Machine):
 
 
 @pytest.mark.parametrize("mutant", [WithoutFileSync, WithoutFolderSync, WithoutSyncOfUpperFolders])
-def test_without_one_of_its_syncs_the_power_loss_test_finds_a_loss(tmp_path: Path, mutant: type[Machine]) -> None:
+def test_without_one_of_its_syncs_the_power_loss_test_finds_a_loss(
+    tmp_path: Path, mutant: type[Machine]
+) -> None:
     assert next(losses(mutant, tmp_path), None) is not None
 
 
@@ -296,7 +317,9 @@ def test_without_durability_a_power_loss_does_lose_what_was_acknowledged(tmp_pat
     assert FilesBackend(tmp_path / "after").head(A) is None
 
 
-def test_a_process_that_dies_at_any_moment_leaves_a_store_that_others_go_on_with(tmp_path: Path) -> None:
+def test_a_process_that_dies_at_any_moment_leaves_a_store_that_others_go_on_with(
+    tmp_path: Path,
+) -> None:
     teller, dies_at, finished = Teller(), 0, False
     while not finished:
         machine, root, done = Machine(dies_at), tmp_path / str(dies_at), 0
@@ -312,7 +335,9 @@ def test_a_process_that_dies_at_any_moment_leaves_a_store_that_others_go_on_with
         witness = FilesBackend(root, disk=machine)
         seen = look(witness)
         machine.boot(root, tmp_path / f"{dies_at}-after", "nothing that was not synced")
-        assert look(FilesBackend(tmp_path / f"{dies_at}-after", disk=Quick())) == seen, f"died at {dies_at}"
+        assert look(FilesBackend(tmp_path / f"{dies_at}-after", disk=Quick())) == seen, (
+            f"died at {dies_at}"
+        )
         teller.check(witness, done)
         dies_at += 1
     assert dies_at > 50
@@ -415,13 +440,17 @@ def _tell_despite(teller: Teller, root: Path, disk: Faulty) -> None:
                 assert found in (before[stream], after[stream])
             step(backend)
         except (Unavailable, StorageFull, ReadOnly):
-            assert _repeatedly(lambda: look(backend)) == before, "an error other than OutcomeUnknown stored something"
+            assert _repeatedly(lambda: look(backend)) == before, (
+                "an error other than OutcomeUnknown stored something"
+            )
             step(backend)
         assert _repeatedly(lambda: look(backend)) == after
     backend.close()
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS], ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize(
+    "code", [errno.EIO, errno.ENOSPC, errno.EROFS], ids=lambda code: errno.errorcode[code]
+)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_fails_anywhere_gives_a_true_error_and_needs_no_repair(
     tmp_path: Path, call: str, code: int
@@ -459,7 +488,11 @@ class FailingSync(Machine):
 def _losses_after_failed_syncs(tmp_path: Path) -> Iterator[str]:
     teller, number = Teller(), 0
     while True:
-        machine, root, after = FailingSync(number), tmp_path / f"s{number}", tmp_path / f"s{number}-after"
+        machine, root, after = (
+            FailingSync(number),
+            tmp_path / f"s{number}",
+            tmp_path / f"s{number}-after",
+        )
         try:
             backend = FilesBackend(root, disk=machine)
         except HoldfastError:
@@ -487,9 +520,11 @@ def test_what_was_repeated_after_a_failed_sync_is_really_on_the_disk(tmp_path: P
 def test_without_writing_again_after_a_failed_sync_a_loss_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Streams._sync
+    original = FileStreams._sync
     monkeypatch.setattr(
-        Streams, "_sync", lambda self, stream, file, row, state: original(self, stream, file, None, state)
+        FileStreams,
+        "_sync",
+        lambda self, stream, file, row, state: original(self, stream, file, None, state),
     )
     assert next(_losses_after_failed_syncs(tmp_path), None) is not None
 
@@ -579,7 +614,9 @@ def test_an_index_without_room_refuses_appends_and_nothing_else(tmp_path: Path) 
     life.write(backend, b"1")
 
     def limit(pages: int) -> None:
-        backend._catalog.use(lambda index: index._db.execute(f"PRAGMA max_page_count = {pages}").fetchall())
+        backend._catalog.use(
+            lambda index: index._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+        )
 
     limit(1)
     refused = 0
@@ -611,10 +648,12 @@ class WriteProtected(Disk):
 
 
 @pytest.mark.parametrize("with_index", [True, False])
-def test_a_read_only_store_can_be_read_and_says_why_it_cannot_be_written(tmp_path: Path, with_index: bool) -> None:
+def test_a_read_only_store_can_be_read_and_says_why_it_cannot_be_written(
+    tmp_path: Path, with_index: bool
+) -> None:
     backend = FilesBackend(tmp_path / "store")
     life = Life(A)
-    life.write(backend, b"1", fields=Fields(status="open", due_at=1.0))
+    life.write(backend, b"1", fields=HeadFields(status="open", due_at=1.0))
     backend.close()
     if not with_index:
         for path in (tmp_path / "store").glob("index.db*"):

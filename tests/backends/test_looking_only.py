@@ -18,7 +18,7 @@ import holdfast
 from helpers.servers import aws, postgres, url_on
 from helpers.servers import redis as redis_url
 from helpers.stores import url_of
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 
 ENGINES = ("sqlite", "files", "postgres", "redis", "dynamodb", "s3")
 
@@ -40,12 +40,16 @@ def traces(engine: str, url: str) -> object:
     if engine == "postgres":
         schema = url.rpartition("schema=")[2]
         with psycopg.connect(postgres()) as connection:
-            return connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone()
+            return connection.execute(
+                "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]
+            ).fetchone()
     if engine == "redis":
         with redis.Redis.from_url(redis_url(), protocol=2) as client:
             return client.keys(f"*{url.rpartition('prefix=')[2]}*")
     if engine in ("dynamodb", "s3"):
-        client = boto3.session.Session().client(engine, region_name="eu-central-1", endpoint_url=aws())
+        client = boto3.session.Session().client(
+            engine, region_name="eu-central-1", endpoint_url=aws()
+        )
         try:
             if engine == "dynamodb":
                 pages = client.get_paginator("list_tables").paginate()
@@ -81,9 +85,15 @@ def test_where_no_store_is_it_is_said_and_nothing_is_made(
     engine: str, look: Callable[[str], None], tmp_path: Path
 ) -> None:
     url = url_of(engine, tmp_path)
-    with pytest.raises(holdfast.errors.NotSetUp, match=r"there is no store at .*; check the ") as caught:
+    with pytest.raises(
+        holdfast.errors.NotSetUp, match=r"there is no store at .*; check the "
+    ) as caught:
         look(url)
-    place = str(tmp_path) if engine in ("sqlite", "files") else url_on(engine, tmp_path).partition("//")[2][:8]
+    place = (
+        str(tmp_path)
+        if engine in ("sqlite", "files")
+        else url_on(engine, tmp_path).partition("//")[2][:8]
+    )
     assert place.partition(":")[0] in str(caught.value)
     assert not traces(engine, url)
 
@@ -111,11 +121,13 @@ def test_a_file_that_was_left_empty_is_no_store(tmp_path: Path) -> None:
 
 
 def test_an_empty_table_of_dynamodb_is_no_store_and_stays_empty(tmp_path: Path) -> None:
-    from holdfast.backends._dynamodb_table import definition
+    from holdfast.backends.dynamodb.table import definition
 
     url = url_on("dynamodb", tmp_path)
     name = url.partition("?")[0].rpartition("/")[2]
-    client: Any = boto3.session.Session().client("dynamodb", region_name="eu-central-1", endpoint_url=aws())
+    client: Any = boto3.session.Session().client(
+        "dynamodb", region_name="eu-central-1", endpoint_url=aws()
+    )
     client.create_table(**definition(name))
     with pytest.raises(holdfast.errors.NotSetUp, match="only an empty table"):
         holdfast.open(url, create=False)
@@ -163,7 +175,10 @@ def test_a_command_that_needs_a_store_makes_none(engine: str, command: str, tmp_
     names = {"URL": url_of(engine, place), "OUT": str(tmp_path / "out"), "APP": "json.tool"}
     result = run(*(names.get(word, word) for word in command.split()))
     assert result.exit_code == 1, result.output
-    assert result.stderr.startswith("holdfast: there is no store at ") and result.stderr.count("\n") == 1
+    assert (
+        result.stderr.startswith("holdfast: there is no store at ")
+        and result.stderr.count("\n") == 1
+    )
     assert not traces(engine, names["URL"])
     assert not (tmp_path / "out").exists()
 

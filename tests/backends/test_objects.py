@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from helpers.example_counts import examples
 from helpers.memory_space import MemorySpace
 from helpers.scheduled_threads import Turns
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Fields, Head
-from holdfast.backends import _objects_append as appending
-from holdfast.backends import _objects_format as form
-from holdfast.backends._objects import ObjectsBackend
-from holdfast.backends._objects_streams import Seen
+from holdfast.backends import Append, AppendResult, Backend, Head, HeadFields, VersionMismatch
+from holdfast.backends.objects import append as appending
+from holdfast.backends.objects import format as form
+from holdfast.backends.objects.backend import ObjectsBackend
+from holdfast.backends.objects.streams import StreamSnapshot
 from holdfast.conformance import BackendConformance
-from holdfast.conformance._build import (
+from holdfast.conformance.build import (
     KIND,
     TENANT,
     Life,
@@ -39,10 +39,17 @@ from holdfast.conformance._build import (
     timeless,
     versions,
 )
-from holdfast.conformance._lists import Lists
-from holdfast.errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge, Unavailable, UnsupportedVersion
+from holdfast.conformance.lists import Lists
+from holdfast.errors import (
+    CorruptRecord,
+    HoldfastError,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+    UnsupportedVersion,
+)
 
-LISTED = Fields(status="open", due_at=5.0)
+LISTED = HeadFields(status="open", due_at=5.0)
 
 
 class TestInMemory(BackendConformance):
@@ -66,7 +73,9 @@ class LaggingSpace(MemorySpace):
         shown = super()._behind(partition, after, until)
         if partition[0] != "c":
             return shown
-        newest = sorted((tag for _, tag in self.objects.get(partition, {}).values()), reverse=True)[:3]
+        newest = sorted((tag for _, tag in self.objects.get(partition, {}).values()), reverse=True)[
+            :3
+        ]
         return [named for named in shown if int(named.tag) not in newest]
 
 
@@ -92,9 +101,9 @@ class Story:
         big = b"x" * (appending.KEPT_IN_ROOT + 1)
         self.steps: list[Append | int | None] = [
             first.follow(first.next(big, b"b", fields=LISTED, indexed=True)),
-            first.follow(first.next(b"c", fields=Fields(status="done", due_at=2.0))),
+            first.follow(first.next(b"c", fields=HeadFields(status="done", due_at=2.0))),
             first.follow(first.next(b"d", b"e", indexed=True)),
-            first.follow(first.next(b"f", fields=Fields(status="done"))),
+            first.follow(first.next(b"f", fields=HeadFields(status="done"))),
             first.follow(first.next(b"g", fields=LISTED)),
             None,
             second.follow(second.next(b"h", fields=LISTED, indexed=True)),
@@ -138,14 +147,18 @@ def seen(backend: Backend) -> object:
         assert [timeless(one) for one in all_heads(backend, status=status)] == [
             one for one in there if one.fields.status == status
         ]
-    assert [timeless(one) for one in all_due(backend)] == [one for one in there if one.fields.due is not None]
+    assert [timeless(one) for one in all_due(backend)] == [
+        one for one in there if one.fields.due is not None
+    ]
     return head, records
 
 
 class Failing:
     """Lets one call of a space fail, before it is done or after; only calls made within `with` count."""
 
-    def __init__(self, space: MemorySpace, number: int, error: BaseException, *, done: bool) -> None:
+    def __init__(
+        self, space: MemorySpace, number: int, error: BaseException, *, done: bool
+    ) -> None:
         self._number, self._error, self._count, self._on = number, error, 0, False
         if done:
             space.after = self._call
@@ -199,8 +212,12 @@ def test_a_process_may_be_killed_at_every_call_and_nothing_is_half_done(done: bo
     assert 30 < number < 399
 
 
-@pytest.mark.parametrize(("error", "done"), [(Unavailable, False), (OutcomeUnknown, False), (OutcomeUnknown, True)])
-def test_any_call_may_fail_and_what_is_said_about_it_is_true(error: type[HoldfastError], done: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "done"), [(Unavailable, False), (OutcomeUnknown, False), (OutcomeUnknown, True)]
+)
+def test_any_call_may_fail_and_what_is_said_about_it_is_true(
+    error: type[HoldfastError], done: bool
+) -> None:
     for number in range(1, 400):
         space, story = MemorySpace(), Story()
         failing = Failing(space, number, error("here"), done=done)
@@ -214,7 +231,9 @@ def test_any_call_may_fail_and_what_is_said_about_it_is_true(error: type[Holdfas
             except HoldfastError as said:
                 story.took(step)
                 found = seen(opened(space))
-                assert found in ((before, story.state()) if isinstance(said, OutcomeUnknown) else (before,))
+                assert found in (
+                    (before, story.state()) if isinstance(said, OutcomeUnknown) else (before,)
+                )
                 if found == before:
                     story.lists = _replayed(story, step)
                     story.take(backend, step)
@@ -255,7 +274,9 @@ def _only_the_living_is_left(space: MemorySpace, story: Story) -> None:
 class Writer:
     """Somebody with a backend of their own, who acts on what they last knew, which may be long past."""
 
-    def __init__(self, space: MemorySpace, history: list[tuple[Append, object]], ended: list[Head]) -> None:
+    def __init__(
+        self, space: MemorySpace, history: list[tuple[Append, object]], ended: list[Head]
+    ) -> None:
         self.backend, self.history, self.ended = opened(space), history, ended
         self.head: Head | None = None
         self.read: set[bytes] = set()
@@ -287,8 +308,12 @@ class Writer:
     def _append(self, size: int) -> None:
         life = Life()
         if self.head is not None:
-            life.version, life.hash, life.incarnation = self.head.version, self.head.hash, self.head.incarnation
-        fields = random.choice([None, LISTED, Fields(status="done", due_at=float(size))])
+            life.version, life.hash, life.incarnation = (
+                self.head.version,
+                self.head.hash,
+                self.head.incarnation,
+            )
+        fields = random.choice([None, LISTED, HeadFields(status="done", due_at=float(size))])
         append = life.next(*[os.urandom(4)] * size, indexed=size == 2, fields=fields)
         self.history.append((append, None))
         place = len(self.history) - 1
@@ -309,7 +334,10 @@ acts = st.tuples(
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.lists(acts, min_size=3, max_size=9), min_size=2, max_size=3), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.lists(acts, min_size=3, max_size=9), min_size=2, max_size=3),
+    st.randoms(use_true_random=False),
+)
 def test_however_writers_meet_every_answer_is_true(
     programs: list[list[tuple[str, int]]], chance: random.Random
 ) -> None:
@@ -330,37 +358,56 @@ def test_however_writers_meet_every_answer_is_true(
     _check(space, history, ended, writers)
 
 
-def _check(space: MemorySpace, history: list[tuple[Append, object]], ended: list[Head], writers: list[Writer]) -> None:
+def _check(
+    space: MemorySpace,
+    history: list[tuple[Append, object]],
+    ended: list[Head],
+    writers: list[Writer],
+) -> None:
     backend = opened(space)
     head, records = backend.head(key()), read_all(backend, key())
-    refused = {append.id for append, answer in history if isinstance(answer, Conflict)}
-    seen_ids = set().union(*(writer.read for writer in writers)) | {record.append_id for record in records}
+    refused = {append.id for append, answer in history if isinstance(answer, VersionMismatch)}
+    seen_ids = set().union(*(writer.read for writer in writers)) | {
+        record.append_id for record in records
+    }
     assert not refused & seen_ids, "what was refused was seen"
     taken: dict[tuple[bytes, int], bytes] = {}
     for append, answer in history:
         if isinstance(answer, AppendResult):
             for version in range(answer.first, answer.last + 1):
-                assert taken.setdefault((append.incarnation, version), append.id) == append.id, "two in one place"
+                assert taken.setdefault((append.incarnation, version), append.id) == append.id, (
+                    "two in one place"
+                )
     over = {one.incarnation: one.version for one in ended}
     assert len(over) == len(ended), "a life ended twice"
-    assert all(version <= over.get(life, version) for life, version in taken), "appended after the end"
+    assert all(version <= over.get(life, version) for life, version in taken), (
+        "appended after the end"
+    )
     stored_now = {record.version: record.append_id for record in records}
     if head is not None:
         assert head.incarnation not in over
         assert [*stored_now] == [*range(head.version - len(records) + 1, head.version + 1)]
         assert records[-1].hash == head.hash
         mine = {version: one for (life, version), one in taken.items() if life == head.incarnation}
-        assert all(stored_now[version] == one for version, one in mine.items() if version >= min(stored_now))
+        assert all(
+            stored_now[version] == one
+            for version, one in mine.items()
+            if version >= min(stored_now)
+        )
         assert all(version <= head.version for version in mine), "an acknowledged append is gone"
     there = [] if head is None else [timeless(head)]
     assert [timeless(one) for one in all_heads(backend)] == there
-    assert [timeless(one) for one in all_due(backend)] == [one for one in there if one and one.fields.due is not None]
+    assert [timeless(one) for one in all_due(backend)] == [
+        one for one in there if one and one.fields.due is not None
+    ]
     if not any(writer.doubts for writer in writers):
         # A pointer that came too late may be left, which holds no content; no commit with records is.
         life = form.life_id(key(), head.incarnation).hex() if head is not None else ""
         for partition, name in space.held("c"):
             data, _tag = space.objects[partition][name]
-            assert partition[2:] == life or form.unseal(partition, name, data, form.Commit, key()).ends
+            assert (
+                partition[2:] == life or form.unseal(partition, name, data, form.Commit, key()).ends
+            )
 
 
 # -- what is in the objects ------------------------------------------------------------------------
@@ -415,13 +462,17 @@ def test_an_object_that_was_moved_to_another_place_is_reported() -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("gone", [2, 3, 20, 39])
-def test_a_commit_that_somebody_removed_does_not_look_like_the_end(gone: int, reverse: bool) -> None:
+def test_a_commit_that_somebody_removed_does_not_look_like_the_end(
+    gone: int, reverse: bool
+) -> None:
     space, life = MemorySpace(), Life()
     for number in range(40):
         life.write(opened(space), b"%d" % number)
     backend = opened(space)
     assert must_head(backend, life.stream).version == 40
-    del space.objects[form.commits_place(form.life_id(life.stream, life.incarnation))][form.version_name(gone)]
+    del space.objects[form.commits_place(form.life_id(life.stream, life.incarnation))][
+        form.version_name(gone)
+    ]
     for reader in (backend, opened(space)):
         with pytest.raises(CorruptRecord):
             read_all(reader, life.stream, reverse=reverse)
@@ -505,14 +556,16 @@ def test_a_late_deletion_does_not_delete_what_came_after() -> None:
     life.write(other, b"c")
     # The deleter looked when the stream was at 1, and went on only now.
     known = late._streams.known(life.stream)
-    late._streams.look = lambda stream: Seen(None, "", known)  # type: ignore[method-assign]
+    late._streams.look = lambda stream: StreamSnapshot(None, "", known)  # type: ignore[method-assign]
     assert late.delete(life.stream, expected=before) is False
     assert timeless(opened(space).head(life.stream)) == at(life)
     assert bodies(read_all(opened(space), life.stream)) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_an_append_that_was_deleted_before_it_could_be_looked_at_is_in_doubt(finished: bool) -> None:
+def test_an_append_that_was_deleted_before_it_could_be_looked_at_is_in_doubt(
+    finished: bool,
+) -> None:
     space, life = MemorySpace(), Life()
     backend, other = opened(space), opened(space)
     life.write(backend, b"a")
@@ -557,19 +610,21 @@ def test_a_pointer_that_leads_to_an_append_without_an_index_means_nothing() -> N
 
 
 @pytest.mark.parametrize(("moved_to", "limit"), [(3.0, 100), (9.0, 100), (3.0, 2), (0.5, 100)])
-def test_a_stream_whose_time_moves_while_it_is_listed_is_not_left_out(moved_to: float, limit: int) -> None:
+def test_a_stream_whose_time_moves_while_it_is_listed_is_not_left_out(
+    moved_to: float, limit: int
+) -> None:
     space, life, others = MemorySpace(), Life("moving"), [Life("a"), Life("b"), Life("c")]
     writer, reader = opened(space), opened(space)
-    life.write(writer, fields=Fields(due_at=1.0))
+    life.write(writer, fields=HeadFields(due_at=1.0))
     for time, other in zip((0.0, 2.0, 4.0), others, strict=True):
-        other.write(writer, fields=Fields(due_at=time))
+        other.write(writer, fields=HeadFields(due_at=time))
     moved: list[bool] = []
 
     def move(operation: str, partition: str) -> None:
         # The list was made; now the stream moves, before it is confirmed.
         if operation == "get" and partition == form.root_place(life.stream) and not moved:
             moved.append(True)
-            life.write(opened(space), fields=Fields(due_at=moved_to))
+            life.write(opened(space), fields=HeadFields(due_at=moved_to))
 
     space.before = move
     listed = ids(all_due(reader, limit=limit))
@@ -584,7 +639,7 @@ def test_entries_of_the_past_are_removed_by_who_meets_them() -> None:
     # The writer is killed after its commit, before it removes what its commit made untrue.
     failing = Failing(space, 3, Killed(), done=True)
     with pytest.raises(Killed), failing:
-        backend.append([life.follow(life.next(fields=Fields(status="done", due_at=9.0)))])
+        backend.append([life.follow(life.next(fields=HeadFields(status="done", due_at=9.0)))])
     assert len(space.held("s")) == len(space.held("d")) == 2
     reader = opened(space)
     assert ids(all_heads(reader, status="open")) == []
@@ -598,7 +653,7 @@ def test_an_entry_that_is_early_stays_until_its_commit_is_decided() -> None:
     life.write(opened(space), fields=LISTED)
     failing = Failing(space, 2, Killed(), done=True)
     with pytest.raises(Killed), failing:
-        opened(space).append([life.next(fields=Fields(status="done", due_at=1.0))])
+        opened(space).append([life.next(fields=HeadFields(status="done", due_at=1.0))])
     for _ in range(2):
         assert ids(all_heads(opened(space), status="done")) == []
         assert ids(all_due(opened(space), before=2.0)) == []
@@ -610,7 +665,9 @@ def test_an_entry_that_is_early_stays_until_its_commit_is_decided() -> None:
     assert ids(all_heads(opened(space), status="open")) == ids(all_due(opened(space))) == ["s"]
 
 
-def test_a_stream_that_was_announced_and_never_begun_is_refused_after_an_hour_and_its_entries_go() -> None:
+def test_a_stream_that_was_announced_and_never_begun_is_refused_after_an_hour_and_its_entries_go() -> (
+    None
+):
     for before in (False, True):
         space, life = MemorySpace(), Life()
         if before:
@@ -635,7 +692,12 @@ def test_a_stream_that_was_announced_and_never_begun_is_refused_after_an_hour_an
         space.ahead = 3700.0
         for _ in range(2):
             reader = opened(space)
-            assert ids(all_heads(reader)) == ids(all_heads(reader, status="open")) == ids(all_due(reader)) == []
+            assert (
+                ids(all_heads(reader))
+                == ids(all_heads(reader, status="open"))
+                == ids(all_due(reader))
+                == []
+            )
         assert space.held("a", "s", "d", "i") == []
         assert conflict(opened(space).append([begun])) is None
         Life().write(opened(space), fields=LISTED)
@@ -646,10 +708,22 @@ def test_what_is_no_entry_of_ours_is_passed_over() -> None:
     space, life = MemorySpace(), Life()
     life.write(opened(space), fields=LISTED)
     for partition, _ in space.held("a", "s", "d"):
-        for junk in (b"x", b"\0" * 8, b"\xff" * 60, b"\x00" + b"\xff" * 24, b"\xff\x00" + b"j" * 24, b"q" * 33):
+        for junk in (
+            b"x",
+            b"\0" * 8,
+            b"\xff" * 60,
+            b"\x00" + b"\xff" * 24,
+            b"\xff\x00" + b"j" * 24,
+            b"q" * 33,
+        ):
             space.put(partition, junk, b"")
     backend = opened(space)
-    assert ids(all_heads(backend)) == ids(all_heads(backend, status="open")) == ids(all_due(backend)) == ["s"]
+    assert (
+        ids(all_heads(backend))
+        == ids(all_heads(backend, status="open"))
+        == ids(all_due(backend))
+        == ["s"]
+    )
     assert ids(all_heads(backend, limit=1)) == ids(all_due(backend, limit=1)) == ["s"]
 
 
@@ -687,11 +761,26 @@ def test_the_calls_of_each_operation_are_those_in_the_docs() -> None:
     begins = made(lambda: life.write(backend, b"a", fields=LISTED))
     assert begins == ["get r", "put a", "put s", "put d", "create r"]
     assert made(lambda: life.write(backend, b"b")) == ["create c", "get r"]
-    assert made(lambda: life.write(backend, b"c", indexed=True)) == ["create i", "create c", "get r"]
-    renewed = Fields(status="open", due_at=9.0)
-    assert made(lambda: life.write(backend, b"d", fields=renewed)) == ["put d", "create c", "get r", "remove d"]
+    assert made(lambda: life.write(backend, b"c", indexed=True)) == [
+        "create i",
+        "create c",
+        "get r",
+    ]
+    renewed = HeadFields(status="open", due_at=9.0)
+    assert made(lambda: life.write(backend, b"d", fields=renewed)) == [
+        "put d",
+        "create c",
+        "get r",
+        "remove d",
+    ]
     assert made(lambda: backend.head(life.stream)) == ["get c", "get r"]
-    assert made(lambda: opened(space).head(life.stream)) == ["get r", "list c", "get c", "get c", "get r"]
+    assert made(lambda: opened(space).head(life.stream)) == [
+        "get r",
+        "list c",
+        "get c",
+        "get c",
+        "get r",
+    ]
     assert made(lambda: backend.read(life.stream)) == ["get r", "scan c", "get c", "get r"]
     assert made(lambda: backend.read(life.stream, after=life.version)) == ["get c", "get r"]
     assert made(lambda: backend.heads(tenant=TENANT, kind=KIND)) == ["list a", "get c", "get r"]

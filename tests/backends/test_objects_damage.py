@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from holdfast.backends.s3.backend import open_space
 
 import holdfast
 from helpers.doc_pages import run_page
 from helpers.memory_space import MemorySpace
 from helpers.servers import url_on
-from holdfast.backends import Damaged, Fields, StreamKey
-from holdfast.backends import _objects_append as appending
-from holdfast.backends import _objects_format as form
-from holdfast.backends._objects import ObjectsBackend
-from holdfast.backends._space import Named
-from holdfast.backends.s3 import open_space
-from holdfast.conformance._build import (
+from holdfast.backends import HeadFields, StreamKey, SupportsDamageListing
+from holdfast.backends.objects import append as appending
+from holdfast.backends.objects import format as form
+from holdfast.backends.objects.backend import ObjectsBackend
+from holdfast.backends.objects.space import NamedBytes
+from holdfast.conformance.build import (
     KIND,
     TENANT,
     Life,
@@ -35,7 +35,7 @@ from holdfast.conformance._build import (
 )
 from holdfast.errors import CorruptRecord
 
-LISTED = Fields(status="open", due_at=5.0)
+LISTED = HeadFields(status="open", due_at=5.0)
 NAMES = [f"s{number}" for number in range(6)]
 
 
@@ -75,7 +75,7 @@ UNREADABLE = [damage for damage in DAMAGES if damage is not root_lost]
 class Unlistable(MemorySpace):
     """Of what was overwritten with garbage not even the tag can be read, as with an item of DynamoDB that is none of ours."""
 
-    def get(self, partition: str, name: bytes) -> Named | None:
+    def get(self, partition: str, name: bytes) -> NamedBytes | None:
         found = super().get(partition, name)
         if found is not None and found.data == b"garbage":
             raise CorruptRecord(partition, what="it is no item of Holdfast", place="somewhere")
@@ -135,7 +135,7 @@ def test_a_damaged_stream_is_left_out_of_lists_and_named_apart_from_them(
         assert ids(all_heads(backend, limit=limit)) == others
         assert ids(all_heads(backend, status="open", limit=limit)) == others
         assert ids(all_due(backend, limit=limit)) == others
-        assert isinstance(backend, Damaged)
+        assert isinstance(backend, SupportsDamageListing)
         assert backend.damaged(TENANT, KIND) == [key("s3")]
     assert backend.damaged(TENANT, "another") == []
     backend.close()
@@ -150,7 +150,9 @@ def test_a_process_that_knew_the_stream_leaves_it_out_as_well(space: MemorySpace
     assert backend.damaged(TENANT, KIND) == [key("s3")]
 
 
-def test_that_a_stream_is_left_out_is_logged_once(space: MemorySpace, caplog: pytest.LogCaptureFixture) -> None:
+def test_that_a_stream_is_left_out_is_logged_once(
+    space: MemorySpace, caplog: pytest.LogCaptureFixture
+) -> None:
     lives = written(space)
     garbage_in_root(space, lives["s1"])
     garbage_in_newest(space, lives["s4"])
@@ -177,7 +179,9 @@ def test_what_is_left_of_a_damaged_stream_is_kept_until_it_is_discarded(
     assert space.objects.get(commits(lives["s3"]), {}) == left
 
 
-def test_what_is_left_of_a_stream_without_root_is_kept_even_if_it_was_begun_anew(space: MemorySpace) -> None:
+def test_what_is_left_of_a_stream_without_root_is_kept_even_if_it_was_begun_anew(
+    space: MemorySpace,
+) -> None:
     lost = written(space)["s3"]
     root_lost(space, lost)
     left = space.objects[commits(lost)].copy()
@@ -201,7 +205,9 @@ def test_a_damaged_stream_can_be_discarded_and_begun_anew(
     assert read_all(backend, key("s3")) == []
     assert backend.damaged(TENANT, KIND) == []
     assert conflict(slow.append([stale])) is None
-    assert ids(all_heads(backend)) == ids(all_due(backend)) == [name for name in NAMES if name != "s3"]
+    assert (
+        ids(all_heads(backend)) == ids(all_due(backend)) == [name for name in NAMES if name != "s3"]
+    )
     life = form.life_id(key("s3"), lives["s3"].incarnation).hex()
     assert [place for place, _ in space.held("c", "i") if place[2:] == life] == []
     assert backend.discard(key("s3")) is False
@@ -233,7 +239,9 @@ def test_a_stream_that_is_sound_or_was_deleted_is_not_discarded(space: MemorySpa
     assert ids(all_heads(backend)) == NAMES[1:]
 
 
-def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_early(space: MemorySpace) -> None:
+def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_early(
+    space: MemorySpace,
+) -> None:
     """An entry whose stream has not begun is no damage, and one that begins just now is none either."""
     life = Life("early")
     begun = life.next(b"a", fields=LISTED)
@@ -310,7 +318,9 @@ def test_a_place_that_is_remembered_of_a_former_life_leads_to_no_alarm(space: Me
     knowing = opened(space)
     must_head(knowing, life.stream)
     assert opened(space).delete(life.stream, expected=at(life, LISTED))
-    space.put(commits(life), form.version_name(life.version + 1), b"garbage")  # of a late writer, and torn
+    space.put(
+        commits(life), form.version_name(life.version + 1), b"garbage"
+    )  # of a late writer, and torn
     anew = Life("s3")
     anew.write(opened(space), b"anew")
     assert must_head(knowing, life.stream).incarnation == anew.incarnation
@@ -318,7 +328,9 @@ def test_a_place_that_is_remembered_of_a_former_life_leads_to_no_alarm(space: Me
     assert ids(all_heads(knowing)) == NAMES
 
 
-def test_a_writer_that_meets_a_torn_commit_astray_is_in_doubt_once_and_then_looks(space: MemorySpace) -> None:
+def test_a_writer_that_meets_a_torn_commit_astray_is_in_doubt_once_and_then_looks(
+    space: MemorySpace,
+) -> None:
     life = written(space)["s3"]
     knowing = opened(space)
     must_head(knowing, life.stream)

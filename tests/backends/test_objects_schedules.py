@@ -16,12 +16,12 @@ import pytest
 from helpers.fake_dynamodb import FakeTableSpace
 from helpers.memory_space import MemorySpace
 from helpers.scheduled_threads import Moods, Turns
-from holdfast.backends import Append, AppendResult, Conflict, Fields, Head, Record
-from holdfast.backends import _dynamodb_space as dynamodb
-from holdfast.backends import _objects_append as appending
-from holdfast.backends import _objects_format as form
-from holdfast.backends._objects import ObjectsBackend
-from holdfast.conformance._build import (
+from holdfast.backends import Append, AppendResult, Head, HeadFields, Record, VersionMismatch
+from holdfast.backends.dynamodb import space as dynamodb
+from holdfast.backends.objects import append as appending
+from holdfast.backends.objects import format as form
+from holdfast.backends.objects.backend import ObjectsBackend
+from holdfast.conformance.build import (
     Life,
     all_due,
     all_heads,
@@ -70,13 +70,19 @@ class Told:
     def see(self, records: Sequence[Record], since: float) -> None:
         """Records of one page, or of a whole stream, that was asked for at `since`."""
         found = versions(records)
-        assert found in ([*range(found[0], found[-1] + 1)], [*range(found[0], found[-1] - 1, -1)]) if found else True
+        assert (
+            found in ([*range(found[0], found[-1] + 1)], [*range(found[0], found[-1] - 1, -1)])
+            if found
+            else True
+        )
         lives = {record.body.split(b":")[0] for record in records}
         assert len(lives) <= 1, "records of two lives"
         for record in records:
             life, version, _ = record.body.split(b":")
             assert int(version) == record.version
-            assert self.bodies.setdefault((life, record.version), record.body) == record.body, "two in one place"
+            assert self.bodies.setdefault((life, record.version), record.body) == record.body, (
+                "two in one place"
+            )
             assert self.over.get(life, since) >= since, "what was deleted is shown"
 
 
@@ -99,17 +105,30 @@ class Process:
                 pass
 
     def _act(self) -> None:
-        chance, backend, told, stream = self._chance, self._backend, self._told, self._chance.choice(STREAMS)
+        chance, backend, told, stream = (
+            self._chance,
+            self._backend,
+            self._told,
+            self._chance.choice(STREAMS),
+        )
         since = told.tick()
         match chance.choices(["append", "read", "heads", "due", "delete"], [60, 15, 8, 7, 10])[0]:
             case "append":
                 self._append(backend.head(stream), stream.id)
             case "read":
                 after, limit = chance.choice([0, 0, 1, 2]), chance.choice([None, 1, 3])
-                told.see(backend.read(stream, after=after, limit=limit, reverse=chance.random() < 0.4), since)
+                told.see(
+                    backend.read(stream, after=after, limit=limit, reverse=chance.random() < 0.4),
+                    since,
+                )
             case "heads":
                 status = chance.choice([None, "x", "y"])
-                backend.heads(tenant=stream.tenant, kind=stream.kind, status=status, limit=chance.choice([1, 5]))
+                backend.heads(
+                    tenant=stream.tenant,
+                    kind=stream.kind,
+                    status=status,
+                    limit=chance.choice([1, 5]),
+                )
             case "due":
                 backend.due(tenant=stream.tenant, kind=stream.kind, limit=chance.choice([1, 5]))
             case "delete":
@@ -139,12 +158,15 @@ class Process:
                     continue
                 self._told.refused |= {body for _, body in append.records}
                 return
-            if isinstance(answer, Conflict):
+            if isinstance(answer, VersionMismatch):
                 self._told.refused |= set() if doubt else {body for _, body in append.records}
             else:
                 self._told.stored.append((append, answer))
                 if not answer.duplicate:
-                    assert (answer.first, answer.last) == (append.expected + 1, append.expected + len(append.records))
+                    assert (answer.first, answer.last) == (
+                        append.expected + 1,
+                        append.expected + len(append.records),
+                    )
             return
 
     def _made(self, head: Head | None, stream: str) -> Append:
@@ -156,10 +178,14 @@ class Process:
         nonce = chance.randbytes(6).hex().encode()
         filler = b"x" * (appending.KEPT_IN_ROOT + 1 if chance.random() < 0.2 else 1)
         count = chance.choice([1, 1, 2])
-        texts = [b"%s:%d:%s%s" % (life, version + 1 + number, nonce, filler) for number in range(count)]
+        texts = [
+            b"%s:%d:%s%s" % (life, version + 1 + number, nonce, filler) for number in range(count)
+        ]
         indexed = chance.random() < 0.6
         name = b"id %d" % chance.randrange(6) if indexed else nonce
-        changed = Fields(status=chance.choice(["x", "y"]), due_at=chance.choice([1.0, 2.0, 3.0, None]))
+        changed = HeadFields(
+            status=chance.choice(["x", "y"]), due_at=chance.choice([1.0, 2.0, 3.0, None])
+        )
         fields = chance.choice([None, changed])
         records = [(hashlib.sha256(text).digest(), text) for text in texts]
         return Append(key(stream), version, digest, life, name, records, indexed, fields)
@@ -213,7 +239,9 @@ def _judge(backend: ObjectsBackend, told: Told) -> None:
         _judge_stream(backend, head, told)
     assert ids(all_heads(backend)) == [head.stream.id for head in heads]
     for status in ("x", "y"):
-        assert ids(all_heads(backend, status=status)) == ids(one for one in heads if one.fields.status == status)
+        assert ids(all_heads(backend, status=status)) == ids(
+            one for one in heads if one.fields.status == status
+        )
     assert sorted(ids(all_due(backend))) == ids(one for one in heads if one.fields.due is not None)
     assert backend.damaged(*STREAMS[0][:2]) == []
 
@@ -229,7 +257,9 @@ def _judge_stream(backend: ObjectsBackend, head: Head, told: Told) -> None:
     by_id: dict[bytes, list[int]] = {}
     for record in records:
         by_id.setdefault(record.append_id, []).append(record.version)
-    assert all(len(found) <= 2 and found[-1] - found[0] < 2 for found in by_id.values()), "an id is there twice"
+    assert all(len(found) <= 2 and found[-1] - found[0] < 2 for found in by_id.values()), (
+        "an id is there twice"
+    )
     for append, answer in told.stored:
         if append.incarnation != head.incarnation:
             continue
@@ -239,12 +269,16 @@ def _judge_stream(backend: ObjectsBackend, head: Head, told: Told) -> None:
                 assert version < first or there[version] == body, "something else was stored"
         if append.indexed:
             again = Append(head.stream, 0, b"", head.incarnation, append.id, append.records, True)
-            assert stored(backend.append([again])) == [(answer.first, answer.last, True)], "an id is forgotten"
+            assert stored(backend.append([again])) == [(answer.first, answer.last, True)], (
+                "an id is forgotten"
+            )
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("kind", [MemorySpace, FakeTableSpace])
-def test_in_every_schedule_what_is_said_is_true(kind: type[Space], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_every_schedule_what_is_said_is_true(
+    kind: type[Space], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dynamodb, "PART_BYTES", 120)  # nearly everything is in parts
     count = 0
     for seed in range(FIRST_SEED + chunk, FIRST_SEED + SEEDS, CHUNKS):
@@ -262,7 +296,9 @@ def opened(space: Space) -> ObjectsBackend:
     return ObjectsBackend(space, width=0)
 
 
-def once(wanted: Callable[[str, str], bool], act: Callable[[], object]) -> Callable[[str, str], None]:
+def once(
+    wanted: Callable[[str, str], bool], act: Callable[[], object]
+) -> Callable[[str, str], None]:
     """A hook that acts the first time that a call is as wanted."""
     acted: list[bool] = []
 
@@ -290,7 +326,10 @@ def test_a_deletion_that_takes_the_parts_of_an_append_along_leaves_nobody_with_d
         puts.extend([partition] if (operation, partition[0]) == ("put", "c") else [])
         return len(puts) == 2  # the first one says that there may be parts
 
-    space.before = once(is_behind_its_parts, lambda: other.delete(life.stream, expected=must_head(other, life.stream)))
+    space.before = once(
+        is_behind_its_parts,
+        lambda: other.delete(life.stream, expected=must_head(other, life.stream)),
+    )
     with pytest.raises(OutcomeUnknown):
         one.append([large])
     commits = form.commits_place(form.life_id(life.stream, life.incarnation))
@@ -305,7 +344,9 @@ def test_a_deletion_that_takes_the_parts_of_an_append_along_leaves_nobody_with_d
         assert bodies(read_all(backend, life.stream)) == [b"anew"]
 
 
-def test_a_beginning_whose_answer_was_lost_is_not_denied_when_others_have_changed_the_root() -> None:
+def test_a_beginning_whose_answer_was_lost_is_not_denied_when_others_have_changed_the_root() -> (
+    None
+):
     space, life = MemorySpace(), Life()
     one, other = opened(space), opened(space)
     first = life.next(b"x" * (appending.KEPT_IN_ROOT + 1))
@@ -323,7 +364,9 @@ def test_a_beginning_whose_answer_was_lost_is_not_denied_when_others_have_change
         space.before = fail
         raise OutcomeUnknown("the answer was lost")
 
-    space.after = once(lambda operation, partition: operation == "create" and partition[0] == "r", go_on)
+    space.after = once(
+        lambda operation, partition: operation == "create" and partition[0] == "r", go_on
+    )
     with pytest.raises(OutcomeUnknown):
         one.append([first])
     space.before = lambda operation, partition: None
@@ -340,7 +383,9 @@ def test_a_beginning_whose_answer_was_lost_is_known_again_although_the_root_has_
         life.write(other, b"b")
         raise OutcomeUnknown("the answer was lost")
 
-    space.after = once(lambda operation, partition: operation == "create" and partition[0] == "r", go_on)
+    space.after = once(
+        lambda operation, partition: operation == "create" and partition[0] == "r", go_on
+    )
     assert stored(one.append([first])) == [(1, 1, False)], "it was this very call"
     assert versions(read_all(one, life.stream)) == [1, 2]
 

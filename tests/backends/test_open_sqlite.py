@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.conformance._build import Life, bodies, read_all
+
+from holdfast.conformance.build import Life, bodies, read_all
 from holdfast.errors import TooLarge
 
 
-def test_the_largest_record_is_as_large_as_it_says_and_a_larger_one_is_refused(tmp_path: Path) -> None:
+def test_the_largest_record_is_as_large_as_it_says_and_a_larger_one_is_refused(
+    tmp_path: Path,
+) -> None:
     backend = SQLiteBackend(tmp_path / "agents.db", durability="process")
     limit = backend.describe().limits["record"]
     life, other = Life("s"), Life("other")

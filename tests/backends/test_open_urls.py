@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import holdfast
 from helpers.redis_server import Server
 from helpers.servers import url_on
-from holdfast.backends._urls import shown_url, without
+from holdfast.backends.urls import shown_url, without
 
 SECRET = "s3cret"
 
@@ -21,7 +21,9 @@ SECRET = "s3cret"
 @pytest.fixture
 def everysec(tmp_path: Path) -> Iterator[Server]:
     """A Redis that syncs once a second, as most are set."""
-    server = Server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec", durable=False)
+    server = Server(
+        tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec", durable=False
+    )
     yield server
     server.kill()
 
@@ -39,12 +41,16 @@ def test_the_url_says_how_durable(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["dynamodb", "s3"])
-def test_an_engine_that_keeps_more_than_it_is_asked_for_is_taken(engine: str, tmp_path: Path) -> None:
+def test_an_engine_that_keeps_more_than_it_is_asked_for_is_taken(
+    engine: str, tmp_path: Path
+) -> None:
     with holdfast.open(url_on(engine, tmp_path) + "&durability=process") as store:
         assert store.health().durability == "disk"
 
 
-def test_a_redis_that_syncs_every_second_says_what_to_write_into_the_url_and_takes_it(everysec: Server) -> None:
+def test_a_redis_that_syncs_every_second_says_what_to_write_into_the_url_and_takes_it(
+    everysec: Server,
+) -> None:
     with pytest.raises(holdfast.errors.UnsupportedServer, match=r"\?durability=process"):
         holdfast.open(everysec.url())
     with holdfast.open(everysec.url("?durability=process&prefix=mine")) as store:
@@ -54,11 +60,17 @@ def test_a_redis_that_syncs_every_second_says_what_to_write_into_the_url_and_tak
         holdfast.open(everysec.url("?durability=disk&prefix=mine"))
 
 
-def test_a_redis_that_syncs_every_second_is_copied_from_and_to(everysec: Server, tmp_path: Path) -> None:
+def test_a_redis_that_syncs_every_second_is_copied_from_and_to(
+    everysec: Server, tmp_path: Path
+) -> None:
     with holdfast.open(tmp_path / "a.db") as store:
         store.stream("s").append(("noted", 1))
     url = everysec.url("?durability=process")
-    assert holdfast.copy(tmp_path / "a.db", url).records == holdfast.copy(url, tmp_path / "b.db").records > 0
+    assert (
+        holdfast.copy(tmp_path / "a.db", url).records
+        == holdfast.copy(url, tmp_path / "b.db").records
+        > 0
+    )
 
 
 def test_url_and_keyword_must_agree(tmp_path: Path) -> None:
@@ -79,7 +91,9 @@ def test_url_and_keyword_must_agree(tmp_path: Path) -> None:
         ("redis://host?durability=eternal", "'disk', 'process' or 'memory'"),
     ],
 )
-def test_a_wrong_option_is_named(url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_option_is_named(
+    url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(holdfast.errors.InvalidURL, match=says):
         holdfast.open(url)
@@ -93,8 +107,13 @@ def test_in_a_path_a_question_mark_is_a_question_mark(tmp_path: Path) -> None:
     assert path.exists()
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.text("xyz%=", max_size=5)), max_size=6), st.sampled_from("abcd"))
-def test_an_option_is_taken_out_and_the_others_stay_as_they_are(pairs: list[tuple[str, str]], name: str) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.text("xyz%=", max_size=5)), max_size=6),
+    st.sampled_from("abcd"),
+)
+def test_an_option_is_taken_out_and_the_others_stay_as_they_are(
+    pairs: list[tuple[str, str]], name: str
+) -> None:
     url = "redis://me@h/0" + ("?" + "&".join(map("=".join, pairs)) if pairs else "")
     mine = [pair for pair in pairs if pair[0] == name]
     if len(mine) > 1:
@@ -115,7 +134,9 @@ PIECES = st.text("ab1:/?#@%=&[], host", max_size=6)
 @given(PIECES, PIECES, st.booleans())
 @example("?host=", "", False)
 @example("p@ss/", "", False)
-def test_no_part_of_a_password_is_shown_even_if_it_was_not_encoded(front: str, back: str, encoded: bool) -> None:
+def test_no_part_of_a_password_is_shown_even_if_it_was_not_encoded(
+    front: str, back: str, encoded: bool
+) -> None:
     password = f"{front}{SECRET}{back}"
     given = quote(password, safe="") if encoded else password
     assert SECRET not in shown_url(f"postgresql://me:{given}@db.internal/agents?schema=x")
@@ -128,7 +149,10 @@ def test_no_part_of_a_password_is_shown_even_if_it_was_not_encoded(front: str, b
         ("agents.db", "agents.db"),
         ("sqlite:////data/agents.db?durability=process", "sqlite:////data/agents.db"),
         ("postgresql://me:pw@db:5432/agents?sslmode=require", "postgresql://me@db:5432/agents"),
-        ("postgresql://me:pw@/agents?host=/run/pg&schema=x", "postgresql://me@/agents?host=/run/pg&schema=x"),
+        (
+            "postgresql://me:pw@/agents?host=/run/pg&schema=x",
+            "postgresql://me@/agents?host=/run/pg&schema=x",
+        ),
         ("redis://:pw@h:6379/7?prefix=mine&wait_aof=on", "redis://h:6379/7?prefix=mine"),
         ("postgresql:///agents", "postgresql:///agents"),
         ("file:///data/me@home", "file:///data/me@home"),

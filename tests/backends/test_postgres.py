@@ -10,13 +10,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.setup import schema_sql
 from typer.testing import CliRunner
 
 import holdfast
 from helpers.servers import postgres, url_on
-from holdfast.backends import Watching, _postgres_sql
-from holdfast.backends.postgres import PostgresBackend, schema_sql
-from holdfast.cli._app import app
+from holdfast.backends import SupportsWatch
+from holdfast.backends.postgres import sql
+from holdfast.cli.app import app
 
 
 @pytest.fixture
@@ -53,8 +55,15 @@ def as_role(url: str, role: str) -> str:
 
 def test_sixteen_processes_that_start_at_once_make_one_schema(url: str) -> None:
     program = "import sys, holdfast; s = holdfast.open(sys.argv[1]); sys.stdin.read(1); s.stream('s').append(('n', 1)); s.close()"
-    command = [sys.executable, "-c", program.replace("s = holdfast", "sys.stdin.read(1); s = holdfast", 1), url]
-    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(16)]
+    command = [
+        sys.executable,
+        "-c",
+        program.replace("s = holdfast", "sys.stdin.read(1); s = holdfast", 1),
+        url,
+    ]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(16)
+    ]
     for process in started:
         assert process.stdin is not None
         process.stdin.write(b"go")
@@ -74,9 +83,13 @@ def test_what_schema_sql_prints_is_what_holdfast_makes(
     columns = """SELECT table_name, column_name, data_type, collation_name, is_nullable FROM information_schema.columns
                  WHERE table_schema = %s ORDER BY 1, 2"""
     indexes = "SELECT tablename, replace(indexdef, %s, '') FROM pg_indexes WHERE schemaname = %s ORDER BY 1, 2"
-    made, printed = (admin.execute(columns, [name]).fetchall() for name in (schema, f"{schema}_by_hand"))
+    made, printed = (
+        admin.execute(columns, [name]).fetchall() for name in (schema, f"{schema}_by_hand")
+    )
     assert made == printed and len(made) > 25
-    made, printed = (admin.execute(indexes, [name, name]).fetchall() for name in (schema, f"{schema}_by_hand"))
+    made, printed = (
+        admin.execute(indexes, [name, name]).fetchall() for name in (schema, f"{schema}_by_hand")
+    )
     assert len(made) == len(printed) == 7
 
 
@@ -87,7 +100,9 @@ def test_a_role_that_may_not_create_uses_tables_made_by_hand(
         holdfast.open(as_role(url, clerk))
     printed = schema_sql(as_role(url, clerk))
     admin.execute(printed)
-    grants = [line.removeprefix("-- ") for line in printed.splitlines() if line.startswith("-- GRANT")]
+    grants = [
+        line.removeprefix("-- ") for line in printed.splitlines() if line.startswith("-- GRANT")
+    ]
     assert len(grants) == 3
     lacks = ("USAGE on schema", "SELECT on table", "USAGE on sequence")
     for grant, right in zip(grants, lacks, strict=True):
@@ -111,13 +126,18 @@ def test_a_right_that_is_taken_away_is_told_and_given_back(
         stream = store.stream("s")
         stream.append(("n", 1))
         admin.execute(f"REVOKE INSERT ON {schema}.records FROM {clerk}")
-        with pytest.raises(holdfast.errors.AccessDenied, match=f"lacks INSERT on table {schema}.records; have somebody grant"):
+        with pytest.raises(
+            holdfast.errors.AccessDenied,
+            match=f"lacks INSERT on table {schema}.records; have somebody grant",
+        ):
             stream.append(("n", 2))
         admin.execute(f"GRANT INSERT ON {schema}.records TO {clerk}")
         assert stream.append(("n", 3)).last == 2
 
 
-def test_what_schema_sql_prints_may_be_applied_twice(url: str, admin: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_what_schema_sql_prints_may_be_applied_twice(
+    url: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
     admin.execute(schema_sql(url))
     with holdfast.open(url, create=False) as store:
         store.stream("s").append(("n", 1))
@@ -152,7 +172,9 @@ def test_a_role_that_may_only_read_looks_at_everything_and_hears_what_it_lacks_w
     with holdfast.open(as_role(url, clerk) + "&pool_size=1", create=False) as store:
         assert store.health().streams["conversation"] == 1
         assert [entry.version for entry in store.conversation("c").entries()] == [1]
-        with pytest.raises(holdfast.errors.AccessDenied, match=rf"INSERT on table {schema}\.streams"):
+        with pytest.raises(
+            holdfast.errors.AccessDenied, match=rf"INSERT on table {schema}\.streams"
+        ):
             store.stream("s").append(("n", 1))
     assert admin.execute(f"SELECT count(*) FROM {schema}.streams WHERE id = 's'").fetchone() == (0,)
 
@@ -164,10 +186,15 @@ def test_the_rights_that_are_needed_to_look_are_named_first(
     result = CliRunner().invoke(app, ["health", as_role(url, clerk)])
     look, also, write = result.stderr.partition(" to look, and to write also ")
     assert result.exit_code == 1 and also
-    assert f"lacks USAGE on schema {schema}, SELECT on table {schema}.holdfast" in look and "INSERT" not in look
+    assert (
+        f"lacks USAGE on schema {schema}, SELECT on table {schema}.holdfast" in look
+        and "INSERT" not in look
+    )
     assert f"INSERT on table {schema}.records" in write and f"USAGE on sequence {schema}" in write
     admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
-    admin.execute(f"GRANT SELECT ON {schema}.holdfast, {schema}.streams, {schema}.records TO {clerk}")
+    admin.execute(
+        f"GRANT SELECT ON {schema}.holdfast, {schema}.streams, {schema}.records TO {clerk}"
+    )
     assert CliRunner().invoke(app, ["health", as_role(url, clerk)]).exit_code == 0
 
 
@@ -176,11 +203,15 @@ def test_health_fails_for_a_role_that_may_write_to_the_tables_and_not_take_numbe
 ) -> None:
     admin.execute(schema_sql(url))
     admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
-    admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
+    admin.execute(
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {clerk}"
+    )
     result = CliRunner().invoke(app, ["health", as_role(url, clerk)])
     assert result.exit_code == 1
     assert f"lacks USAGE on sequence {schema}.stream_numbers;" in result.stderr
-    admin.execute(f"GRANT UPDATE ON SEQUENCE {schema}.stream_numbers TO {clerk}")  # enough for nextval()
+    admin.execute(
+        f"GRANT UPDATE ON SEQUENCE {schema}.stream_numbers TO {clerk}"
+    )  # enough for nextval()
     with holdfast.open(as_role(url, clerk)) as store:
         store.stream("s").append(("n", 1))
 
@@ -203,8 +234,10 @@ def test_tables_of_an_older_holdfast_are_refused_with_a_way_out(
     url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     holdfast.open(url).close()
-    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [_postgres_sql.VERSION - 1])
-    with pytest.raises(holdfast.errors.UnsupportedVersion, match="made by an older Holdfast") as caught:
+    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [sql.VERSION - 1])
+    with pytest.raises(
+        holdfast.errors.UnsupportedVersion, match="made by an older Holdfast"
+    ) as caught:
         holdfast.open(url)
     assert "upgrade" not in str(caught.value)
 
@@ -213,7 +246,7 @@ def test_tables_of_a_newer_holdfast_are_refused(
     url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     holdfast.open(url).close()
-    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [_postgres_sql.VERSION + 1])
+    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [sql.VERSION + 1])
     with pytest.raises(holdfast.errors.UnsupportedVersion, match="upgrade"):
         holdfast.open(url)
 
@@ -260,7 +293,10 @@ def test_an_ordinary_append_writes_to_no_index_of_heads(
         ("partitions=501", "'partitions' .* from 0 to 500"),
         ("prepare=perhaps", "prepare"),
         ("timeout=0", "timeout"),
-        ("no_such_option=1", r"'no_such_option' .* has durability, partitions, .* and those of libpq"),
+        (
+            "no_such_option=1",
+            r"'no_such_option' .* has durability, partitions, .* and those of libpq",
+        ),
         ("statement_timeout=3", "'statement_timeout'"),
     ],
 )
@@ -277,7 +313,12 @@ def test_more_partitions_than_can_be_made_are_not_printed_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["postgresql://u:s3cret@host:port/db", "postgresql://u:s3cret@[::1/db", "postgresql://u:s3#cret@h/db"]
+    "text",
+    [
+        "postgresql://u:s3cret@host:port/db",
+        "postgresql://u:s3cret@[::1/db",
+        "postgresql://u:s3#cret@h/db",
+    ],
 )
 def test_a_url_that_is_none_is_refused_without_its_password(text: str) -> None:
     with pytest.raises(holdfast.errors.InvalidURL) as caught:
@@ -292,7 +333,9 @@ def test_what_is_missing_is_said_with_what_to_install() -> None:
         "try: holdfast.open('postgresql://host/db')\n"
         "except holdfast.errors.MissingExtra as error: assert error.extra == 'postgres'; print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert "pip install '.[postgres]'" in said
 
 
@@ -300,8 +343,12 @@ def test_what_is_missing_is_said_with_what_to_install() -> None:
     ("server", "says"),
     [("127.0.0.1:1", "cannot be reached"), ("no-such-host.invalid:5432", "host name is not known")],
 )
-def test_an_error_of_connecting_names_the_server_and_not_the_password(server: str, says: str) -> None:
-    with pytest.raises(holdfast.errors.Unavailable, match=rf"postgresql://clerk@{server}/db\?schema=x: .*{says}") as caught:
+def test_an_error_of_connecting_names_the_server_and_not_the_password(
+    server: str, says: str
+) -> None:
+    with pytest.raises(
+        holdfast.errors.Unavailable, match=rf"postgresql://clerk@{server}/db\?schema=x: .*{says}"
+    ) as caught:
         holdfast.open(f"postgresql://clerk:s3cret@{server}/db?schema=x&sslmode=disable")
     assert "s3cret" not in str(caught.value)
 
@@ -319,7 +366,14 @@ def test_a_call_ends_after_the_timeout_of_the_url(
 
 
 @pytest.mark.parametrize(
-    "options", ["prepare=off", "pool_size=1", "partitions=3", "application_name=me", "ssl=true&sslmode=prefer"]
+    "options",
+    [
+        "prepare=off",
+        "pool_size=1",
+        "partitions=3",
+        "application_name=me",
+        "ssl=true&sslmode=prefer",
+    ],
 )
 def test_it_works_with_each_option(url: str, options: str) -> None:
     with holdfast.open(f"{url}&{options}") as store:
@@ -327,7 +381,9 @@ def test_it_works_with_each_option(url: str, options: str) -> None:
             store.stream(f"s{number % 5}").append(("n", number), id=f"{number}")
 
         async def many() -> None:
-            await asyncio.gather(*(store.aio.stream(f"s{number}").append(("n", number)) for number in range(20)))
+            await asyncio.gather(
+                *(store.aio.stream(f"s{number}").append(("n", number)) for number in range(20))
+            )
 
         asyncio.run(many())
         assert sum(store.stream(f"s{number}").version() for number in range(20)) == 32
@@ -342,10 +398,14 @@ def test_it_works_with_each_option(url: str, options: str) -> None:
 def test_health_names_the_place_without_the_password(url: str, schema: str) -> None:
     with holdfast.open(url.replace("postgres:@", "postgres:s3cret@")) as store:
         health = store.health()
-        assert isinstance(store._log.backend, Watching)
+        assert isinstance(store._log.backend, SupportsWatch)
     assert health.location == f"postgresql://postgres@/postgres?schema={schema}"
     assert (health.engine, health.durability) == ("postgresql", "disk")
-    assert health.engine_version.startswith("18") and health.sizes["database"] > 0 and not health.warnings
+    assert (
+        health.engine_version.startswith("18")
+        and health.sizes["database"] > 0
+        and not health.warnings
+    )
 
 
 def test_less_durability_is_asked_for_by_name_and_shown(url: str) -> None:
@@ -386,8 +446,12 @@ def test_a_weaker_setting_of_the_role_is_shown_and_not_followed(
         store.stream("s").append(("n", 1))
 
         async def many() -> None:
-            await asyncio.gather(*(store.aio.stream(f"s{number}").append(("n", number)) for number in range(5)))
+            await asyncio.gather(
+                *(store.aio.stream(f"s{number}").append(("n", number)) for number in range(5))
+            )
 
         asyncio.run(many())
         assert set(admin.execute(f"SELECT setting FROM {schema}.seen").fetchall()) == {("on",)}
-        admin.execute(f"DROP TRIGGER look ON {schema}.records; DROP FUNCTION {schema}.look(); DROP TABLE {schema}.seen")
+        admin.execute(
+            f"DROP TRIGGER look ON {schema}.records; DROP FUNCTION {schema}.look(); DROP TABLE {schema}.seen"
+        )

@@ -14,23 +14,20 @@ from typing import Any
 
 import psycopg
 import pytest
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.setup import schema_sql
+from holdfast.backends.postgres.listen import NotifyListener
+from holdfast.backends.postgres.pool import PostgresPool, parameters
+from holdfast.backends.postgres.sql import StoreStatements
 
 import holdfast
 from helpers.servers import postgres as server_url
 from helpers.servers import url_on
-from holdfast.backends import (
-    Append,
-    AppendResult,
-    StreamKey,
-    _postgres_batch,
-    _postgres_connections,
-    _postgres_listening,
-    postgres,
-)
-from holdfast.backends._postgres_connections import Pool, parameters
-from holdfast.backends._postgres_listening import Listener
-from holdfast.backends._postgres_sql import Statements
-from holdfast.backends.postgres import PostgresBackend, schema_sql
+from holdfast.backends import Append, AppendResult, StreamKey
+from holdfast.backends.postgres import backend as postgres
+from holdfast.backends.postgres import batch as _postgres_batch
+from holdfast.backends.postgres import listen
+from holdfast.backends.postgres import pool as _postgres_connections
 
 
 @pytest.fixture
@@ -81,9 +78,11 @@ class Interrupting:
         return self._look
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_an_interrupt_anywhere_leaves_the_pool_usable() -> None:
-    pool = Pool(parameters(server_url(), timeout=30), size=1, prepare=True, patience=1)
+    pool = PostgresPool(parameters(server_url(), timeout=30), size=1, prepare=True, patience=1)
     struck, after = True, 0
     while struck:
         with Interrupting(after) as interrupting:
@@ -100,7 +99,7 @@ def test_an_interrupt_anywhere_leaves_the_pool_usable() -> None:
 
 
 def test_a_place_that_was_lost_is_made_again_and_never_one_too_many() -> None:
-    pool = Pool(parameters(server_url(), timeout=30), size=2, prepare=True, patience=1)
+    pool = PostgresPool(parameters(server_url(), timeout=30), size=2, prepare=True, patience=1)
     for _ in range(5):
         pool._place(0.0)  # an interrupt before it is noted
     with pool.connection(), pool.connection():
@@ -110,7 +109,7 @@ def test_a_place_that_was_lost_is_made_again_and_never_one_too_many() -> None:
 
 
 def test_whoever_waits_for_a_connection_gets_the_one_that_comes_back() -> None:
-    pool = Pool(parameters(server_url(), timeout=30), size=1, prepare=True, patience=30)
+    pool = PostgresPool(parameters(server_url(), timeout=30), size=1, prepare=True, patience=30)
 
     def session() -> object:
         with pool.connection() as connection:
@@ -127,14 +126,14 @@ def test_whoever_waits_for_a_connection_gets_the_one_that_comes_back() -> None:
 # -- a server that takes no more -----------------------------------------------------------------------
 
 
-class Asking(Pool):
+class Asking(PostgresPool):
     """A pool that tells when it asks for a connection."""
 
     def __init__(self, url: str, patience: float) -> None:
         super().__init__(parameters(url, timeout=30), size=4, prepare=True, patience=patience)
         self.asks: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def _connected(self) -> _postgres_connections.Connection:
+    def _connected(self) -> _postgres_connections.PostgresConnection:
         try:
             return super()._connected()
         finally:
@@ -169,7 +168,10 @@ def test_whoever_gets_no_connection_waits_for_one_of_the_pool(alone: str) -> Non
 def test_whoever_gets_no_connection_waits_no_longer_than_for_a_full_pool(alone: str) -> None:
     pool = Asking(alone, patience=1)
     with pool.connection():
-        with pytest.raises(holdfast.errors.Unavailable, match="CONNECTION LIMIT"), pool.connection():
+        with (
+            pytest.raises(holdfast.errors.Unavailable, match="CONNECTION LIMIT"),
+            pool.connection(),
+        ):
             pass
     with pool.connection() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -209,9 +211,9 @@ class Away:
 def test_a_server_that_is_away_is_not_asked_more_often_because_more_want_to_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_postgres_listening, "RETRY_SECONDS", 3600)
+    monkeypatch.setattr(listen, "RETRY_SECONDS", 3600)
     away = Away()
-    listener = Listener(away, Statements("holdfast"))  # type: ignore[arg-type]
+    listener = NotifyListener(away, StoreStatements("holdfast"))  # type: ignore[arg-type]
     for number in range(20):
         listener.watch(StreamKey("default", "stream", f"{number}"), lambda: None)
         if not number:
@@ -319,10 +321,14 @@ def test_an_option_that_libpq_cannot_use_is_a_wrong_url(option: str, says: str) 
 
 def an_append(name: str, size: int) -> Append:
     key = StreamKey("default", "stream", name)
-    return Append(key, 0, b"", os.urandom(16), os.urandom(16), [(os.urandom(32), bytes(size // 2))] * 2)
+    return Append(
+        key, 0, b"", os.urandom(16), os.urandom(16), [(os.urandom(32), bytes(size // 2))] * 2
+    )
 
 
-def test_an_append_that_is_too_large_is_refused_before_it_is_sent(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_that_is_too_large_is_refused_before_it_is_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres, "APPEND_BYTES", 10_000)
     backend = PostgresBackend(url)
     assert backend.describe().limits == {"append": 10_000}
@@ -334,16 +340,18 @@ def test_an_append_that_is_too_large_is_refused_before_it_is_sent(url: str, monk
     backend.close()
 
 
-def test_the_answer_to_a_large_append_is_waited_for_longer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_to_a_large_append_is_waited_for_longer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = PostgresBackend(f"{url}&timeout=5")
     waited: list[float] = []
-    wait = _postgres_connections.Connection.wait
+    wait = _postgres_connections.PostgresConnection.wait
 
     def noted(self: Any, *args: Any, **options: Any) -> Any:
         waited.append(self.patience)
         return wait(self, *args, **options)
 
-    monkeypatch.setattr(_postgres_connections.Connection, "wait", noted)
+    monkeypatch.setattr(_postgres_connections.PostgresConnection, "wait", noted)
     backend.append([an_append("large", 3 * 1024 * 1024), an_append("other", 10)])
     assert max(waited) > 8
     waited.clear()
@@ -352,11 +360,15 @@ def test_the_answer_to_a_large_append_is_waited_for_longer(url: str, monkeypatch
     backend.close()
 
 
-def test_a_batch_that_is_larger_than_one_statement_is_stored(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_larger_than_one_statement_is_stored(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_postgres_batch, "STATEMENT_BYTES", 1_000)
     backend = PostgresBackend(url)
     batch = [an_append(f"s{number}", 600) for number in range(5)]
-    for _ in range(4):  # on one stream: each follows the one before, and two do not fit into one statement
+    for _ in range(
+        4
+    ):  # on one stream: each follows the one before, and two do not fit into one statement
         last = batch[-1]
         place = last.expected + 2, last.records[-1][0], last.incarnation
         batch.append(Append(last.stream, *place, os.urandom(16), an_append("", 600).records))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from holdfast.backends.postgres import PostgresBackend
 
 from helpers.servers import url_on
-from holdfast.backends import Append, AppendResult, Fields, StreamKey
-from holdfast.backends import _postgres_connections as connections
-from holdfast.backends import _postgres_sql as sql
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends import Append, AppendResult, HeadFields, StreamKey
+from holdfast.backends.postgres import pool as connections
+from holdfast.backends.postgres import sql
 
 STREAMS = 20_000
 BATCH = 1_000
@@ -40,7 +40,7 @@ class Streams:
                     id=os.urandom(16),
                     records=[(os.urandom(32), b"x" * 600)],
                     indexed=True,
-                    fields=Fields(status="open", due_at=float(number)),
+                    fields=HeadFields(status="open", due_at=float(number)),
                 )
                 for number in numbers
             ]
@@ -58,8 +58,16 @@ class Streams:
             assert head.version == len(self.backend.read(stream))
             assert len(self.backend.read(stream, limit=1, reverse=True)) == 1
             self.backend.heads(tenant="default", kind="task", after=stream.id, limit=10)
-            self.backend.heads(tenant="default", kind="task", status="open", after=stream.id, limit=10)
-            self.backend.due(tenant="default", kind="task", before=number + 0.0, after=(number - 9.0, ""), limit=10)
+            self.backend.heads(
+                tenant="default", kind="task", status="open", after=stream.id, limit=10
+            )
+            self.backend.due(
+                tenant="default",
+                kind="task",
+                before=number + 0.0,
+                after=(number - 9.0, ""),
+                limit=10,
+            )
 
     def append(self, number: int, *, indexed: bool) -> None:
         last = self.newest[number]
@@ -109,7 +117,9 @@ def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Streams]
     made.backend.close()
 
 
-def test_a_process_that_fills_an_empty_store_reads_no_table_from_end_to_end(streams: Streams) -> None:
+def test_a_process_that_fills_an_empty_store_reads_no_table_from_end_to_end(
+    streams: Streams,
+) -> None:
     before = streams.whole_reads()
     streams.fill(STREAMS)
     streams.use()
@@ -118,13 +128,17 @@ def test_a_process_that_fills_an_empty_store_reads_no_table_from_end_to_end(stre
 
 
 @pytest.mark.parametrize("before", [10.0, STREAMS / 2, float("inf")])
-def test_a_page_of_what_is_due_is_read_in_order_however_much_is_due(streams: Streams, before: float) -> None:
+def test_a_page_of_what_is_due_is_read_in_order_however_much_is_due(
+    streams: Streams, before: float
+) -> None:
     """A server that takes few of them for wanted would read and sort all."""
     streams.fill(STREAMS)
     streams.gather_statistics()
     listed = "EXPLAIN " + sql.first(100, streams.backend._sql.due)
     with streams.backend._pool.connection() as connection:
-        plan = connection.execute(listed, ("default", "task", before, float("-inf"), ""), prepare=False).fetchall()
+        plan = connection.execute(
+            listed, ("default", "task", before, float("-inf"), ""), prepare=False
+        ).fetchall()
     assert "->  Sort" not in str(plan), plan
 
 
@@ -136,7 +150,9 @@ def test_plans_made_for_small_tables_are_not_kept_when_they_have_grown(
     before = streams.whole_reads()
     streams.use()
     small = streams.whole_reads()
-    assert sum(small.values()) > sum(before.values())  # it is the right thing to do with a table of one page
+    assert sum(small.values()) > sum(
+        before.values()
+    )  # it is the right thing to do with a table of one page
     streams.fill(STREAMS)
     monkeypatch.setattr(connections, "PLAN_SECONDS", 0.0)
     grown = streams.whole_reads()

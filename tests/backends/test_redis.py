@@ -17,16 +17,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.keys import SHARDS, sorted_due
 
 import holdfast
 from helpers.doc_pages import run_page
 from helpers.redis_server import Server, until
 from holdfast import testing
-from holdfast.backends import Append, AppendResult, Backend, Fields, _redis_connection, redis
-from holdfast.backends._redis_keys import SHARDS, sorted_due
-from holdfast.backends.redis import RedisBackend
+from holdfast.backends import Append, AppendResult, Backend, HeadFields
+from holdfast.backends.redis import backend as redis
+from holdfast.backends.redis import connection as _redis_connection
 from holdfast.conformance import BackendConformance
-from holdfast.conformance._build import (
+from holdfast.conformance.build import (
     KIND,
     TENANT,
     Life,
@@ -41,7 +43,7 @@ from holdfast.conformance._build import (
     timeless,
     versions,
 )
-from holdfast.conformance._life import exit_code, fork
+from holdfast.conformance.life import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     CorruptRecord,
@@ -53,7 +55,7 @@ from holdfast.errors import (
     UnsupportedServer,
 )
 
-LISTED = Fields(status="s", label=b"l", owner="o", due_at=1.0)
+LISTED = HeadFields(status="s", label=b"l", owner="o", due_at=1.0)
 
 
 @pytest.fixture
@@ -86,21 +88,29 @@ def every_call(backend: Backend, life: Life) -> list[Callable[[], object]]:
 # -- looking only ------------------------------------------------------------------------------------
 
 
-def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(server: Server, backend: RedisBackend) -> None:
+def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     life.write(backend, b"a")
-    server("ACL", "SETUSER", "viewer", "on", ">pw", "~*", "+@read", "+info", "+config|get", "+select")
+    server(
+        "ACL", "SETUSER", "viewer", "on", ">pw", "~*", "+@read", "+info", "+config|get", "+select"
+    )
     url = server.url(user="viewer:pw@")
     with pytest.raises(AccessDenied):
         RedisBackend(url)
     viewing = RedisBackend(url, create=False)
-    assert bodies(read_all(viewing, life.stream)) == [b"a"] and viewing.describe().durability == "disk"
+    assert (
+        bodies(read_all(viewing, life.stream)) == [b"a"] and viewing.describe().durability == "disk"
+    )
     with pytest.raises(AccessDenied, match="may not run"):
         viewing.append([life.next(b"b")])
     viewing.close()
 
 
-def test_one_who_only_looks_notices_that_the_store_is_gone(server: Server, backend: RedisBackend) -> None:
+def test_one_who_only_looks_notices_that_the_store_is_gone(
+    server: Server, backend: RedisBackend
+) -> None:
     viewing = RedisBackend(server.url(), create=False)
     server.restart(lose=True)
     with pytest.raises(HeadRegressed):
@@ -114,7 +124,9 @@ def test_one_who_only_looks_notices_that_the_store_is_gone(server: Server, backe
 # -- restarts ----------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_with_its_files_everything_goes_on_by_itself(server: Server, backend: RedisBackend) -> None:
+def test_after_a_restart_with_its_files_everything_goes_on_by_itself(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     life.write(backend, b"a", fields=LISTED)
     server.restart()
@@ -128,7 +140,9 @@ def test_after_a_restart_with_its_files_everything_goes_on_by_itself(server: Ser
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_server_that_was_restarted_empty_is_not_written_to_again(tmp_path: Path, number: int) -> None:
+def test_a_server_that_was_restarted_empty_is_not_written_to_again(
+    tmp_path: Path, number: int
+) -> None:
     server = Server(tmp_path / "redis", durable=False)
     backend = RedisBackend(server.url(), durability="memory")
     life = Life()
@@ -178,7 +192,9 @@ def test_a_server_that_lost_the_newest_writes_is_not_written_to_again(
     again.close()
 
 
-def test_a_deletion_that_was_lost_is_noticed_too(server: Server, backend: RedisBackend, tmp_path: Path) -> None:
+def test_a_deletion_that_was_lost_is_noticed_too(
+    server: Server, backend: RedisBackend, tmp_path: Path
+) -> None:
     life = Life()
     life.write(backend, b"a", b"b")
     shutil.copytree(server.place, tmp_path / "earlier")
@@ -205,7 +221,9 @@ def test_through_the_log_a_lost_store_is_an_error_and_nothing_begins_anew(tmp_pa
 # -- answers and connections that are lost -----------------------------------------------------------
 
 
-def test_connections_that_the_server_closed_are_not_used_again(server: Server, backend: RedisBackend) -> None:
+def test_connections_that_the_server_closed_are_not_used_again(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     for _ in range(3):
         server("CLIENT", "KILL", "TYPE", "normal")
@@ -226,7 +244,10 @@ def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appe
         for connection in backend._pool._idle:
             connection.can_read = lambda timeout: False  # it breaks right after one has looked
 
-    for read in (lambda: backend.read(life.stream), lambda: backend.heads(tenant=TENANT, kind=KIND)):
+    for read in (
+        lambda: backend.read(life.stream),
+        lambda: backend.heads(tenant=TENANT, kind=KIND),
+    ):
         break_unseen()
         assert len(read()) == 1
     break_unseen()
@@ -254,7 +275,9 @@ def test_an_append_whose_answer_does_not_come_is_in_doubt_and_stored_once(server
     backend.close()
 
 
-def test_a_server_that_went_away_is_unavailable_and_nothing_is_in_doubt(server: Server, backend: RedisBackend) -> None:
+def test_a_server_that_went_away_is_unavailable_and_nothing_is_in_doubt(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     life.write(backend, b"a")
     server.kill()
@@ -276,7 +299,9 @@ def test_a_forked_child_has_connections_of_its_own(backend: RedisBackend) -> Non
     assert backend._pool.ask(("CLIENT", "ID")) == [mine]
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(server: Server, backend: RedisBackend) -> None:
+def test_scripts_that_the_server_forgot_are_sent_again(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     server("SCRIPT", "FLUSH")
     life.write(backend, b"a")
@@ -286,7 +311,9 @@ def test_scripts_that_the_server_forgot_are_sent_again(server: Server, backend: 
     assert backend.delete(life.stream, expected=at(life))
 
 
-def test_any_number_of_threads_share_a_bounded_number_of_connections(server: Server, backend: RedisBackend) -> None:
+def test_any_number_of_threads_share_a_bounded_number_of_connections(
+    server: Server, backend: RedisBackend
+) -> None:
     def work(number: int) -> None:
         life = Life(f"{number}")
         for _ in range(5):
@@ -299,7 +326,9 @@ def test_any_number_of_threads_share_a_bounded_number_of_connections(server: Ser
     assert len(all_heads(backend)) == _redis_connection.CONNECTIONS + 20
 
 
-def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(server: Server) -> None:
+def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(
+    server: Server,
+) -> None:
     backend = RedisBackend(server.url("?timeout_ms=100"))
     for _ in range(_redis_connection.CONNECTIONS):
         backend._pool._permits.get()
@@ -316,7 +345,7 @@ def test_an_interrupt_at_any_instant_loses_no_place_for_a_connection() -> None:
         disconnect = staticmethod(lambda: None)
         can_read = staticmethod(lambda seconds: False)
 
-    pool = _redis_connection.Pool(_redis_connection.address_of("redis://host"), Connection)
+    pool = _redis_connection.RedisPool(_redis_connection.address_of("redis://host"), Connection)
     places, interrupts, code = pool._permits.qsize(), 0, pool.connection.__wrapped__.__code__  # type: ignore[attr-defined]
 
     def interrupted_behind(calls: int) -> bool:
@@ -355,7 +384,9 @@ def test_an_interrupt_at_any_instant_loses_no_place_for_a_connection() -> None:
 # -- how it lies there -------------------------------------------------------------------------------
 
 
-def test_after_a_deletion_nothing_is_left_but_the_tombstone(server: Server, backend: RedisBackend) -> None:
+def test_after_a_deletion_nothing_is_left_but_the_tombstone(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     life.write(backend, b"a", b"b", indexed=True, fields=LISTED)
     assert len(server("KEYS", "*:kind*")) == 4
@@ -364,10 +395,18 @@ def test_after_a_deletion_nothing_is_left_but_the_tombstone(server: Server, back
     assert server("SMEMBERS", tombstone) in ([life.incarnation], {life.incarnation})
 
 
-def test_the_index_holds_what_is_true_now_and_nothing_else(server: Server, backend: RedisBackend) -> None:
+def test_the_index_holds_what_is_true_now_and_nothing_else(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     index = backend._keys.of(life.stream)[4]
-    for fields in (LISTED, Fields(status="t", expires_at=2.0), None, Fields(status="t", due_at=-3.0), Fields()):
+    for fields in (
+        LISTED,
+        HeadFields(status="t", expires_at=2.0),
+        None,
+        HeadFields(status="t", due_at=-3.0),
+        HeadFields(),
+    ):
         life.write(backend, fields=fields)
         fields = must_head(backend, life.stream).fields
         wanted = {b"as"}
@@ -378,7 +417,9 @@ def test_the_index_holds_what_is_true_now_and_nothing_else(server: Server, backe
         assert set(server("ZRANGE", index, 0, -1)) == wanted
 
 
-def test_what_is_not_as_holdfast_wrote_it_is_reported_and_never_returned(server: Server, backend: RedisBackend) -> None:
+def test_what_is_not_as_holdfast_wrote_it_is_reported_and_never_returned(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     life.write(backend, b"a", b"b", fields=LISTED)
     head, records, _, _, index, _ = backend._keys.of(life.stream)
@@ -430,7 +471,7 @@ def test_an_append_with_an_index_entry_of_another_type_leaves_the_stream_as_it_w
     server("DEL", index)
     server("SET", index, "x")
     for call in (
-        lambda: backend.append([life.next(b"b", fields=Fields(status="t"))]),
+        lambda: backend.append([life.next(b"b", fields=HeadFields(status="t"))]),
         lambda: backend.delete(life.stream, expected=at(life)),
     ):
         with pytest.raises(CorruptRecord):
@@ -457,7 +498,9 @@ def test_index_entries_without_a_stream_or_of_another_time_are_passed_over(
 
 
 def test_a_listing_leaves_none_out_if_most_are_in_one_shard(backend: RedisBackend) -> None:
-    tags = {f"{number:04}": backend._keys.tag(Life(f"{number:04}").stream) for number in range(3000)}
+    tags = {
+        f"{number:04}": backend._keys.tag(Life(f"{number:04}").stream) for number in range(3000)
+    }
     crowded = [name for name, tag in tags.items() if tag == tags["0000"]]
     wanted = sorted([*crowded, *(name for name in tags if name.endswith("77"))])
     assert len(crowded) > 30
@@ -514,7 +557,18 @@ def test_a_batch_too_large_for_one_script_is_several_in_order(
             patch.setattr(redis, name, value)
             for batch in batches():
                 assert len(backend._calls(batch)) > 3
-                assert [place[0] for place in stored(backend.append(batch))] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+                assert [place[0] for place in stored(backend.append(batch))] == [
+                    1,
+                    1,
+                    2,
+                    2,
+                    3,
+                    3,
+                    4,
+                    4,
+                    5,
+                    5,
+                ]
 
 
 def test_what_is_too_large_or_no_time_is_refused_before_anything_is_sent(
@@ -524,19 +578,27 @@ def test_what_is_too_large_or_no_time_is_refused_before_anything_is_sent(
     with pytest.raises(TooLarge):
         backend.append([Life("good").next(), Life().next(b"x" * 60, b"x" * 60)])
     with pytest.raises(ValueError, match="NaN"):
-        backend.append([Life("good").next(), Life().next(fields=Fields(due_at=float("nan")))])
+        backend.append([Life("good").next(), Life().next(fields=HeadFields(due_at=float("nan")))])
     assert all_heads(backend) == []
 
 
 def test_endless_times_are_times(backend: RedisBackend) -> None:
-    for name, due in (("a", float("inf")), ("b", 5.0), ("c", float("-inf")), ("d", -0.0), ("e", 0.0)):
-        Life(name).write(backend, fields=Fields(due_at=due))
+    for name, due in (
+        ("a", float("inf")),
+        ("b", 5.0),
+        ("c", float("-inf")),
+        ("d", -0.0),
+        ("e", 0.0),
+    ):
+        Life(name).write(backend, fields=HeadFields(due_at=due))
     assert ids(all_due(backend)) == ["c", "d", "e", "b", "a"]
     assert ids(all_due(backend, before=float("inf"))) == ["c", "d", "e", "b", "a"]
     assert ids(all_due(backend, before=0.0)) == ["c", "d", "e"]
 
 
-def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(server: Server, backend: RedisBackend) -> None:
+def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     before = _time(server)
     [answer] = backend.append([life.follow(life.next(fields=LISTED))])
@@ -552,7 +614,9 @@ def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(server: Serve
 # -- watching ----------------------------------------------------------------------------------------
 
 
-def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(server: Server, backend: RedisBackend) -> None:
+def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
+    server: Server, backend: RedisBackend
+) -> None:
     life, other, writer = Life("a b:{c}"), Life("other"), RedisBackend(server.url())
     heard: Counter[str] = Counter()
 
@@ -564,7 +628,9 @@ def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(server: Ser
 
     stops = [backend.watch(life.stream, hear("first")), backend.watch(life.stream, fail)]
     until(lambda: heard["first"] == 1)  # that it is listened to, from now on
-    stops.append(backend.watch(life.stream, hear("second")))  # who comes later is not told of that, and is told last
+    stops.append(
+        backend.watch(life.stream, hear("second"))
+    )  # who comes later is not told of that, and is told last
     life.write(writer)
     until(lambda: heard["second"] == 1)
     assert heard["first"] == 2
@@ -584,11 +650,15 @@ def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(server: Ser
         stop()
         stop()
     until(lambda: server("PUBSUB", "CHANNELS") == [])
-    until(lambda: not any(thread.name == "holdfast-redis-watch" for thread in threading.enumerate()))
+    until(
+        lambda: not any(thread.name == "holdfast-redis-watch" for thread in threading.enumerate())
+    )
     writer.close()
 
 
-def test_watching_goes_on_after_the_server_was_restarted(server: Server, backend: RedisBackend) -> None:
+def test_watching_goes_on_after_the_server_was_restarted(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     came = threading.Event()
     backend.watch(life.stream, came.set)
@@ -603,7 +673,9 @@ def test_watching_goes_on_after_the_server_was_restarted(server: Server, backend
     until(lambda: server("PUBSUB", "CHANNELS") == [])
 
 
-def test_nothing_of_watching_is_left_in_a_forked_child(server: Server, backend: RedisBackend) -> None:
+def test_nothing_of_watching_is_left_in_a_forked_child(
+    server: Server, backend: RedisBackend
+) -> None:
     life = Life()
     came = threading.Event()
     backend.watch(life.stream, came.set)
@@ -638,7 +710,9 @@ class TestRedisInAClusterOfOneNode(BackendConformance):
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def cluster(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        server = cls.server = _cluster_node(tmp_path_factory.mktemp("cluster") / "one", range(16384))
+        server = cls.server = _cluster_node(
+            tmp_path_factory.mktemp("cluster") / "one", range(16384)
+        )
         until(lambda: b"cluster_state:ok" in _raw(server("CLUSTER", "INFO")))
         yield
         server.kill()
@@ -646,15 +720,22 @@ class TestRedisInAClusterOfOneNode(BackendConformance):
     def open_backend(self, place: Path) -> Backend:
         return RedisBackend(self.server.url(f"?prefix=t{abs(hash(place))}"))
 
-    def test_it_is_a_cluster_and_streams_are_spread_over_its_slots(self, backend: RedisBackend) -> None:
+    def test_it_is_a_cluster_and_streams_are_spread_over_its_slots(
+        self, backend: RedisBackend
+    ) -> None:
         with pytest.raises(Exception, match=r"CROSSSLOT|same slot"):
             self.server("MGET", "a", "b")
         lives = [Life(f"{number}") for number in range(500)]
         backend.append([life.next() for life in lives])
         assert len({backend._keys.tag(life.stream) for life in lives}) == SHARDS
-        assert all(self.server("CLUSTER", "COUNTKEYSINSLOT", slot) for slot in _slots(self.server, backend, lives[:3]))
+        assert all(
+            self.server("CLUSTER", "COUNTKEYSINSLOT", slot)
+            for slot in _slots(self.server, backend, lives[:3])
+        )
 
-    def test_a_cluster_that_lost_what_was_acknowledged_is_not_written_to_again(self, backend: RedisBackend) -> None:
+    def test_a_cluster_that_lost_what_was_acknowledged_is_not_written_to_again(
+        self, backend: RedisBackend
+    ) -> None:
         life = Life()
         life.write(backend, b"a")
         self.server("DEL", backend._keys.of(life.stream)[-1])
@@ -688,9 +769,11 @@ def test_the_python_on_the_page_about_redis_runs(server: Server, tmp_path: Path)
 
 
 def _of_the_shard_of(id: str) -> str:
-    keys = redis.Keys("holdfast", 0)
+    keys = redis.RedisKeys("holdfast", 0)
     tag = keys.tag(Life(id).stream)
-    return next(name for number in range(10_000) if keys.tag(Life(name := f"{number}").stream) == tag)
+    return next(
+        name for number in range(10_000) if keys.tag(Life(name := f"{number}").stream) == tag
+    )
 
 
 def _time(server: Server) -> float:

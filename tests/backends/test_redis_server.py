@@ -18,15 +18,24 @@ from typing import Any
 
 import psutil
 import pytest
+from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.connection import ConnectionLost, ResponseError, address_of
+from holdfast.backends.redis.keys import RedisKeys
+from holdfast.backends.redis.server import look
 
 import holdfast
 from helpers.redis_server import DURABLE, Server, until
-from holdfast.backends._redis_connection import Lost, ResponseError, address_of
-from holdfast.backends._redis_keys import Keys
-from holdfast.backends._redis_server import look
-from holdfast.backends.redis import RedisBackend
-from holdfast.conformance._build import KIND, TENANT, Life, all_heads, bodies, ids, must_head, read_all
-from holdfast.conformance._life import exit_code, fork
+from holdfast.conformance.build import (
+    KIND,
+    TENANT,
+    Life,
+    all_heads,
+    bodies,
+    ids,
+    must_head,
+    read_all,
+)
+from holdfast.conformance.life import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     InvalidURL,
@@ -87,7 +96,9 @@ def test_a_bad_url_is_said_to_be_one(url: str) -> None:
 
 
 def test_a_user_without_a_password_is_not_shown_for_it_may_be_the_password(server: Server) -> None:
-    with pytest.raises(InvalidURL, match=r"write redis://:password@host or redis://user:password@host") as raised:
+    with pytest.raises(
+        InvalidURL, match=r"write redis://:password@host or redis://user:password@host"
+    ) as raised:
         RedisBackend(server.url(user=f"{SECRET}@"))
     assert SECRET not in str(raised.value)
     server("ACL", "SETUSER", "agent", "on", "nopass", "~*", "&*", "+@all")
@@ -118,12 +129,18 @@ def test_the_missing_package_is_named() -> None:
 
 
 def test_a_wrong_password_or_none_is_denied_and_never_shown(server: Server) -> None:
-    with pytest.raises(AccessDenied, match="has no password, and the URL has one; remove it from the URL") as raised:
+    with pytest.raises(
+        AccessDenied, match="has no password, and the URL has one; remove it from the URL"
+    ) as raised:
         RedisBackend(server.url(user=f":{SECRET}@"))
     assert SECRET not in str(raised.value)
     server("CONFIG", "SET", "requirepass", SECRET)
     wrong = "does not take the user and the password of the URL; correct them"
-    for user, says in (("", "wants a password, and got none"), (":wrong-one@", wrong), (f"nobody:{SECRET}@", wrong)):
+    for user, says in (
+        ("", "wants a password, and got none"),
+        (":wrong-one@", wrong),
+        (f"nobody:{SECRET}@", wrong),
+    ):
         with pytest.raises(AccessDenied, match=says) as raised:
             RedisBackend(server.url(user=user))
         assert SECRET not in str(raised.value)
@@ -144,15 +161,21 @@ def test_the_documented_rights_are_enough(server: Server) -> None:
     assert heard.wait(30)
     stop()
     assert bodies(read_all(backend, life.stream)) == [b"a"]
-    assert ids(all_heads(backend, status="s")) == ids(backend.due(tenant=TENANT, kind=KIND)) == ["s"]
+    assert (
+        ids(all_heads(backend, status="s")) == ids(backend.due(tenant=TENANT, kind=KIND)) == ["s"]
+    )
     assert backend.delete(life.stream, expected=must_head(backend, life.stream))
     assert backend.describe().durability == "disk"
     assert list(server("KEYS", "*probe*")) == []
     backend.close()
 
 
-@pytest.mark.parametrize("command", ["rpush", "hset", "zrem", "sadd", "unlink", "incr", "eval", "evalsha", "info"])
-def test_a_right_that_is_missing_is_named_before_anything_is_written(server: Server, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["rpush", "hset", "zrem", "sadd", "unlink", "incr", "eval", "evalsha", "info"]
+)
+def test_a_right_that_is_missing_is_named_before_anything_is_written(
+    server: Server, command: str
+) -> None:
     server("ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), f"-{command}")
     with pytest.raises(AccessDenied, match=rf"may not run {command}\b"):
         backend = RedisBackend(server.url(user=f"agent:{SECRET}@"))
@@ -160,7 +183,9 @@ def test_a_right_that_is_missing_is_named_before_anything_is_written(server: Ser
             Life().write(backend)
         finally:
             backend.close()
-    assert [key for key in server("KEYS", "*") if b":h:" in key or b":r:" in key or b":n" in key] == []
+    assert [
+        key for key in server("KEYS", "*") if b":h:" in key or b":r:" in key or b":n" in key
+    ] == []
 
 
 def test_keys_of_another_prefix_are_denied(server: Server) -> None:
@@ -170,7 +195,9 @@ def test_keys_of_another_prefix_are_denied(server: Server) -> None:
 
 
 def test_who_may_not_publish_appends_all_the_same(server: Server) -> None:
-    server("ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), "resetchannels", "-publish")
+    server(
+        "ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), "resetchannels", "-publish"
+    )
     backend = RedisBackend(server.url(user=f"agent:{SECRET}@"))
     Life().write(backend, b"a")
     backend.close()
@@ -209,10 +236,18 @@ def test_a_server_that_never_answers_is_unavailable(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "raised", "says"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", Unavailable, r"is not Redis; .* whether it wants TLS \(rediss://\)"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            Unavailable,
+            r"is not Redis; .* whether it wants TLS \(rediss://\)",
+        ),
         (b"", Unavailable, r"closed at once; .* whether it wants TLS \(rediss://\)"),
         (b"-ERR max number of clients reached\r\n", Unavailable, r"no more clients \(maxclients\)"),
-        (b"-DENIED Redis is running in protected mode because\r\n", AccessDenied, r"protected mode\); set requirepass"),
+        (
+            b"-DENIED Redis is running in protected mode because\r\n",
+            AccessDenied,
+            r"protected mode\); set requirepass",
+        ),
     ],
     ids=["not Redis", "nothing", "full", "protected"],
 )
@@ -244,10 +279,14 @@ def test_a_server_without_tls_is_said_to_be_one(server: Server) -> None:
 def test_tls_is_used_and_the_certificate_is_verified(server: Server, tmp_path: Path) -> None:
     certificate = _certificate(tmp_path)
     with _tls_before(server.port, certificate) as port:
-        with pytest.raises(Unavailable, match="does it speak TLS, with a certificate that is trusted"):
+        with pytest.raises(
+            Unavailable, match="does it speak TLS, with a certificate that is trusted"
+        ):
             RedisBackend(f"rediss://localhost:{port}/0")
         with pytest.raises(Unavailable, match="certificate"):
-            RedisBackend(f"rediss://127.0.0.1:{port}/0?ca={certificate}")  # trusted, but of another host
+            RedisBackend(
+                f"rediss://127.0.0.1:{port}/0?ca={certificate}"
+            )  # trusted, but of another host
         backend = RedisBackend(f"rediss://localhost:{port}/0?ca={certificate}")
         Life().write(backend, b"a")
         assert bodies(read_all(backend, Life().stream)) == [b"a"]
@@ -277,9 +316,15 @@ def test_a_server_that_loads_its_data_is_unavailable_until_it_has(server: Server
 
 def test_a_server_without_aof_is_refused_unless_memory_is_enough(tmp_path: Path) -> None:
     server = Server(tmp_path / "redis", durable=False)
-    with pytest.raises(UnsupportedServer, match=r"needs appendonly yes and appendfsync always; .* has appendonly no"):
+    with pytest.raises(
+        UnsupportedServer,
+        match=r"needs appendonly yes and appendfsync always; .* has appendonly no",
+    ):
         holdfast.open(server.url())
-    with pytest.raises(UnsupportedServer, match=r"needs appendonly yes; .* or open the store with durability='memory'"):
+    with pytest.raises(
+        UnsupportedServer,
+        match=r"needs appendonly yes; .* or open the store with durability='memory'",
+    ):
         holdfast.open(server.url(), durability="process")
     assert server("DBSIZE") == 0
     backend = RedisBackend(server.url(), durability="memory")
@@ -291,7 +336,9 @@ def test_a_server_without_aof_is_refused_unless_memory_is_enough(tmp_path: Path)
 def test_a_server_that_syncs_every_second_is_refused_for_disk(server: Server) -> None:
     for policy in ("everysec", "no"):
         server("CONFIG", "SET", "appendfsync", policy)
-        with pytest.raises(UnsupportedServer, match=f"has appendfsync {policy}.*durability='process'"):
+        with pytest.raises(
+            UnsupportedServer, match=f"has appendfsync {policy}.*durability='process'"
+        ):
             RedisBackend(server.url())
         backend = RedisBackend(server.url(), durability="process")
         assert backend.describe().durability == "process"
@@ -300,7 +347,9 @@ def test_a_server_that_syncs_every_second_is_refused_for_disk(server: Server) ->
 
 def test_a_server_that_does_not_sync_while_it_rewrites_is_refused_for_disk(server: Server) -> None:
     server("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
-    with pytest.raises(UnsupportedServer, match=r"no-appendfsync-on-rewrite no; .* durability='process'"):
+    with pytest.raises(
+        UnsupportedServer, match=r"no-appendfsync-on-rewrite no; .* durability='process'"
+    ):
         RedisBackend(server.url())
     backend = RedisBackend(server.url(), durability="process")
     assert backend.describe().durability == "process"
@@ -329,7 +378,9 @@ ON, OFF = ("CONFIG", "SET", "appendonly", "yes"), ("CONFIG", "SET", "appendonly"
 
 
 @pytest.mark.parametrize("durability", ["disk", "process"])
-@pytest.mark.parametrize("commands", [(OFF, ON), (ON,), (("BGSAVE",), ON)], ids=["again", "first", "scheduled"])
+@pytest.mark.parametrize(
+    "commands", [(OFF, ON), (ON,), (("BGSAVE",), ON)], ids=["again", "first", "scheduled"]
+)
 def test_a_server_whose_aof_was_just_switched_on_is_unavailable_until_the_file_is_there(
     commands: tuple[tuple[str, ...], ...], durability: Any, tmp_path: Path
 ) -> None:
@@ -398,7 +449,10 @@ class _Told:
                 f"redis_version:{self._version}\r\naof_enabled:1\r\naof_rewrite_in_progress:1\r\n"
                 f"aof_base_size:{base}\r\naof_current_size:{size}\r\n"
             ).encode()
-        known = {"CONFIG": [b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"], "HMGET": [None, None]}
+        known = {
+            "CONFIG": [b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"],
+            "HMGET": [None, None],
+        }
         return {**known, "EVAL": [], "WAITAOF": self._synced}[name]
 
 
@@ -408,7 +462,12 @@ class _Told:
         ("7.0.15", (0, 0, 90), None, "memory"),  # it writes, to a file that is not yet in its place
         ("7.0.15", (88, 300, 390), None, "disk"),
         ("7.0.15", (88, 300, 300), None, "memory"),
-        ("7.2.5", (88, 300, 390), [0, 0], "memory"),  # switched off and on again: only WAITAOF knows
+        (
+            "7.2.5",
+            (88, 300, 390),
+            [0, 0],
+            "memory",
+        ),  # switched off and on again: only WAITAOF knows
         ("7.2.5", (0, 300, 390), [1, 0], "disk"),
         ("7.2.5", (0, 0, 90), ResponseError("NOPERM"), "memory"),
         ("7.2.5", (88, 300, 390), ResponseError("NOPERM"), "disk"),
@@ -417,7 +476,9 @@ class _Told:
 def test_newer_servers_are_asked_in_their_own_way(
     version: str, sizes: tuple[int, int, int], synced: object, durability: str
 ) -> None:
-    server, _ = look(_Told(version, sizes, synced), address_of("redis://host"), Keys("holdfast", 0))
+    server, _ = look(
+        _Told(version, sizes, synced), address_of("redis://host"), RedisKeys("holdfast", 0)
+    )
     assert server.durability == durability
 
 
@@ -521,7 +582,9 @@ def test_a_server_that_cannot_save_refuses_appends(tmp_path: Path) -> None:
 # -- replicas ----------------------------------------------------------------------------------------
 
 
-def test_a_replica_can_be_read_and_says_that_it_cannot_be_written(server: Server, tmp_path: Path) -> None:
+def test_a_replica_can_be_read_and_says_that_it_cannot_be_written(
+    server: Server, tmp_path: Path
+) -> None:
     primary = RedisBackend(server.url())
     life = Life()
     life.write(primary, b"a")
@@ -560,7 +623,8 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
     assert "wait_replicas asks for 1, and 0 replicas are connected" in warning
     for _ in range(2):
         with pytest.raises(
-            OutcomeUnknown, match="has it, but 0 of 1 replicas confirmed within 300 ms; connect replicas"
+            OutcomeUnknown,
+            match="has it, but 0 of 1 replicas confirmed within 300 ms; connect replicas",
         ):
             backend.append([append])
         with pytest.raises(Unavailable, match="is not confirmed: 0 of 1 replicas"):
@@ -579,7 +643,9 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
     assert answer.duplicate
     late = life.follow(life.next(b"c"))
     replica.process.send_signal(signal.SIGSTOP)
-    for _ in range(2):  # the second time it is a repeat, on a connection that has not written before
+    for _ in range(
+        2
+    ):  # the second time it is a repeat, on a connection that has not written before
         with pytest.raises(OutcomeUnknown):
             backend.append([late])
         server("CLIENT", "KILL", "TYPE", "normal")
@@ -607,10 +673,12 @@ def test_who_may_not_ask_for_confirmations_is_told_so(server: Server) -> None:
         ([0, 2], "the server did not sync within 1000 ms"),
         ([1, 1], "1 of 2 replicas confirmed"),
         (2, "no answer"),
-        (Lost(), "no answer"),
+        (ConnectionLost(), "no answer"),
     ],
 )
-def test_what_waitaof_answers_is_said_in_words(server: Server, reply: object, says: str | None) -> None:
+def test_what_waitaof_answers_is_said_in_words(
+    server: Server, reply: object, says: str | None
+) -> None:
     """By its word alone: the server here is older."""
     backend = RedisBackend(server.url("?wait_replicas=2"))
     backend._address = backend._address._replace(wait_aof=True)
@@ -619,7 +687,9 @@ def test_what_waitaof_answers_is_said_in_words(server: Server, reply: object, sa
     backend.close()
 
 
-def test_a_server_that_wants_replicas_of_its_own_is_unavailable_without_them(server: Server) -> None:
+def test_a_server_that_wants_replicas_of_its_own_is_unavailable_without_them(
+    server: Server,
+) -> None:
     backend = RedisBackend(server.url())
     server("CONFIG", "SET", "min-replicas-to-write", "1")
     with pytest.raises(Unavailable, match="NOREPLICAS"):
@@ -637,7 +707,10 @@ def test_a_newer_schema_and_foreign_keys_are_refused(server: Server) -> None:
     server("HSET", "{holdfast}:store", "schema", "2")
     with pytest.raises(UnsupportedVersion, match="schema 2, this Holdfast knows 1"):
         RedisBackend(server.url())
-    for command in (("SET", "{foreign}:store", "x"), ("HSET", "{other}:store", "x", "y", "schema", "x")):
+    for command in (
+        ("SET", "{foreign}:store", "x"),
+        ("HSET", "{other}:store", "x", "y", "schema", "x"),
+    ):
         server(*command)
         prefix = command[1].partition("}")[0][1:]
         with pytest.raises(UnsupportedVersion, match="choose another prefix"):

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.backends.s3.backend import S3Backend, open_space
+from holdfast.backends.s3.space import ALPHABET, S3Space, to_bytes, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
 from helpers import servers
-from holdfast.backends import _s3_space as s3_space
-from holdfast.backends._aws import _shown
-from holdfast.backends._s3_names import ALPHABET, to_bytes, to_text
-from holdfast.backends._s3_space import S3Space
-from holdfast.backends.s3 import S3Backend, open_space
-from holdfast.conformance._build import Life, all_heads, bodies, ids, read_all
+from holdfast.backends.objects.aws import _shown
+from holdfast.backends.s3 import space as s3_space
+from holdfast.conformance.build import Life, all_heads, bodies, ids, read_all
 from holdfast.errors import (
     AccessDenied,
     HoldfastError,
@@ -100,7 +99,9 @@ class Between:
         between, target = self, servers.aws().removeprefix("http://")
 
         class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"  # or the client waits a second for leave to send each body
+            protocol_version = (
+                "HTTP/1.1"  # or the client waits a second for leave to send each body
+            )
 
             def handle_any(self) -> None:
                 between.requests.append(f"{self.command} {self.path}")
@@ -108,9 +109,13 @@ class Between:
                 said = between.answer(self.command, self.path)
                 if said is not None:
                     text = f"<Error><Code>{said[1]}</Code><Message>m</Message></Error>".encode()
-                    self._send(said[0], {"x-amz-request-id": "1", "Content-Type": "application/xml"}, text)
+                    self._send(
+                        said[0], {"x-amz-request-id": "1", "Content-Type": "application/xml"}, text
+                    )
                     return
-                headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+                headers = {
+                    name: value for name, value in self.headers.items() if name.lower() != "expect"
+                }
                 between.headers(self.command, headers)
                 connection = http.client.HTTPConnection(target, timeout=30)
                 connection.request(self.command, self.path, body, headers)
@@ -138,7 +143,9 @@ class Between:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         self._thread.start()
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -198,8 +205,12 @@ def test_a_put_with_a_condition_happens_only_if_it_holds(space: S3Space) -> None
     space.remove("p", [])
 
 
-def test_names_are_listed_in_order_within_their_partition(space: S3Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = sorted([b"a", b"ab", b"\x00", b"\xff" * 600, b"b", b"~", b"\x00\x00", b"a\x00", b"A", b"_"])
+def test_names_are_listed_in_order_within_their_partition(
+    space: S3Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = sorted(
+        [b"a", b"ab", b"\x00", b"\xff" * 600, b"b", b"~", b"\x00\x00", b"a\x00", b"A", b"_"]
+    )
     for name in names[::-1]:
         space.put("p", name, name)
         space.put("p2", b"x" + name[:599], b"")
@@ -208,7 +219,10 @@ def test_names_are_listed_in_order_within_their_partition(space: S3Space, monkey
     for limit in (1, 4, 100):
         assert list(space.list("p", limit=limit)) == names[:limit]
         assert [named.data for named in space.scan("p", limit=limit)] == names[:limit]
-        assert list(space.list("p", after=b"A", until=b"b", limit=limit)) == [b"_", b"a", b"a\x00", b"ab", b"b"][:limit]
+        assert (
+            list(space.list("p", after=b"A", until=b"b", limit=limit))
+            == [b"_", b"a", b"a\x00", b"ab", b"b"][:limit]
+        )
         found = space.scan("p", after=b"A", until=b"b", limit=limit, reverse=True)
         assert [named.name for named in found] == [b"b", b"ab", b"a\x00", b"a", b"_"][:limit]
     assert list(space.list("none", limit=9)) == []
@@ -226,12 +240,16 @@ def test_a_page_with_bytes_is_bounded(space: S3Space) -> None:
 # -- opening ---------------------------------------------------------------------------------------
 
 
-def test_the_store_is_tried_out_once_and_cheap_to_open_again(between: Between, through: str) -> None:
+def test_the_store_is_tried_out_once_and_cheap_to_open_again(
+    between: Between, through: str
+) -> None:
     S3Backend(through).close()
     assert len(between.requests) > 10
     between.requests.clear()
     S3Backend(through, durability="process").close()
-    assert [request.split("?")[0].rpartition("/")[2] for request in between.requests] == ["holdfast-schema"]
+    assert [request.split("?")[0].rpartition("/")[2] for request in between.requests] == [
+        "holdfast-schema"
+    ]
 
 
 def test_many_may_open_an_empty_prefix_at_once(url: str) -> None:
@@ -261,7 +279,9 @@ def _without(name: str, value: str | None = None) -> Callable[[str, dict[str, st
 
 
 @pytest.mark.parametrize("header", ["if-none-match", "if-match"])
-def test_a_store_that_ignores_a_condition_is_refused(between: Between, through: str, header: str) -> None:
+def test_a_store_that_ignores_a_condition_is_refused(
+    between: Between, through: str, header: str
+) -> None:
     between.headers = _without(header)
     with pytest.raises(UnsupportedServer, match="-Match"):
         S3Backend(through)
@@ -275,7 +295,9 @@ def test_a_store_that_lists_without_order_is_refused(between: Between, through: 
             return body
         front, *items = body.split(b"<Contents>")
         last, back = items[-1].split(b"</Contents>")
-        whole = [b"<Contents>" + item for item in items[:-1]] + [b"<Contents>" + last + b"</Contents>"]
+        whole = [b"<Contents>" + item for item in items[:-1]] + [
+            b"<Contents>" + last + b"</Contents>"
+        ]
         return front + b"".join(whole[::-1]) + back
 
     between.after = shuffled
@@ -290,7 +312,9 @@ def test_a_store_of_a_newer_holdfast_is_refused(url: str, space: S3Space) -> Non
 
 
 def test_a_missing_bucket_is_said_to_be_missing() -> None:
-    with pytest.raises(NotSetUp, match=r"the bucket of s3://no-such-bucket/x.* does not exist .*; create it, or"):
+    with pytest.raises(
+        NotSetUp, match=r"the bucket of s3://no-such-bucket/x.* does not exist .*; create it, or"
+    ):
         S3Backend(f"s3://no-such-bucket/x?region=eu-central-1&endpoint={servers.aws()}")
 
 
@@ -301,7 +325,9 @@ def test_where_nobody_listens_it_is_unavailable() -> None:
     assert f"s3://bucket/x?endpoint={endpoint} cannot be reached" in str(caught.value)
 
 
-def test_without_credentials_it_is_said_what_to_set(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_credentials_it_is_said_what_to_set(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -313,7 +339,10 @@ def test_without_credentials_it_is_said_what_to_set(url: str, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("profile", "says"),
     [
-        ("credential_process=/nonexistent/program", "cannot be read: FileNotFoundError /nonexistent/program"),
+        (
+            "credential_process=/nonexistent/program",
+            "cannot be read: FileNotFoundError /nonexistent/program",
+        ),
         ("credential_process=/bin/echo hello", "cannot be read: JSONDecodeError"),
         ("role_arn=arn:aws:iam::1:role/x\nsource_profile=nobody", "InvalidConfigError"),
         (
@@ -371,7 +400,12 @@ def test_credentials_that_cannot_be_renewed_are_not_taken_for_a_lost_answer(
         (301, "PermanentRedirect", InvalidURL, "region"),
         (400, "AuthorizationHeaderMalformed", InvalidURL, "region"),
         (404, "NoSuchBucket", NotSetUp, "the bucket of .* does not exist"),
-        (400, "400", UnsupportedServer, "refuses GetObject .*; check the name, the region and the endpoint"),
+        (
+            400,
+            "400",
+            UnsupportedServer,
+            "refuses GetObject .*; check the name, the region and the endpoint",
+        ),
     ],
 )
 def test_a_refusal_at_opening_is_one_clear_error(
@@ -428,7 +462,9 @@ def test_a_conflict_of_two_puts_at_once_is_tried_again(between: Between, through
     backend.close()
 
 
-def test_an_append_whose_answer_is_lost_is_stored_once_and_acknowledged(between: Between, through: str) -> None:
+def test_an_append_whose_answer_is_lost_is_stored_once_and_acknowledged(
+    between: Between, through: str
+) -> None:
     backend, life = S3Backend(through), Life()
     lost: list[str] = []
 
@@ -447,7 +483,9 @@ def test_an_append_whose_answer_is_lost_is_stored_once_and_acknowledged(between:
     backend.close()
 
 
-def test_every_put_carries_a_checksum_for_the_server_to_compare(between: Between, through: str) -> None:
+def test_every_put_carries_a_checksum_for_the_server_to_compare(
+    between: Between, through: str
+) -> None:
     other = open_space(through)
     sent: list[Mapping[str, str]] = []
     between.headers = lambda method, headers: sent.append(headers) if method == "PUT" else None
@@ -485,6 +523,9 @@ def test_a_program_runs_on_a_bucket(url: str) -> None:
         chat.append({"role": "user", "content": "Hello"}, id="req-1")
         chat.append({"role": "assistant", "content": "Hi"})
     with holdfast.open(url) as store:
-        assert [message["content"] for message in store.conversation("support-42").messages()] == ["Hello", "Hi"]
+        assert [message["content"] for message in store.conversation("support-42").messages()] == [
+            "Hello",
+            "Hi",
+        ]
         store.conversation("support-42").delete()
         assert store.conversation("support-42").count() == 0

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import apsw
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
-from holdfast.backends import Conflict, Fields, Listed
-from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.conformance._build import KIND, TENANT, Life, key
+from holdfast.backends import HeadFields, HeadSummary, VersionMismatch
+from holdfast.conformance.build import KIND, TENANT, Life, key
 from holdfast.errors import CorruptRecord
 
 STREAMS = 4_000
 PAGE = 100
-LISTS: dict[str, Callable[[SQLiteBackend], Sequence[Listed]]] = {
+LISTS: dict[str, Callable[[SQLiteBackend], Sequence[HeadSummary]]] = {
     "heads": lambda backend: backend.heads(tenant=TENANT, kind=KIND, after="3", limit=PAGE),
-    "heads by status": lambda backend: backend.heads(tenant=TENANT, kind=KIND, status="open", after="3", limit=PAGE),
-    "heads of a rare status": lambda backend: backend.heads(tenant=TENANT, kind=KIND, status="rare", limit=PAGE),
+    "heads by status": lambda backend: backend.heads(
+        tenant=TENANT, kind=KIND, status="open", after="3", limit=PAGE
+    ),
+    "heads of a rare status": lambda backend: backend.heads(
+        tenant=TENANT, kind=KIND, status="rare", limit=PAGE
+    ),
     "due": lambda backend: backend.due(tenant=TENANT, kind=KIND, after=(0.25, ""), limit=PAGE),
 }
 
@@ -38,7 +42,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteBackend]:
         batch = []
         for number in range(start, start + 500):
             status = "rare" if number % 40 == 0 else "open" if number % 2 else "done"
-            fields = Fields(status=status, label=b"a label", due_at=int(digest(-number)[:8], 16) / 16**8)
+            fields = HeadFields(
+                status=status, label=b"a label", due_at=int(digest(-number)[:8], 16) / 16**8
+            )
             batch.append(Life(digest(number)[:16]).next(b"x" * 600, fields=fields))
         backend.append(batch)
     yield backend
@@ -46,7 +52,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteBackend]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_page_of_a_list_is_read_from_a_few_pages_of_the_file(filled: SQLiteBackend, name: str) -> None:
+def test_a_page_of_a_list_is_read_from_a_few_pages_of_the_file(
+    filled: SQLiteBackend, name: str
+) -> None:
     filled._idle.clear()  # a new connection, which has read nothing yet
     assert len(LISTS[name](filled)) == PAGE
     [reader] = filled._idle
@@ -54,9 +62,11 @@ def test_a_page_of_a_list_is_read_from_a_few_pages_of_the_file(filled: SQLiteBac
     assert 1 < read <= 24  # a stream each would be a hundred
 
 
-def test_an_append_that_changes_no_field_writes_its_records_and_nothing_else(tmp_path: Path) -> None:
+def test_an_append_that_changes_no_field_writes_its_records_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     backend, life = SQLiteBackend(tmp_path / "agents.db"), Life()
-    life.write(backend, fields=Fields(status="open", due_at=1.0))
+    life.write(backend, fields=HeadFields(status="open", due_at=1.0))
     assert backend._writer is not None
     before = backend._writer.connection.total_changes()
     life.write(backend, b"a", b"b")
@@ -70,15 +80,21 @@ def test_a_stream_whose_records_are_gone_is_said_to_be_damaged(tmp_path: Path) -
         for name in ("cut", "whole"):
             store.stream(name).append(("noted", 1))
     with sqlite3.connect(path) as database:
-        database.execute("DELETE FROM records WHERE stream = (SELECT stream FROM streams WHERE id = 'cut')")
+        database.execute(
+            "DELETE FROM records WHERE stream = (SELECT stream FROM streams WHERE id = 'cut')"
+        )
     database.close()
     with holdfast.open(path) as store:
         with pytest.raises(CorruptRecord, match="no record"):
             store.stream("cut").version()
         with pytest.raises(CorruptRecord, match="no record"):
             store.stream("cut").append(("noted", 2))
-        assert [(problem.id, problem.what) for problem in store.verify().problems] == [("cut", "unreadable")]
-        assert [info.id for info in store.streams()] == ["whole"]  # one that has no version is not in the way of others
+        assert [(problem.id, problem.what) for problem in store.verify().problems] == [
+            ("cut", "unreadable")
+        ]
+        assert [info.id for info in store.streams()] == [
+            "whole"
+        ]  # one that has no version is not in the way of others
 
 
 def test_a_deleted_stream_leaves_nothing_to_those_that_come_after(tmp_path: Path) -> None:
@@ -88,12 +104,17 @@ def test_a_deleted_stream_leaves_nothing_to_those_that_come_after(tmp_path: Path
     head = backend.head(old.stream)
     assert head is not None and backend.delete(old.stream, expected=head)
     new, other = Life("new"), Life("other")
-    backend.append([new.follow(new.next(b"new", id=first.id, indexed=True)), other.follow(other.next(b"other"))])
+    backend.append(
+        [
+            new.follow(new.next(b"new", id=first.id, indexed=True)),
+            other.follow(other.next(b"other")),
+        ]
+    )
     new.write(backend, b"more")
     assert [record.body for record in backend.read(key("new"))] == [b"new", b"more"]
     assert [record.body for record in backend.read(key("other"))] == [b"other"]
     assert not list(backend.read(key("old")))
-    assert backend.append([first]) == [Conflict(None)]
+    assert backend.append([first]) == [VersionMismatch(None)]
     backend.close()
 
 
@@ -102,7 +123,9 @@ def test_nobody_gets_the_number_of_a_stream_whose_records_are_gone(tmp_path: Pat
     with holdfast.open(path) as store:
         store.stream("cut").append(("noted", 1), id="once")
     with sqlite3.connect(path) as database:
-        database.execute("DELETE FROM records WHERE stream = (SELECT stream FROM streams WHERE id = 'cut')")
+        database.execute(
+            "DELETE FROM records WHERE stream = (SELECT stream FROM streams WHERE id = 'cut')"
+        )
     database.close()
     with holdfast.open(path) as store:
         store.stream("new").append(("noted", 2), id="once")

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from helpers.run_cli import plain_terminal, run
-from holdfast.cli._text import event_line, size
+from holdfast.cli.text import event_line, size
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,11 @@ def test_health_says_where_the_state_is_and_how_durable(url: str) -> None:
 
 def test_health_as_json_has_the_fields_of_the_library(url: str) -> None:
     report = json.loads(run("health", url, "--json").stdout)
-    assert (report["location"], report["durability"], report["streams"]) == (url, "disk", {"stream": 1})
+    assert (report["location"], report["durability"], report["streams"]) == (
+        url,
+        "disk",
+        {"stream": 1},
+    )
 
 
 def test_health_counts_the_tasks_that_have_not_ended_by_status(url: str) -> None:
@@ -74,26 +78,33 @@ def test_read_prints_one_event_per_line_oldest_first(url: str) -> None:
 
 
 def test_read_as_json_prints_whole_events(url: str) -> None:
-    events = [json.loads(line) for line in run("read", url, "orders-7", "--json").stdout.splitlines()]
+    events = [
+        json.loads(line) for line in run("read", url, "orders-7", "--json").stdout.splitlines()
+    ]
     assert [event["data"] for event in events] == [{"number": 1}, {"number": 2}, {"number": 3}]
     assert events[0].keys() == {"version", "id", "type", "at", "correlation", "data"}
 
 
 @pytest.mark.parametrize(
-    ("option", "versions"), [(["--after", "1"], [2, 3]), (["--last", "1"], [3]), (["--last", "9"], [1, 2, 3])]
+    ("option", "versions"),
+    [(["--after", "1"], [2, 3]), (["--last", "1"], [3]), (["--last", "9"], [1, 2, 3])],
 )
 def test_read_takes_a_part_of_the_stream(url: str, option: list[str], versions: list[int]) -> None:
     lines = run("read", url, "orders-7", "--json", *option).stdout.splitlines()
     assert [json.loads(line)["version"] for line in lines] == versions
 
 
-def test_the_store_may_be_named_by_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_may_be_named_by_the_environment(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_URL", url)
     assert len(run("read", "orders-7").stdout.splitlines()) == 3
     assert url in run("health").stdout
 
 
-def test_the_tenant_may_be_named_by_option_or_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tenant_may_be_named_by_option_or_environment(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with holdfast.open(url, tenant="acme") as store:
         store.stream("orders-8").append(("order.placed", None))
     assert run("read", url, "orders-8").exit_code == 1
@@ -145,7 +156,9 @@ def test_looking_for_a_store_that_is_not_there_says_so_and_creates_none(
         (["health", "NOT A STORE"], "not an SQLite database"),
     ],
 )
-def test_what_goes_wrong_is_one_line_and_exit_code_1(url: str, arguments: list[str], says: str) -> None:
+def test_what_goes_wrong_is_one_line_and_exit_code_1(
+    url: str, arguments: list[str], says: str
+) -> None:
     stranger = Path(url).with_name("stranger")
     stranger.write_text("something else, and long enough to be looked at" * 100)
     names = {"URL": url, "NOT A STORE": str(stranger)}
@@ -158,7 +171,12 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(url: str, arguments: list[s
 
 @pytest.mark.parametrize(
     "arguments",
-    [["health"], ["read"], ["read", "URL", "s", "--after", "-1"], ["read", "URL", "s", "--after", "1", "--last", "1"]],
+    [
+        ["health"],
+        ["read"],
+        ["read", "URL", "s", "--after", "-1"],
+        ["read", "URL", "s", "--after", "1", "--last", "1"],
+    ],
 )
 def test_wrong_usage_has_exit_code_2(url: str, arguments: list[str]) -> None:
     result = run(*(url if argument == "URL" else argument for argument in arguments))
@@ -188,7 +206,8 @@ def chat_url(tmp_path: Path) -> str:
     with holdfast.open(path) as store:
         chat = store.conversation("support-42")
         chat.append(
-            {"role": "user", "content": "Hello \x1b[2J"}, {"role": "assistant", "content": None, "tool_calls": []}
+            {"role": "user", "content": "Hello \x1b[2J"},
+            {"role": "assistant", "content": None, "tool_calls": []},
         )
         store.conversation("b").append({"type": "function_call", "call_id": "1"})
     return path
@@ -197,14 +216,20 @@ def chat_url(tmp_path: Path) -> str:
 def test_conversations_are_listed_with_their_length(chat_url: str) -> None:
     assert run("conversations", chat_url).stdout.split() == ["1", "b", "2", "support-42"]
     lines = run("conversations", chat_url, "--json").stdout.splitlines()
-    assert [json.loads(line) for line in lines] == [{"id": "b", "messages": 1}, {"id": "support-42", "messages": 2}]
+    assert [json.loads(line) for line in lines] == [
+        {"id": "b", "messages": 1},
+        {"id": "support-42", "messages": 2},
+    ]
 
 
 def test_messages_are_printed_without_moving_the_cursor(chat_url: str) -> None:
     lines = run("messages", chat_url, "support-42").stdout.splitlines()
     assert lines[0].endswith("user: Hello \\u001b[2J") and "tool_calls" in lines[1]
     assert run("messages", chat_url, "support-42", "--last", "1").stdout.splitlines() == lines[1:]
-    assert json.loads(run("messages", chat_url, "b", "--json").stdout) == {"type": "function_call", "call_id": "1"}
+    assert json.loads(run("messages", chat_url, "b", "--json").stdout) == {
+        "type": "function_call",
+        "call_id": "1",
+    }
 
 
 def test_messages_of_a_conversation_that_is_not_there_is_an_error(

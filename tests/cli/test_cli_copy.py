@@ -17,8 +17,8 @@ import holdfast
 from helpers.run_cli import plain_terminal, run
 from helpers.servers import url_on
 from helpers.store_copies import dump, many
-from holdfast.backends import Append, AppendResult, Conflict, _retrying
-from holdfast.cli import _copy
+from holdfast.backends import Append, AppendResult, VersionMismatch, retrying
+from holdfast.cli import copy
 
 
 @pytest.fixture(autouse=True)
@@ -41,15 +41,25 @@ def test_copy_says_what_it_did(source: str, tmp_path: Path) -> None:
     result = run("copy", source, tmp_path / "b.db")
     assert result.exit_code == 0
     last = result.stdout.splitlines()[-1]
-    assert last.startswith("copied 4 streams, 19 records, ") and last.endswith("; 0 were there already; 4 verified")
+    assert last.startswith("copied 4 streams, 19 records, ") and last.endswith(
+        "; 0 were there already; 4 verified"
+    )
     assert dump(source) == dump(tmp_path / "b.db")
     again = run("copy", source, tmp_path / "b.db", "--no-verify").stdout.splitlines()[-1]
-    assert again == "copied 0 streams, 0 records, 0 B; 4 were there already; their records were not read back"
+    assert (
+        again
+        == "copied 0 streams, 0 records, 0 B; 4 were there already; their records were not read back"
+    )
 
 
 def test_copy_as_json_prints_nothing_else(source: str, tmp_path: Path) -> None:
     report = json.loads(run("copy", source, tmp_path / "b.db", "--json").stdout)
-    assert (report["streams"], report["records"], report["verified"], report["extra_names"]) == (4, 19, 4, [])
+    assert (report["streams"], report["records"], report["verified"], report["extra_names"]) == (
+        4,
+        19,
+        4,
+        [],
+    )
 
 
 @pytest.mark.parametrize("engine", ["files", "postgres", "redis"])
@@ -86,7 +96,9 @@ def test_copy_says_where_it_looked_for_a_source_that_is_not_there(tmp_path: Path
     assert url_on("redis", tmp_path) in result.stderr
 
 
-def test_copy_names_what_only_the_destination_has_and_deletes_it_only_if_told(source: str, tmp_path: Path) -> None:
+def test_copy_names_what_only_the_destination_has_and_deletes_it_only_if_told(
+    source: str, tmp_path: Path
+) -> None:
     target = str(tmp_path / "b.db")
     run("copy", source, target)
     with holdfast.open(source) as store:
@@ -95,7 +107,11 @@ def test_copy_names_what_only_the_destination_has_and_deletes_it_only_if_told(so
         for number in range(25):
             store.stream(f"theirs \x1b[2J {number:02}").append(("noted", 1))
     lines = run("copy", source, target).stdout.splitlines()
-    assert "26 streams at the destination only:" in lines and "  stream 's-0001'" in lines and lines[-1] == "  …"
+    assert (
+        "26 streams at the destination only:" in lines
+        and "  stream 's-0001'" in lines
+        and lines[-1] == "  …"
+    )
     assert all(line.isprintable() for line in lines)
     lines = run("copy", source, target, "--delete").stdout.splitlines()
     assert "deleted 1 stream that had been deleted at the source" in lines
@@ -104,7 +120,9 @@ def test_copy_names_what_only_the_destination_has_and_deletes_it_only_if_told(so
 
 @pytest.mark.parametrize("scheme", ["", "sqlite:///", "file://"])
 @pytest.mark.parametrize("command", ["copy", "backup"])
-def test_a_source_that_is_not_there_is_an_error_and_nothing_is_made(scheme: str, command: str, tmp_path: Path) -> None:
+def test_a_source_that_is_not_there_is_an_error_and_nothing_is_made(
+    scheme: str, command: str, tmp_path: Path
+) -> None:
     result = run(command, f"{scheme}{tmp_path}/typo", tmp_path / "b.db")
     assert result.exit_code == 1
     assert result.stderr == f"holdfast: there is no store at {tmp_path}/typo; check the path\n"
@@ -122,7 +140,9 @@ def test_copy_reports_a_stream_that_it_did_not_overwrite(source: str, tmp_path: 
         store.stream("s-0001").append(("mine", 1))
     result = run("copy", source, tmp_path / "b.db")
     assert result.exit_code == 1
-    assert result.stderr.startswith("holdfast: stream 's-0001' is at the destination, and is not a copy")
+    assert result.stderr.startswith(
+        "holdfast: stream 's-0001' is at the destination, and is not a copy"
+    )
 
 
 def test_a_bad_url_never_shows_its_password(source: str) -> None:
@@ -139,14 +159,16 @@ def test_a_bad_url_never_shows_its_password(source: str) -> None:
 def test_elsewhere_than_on_a_terminal_copy_prints_lines(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_copy, "_SAY_SECONDS", 0.0)
+    monkeypatch.setattr(copy, "_SAY_SECONDS", 0.0)
     lines = run("copy", source, tmp_path / "b.db").stdout.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("copying")] == ["copying"] * 2
     assert any(line.startswith("verifying  4") for line in lines)
     assert "19 records" in lines[-2]
 
 
-def test_the_last_line_of_progress_does_not_look_as_if_streams_were_left_out(source: str, tmp_path: Path) -> None:
+def test_the_last_line_of_progress_does_not_look_as_if_streams_were_left_out(
+    source: str, tmp_path: Path
+) -> None:
     lines = run("copy", source, tmp_path / "b.db").stdout.splitlines()
     assert lines[1:-1] == ["copied; now comparing with the source"]
 
@@ -154,19 +176,23 @@ def test_the_last_line_of_progress_does_not_look_as_if_streams_were_left_out(sou
 def test_an_interrupted_copy_says_that_it_can_go_on_and_does(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = _retrying.RetryingBackend.append
+    append = retrying.RetryingBackend.append
 
-    def interrupted(self: _retrying.RetryingBackend, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def interrupted(
+        self: retrying.RetryingBackend, batch: Sequence[Append]
+    ) -> Sequence[AppendResult | VersionMismatch]:
         answers = append(self, batch)
         if len(batch) > 1:
             raise KeyboardInterrupt
         return answers
 
     with monkeypatch.context() as patch:
-        patch.setattr(_retrying.RetryingBackend, "append", interrupted)
+        patch.setattr(retrying.RetryingBackend, "append", interrupted)
         result = run("copy", source, tmp_path / "b.db")
     assert result.exit_code == 130
-    assert result.stderr == "holdfast: stopped; run the same command again, and it goes on from here\n"
+    assert (
+        result.stderr == "holdfast: stopped; run the same command again, and it goes on from here\n"
+    )
     assert run("copy", source, tmp_path / "b.db").exit_code == 0
     assert dump(source) == dump(tmp_path / "b.db")
 
@@ -204,7 +230,9 @@ def test_backup_replaces_a_file_only_with_overwrite(source: str, tmp_path: Path)
     target = tmp_path / "backup.db"
     target.write_text("precious")
     result = run("backup", source, target)
-    assert result.exit_code == 1 and result.stderr.endswith("may be replaced: overwrite=True, or --overwrite\n")
+    assert result.exit_code == 1 and result.stderr.endswith(
+        "may be replaced: overwrite=True, or --overwrite\n"
+    )
     assert target.read_text() == "precious"
     assert run("backup", source, target, "--overwrite").exit_code == 0
     assert dump(source) == dump(target)
@@ -229,7 +257,12 @@ def test_schema_prints_sql_for_postgresql_without_connecting() -> None:
 
 
 def test_schema_of_a_url_that_says_how_durable_is_the_same() -> None:
-    for url in ("postgresql://me@nowhere.invalid/agents", "dynamodb://Agents", "redis://h/0", "sqlite:///agents.db"):
+    for url in (
+        "postgresql://me@nowhere.invalid/agents",
+        "dynamodb://Agents",
+        "redis://h/0",
+        "sqlite:///agents.db",
+    ):
         assert run("schema", url).stdout == run("schema", f"{url}?durability=process").stdout != ""
 
 
@@ -239,9 +272,12 @@ def test_schema_prints_a_table_for_dynamodb_without_connecting() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["agents.db", "sqlite:///agents.db", "file:///agents", "redis://h/0", "s3://b/p", "memory://"]
+    "url",
+    ["agents.db", "sqlite:///agents.db", "file:///agents", "redis://h/0", "s3://b/p", "memory://"],
 )
-def test_schema_says_where_nothing_is_needed(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_says_where_nothing_is_needed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = run("schema", url)
     assert (result.exit_code, result.stdout.split(" is needed")[0]) == (0, "nothing")

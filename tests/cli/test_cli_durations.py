@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast.cli._app import app
-from holdfast.cli._durations import duration
+from holdfast.cli.app import app
+from holdfast.cli.durations import duration
 
 parse: typing.Any = duration("x", least=1).parser
 
@@ -33,9 +33,13 @@ def test_a_duration_has_a_unit_or_is_seconds(text: str | float, seconds: float) 
     assert parse(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "0.5s", "1w", "1 h 5 m", "1e3", "٣s", "40000d", "nan", "1_0s"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "0.5s", "1w", "1 h 5 m", "1e3", "٣s", "40000d", "nan", "1_0s"]
+)
 def test_anything_else_is_refused_with_what_was_given(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"must be a duration like 30s, 5m, 12h or 60d.*, got ") as caught:
+    with pytest.raises(
+        typer.BadParameter, match=r"must be a duration like 30s, 5m, 12h or 60d.*, got "
+    ) as caught:
         parse(text)
     assert str(caught.value).endswith(repr(text))
 
@@ -43,7 +47,9 @@ def test_anything_else_is_refused_with_what_was_given(text: str) -> None:
 def test_a_memory_is_kept_for_the_given_time(tmp_path: Path) -> None:
     url = str(tmp_path / "agents.db")
     runner = CliRunner()
-    assert runner.invoke(app, ["remember", url, "buyer", "Ann is away", "--ttl", "12h"]).exit_code == 0
+    assert (
+        runner.invoke(app, ["remember", url, "buyer", "Ann is away", "--ttl", "12h"]).exit_code == 0
+    )
     with holdfast.open(url) as store:
         [known] = store.memory("buyer").all()
     assert known.expires_at is not None
@@ -54,5 +60,7 @@ def test_a_memory_is_kept_for_the_given_time(tmp_path: Path) -> None:
 
 def test_help_says_how_durations_are_written() -> None:
     for command in ("worker", "sweep", "remember", "forget", "crashtest"):
-        shown = " ".join(CliRunner().invoke(app, [command, "--help"]).output.replace("│", " ").split())
+        shown = " ".join(
+            CliRunner().invoke(app, [command, "--help"]).output.replace("│", " ").split()
+        )
         assert "DURATION" in shown and "30s, 5m, 12h or 60d" in shown, command

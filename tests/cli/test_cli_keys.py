@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import holdfast
 from helpers.run_cli import plain_terminal, run
 from holdfast import keys
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 
 KEY, NEW = keys.generate(), keys.generate()
 OLD_KEY, NEW_KEY = (f"base64:{base64.b64encode(secret).decode()}" for secret in (KEY, NEW))
@@ -29,7 +29,9 @@ def sealed(tmp_path: Path) -> str:
     """An encrypted store with two of each, of which one is about somebody."""
     path = str(tmp_path / "sealed.db")
     with holdfast.open(path, key=KEY) as store:
-        store.conversation("a-chat", subject="person-7").append({"role": "user", "content": "I moved to Berlin"})
+        store.conversation("a-chat", subject="person-7").append(
+            {"role": "user", "content": "I moved to Berlin"}
+        )
         store.conversation("b-chat").append({"role": "user", "content": "hello"})
         for name in ("a-space", "b-space"):
             store.memory(name).remember("Ann likes tea")
@@ -63,28 +65,41 @@ def test_a_conversation_that_was_erased_is_one_line_of_the_list(sealed: str) -> 
     assert with_key("erase", sealed, "--conversation", "a-chat", "--yes").exit_code == 0
     listed = with_key("conversations", sealed)
     assert (listed.exit_code, listed.stdout) == (0, "   erased  a-chat\n        1  b-chat\n")
-    facts = [json.loads(line) for line in with_key("conversations", sealed, "--json").stdout.splitlines()]
-    assert facts == [{"id": "a-chat", "messages": None, "erased": True}, {"id": "b-chat", "messages": 1}]
+    facts = [
+        json.loads(line) for line in with_key("conversations", sealed, "--json").stdout.splitlines()
+    ]
+    assert facts == [
+        {"id": "a-chat", "messages": None, "erased": True},
+        {"id": "b-chat", "messages": 1},
+    ]
 
 
 def test_a_namespace_that_was_erased_is_one_line_of_the_list(sealed: str) -> None:
     assert with_key("erase", sealed, "--memory", "a-space", "--yes").exit_code == 0
     listed = with_key("memories", sealed)
     assert (listed.exit_code, listed.stdout) == (0, "   erased  a-space\n        1  b-space\n")
-    gone, there = (json.loads(line) for line in with_key("memories", sealed, "--json").stdout.splitlines())
+    gone, there = (
+        json.loads(line) for line in with_key("memories", sealed, "--json").stdout.splitlines()
+    )
     assert gone == {"namespace": "a-space", "memories": None, "erased": True}
     assert (there["namespace"], there["memories"], "erased" in there) == ("b-space", 1, False)
 
 
 def test_who_erases_is_in_the_audit(sealed: str) -> None:
-    with_key("erase", sealed, "--subject", "person-7", "--by", "ann", "--reason", "request 17", "--yes")
-    lines = with_key("audit", sealed, "a-chat", "--kind", "conversation", "--format", "jsonl").stdout.splitlines()
+    with_key(
+        "erase", sealed, "--subject", "person-7", "--by", "ann", "--reason", "request 17", "--yes"
+    )
+    lines = with_key(
+        "audit", sealed, "a-chat", "--kind", "conversation", "--format", "jsonl"
+    ).stdout.splitlines()
     assert [json.loads(line)["by"] for line in lines] == ["ann"]
 
 
 def test_who_is_not_named_is_not_made_up(sealed: str) -> None:
     with_key("erase", sealed, "--conversation", "a-chat", "--yes")
-    lines = with_key("audit", sealed, "a-chat", "--kind", "conversation", "--format", "jsonl").stdout.splitlines()
+    lines = with_key(
+        "audit", sealed, "a-chat", "--kind", "conversation", "--format", "jsonl"
+    ).stdout.splitlines()
     assert [json.loads(line).get("by") for line in lines] == [None]
 
 
@@ -106,7 +121,12 @@ def test_who_does_not_agree_erases_nothing_and_is_told_what_to_do(sealed: str, a
 
 def test_a_subject_can_be_said_at_the_shell(sealed: str) -> None:
     assert with_key("submit", sealed, "claims", "claim-9", "--subject", "person-9").exit_code == 0
-    assert with_key("remember", sealed, "a-space", "Bob likes coffee", "--subject", "person-9").exit_code == 0
+    assert (
+        with_key(
+            "remember", sealed, "a-space", "Bob likes coffee", "--subject", "person-9"
+        ).exit_code
+        == 0
+    )
     done = with_key("erase", sealed, "--subject", "person-9", "--yes")
     assert done.stdout == "erased task claim-9\nerased what memory a-space had\n"
     with holdfast.open(sealed, key=KEY) as store:
@@ -156,7 +176,10 @@ def test_the_key_may_be_in_the_environment_as_platforms_supply_it(
     monkeypatch.setenv("HOLDFAST_KEY", KEY.hex()[:-2])
     refused = run("conversations", sealed)
     assert refused.exit_code == 1
-    assert "the variable HOLDFAST_KEY holds no key" in refused.stderr and KEY.hex()[:-2] not in refused.stderr
+    assert (
+        "the variable HOLDFAST_KEY holds no key" in refused.stderr
+        and KEY.hex()[:-2] not in refused.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,8 +203,12 @@ def test_other_options_that_do_not_exist_are_explained_as_before(sealed: str) ->
 # -- from clear to encrypted -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("again", ["clear.db", "sqlite:///clear.db", "sqlite:///%63lear.db", "./clear.db", "link.db"])
-def test_a_store_is_not_encrypted_onto_itself(clear: str, again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "again", ["clear.db", "sqlite:///clear.db", "sqlite:///%63lear.db", "./clear.db", "link.db"]
+)
+def test_a_store_is_not_encrypted_onto_itself(
+    clear: str, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(Path(clear).parent)
     Path("link.db").symlink_to(clear)
     before = Path(clear).read_bytes()
@@ -193,7 +220,10 @@ def test_a_store_is_not_encrypted_onto_itself(clear: str, again: str, monkeypatc
 
 def test_a_store_is_not_decrypted_onto_itself(sealed: str) -> None:
     assert "both are the same place" in with_key("decrypt", sealed, sealed).stderr
-    assert "both are the same place" in with_key("decrypt", sealed, f"sqlite:///{sealed}?durability=process").stderr
+    assert (
+        "both are the same place"
+        in with_key("decrypt", sealed, f"sqlite:///{sealed}?durability=process").stderr
+    )
 
 
 def test_one_stream_is_one_stream(tmp_path: Path, clear: str) -> None:
@@ -206,5 +236,8 @@ def test_one_stream_is_one_stream(tmp_path: Path, clear: str) -> None:
 def test_health_says_whether_the_store_is_encrypted(sealed: str, clear: str) -> None:
     assert json.loads(with_key("health", sealed, "--json").stdout)["encrypted"] is True
     assert json.loads(run("health", clear, "--json").stdout)["encrypted"] is False
-    shown = [" ".join(result.stdout.split()) for result in (with_key("health", sealed), run("health", clear))]
+    shown = [
+        " ".join(result.stdout.split())
+        for result in (with_key("health", sealed), run("health", clear))
+    ]
     assert "encrypted yes" in shown[0] and "encrypted no" in shown[1]

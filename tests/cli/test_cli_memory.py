@@ -15,8 +15,8 @@ import holdfast
 from helpers.example_counts import examples
 from helpers.run_cli import plain_terminal, run
 from helpers.stores import url_of
-from holdfast.cli._app import app
-from holdfast.cli._text import printable
+from holdfast.cli.app import app
+from holdfast.cli.text import printable
 from holdfast.memory.embedders import Embedder
 
 JANUARY = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
@@ -36,7 +36,9 @@ def url(tmp_path: Path) -> str:
     path = str(tmp_path / "agents.db")
     with holdfast.open(path) as store:
         buyer = store.memory("buyer")
-        buyer.remember("Ann signs the orders", tags=["people", "orders"], author="person", at=JANUARY)
+        buyer.remember(
+            "Ann signs the orders", tags=["people", "orders"], author="person", at=JANUARY
+        )
         buyer.remember("Vendor B quotes without tax", source="offer-17", at=MARCH, meta={"page": 3})
         buyer.remember("Laptops come within two weeks", tags=["orders"])
         store.memory("clerk").remember("The archive is in the cellar")
@@ -81,7 +83,9 @@ def test_namespaces_are_listed_with_how_many_memories_each_has(url: str) -> None
 def test_memories_of_a_namespace_are_one_line_each(url: str) -> None:
     first, second, third = run("memories", url, "buyer").output.splitlines()
     one, two, _ = ids(url)
-    assert first == f"{one}  2026-01-31 12:00:00  by person  -  [people, orders]  Ann signs the orders"
+    assert (
+        first == f"{one}  2026-01-31 12:00:00  by person  -  [people, orders]  Ann signs the orders"
+    )
     assert second == f"{two}  2026-03-01 00:00:00  offer-17  Vendor B quotes without tax"
     assert third.endswith("  -  [orders]  Laptops come within two weeks")
 
@@ -141,12 +145,19 @@ def test_a_question_is_answered_best_first_with_score_and_signals(url: str) -> N
     first = run("recall", url, "buyer", "who signs an order?").output.splitlines()[0]
     score, name, rest = first.split("  ", 2)
     assert float(score) > 0.3
-    assert (name, rest) == (ids(url)[0], "2026-01-31 12:00:00  by person  -  [people, orders]  Ann signs the orders")
-    told = run("recall", url, "buyer", "who signs an order?", "--why", "-k", "1").output.splitlines()
+    assert (name, rest) == (
+        ids(url)[0],
+        "2026-01-31 12:00:00  by person  -  [people, orders]  Ann signs the orders",
+    )
+    told = run(
+        "recall", url, "buyer", "who signs an order?", "--why", "-k", "1"
+    ).output.splitlines()
     assert told[0] == first
     assert told[1].strip().startswith("words ")
     assert len(told) == 2
-    [facts] = map(json.loads, run("recall", url, "buyer", "signs", "-k", "1", "--json").output.splitlines())
+    [facts] = map(
+        json.loads, run("recall", url, "buyer", "signs", "-k", "1", "--json").output.splitlines()
+    )
     assert facts["text"] == "Ann signs the orders"
     assert facts["score"] > 0.3
     assert facts["why"]["words"] > 0
@@ -155,9 +166,9 @@ def test_a_question_is_answered_best_first_with_score_and_signals(url: str) -> N
 def test_a_question_gives_what_a_program_gets(url: str) -> None:
     with holdfast.open(url) as store:
         hits = store.memory("buyer").recall("orders, laptops and tax", 2, tags=["orders"])
-    assert listed("recall", url, "buyer", "orders, laptops and tax", "-k", 2, "--tag", "orders") == [
-        hit.text for hit in hits
-    ]
+    assert listed(
+        "recall", url, "buyer", "orders, laptops and tax", "-k", 2, "--tag", "orders"
+    ) == [hit.text for hit in hits]
 
 
 @pytest.mark.parametrize(
@@ -177,38 +188,57 @@ def test_answers_are_chosen_by_options(url: str, options: list[str], expected: l
 
 def test_a_question_that_nothing_answers_says_so_beside_the_output(url: str) -> None:
     result = run("recall", url, "buyer", "zebra")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "buyer has nothing that fits\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        0,
+        "",
+        "buyer has nothing that fits\n",
+    )
     assert run("recall", url, "buyer", "zebra", "--json").output == ""
 
 
 def test_one_namespace_says_nothing_of_another(url: str) -> None:
     assert listed("recall", url, "buyer", "where is the archive?") == []
-    assert listed("recall", url, "clerk", "where is the archive?") == ["The archive is in the cellar"]
+    assert listed("recall", url, "clerk", "where is the archive?") == [
+        "The archive is in the cellar"
+    ]
     assert run("memories", url, "--tenant", "other").output == ""
 
 
 # -- changing ----------------------------------------------------------------------------------------
 
 
-def test_what_is_remembered_at_the_shell_is_a_persons_and_is_told_to_programs(tmp_path: Path) -> None:
+def test_what_is_remembered_at_the_shell_is_a_persons_and_is_told_to_programs(
+    tmp_path: Path,
+) -> None:
     url = tmp_path / "new.db"
-    result = run("remember", url, "buyer", "Ann signs the orders", "--tag", "people", "--tag", "orders")
+    result = run(
+        "remember", url, "buyer", "Ann signs the orders", "--tag", "people", "--tag", "orders"
+    )
     assert result.output.startswith(f"made {url}\nremembered ")
     with holdfast.open(url) as store:
         [known] = store.memory("buyer").all()
         assert result.output.split()[-1] == known.id
-        assert (known.text, known.tags, known.author, known.importance, known.source, known.expires_at) == (
-            "Ann signs the orders",
-            ("people", "orders"),
-            "person",
-            0.5,
-            None,
-            None,
-        )
+        assert (
+            known.text,
+            known.tags,
+            known.author,
+            known.importance,
+            known.source,
+            known.expires_at,
+        ) == ("Ann signs the orders", ("people", "orders"), "person", 0.5, None, None)
 
 
 def test_all_that_can_be_said_of_a_memory_is_kept(url: str) -> None:
-    options = ["--importance", "0.9", "--source", "mail-3", "--author", "bob", "--at", "2026-01-31T13:00+01:00"]
+    options = [
+        "--importance",
+        "0.9",
+        "--source",
+        "mail-3",
+        "--author",
+        "bob",
+        "--at",
+        "2026-01-31T13:00+01:00",
+    ]
     told = run("remember", url, "notes", "Desks take a month", *options, "--ttl", "36500d").output
     with holdfast.open(url) as store:
         known = store.memory("notes").get(told.split()[1])
@@ -225,7 +255,9 @@ def test_all_that_can_be_said_of_a_memory_is_kept(url: str) -> None:
 
 
 def test_what_is_known_already_is_reinforced(url: str) -> None:
-    first, again = (run("remember", url, "notes", text).output for text in ("Bob is late", "bob is late."))
+    first, again = (
+        run("remember", url, "notes", text).output for text in ("Bob is late", "bob is late.")
+    )
     assert again == f"remembered {first.split()[1]} again, mentioned 2 times\n"
     assert texts(url, "notes") == ["Bob is late"]
 
@@ -253,7 +285,9 @@ def test_an_empty_text_is_refused(url: str) -> None:
 
 def test_one_memory_is_forgotten_by_its_id(url: str) -> None:
     first = ids(url)[0]
-    assert run("forget", url, "buyer", first, "--dry-run").output.startswith(f"would forget  {first}  ")
+    assert run("forget", url, "buyer", first, "--dry-run").output.startswith(
+        f"would forget  {first}  "
+    )
     assert len(texts(url)) == 3
     assert run("forget", url, "buyer", first).output.startswith(f"forgot  {first}  ")
     assert texts(url) == ["Vendor B quotes without tax", "Laptops come within two weeks"]
@@ -303,13 +337,17 @@ def test_a_person_is_asked_first_and_told_how_many(url: str) -> None:
 
 
 def test_nothing_is_asked_where_nothing_fits(url: str) -> None:
-    assert typed("", "forget", url, "buyer", "--tag", "none").output == "forgot 0 memories of buyer\n"
+    assert (
+        typed("", "forget", url, "buyer", "--tag", "none").output == "forgot 0 memories of buyer\n"
+    )
 
 
 def test_an_index_is_made_anew_and_lost_vectors_are_told(url: str) -> None:
     assert run("reindex", url, "buyer").output == "made the index of buyer anew: 3 memories\n"
     with holdfast.open(url) as store:
-        store.memory("buyer", embed=Embedder(lambda found: [[1.0, 2.0] for _ in found], name="flat")).recall("tax")
+        store.memory(
+            "buyer", embed=Embedder(lambda found: [[1.0, 2.0] for _ in found], name="flat")
+        ).recall("tax")
     assert run("reindex", url, "buyer").output == (
         "made the index of buyer anew: 3 memories\n3 vectors are gone; recalls with an embedder have them made again\n"
     )
@@ -325,7 +363,10 @@ def test_the_commands_work_wherever_the_index_lies(engine: str, tmp_path: Path) 
     assert run("memories", url).output == "        2  buyer\n"
     assert listed("recall", url, "buyer", "who signs?") == ["Ann signs the orders"]
     assert run("reindex", url, "buyer").output == "made the index of buyer anew: 2 memories\n"
-    assert run("forget", url, "buyer", "--author", "person", "--yes").output == "forgot 2 memories of buyer\n"
+    assert (
+        run("forget", url, "buyer", "--author", "person", "--yes").output
+        == "forgot 2 memories of buyer\n"
+    )
     assert listed("memories", url, "buyer") == []
     assert run("memories", url).output == "        0  buyer\n"
 
@@ -342,7 +383,9 @@ CALLS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_environment_may_name_the_store(url: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_may_name_the_store(
+    url: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_URL", url)
     result = run(command, *CALLS[command])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -359,7 +402,10 @@ def test_the_environment_may_name_the_store_whose_namespaces_are_listed(
 def test_a_namespace_that_is_not_there_is_one_line_and_exit_code_1(url: str, command: str) -> None:
     result = run(command, url, "nobody", *CALLS[command][1:])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "holdfast: tenant 'default' has no memory 'nobody' in this store; check the names\n"
+    assert (
+        result.stderr
+        == "holdfast: tenant 'default' has no memory 'nobody' in this store; check the names\n"
+    )
     assert run("memories", url).output == "        3  buyer\n        1  clerk\n"
 
 
@@ -402,7 +448,9 @@ def test_wrong_usage_is_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-HOSTILE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).map(lambda text: f"tea{text}\x1b]0;owned\x07")
+HOSTILE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).map(
+    lambda text: f"tea{text}\x1b]0;owned\x07"
+)
 
 
 # Each example runs six commands: to look for the shortest one that fails would take minutes.
@@ -413,12 +461,16 @@ HOSTILE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).map(lam
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=HOSTILE, tag=HOSTILE)
-def test_nothing_that_is_remembered_reaches_the_terminal_as_it_is(tmp_path: Path, text: str, tag: str) -> None:
+def test_nothing_that_is_remembered_reaches_the_terminal_as_it_is(
+    tmp_path: Path, text: str, tag: str
+) -> None:
     url = str(tmp_path / "hostile.db")
     with holdfast.open(url) as store:
         store.memory("m").delete()
         try:
-            name = store.memory("m").remember(f"tea {text}", tags=[tag], source=tag, author=tag, meta={text: text})
+            name = store.memory("m").remember(
+                f"tea {text}", tags=[tag], source=tag, author=tag, meta={text: text}
+            )
         except holdfast.errors.InvalidId:
             name = store.memory("m").remember(f"tea {text}", meta={text: text})
     outputs = [

@@ -25,7 +25,11 @@ import holdfast
 def program(place: Path, what: str, *, asynchronous: bool = False) -> str:
     path = place / "claims_app.py"
     path.write_text(
-        APP.format(define="async def" if asynchronous else "def", wait="await " if asynchronous else "", what=what)
+        APP.format(
+            define="async def" if asynchronous else "def",
+            wait="await " if asynchronous else "",
+            what=what,
+        )
     )
     return str(path)
 
@@ -45,14 +49,22 @@ def url(tmp_path: Path) -> str:
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "replay", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "holdfast.cli", "replay", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-def test_a_program_that_agrees_is_exit_code_0_and_calls_nothing(url: str, tmp_path: Path, asynchronous: bool) -> None:
+def test_a_program_that_agrees_is_exit_code_0_and_calls_nothing(
+    url: str, tmp_path: Path, asynchronous: bool
+) -> None:
     done = call(url, "claim-7", program(tmp_path, "LIVE 7", asynchronous=asynchronous))
-    assert done.stdout.splitlines() == ["replay of task 'claim-7' (version 5): finished", "  given back: look, pay"]
+    assert done.stdout.splitlines() == [
+        "replay of task 'claim-7' (version 5): finished",
+        "  given back: look, pay",
+    ]
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -68,11 +80,16 @@ def test_a_program_that_departs_is_exit_code_1(url: str, tmp_path: Path) -> None
 
 def test_up_to_a_version(url: str, tmp_path: Path) -> None:
     done = call(url, "claim-7", program(tmp_path, "LIVE 8"), "--version", "3")
-    assert done.stdout.splitlines() == ["replay of task 'claim-7' (version 3): recording ended", "  given back: look"]
+    assert done.stdout.splitlines() == [
+        "replay of task 'claim-7' (version 3): recording ended",
+        "  given back: look",
+    ]
     assert done.returncode == 0
 
 
-def test_the_agent_can_be_named_and_has_to_be_if_the_task_does_not_say(url: str, tmp_path: Path) -> None:
+def test_the_agent_can_be_named_and_has_to_be_if_the_task_does_not_say(
+    url: str, tmp_path: Path
+) -> None:
     app = program(tmp_path, "LIVE 7")
     assert call(url, "nobody's", app, "--agent", "claims").returncode == 0
     done = call(url, "nobody's", app)
@@ -82,7 +99,11 @@ def test_the_agent_can_be_named_and_has_to_be_if_the_task_does_not_say(url: str,
 
 def test_what_is_not_there_is_one_line(url: str, tmp_path: Path) -> None:
     app = program(tmp_path, "LIVE 7")
-    for arguments in ([url, "nowhere", app], [url, "claim-7", "nowhere.py"], [url, "claim-7", app, "--agent", "other"]):
+    for arguments in (
+        [url, "nowhere", app],
+        [url, "claim-7", "nowhere.py"],
+        [url, "claim-7", app, "--agent", "other"],
+    ):
         done = call(*arguments)
         assert done.returncode == 1
         assert len(done.stderr.splitlines()) == 1

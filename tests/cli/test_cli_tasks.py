@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import holdfast
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 
 runner = CliRunner()
 
@@ -54,14 +54,21 @@ def test_a_task_whose_process_was_killed_is_marked_and_says_so(url: str) -> None
         "    os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", program, url], check=False)
-    assert call("tasks", url, "--status", "running").output == "running   ! -             d-killed\n"
+    assert (
+        call("tasks", url, "--status", "running").output == "running   ! -             d-killed\n"
+    )
     assert "(gone: whoever enters it next takes it over)" in call("task", url, "d-killed").output
 
 
 def test_tasks_may_be_listed_by_status_and_as_json(url: str) -> None:
     [line] = call("tasks", url, "--status", "finished", "--json").output.splitlines()
     facts = json.loads(line)
-    assert (facts["id"], facts["status"], facts["in_doubt"], facts["owner"]) == ("c-done", "finished", False, None)
+    assert (facts["id"], facts["status"], facts["in_doubt"], facts["owner"]) == (
+        "c-done",
+        "finished",
+        False,
+        None,
+    )
     assert facts["expires_at"] is not None
 
 
@@ -97,7 +104,11 @@ def test_a_task_is_shown_with_what_a_resume_would_do(url: str) -> None:
 
 def test_a_task_is_shown_as_json_with_status_and_doubt(url: str) -> None:
     facts = json.loads(call("task", url, "b-mission", "--json").output)
-    assert (facts["task_id"], facts["status"], facts["in_doubt"]) == ("b-mission", "pending", ["launch"])
+    assert (facts["task_id"], facts["status"], facts["in_doubt"]) == (
+        "b-mission",
+        "pending",
+        ["launch"],
+    )
 
 
 def test_a_task_is_shown_as_json_with_all_that_came_of_it(url: str) -> None:
@@ -116,9 +127,15 @@ def test_a_task_is_shown_as_json_with_all_that_came_of_it(url: str) -> None:
     assert facts["steps"] == [{"path": "ask", "status": "completed", "kind": "model"}]
     assert facts["usage"] == {"calls": 1, "input_tokens": 30, "output_tokens": 5, "cost": 0.0}
     assert facts["budget"] == {"tokens": 9000, "cost": None, "calls": 2}
-    assert "\nused: 1 calls, 35 tokens\nbudget: 2 calls, 9,000 tokens\n" in call("task", url, "d-model").output
+    assert (
+        "\nused: 1 calls, 35 tokens\nbudget: 2 calls, 9,000 tokens\n"
+        in call("task", url, "d-model").output
+    )
     failed = json.loads(call("task", url, "e-failed", "--json").output)
-    assert (failed["error"], failed["budget"]) == ({"type": "ValueError", "message": "no money"}, None)
+    assert (failed["error"], failed["budget"]) == (
+        {"type": "ValueError", "message": "no money"},
+        None,
+    )
     assert "used" not in call("task", url, "e-failed").output
 
 
@@ -129,7 +146,10 @@ def test_a_doubt_is_shown_with_the_command_that_settles_it(url: str) -> None:
 
 
 def test_the_history_of_a_task_is_printed_one_event_per_line(url: str) -> None:
-    lines = [json.loads(line) for line in call("task", url, "a-report", "--history", "--json").output.splitlines()]
+    lines = [
+        json.loads(line)
+        for line in call("task", url, "a-report", "--history", "--json").output.splitlines()
+    ]
     assert [line["type"] for line in lines] == [
         "task.created",
         "task.claimed",
@@ -187,9 +207,13 @@ def test_a_doubt_is_settled_by_a_retry(url: str) -> None:
             launch("R7")  # run again, and in doubt again
 
 
-def test_a_doubt_is_settled_in_the_store_that_the_environment_names(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_doubt_is_settled_in_the_store_that_the_environment_names(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_URL", url)
-    assert call("resolve", "b-mission", "launch", "--retry").output == "settled launch of b-mission\n"
+    assert (
+        call("resolve", "b-mission", "launch", "--retry").output == "settled launch of b-mission\n"
+    )
 
 
 @pytest.mark.parametrize("options", [[], ["--retry", "--result", "1"], ["--result", "not json"]])

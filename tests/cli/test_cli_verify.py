@@ -45,7 +45,9 @@ def tamper(path: str, statement: str) -> None:
     connection = sqlite3.connect(path)
     with connection:
         connection.execute(
-            statement.format(acme="(SELECT stream FROM streams WHERE tenant = 'acme' AND id = 'orders')")
+            statement.format(
+                acme="(SELECT stream FROM streams WHERE tenant = 'acme' AND id = 'orders')"
+            )
         )
     connection.close()
 
@@ -74,7 +76,9 @@ def test_verify_names_each_problem_and_fails(place: str) -> None:
     assert run("verify", place, "--tenant", "acme").exit_code == 1
 
 
-def test_verify_takes_the_tenant_of_the_environment(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_takes_the_tenant_of_the_environment(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tamper(place, ALTER)
     monkeypatch.setenv("HOLDFAST_TENANT", "default")
     assert run("verify", place).exit_code == 0
@@ -86,13 +90,9 @@ def test_verify_as_json_is_one_object(place: str) -> None:
     report = json.loads(result.stdout)
     assert result.exit_code == 1
     assert (report["ok"], report["found"], report["anchored"]) == (False, 1, "unanchored")
-    assert {key: report["problems"][0][key] for key in ("tenant", "kind", "id", "version", "what")} == {
-        "tenant": "acme",
-        "kind": "stream",
-        "id": "orders",
-        "version": 2,
-        "what": "altered",
-    }
+    assert {
+        key: report["problems"][0][key] for key in ("tenant", "kind", "id", "version", "what")
+    } == {"tenant": "acme", "kind": "stream", "id": "orders", "version": 2, "what": "altered"}
 
 
 def test_verify_makes_no_store(tmp_path: Path) -> None:
@@ -111,8 +111,10 @@ def test_what_a_stream_is_called_does_not_reach_the_terminal(tmp_path: Path) -> 
     assert result.exit_code == 1 and "\x1b" not in result.stdout and r"\x1b" in result.stdout
 
 
-def test_of_very_many_problems_verify_says_how_many_more(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._verifying.NAMED", 1)
+def test_of_very_many_problems_verify_says_how_many_more(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.admin.verify.store.NAMED", 1)
     tamper(place, "UPDATE records SET hash = x'00' WHERE version = 2")
     assert run("verify", place).stdout.splitlines()[1] == "… and 1 more"
 
@@ -141,7 +143,9 @@ def test_on_a_terminal_verify_shows_a_bar_and_leaves_what_it_has_to_say(place: s
 # -- anchor ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_anchor_shows_that_the_end_was_cut_off(place: str, key_file: Path, tmp_path: Path) -> None:
+def test_an_anchor_shows_that_the_end_was_cut_off(
+    place: str, key_file: Path, tmp_path: Path
+) -> None:
     anchor = tmp_path / "monday"
     made = run("anchor", place, "--anchor-key", key_file, "--to", anchor)
     assert made.exit_code == 0
@@ -164,14 +168,18 @@ def test_an_anchor_is_printed_if_no_file_is_named(place: str, tmp_path: Path) ->
     assert result.stderr == "wrote an anchor of 2 streams, unsigned\n"
     anchor = tmp_path / "printed"
     anchor.write_text(result.stdout)
-    assert "an unsigned anchor" in run("verify", place, "--anchor", anchor, "--tenant", "acme").stdout
+    assert (
+        "an unsigned anchor" in run("verify", place, "--anchor", anchor, "--tenant", "acme").stdout
+    )
 
 
 def test_an_anchor_is_not_overwritten_unless_that_is_said(place: str, tmp_path: Path) -> None:
     anchor = tmp_path / "monday"
     assert run("anchor", place, "--to", anchor).exit_code == 0
     again = run("anchor", place, "--to", anchor)
-    assert again.exit_code == 1 and again.stderr.endswith("may be replaced: overwrite=True, or --overwrite\n")
+    assert again.exit_code == 1 and again.stderr.endswith(
+        "may be replaced: overwrite=True, or --overwrite\n"
+    )
     assert run("anchor", place, "--to", anchor, "--overwrite").exit_code == 0
 
 
@@ -224,7 +232,9 @@ def test_audit_as_json_lines_with_content(claims: str) -> None:
     assert lines[0]["data"]["goal"] == "The secret goal" and lines[0]["correlation"] == "=req-17"
 
 
-def test_audit_of_a_conversation_and_of_nothing(claims: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_of_a_conversation_and_of_nothing(
+    claims: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "message.appended" in run("audit", claims, "chat", "--kind", "conversation").stdout
     for arguments in (("chat",), ("chat", "--kind", "blob")):
         result = run("audit", claims, *arguments)

@@ -20,7 +20,7 @@ import holdfast
 from helpers.run_cli import plain_terminal
 from helpers.run_cli import run as call
 from helpers.servers import postgres, url_on
-from holdfast.tasks._agents import registered
+from holdfast.tasks.agents.declare import registered
 
 PATIENCE_SECONDS = 30.0
 
@@ -80,7 +80,9 @@ def program(tmp_path: Path) -> Path:
 class Process:
     """`holdfast worker` as it is started by whoever starts services."""
 
-    def __init__(self, *arguments: object, cwd: Path | None = None, terminal: int | None = None) -> None:
+    def __init__(
+        self, *arguments: object, cwd: Path | None = None, terminal: int | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.cli", "worker", *map(str, arguments)],
             stdout=subprocess.PIPE if terminal is None else terminal,
@@ -132,10 +134,15 @@ def start() -> Iterator[Callable[..., Process]]:
 # -- the worker --------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_goes_from_its_submission_to_its_end(url: str, program: Path, start: Callable[..., Process]) -> None:
+def test_a_task_goes_from_its_submission_to_its_end(
+    url: str, program: Path, start: Callable[..., Process]
+) -> None:
     worker = start(program, url)
     assert worker.hear("working for").split("  ")[1] == "working for claims, failing, part, slow\n"
-    assert call("submit", url, "claims", "c1", "--input", "41", "--goal", "Settle it").output == "submitted c1\n"
+    assert (
+        call("submit", url, "claims", "c1", "--input", "41", "--goal", "Settle it").output
+        == "submitted c1\n"
+    )
     assert worker.hear("c1  running")
     assert worker.hear("c1  suspended").endswith("  waits for the answer to 'payout'\n")
     assert call("questions", url).output == 'c1  payout  May it be paid?  {"sum":41}\n'
@@ -147,7 +154,11 @@ def test_a_task_goes_from_its_submission_to_its_end(url: str, program: Path, sta
     assert (code, out.split("  ")[1]) == (0, "stopped\n")
     assert err == "holdfast: stopping; tasks stop at their next step. Once more ends it at once.\n"
     shown = json.loads(call("task", url, "c1", "--json").output)
-    assert (shown["status"], shown["goal"], shown["children"]) == ("finished", "Settle it", {"c1-part": "completed"})
+    assert (shown["status"], shown["goal"], shown["children"]) == (
+        "finished",
+        "Settle it",
+        {"c1-part": "completed"},
+    )
 
 
 def test_a_failure_is_told_by_its_type_and_not_by_its_text(
@@ -179,7 +190,11 @@ def test_a_signal_lets_a_step_end_and_the_task_stays_for_the_next_worker(
     with holdfast.open(url) as store:
         view = store.get_task("s")
         assert view is not None
-        assert (view.status, view.owner, [step.path for step in view.steps]) == ("pending", None, ["first"])
+        assert (view.status, view.owner, [step.path for step in view.steps]) == (
+            "pending",
+            None,
+            ["first"],
+        )
     start(program, url).hear("s  finished")
 
 
@@ -217,7 +232,9 @@ def admin() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, admin: psycopg.Connection[tuple[object, ...]]) -> Iterator[tuple[str, str, str]]:
+def reader(
+    tmp_path: Path, admin: psycopg.Connection[tuple[object, ...]]
+) -> Iterator[tuple[str, str, str]]:
     """A store in PostgreSQL: its URL, that of a role that may only look at it, and the name of the role and of the schema."""
     url = url_on("postgres", tmp_path)
     name = url.rpartition("schema=")[2]
@@ -257,17 +274,24 @@ def test_a_worker_that_may_not_write_any_more_ends_with_the_error_whatever_still
     call("submit", url, "failing", "f")
     code, out, err = worker.rest()
     assert code == 1
-    assert "f  pending  0.0 s  AccessDenied\n" in out and "stopped in the middle of long steps: s\n" in out
+    assert (
+        "f  pending  0.0 s  AccessDenied\n" in out
+        and "stopped in the middle of long steps: s\n" in out
+    )
     assert f"lacks INSERT on table {name}.records;" in err.splitlines()[-1]
 
 
-def test_a_program_may_be_named_as_a_module(url: str, program: Path, start: Callable[..., Process]) -> None:
+def test_a_program_may_be_named_as_a_module(
+    url: str, program: Path, start: Callable[..., Process]
+) -> None:
     worker = start("shop_app", url, cwd=program.parent)
     worker.hear("working for")
     assert worker.end()[0] == 0
 
 
-def test_on_a_terminal_a_line_says_how_it_stands(url: str, program: Path, start: Callable[..., Process]) -> None:
+def test_on_a_terminal_a_line_says_how_it_stands(
+    url: str, program: Path, start: Callable[..., Process]
+) -> None:
     ours, theirs = pty.openpty()
     worker = start(program, url, terminal=theirs)
     os.close(theirs)
@@ -326,13 +350,18 @@ def test_whoever_gives_or_takes_work_may_make_the_store_and_says_so(
     for url in (str(tmp_path / "other.db"), f"file://{tmp_path}/others"):
         path = url.removeprefix("file://")
         refused = call("retry", url, "c")
-        assert (refused.exit_code, refused.stderr) == (1, f"holdfast: there is no store at {path}; check the path\n")
+        assert (refused.exit_code, refused.stderr) == (
+            1,
+            f"holdfast: there is no store at {path}; check the path\n",
+        )
         assert call("submit", url, "claims", "c").output == f"made {url}\nsubmitted c\n"
         assert call("submit", url, "claims", "c").output == "submitted c again\n"
     assert "lives inside its process" in call("submit", "memory://", "claims", "c").stderr
 
 
-def test_a_program_without_agents_makes_no_store(tmp_path: Path, start: Callable[..., Process]) -> None:
+def test_a_program_without_agents_makes_no_store(
+    tmp_path: Path, start: Callable[..., Process]
+) -> None:
     (tmp_path / "empty_app.py").write_text("import holdfast\n")
     assert start("empty_app.py", "agents.db", cwd=tmp_path).rest()[0] == 1
     assert not (tmp_path / "agents.db").exists()
@@ -388,10 +417,18 @@ def test_a_task_cannot_be_submitted_with_another_input(url: str) -> None:
 
 
 def test_open_questions_are_listed_for_people_and_for_programs(asking: str) -> None:
-    assert call("questions", asking).output == 'c  payout  May \\u001b[31mit\\u001b[0m be paid?  {"sum":41}\n'
+    assert (
+        call("questions", asking).output
+        == 'c  payout  May \\u001b[31mit\\u001b[0m be paid?  {"sum":41}\n'
+    )
     [line] = call("questions", asking, "--json").output.splitlines()
     facts = json.loads(line)
-    assert (facts["task"], facts["name"], facts["payload"], facts["status"]) == ("c", "payout", {"sum": 41}, "open")
+    assert (facts["task"], facts["name"], facts["payload"], facts["status"]) == (
+        "c",
+        "payout",
+        {"sum": 41},
+        "open",
+    )
     assert facts["schema"] == {"type": "boolean"}
     with holdfast.open(asking) as store:
         store.answer("c", "payout", True, question=facts["id"])
@@ -400,36 +437,64 @@ def test_open_questions_are_listed_for_people_and_for_programs(asking: str) -> N
 
 def test_an_answer_shows_what_was_asked_and_is_recorded_with_who_gave_it(asking: str) -> None:
     said = call("answer", asking, "c", "payout", "true", "--by", "ann").output
-    assert said == ('question: May \\u001b[31mit\\u001b[0m be paid?\nabout: {"sum":41}\nanswered payout of c: true\n')
+    assert said == (
+        'question: May \\u001b[31mit\\u001b[0m be paid?\nabout: {"sum":41}\nanswered payout of c: true\n'
+    )
     with holdfast.open(asking) as store:
         view = store.get_task("c")
         assert view is not None
-        assert (view.questions[0].answer, view.questions[0].by, view.status) == (True, "ann", "pending")
+        assert (view.questions[0].answer, view.questions[0].by, view.status) == (
+            True,
+            "ann",
+            "pending",
+        )
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["answer", "URL", "c", "payout", '"yes"'], 1, 'to be boolean; what fits, as JSON Schema: {"type":"boolean"}'),
+        (
+            ["answer", "URL", "c", "payout", '"yes"'],
+            1,
+            'to be boolean; what fits, as JSON Schema: {"type":"boolean"}',
+        ),
         (["answer", "URL", "c", "payout", "yes"], 2, "not JSON"),
         (["answer", "URL", "c", "other", "true"], 1, "open questions: 'payout'"),
-        (["answer", "URL", "nowhere", "payout", "true"], 1, "there is no task 'nowhere'; check the id: store.tasks()"),
+        (
+            ["answer", "URL", "nowhere", "payout", "true"],
+            1,
+            "there is no task 'nowhere'; check the id: store.tasks()",
+        ),
         (["answer", "URL", "true"], 2, "name all of it"),
         (["signal", "URL", "nowhere", "paid"], 1, "there is no task 'nowhere'"),
         (["signal", "URL", "c", "paid", "--payload", "x"], 2, "not JSON"),
         (["submit", "claims", "x"], 2, "name a store"),
         (["submit", "URL", "claims", "x", "--input", "x"], 2, "not JSON"),
-        (["submit", "URL", "claims", "x", "--budget", "token=9"], 2, "a budget is tokens=…, cost=… or calls=…"),
-        (["submit", "URL", "claims", "x", "--budget", "calls=9", "--budget", "calls=8"], 2, "each once"),
+        (
+            ["submit", "URL", "claims", "x", "--budget", "token=9"],
+            2,
+            "a budget is tokens=…, cost=… or calls=…",
+        ),
+        (
+            ["submit", "URL", "claims", "x", "--budget", "calls=9", "--budget", "calls=8"],
+            2,
+            "each once",
+        ),
         (["submit", "URL", "claims", "x", "--budget", "calls=many"], 2, "calls is a number"),
-        (["submit", "URL", "claims", "x", "--budget", "tokens=0"], 2, "tokens must be an integer >= 1, got 0"),
+        (
+            ["submit", "URL", "claims", "x", "--budget", "tokens=0"],
+            2,
+            "tokens must be an integer >= 1, got 0",
+        ),
         (["retry", "URL", "c", "--budget", "cost"], 2, "cost is a number"),
         (["retry", "URL", "nowhere"], 1, "has no task 'nowhere'"),
         (["retry", "URL", "done"], 1, "there is nothing to try again"),
         (["retry", "URL", "plain"], 1, "is no agent's task"),
     ],
 )
-def test_what_cannot_be_said_is_refused(asking: str, arguments: list[str], code: int, says: str) -> None:
+def test_what_cannot_be_said_is_refused(
+    asking: str, arguments: list[str], code: int, says: str
+) -> None:
     with holdfast.open(asking) as store:
         store.run(lambda task: 1, "done")
         with store.task("plain"):
@@ -485,8 +550,12 @@ def test_all_that_were_given_up_are_tried_again_at_once(url: str) -> None:
     assert call("retry", url, "--status", "stuck").output == "submitted 0 of status stuck again\n"
 
 
-@pytest.mark.parametrize("arguments", [["t", "--status", "failed"], ["--status", "running"], ["--status", "finished"]])
-def test_only_what_was_given_up_is_tried_again_by_its_status(url: str, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["t", "--status", "failed"], ["--status", "running"], ["--status", "finished"]]
+)
+def test_only_what_was_given_up_is_tried_again_by_its_status(
+    url: str, arguments: list[str]
+) -> None:
     assert call("retry", url, *arguments).exit_code == 2
 
 
@@ -505,11 +574,17 @@ def test_a_budget_is_given_with_a_task_and_another_when_it_is_tried_again(url: s
         assert budget() == holdfast.Budget(calls=9)
         with store.task("c"):
             refused = call("submit", url, "claims", "c", "--budget", "calls=10")
-            assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (1, True)
+            assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (
+                1,
+                True,
+            )
         kill = "import os, sys, holdfast\nwith holdfast.open(sys.argv[1]).task('c'): os.kill(os.getpid(), 9)"
         subprocess.run([sys.executable, "-c", kill, url], check=False)
         refused = call("retry", url, "c", "--budget", "calls=10")
-        assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (1, True)
+        assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (
+            1,
+            True,
+        )
         assert budget() == holdfast.Budget(calls=9)
 
 
@@ -523,7 +598,9 @@ def test_a_task_is_shown_with_what_it_waits_for_and_its_family(asking: str) -> N
     call("answer", asking, "c", "payout", "false", "--by", "bob")
     child = call("task", asking, "c").output
     assert "(false, by bob)\n" in child
-    assert re.search(r"^due since \S+ \S+ UTC, for a worker that has agent 'asking child'$", child, re.MULTILINE)
+    assert re.search(
+        r"^due since \S+ \S+ UTC, for a worker that has agent 'asking child'$", child, re.MULTILINE
+    )
     facts = json.loads(call("task", asking, "c", "--json").output)
     assert (facts["parent"], facts["waits_for"], facts["questions"][0]["by"]) == ("p", [], "bob")
 
@@ -537,12 +614,19 @@ def test_a_task_that_is_due_later_says_when_and_ids_are_shown_as_they_are_writte
         store.run(lambda task: task.run_child(child, "p/letter"), "p")
     del registered["sleeping child"]
     assert "  sleeping child[p/letter]\n" in call("task", url, "p").output
-    assert " UTC, for a worker that has agent 'sleeping child'\n" in call("task", url, "p/letter").output
+    assert (
+        " UTC, for a worker that has agent 'sleeping child'\n"
+        in call("task", url, "p/letter").output
+    )
     assert "due at " in call("task", url, "p/letter").output
-    assert json.loads(call("task", url, "p", "--json").output)["children"] == {"p/letter": "waiting"}
+    assert json.loads(call("task", url, "p", "--json").output)["children"] == {
+        "p/letter": "waiting"
+    }
 
 
-def test_the_store_may_be_named_by_the_environment(asking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_may_be_named_by_the_environment(
+    asking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOLDFAST_URL", asking)
     assert call("submit", "claims", "x").output == "submitted x\n"
     assert call("retry", "x").output == "submitted x again\n"

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast.conformance
 from holdfast.backends import Backend
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance import BackendConformance, BackendModel, DurableBackendConformance
 
 
@@ -63,7 +63,7 @@ def test_every_test_of_the_suite_has_a_name_of_its_own() -> None:
         ("pytest", "import holdfast.conformance"),
         (
             "hypothesis",
-            "from holdfast.conformance import BackendConformance as B; B.open_backend; import holdfast.conformance._model",
+            "from holdfast.conformance import BackendConformance as B; B.open_backend; import holdfast.conformance.model",
         ),
     ],
 )

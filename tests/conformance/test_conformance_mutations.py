@@ -14,7 +14,17 @@ import msgspec
 import pytest
 from hypothesis import Phase, settings
 
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Cursor, Fields, Head, Record, StreamKey
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Cursor,
+    Head,
+    HeadFields,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
 from holdfast.backends.memory import MemoryBackend, _Stream
 from holdfast.conformance import BackendConformance
 from holdfast.errors import HoldfastError
@@ -23,21 +33,25 @@ from holdfast.errors import HoldfastError
 class NoVersionCheck(MemoryBackend):
     """A stale append is stored at the end."""
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         if stream and append.expected < stream.version and not self._find(stream, append):
-            append = msgspec.structs.replace(append, expected=stream.version, expected_hash=stream.hash)
+            append = msgspec.structs.replace(
+                append, expected=stream.version, expected_hash=stream.hash
+            )
         return super()._append(append, now)
 
 
 class NoHashCheck(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
-        return super()._append(msgspec.structs.replace(append, expected_hash=stream.hash if stream else b""), now)
+        return super()._append(
+            msgspec.structs.replace(append, expected_hash=stream.hash if stream else b""), now
+        )
 
 
 class NoIncarnationCheck(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         if stream:
             append = msgspec.structs.replace(append, incarnation=stream.incarnation)
@@ -57,15 +71,15 @@ class NoIdIndex(MemoryBackend):
 
 
 class EveryIdIsIndexed(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         return super()._append(msgspec.structs.replace(append, indexed=True), now)
 
 
 class IdCheckedAfterTheVersion(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         if stream and stream.version > append.expected + len(append.records):
-            return Conflict(self._head(append.stream, stream, now))
+            return VersionMismatch(self._head(append.stream, stream, now))
         return super()._append(append, now)
 
 
@@ -74,7 +88,7 @@ class IdsSharedByAllStreams(MemoryBackend):
         super().__init__(name)
         self._ids: dict[bytes, tuple[int, int]] = {}
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         if append.indexed and append.id in self._ids:
             return AppendResult(*self._ids[append.id], duplicate=True, now=now)
         answer = super()._append(append, now)
@@ -88,7 +102,7 @@ class IdsOutliveTheirStream(MemoryBackend):
         super().__init__(name)
         self._ids: dict[StreamKey, dict[bytes, tuple[int, int]]] = {}
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         known = append.stream in self._streams
         answer = super()._append(append, now)
         if append.stream in self._streams and not known:
@@ -99,15 +113,19 @@ class IdsOutliveTheirStream(MemoryBackend):
 
 
 class RefusedIdsAreRemembered(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         answer = super()._append(append, now)
-        if isinstance(answer, Conflict) and append.stream in self._streams and append.indexed:
+        if (
+            isinstance(answer, VersionMismatch)
+            and append.stream in self._streams
+            and append.indexed
+        ):
             self._streams[append.stream].ids[append.id] = append.expected + 1, append.expected + 1
         return answer
 
 
 class LengthOfTheRetry(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         answer = super()._append(append, now)
         if isinstance(answer, AppendResult) and answer.duplicate:
             return msgspec.structs.replace(answer, last=answer.first + len(append.records) - 1)
@@ -121,8 +139,8 @@ class HalfAnAppendIsVisible(MemoryBackend):
         super().__init__(name)
         self._was_read = threading.Event()
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
-        answers: list[AppendResult | Conflict] = []
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
+        answers: list[AppendResult | VersionMismatch] = []
         for append in batch:
             if append.expected == 0 or len(append.records) == 1:
                 answers += super().append([append])
@@ -147,25 +165,34 @@ class HalfAnAppendIsVisible(MemoryBackend):
 
 
 class ConflictStopsTheBatch(MemoryBackend):
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
-        answers: list[AppendResult | Conflict] = []
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
+        answers: list[AppendResult | VersionMismatch] = []
         for append in batch:
-            answers += [answers[-1]] if any(isinstance(a, Conflict) for a in answers) else super().append([append])
+            answers += (
+                [answers[-1]]
+                if any(isinstance(a, VersionMismatch) for a in answers)
+                else super().append([append])
+            )
         return answers
 
 
 class BatchSeesOnlyWhatWasBefore(MemoryBackend):
     """All members are checked against the heads before the batch."""
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         last = {append.stream: append for append in batch}
-        return [a for one in batch if last[one.stream] is one for a in super(type(self), self).append([one])]
+        return [
+            a
+            for one in batch
+            if last[one.stream] is one
+            for a in super(type(self), self).append([one])
+        ]
 
 
 class ConflictWithoutHead(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         answer = super()._append(append, now)
-        return Conflict(None) if isinstance(answer, Conflict) else answer
+        return VersionMismatch(None) if isinstance(answer, VersionMismatch) else answer
 
 
 class NoLock(MemoryBackend):
@@ -176,7 +203,7 @@ class NoLock(MemoryBackend):
         self._checks = itertools.count(1)
         self._second = threading.Event()
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         [append] = batch
         stream = self._streams.get(append.stream)
         fits = (stream.version if stream else 0) == append.expected
@@ -186,27 +213,38 @@ class NoLock(MemoryBackend):
         stream = self._streams.get(append.stream)
         if fits and stream:
             append = msgspec.structs.replace(
-                append, expected=stream.version, expected_hash=stream.hash, incarnation=stream.incarnation
+                append,
+                expected=stream.version,
+                expected_hash=stream.hash,
+                incarnation=stream.incarnation,
             )
         return super().append([append])
 
 
 class FieldsAreNotKept(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
-        return super()._append(msgspec.structs.replace(append, fields=append.fields or Fields()), now)
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
+        return super()._append(
+            msgspec.structs.replace(append, fields=append.fields or HeadFields()), now
+        )
 
 
 class FieldsAreMerged(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         if stream and append.fields:
-            new = {name: value for name, value in msgspec.structs.asdict(append.fields).items() if value is not None}
-            append = msgspec.structs.replace(append, fields=msgspec.structs.replace(stream.fields, **new))
+            new = {
+                name: value
+                for name, value in msgspec.structs.asdict(append.fields).items()
+                if value is not None
+            }
+            append = msgspec.structs.replace(
+                append, fields=msgspec.structs.replace(stream.fields, **new)
+            )
         return super()._append(append, now)
 
 
 class DuplicatesChangeFields(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         answer = super()._append(append, now)
         if isinstance(answer, AppendResult) and answer.duplicate and append.fields:
             self._streams[append.stream].fields = append.fields
@@ -215,7 +253,13 @@ class DuplicatesChangeFields(MemoryBackend):
 
 class ZeroIsNoTime(MemoryBackend):
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         found = super().due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
         return [head for head in found if head.fields.due]
@@ -246,7 +290,13 @@ class CaseDoesNotMatter(MemoryBackend):
 
 class OrderedByUtf16(MemoryBackend):
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
     ) -> Sequence[Head]:
         found = super().heads(tenant=tenant, kind=kind, status=status, after=after, limit=1_000_000)
         return sorted(found, key=lambda head: head.stream.id.encode("utf-16-be"))[:limit]
@@ -254,14 +304,26 @@ class OrderedByUtf16(MemoryBackend):
 
 class StatusIsIgnored(MemoryBackend):
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
     ) -> Sequence[Head]:
         return super().heads(tenant=tenant, kind=kind, after=after, limit=limit)
 
 
 class CursorSkipsTies(MemoryBackend):
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         beyond = (after[0], "\U0010ffff") if after else None
         return super().due(tenant=tenant, kind=kind, before=before, after=beyond, limit=limit)
@@ -269,7 +331,13 @@ class CursorSkipsTies(MemoryBackend):
 
 class BeforeIsExclusive(MemoryBackend):
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         found = super().due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
         return [head for head in found if before is None or head.fields.due != before]
@@ -286,7 +354,12 @@ class AfterIsInclusive(MemoryBackend):
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
-        return super().read(stream, after=after - 1 if after and not reverse else after, limit=limit, reverse=reverse)
+        return super().read(
+            stream,
+            after=after - 1 if after and not reverse else after,
+            limit=limit,
+            reverse=reverse,
+        )
 
 
 class PagesHaveNoEnd(MemoryBackend):
@@ -297,17 +370,23 @@ class PagesHaveNoEnd(MemoryBackend):
     ) -> Sequence[Record]:
         found = self._streams.get(stream)
         records = found.records[after:] if found and not reverse else []
-        return records[:limit] if records else super().read(stream, after=after, limit=limit, reverse=reverse)
+        return (
+            records[:limit]
+            if records
+            else super().read(stream, after=after, limit=limit, reverse=reverse)
+        )
 
 
 class BodiesAreText(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
-        records = [(digest, body.decode("utf-8", "replace").encode()) for digest, body in append.records]
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
+        records = [
+            (digest, body.decode("utf-8", "replace").encode()) for digest, body in append.records
+        ]
         return super()._append(msgspec.structs.replace(append, records=records), now)
 
 
 class BodiesAreLines(MemoryBackend):
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         records = [(digest, body.rstrip(b"\n")) for digest, body in append.records]
         return super()._append(msgspec.structs.replace(append, records=records), now)
 
@@ -343,13 +422,13 @@ class DeletesAFormerLifesSuccessor(MemoryBackend):
 class FieldsOutliveTheirStream(MemoryBackend):
     def __init__(self, name: str = "") -> None:
         super().__init__(name)
-        self._former: dict[StreamKey, Fields] = {}
+        self._former: dict[StreamKey, HeadFields] = {}
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         self._former[stream] = expected.fields
         return super().delete(stream, expected=expected)
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         answer = super()._append(append, now)
         if append.expected == 0 and append.fields is None and append.stream in self._former:
             self._streams[append.stream].fields = self._former[append.stream]
@@ -414,8 +493,14 @@ MUTANTS: list[tuple[type[MemoryBackend], str]] = [
     (IdsSharedByAllStreams, "the_same_id_on_another_stream_is_another_append"),
     (IdsOutliveTheirStream, "indexed_ids_of_a_former_life_are_forgotten"),
     (RefusedIdsAreRemembered, "the_id_of_a_refused_append_is_not_remembered"),
-    (LengthOfTheRetry, "a_duplicate_is_answered_with_the_versions_it_has_and_not_those_of_the_retry"),
-    (HalfAnAppendIsVisible, "a_reader_beside_a_writer_sees_no_gap_no_half_append_and_nothing_vanish"),
+    (
+        LengthOfTheRetry,
+        "a_duplicate_is_answered_with_the_versions_it_has_and_not_those_of_the_retry",
+    ),
+    (
+        HalfAnAppendIsVisible,
+        "a_reader_beside_a_writer_sees_no_gap_no_half_append_and_nothing_vanish",
+    ),
     (ConflictStopsTheBatch, "a_conflict_of_one_member_does_not_affect_the_others"),
     (BatchSeesOnlyWhatWasBefore, "two_members_may_follow_each_other_on_one_stream"),
     (ConflictWithoutHead, "a_stale_append_writes_nothing_and_says_the_true_head"),
@@ -483,7 +568,9 @@ def run(backend: type[MemoryBackend], test: str) -> None:
     getattr(suite, f"test_{test}")(suite.open_backend(Path()))
 
 
-@pytest.mark.parametrize(("mutant", "test"), MUTANTS, ids=[f"{mutant.__name__}-{test}" for mutant, test in MUTANTS])
+@pytest.mark.parametrize(
+    ("mutant", "test"), MUTANTS, ids=[f"{mutant.__name__}-{test}" for mutant, test in MUTANTS]
+)
 def test_a_missing_protection_turns_its_test_red(mutant: type[MemoryBackend], test: str) -> None:
     run(MemoryBackend, test)  # or red would mean nothing
     with pytest.raises((AssertionError, pytest.fail.Exception, HoldfastError)):

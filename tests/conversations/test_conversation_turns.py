@@ -14,12 +14,12 @@ import pytest
 import holdfast
 from helpers.chat_messages import assistant, user
 from holdfast import LeaseHeld, NotFound, Store
-from holdfast import _operations as ops
-from holdfast._stream_ops import new_stamp
 from holdfast.backends.memory import MemoryBackend
-from holdfast.conversations._fold import BRANCHED, Ancestor, Branched, Fold
-from holdfast.conversations._writing import new_event, put
+from holdfast.conversations.fold import BRANCHED, Ancestor, ConversationBranched, ConversationFold
+from holdfast.conversations.write import new_event, put
 from holdfast.errors import CorruptRecord, Expired, LeaseLost
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import new_append_context
 
 # -- turns -------------------------------------------------------------------------------------------
 
@@ -124,7 +124,9 @@ def test_a_turn_holds_in_another_context_for_the_object_it_gives(store: Store) -
             yield
 
     steps = stream()
-    for _ in range(2):  # as a web framework does, which runs each step of a generator in a context of its own
+    for _ in range(
+        2
+    ):  # as a web framework does, which runs each step of a generator in a context of its own
         contextvars.copy_context().run(next, steps)
     steps.close()
     assert chat.messages() == [user("theirs")]
@@ -295,7 +297,13 @@ def test_an_expired_conversation_is_invisible_and_can_be_brought_back(store: Sto
     info = chat.view()
     assert info.expires_at is not None
     chat.expire(0)
-    for use in (chat.messages, chat.count, lambda: chat.append(user("b")), lambda: chat.window(100), chat.pop):
+    for use in (
+        chat.messages,
+        chat.count,
+        lambda: chat.append(user("b")),
+        lambda: chat.window(100),
+        chat.pop,
+    ):
         with pytest.raises(Expired):
             use()  # type: ignore[operator]
     assert list(store.conversations()) == []
@@ -355,19 +363,22 @@ def test_a_hostile_record_is_an_error_not_a_message(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("base", "upto"), [(6, 5), (-3, 5), (1, 5), (0, 4)])
-def test_a_fork_that_lies_about_where_its_messages_are_is_an_error(store: Store, base: int, upto: int) -> None:
+def test_a_fork_that_lies_about_where_its_messages_are_is_an_error(
+    store: Store, base: int, upto: int
+) -> None:
     parent = store.conversation("p")
     parent.append(*[user(str(n)) for n in range(5)])
     head = store._log.backend.head(parent._key)
     assert head is not None
-    branched = Branched("p", 5, [Ancestor("p", head.incarnation.hex(), base, upto)])
+    branched = ConversationBranched("p", 5, [Ancestor("p", head.incarnation.hex(), base, upto)])
     child = store.conversation("h")
-    event = new_event(BRANCHED, branched, Fold(5, 5, 5))
-    ops.run(store._log, put(child._key, None, [event], new_stamp(), expected=0))
+    event = new_event(BRANCHED, branched, ConversationFold(5, 5, 5))
+    ops.run(store._log, put(child._key, None, [event], new_append_context(), expected=0))
     with pytest.raises(CorruptRecord):
         child.messages()
 
 
+@pytest.mark.slow
 def test_many_tasks_in_one_turn_all_get_through(url: str) -> None:
     async def main() -> None:
         async with holdfast.aopen(url) as store:

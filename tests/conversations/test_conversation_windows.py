@@ -33,9 +33,18 @@ def test_a_window_keeps_system_prompt_and_pins_and_whole_exchanges(store: Store)
 
 def test_a_system_message_in_the_middle_is_cut_like_any_other(store: Store) -> None:
     chat = store.conversation("c")
-    chat.append(SYSTEM, {"role": "developer", "content": "Be kind."}, user("a"), {"role": "system", "content": "late"})
+    chat.append(
+        SYSTEM,
+        {"role": "developer", "content": "Be kind."},
+        user("a"),
+        {"role": "system", "content": "late"},
+    )
     chat.append(assistant("b"), user("c"))
-    assert chat.window(3, counter=one) == [SYSTEM, {"role": "developer", "content": "Be kind."}, user("c")]
+    assert chat.window(3, counter=one) == [
+        SYSTEM,
+        {"role": "developer", "content": "Be kind."},
+        user("c"),
+    ]
 
 
 def test_a_popped_message_is_pinned_no_more(store: Store) -> None:
@@ -79,9 +88,17 @@ def test_the_error_says_what_the_whole_newest_exchange_needs(store: Store) -> No
 
 def test_a_window_reads_on_when_it_cannot_begin_where_the_budget_ends(store: Store) -> None:
     chat = store.conversation("c")
-    chat.append(user("a"), assistant("b"), user("pay"), {"type": "mcp_approval_request", "id": "r", "name": "pay"})
+    chat.append(
+        user("a"),
+        assistant("b"),
+        user("pay"),
+        {"type": "mcp_approval_request", "id": "r", "name": "pay"},
+    )
     chat.append(*[user("are you there?") for _ in range(40)])
-    chat.append({"type": "mcp_approval_response", "approval_request_id": "r", "approve": True}, user("thanks"))
+    chat.append(
+        {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True},
+        user("thanks"),
+    )
     assert chat.window(1, counter=one) == [user("thanks")]
     with pytest.raises(holdfast.errors.BudgetExceeded):
         contents = chat.fork("d", version=chat.version() - 1)
@@ -202,12 +219,18 @@ def test_a_conversation_begun_anew_while_it_is_summarised_is_a_conflict(store: S
 
 
 @pytest.mark.every_engine
-def test_repair_answers_dangling_calls_once_and_is_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_repair_answers_dangling_calls_once_and_is_logged(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     chat = store.conversation("c")
     chat.append(user("q"), call("1"), user("are you there?"), call("2"))
     chat.append(result("nobody", "stray"))
     found = chat.validate()
-    assert sorted(problem.kind for problem in found) == ["dangling call", "dangling call", "orphan result"]
+    assert sorted(problem.kind for problem in found) == [
+        "dangling call",
+        "dangling call",
+        "orphan result",
+    ]
     assert chat.version() == 5
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert chat.repair() == found

@@ -15,11 +15,11 @@ import holdfast
 from helpers.chat_messages import SYSTEM, assistant, call, one, result, user
 from helpers.paths import GOLDEN
 from holdfast import Conflict, NotFound, OutcomeUnknown, Store
-from holdfast import _operations as ops
-from holdfast._stream_ops import new_stamp
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import CorruptFile, IdReused, NotSerializable, Unavailable
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import new_append_context
 
 # -- appending ---------------------------------------------------------------------------------------
 
@@ -40,7 +40,13 @@ def test_messages_come_back_in_order_in_another_process(durable_url: str) -> Non
 def test_an_unused_conversation_does_not_exist(store: Store) -> None:
     chat = store.conversation("c")
     assert (chat.messages(), chat.count(), chat.version(), chat.pending()) == ([], 0, 0, None)
-    assert (chat.pop(), chat.repair(), chat.validate(), chat.drafts(), chat.delete()) == (None, [], [], [], False)
+    assert (chat.pop(), chat.repair(), chat.validate(), chat.drafts(), chat.delete()) == (
+        None,
+        [],
+        [],
+        [],
+        False,
+    )
     assert chat.window(100) == []
     assert list(store.conversations()) == []
     with pytest.raises(NotFound):
@@ -118,7 +124,9 @@ def test_what_is_no_message_is_refused(store: Store, wrong: object) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_turn_retried_after_a_lost_answer_is_never_doubled(seed: int) -> None:
-    backend = FaultyBackend(MemoryBackend(), seed=seed, lost_answer=0.3, lost_request=0.1, unavailable=0.1)
+    backend = FaultyBackend(
+        MemoryBackend(), seed=seed, lost_answer=0.3, lost_request=0.1, unavailable=0.1
+    )
     turns = [f"turn {number}" for number in range(20)]
     with holdfast.open(backend) as store:
         for turn in turns:
@@ -183,6 +191,7 @@ class CountingBackend(MemoryBackend):
         return page
 
 
+@pytest.mark.slow
 def test_the_newest_50_of_100_000_messages_read_about_50_records() -> None:
     backend = CountingBackend()
     with holdfast.open(backend) as store:
@@ -192,7 +201,9 @@ def test_the_newest_50_of_100_000_messages_read_about_50_records() -> None:
             chat.append(*[user(str(n)) for n in range(start, start + 5_000)])
         fresh = store.conversation("c")
         backend.records = 0
-        assert [m["content"] for m in fresh.messages(last=50)] == [str(n) for n in range(99_950, 100_000)]
+        assert [m["content"] for m in fresh.messages(last=50)] == [
+            str(n) for n in range(99_950, 100_000)
+        ]
         assert backend.records < 60
         backend.records = 0
         assert fresh.count() == 100_001
@@ -260,7 +271,11 @@ def test_sync_appends_only_what_is_new(store: Store) -> None:
     messages = [SYSTEM, user("a")]
     assert chat.sync(messages) == 2
     messages.append(assistant("b"))
-    assert (chat.sync(messages), chat.sync(messages), store.conversation("c").sync(messages)) == (1, 0, 0)
+    assert (chat.sync(messages), chat.sync(messages), store.conversation("c").sync(messages)) == (
+        1,
+        0,
+        0,
+    )
     assert (chat.messages(), chat.version()) == (messages, 3)
 
 
@@ -281,7 +296,9 @@ def test_sync_of_a_trimmed_list_forgets_nothing(store: Store) -> None:
     assert chat.messages() == [*history, assistant("new")]
 
 
-def test_sync_does_not_undo_what_somebody_else_stored(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_sync_does_not_undo_what_somebody_else_stored(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     mine, theirs = store.conversation("c"), store.conversation("c")
     mine.sync([user("a")])
     theirs.sync([user("a"), assistant("b")])
@@ -337,7 +354,9 @@ def test_export_and_import_round_trip(store: Store, tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_refused_untouched_or_salvaged(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
-    whole = b'[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "us'
+    whole = (
+        b'[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "us'
+    )
     path.write_bytes(whole)
     chat = store.conversation("c")
     with pytest.raises(CorruptFile):
@@ -448,7 +467,10 @@ def test_what_was_stored_by_the_first_version_is_read_for_ever(store: Store) -> 
     bodies = (GOLDEN / "conversation-1.jsonl").read_bytes().splitlines()
     expected = json.loads((GOLDEN / "conversation-1.messages.json").read_text())
     chat = store.conversation("c")
-    ops.run(store._log, ops.append(ops.Append(chat._key, bodies, new_stamp(), expected=0)))
+    ops.run(
+        store._log,
+        ops.append(ops.AppendRecords(chat._key, bodies, new_append_context(), expected=0)),
+    )
     assert (chat.messages(), chat.count()) == (expected["messages"], expected["count"])
     assert chat.window(7, counter=one) == expected["window"]
     assert [draft.text for draft in chat.drafts()] == expected["drafts"]

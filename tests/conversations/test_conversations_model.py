@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from helpers.example_counts import examples
-from holdfast.conversations._reading import FIRST_PAGE
-from holdfast.conversations._repairing import apply_fixes, find_fixes
+from holdfast.conversations.read import FIRST_PAGE
+from holdfast.conversations.repair import apply_fixes, find_fixes
 
 TEXT = st.sampled_from("abcde")
 ROLE = st.sampled_from(["user", "assistant", "system"])
@@ -163,5 +163,8 @@ class Conversations(RuleBasedStateMachine):
 
 TestConversations = Conversations.TestCase
 TestConversations.settings = settings(
-    max_examples=examples(25), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(25),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from helpers.example_counts import examples
-from holdfast.conversations._json_files import as_json, read_messages, write_atomically
+from holdfast.conversations.json_files import as_json, read_messages, write_atomically
 from holdfast.errors import CorruptFile
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Grüße, \U0001f980"}
@@ -28,7 +28,11 @@ CALL: dict[str, Any] = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
-        {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": [2]}'}},
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "add", "arguments": '{"a": 1, "b": [2]}'},
+        }
     ],
 }
 RESULT: dict[str, Any] = {
@@ -71,9 +75,18 @@ def path(tmp_path: Path) -> Path:
         lines(CHAT).rstrip(),
         lines(CHAT).replace(b"\n", b""),  # json.dump to a file in append mode
         dumped({"messages": CHAT}),
-        dumped({"model": "m", "messages": CHAT, "tools": [{"type": "function"}], "temperature": 0.5}),
+        dumped(
+            {"model": "m", "messages": CHAT, "tools": [{"type": "function"}], "temperature": 0.5}
+        ),
         dumped({"type": "conversation", "version": 3, "messages": CHAT}),
-        dumped({"chat_id": 7, "chat_history": CHAT, "summary": "", "cost": {"usage": {"total_cost": 0}}}),
+        dumped(
+            {
+                "chat_id": 7,
+                "chat_history": CHAT,
+                "summary": "",
+                "cost": {"usage": {"total_cost": 0}},
+            }
+        ),
         dumped({"history": CHAT}),
         dumped({"conversation": CHAT}),
         dumped({"user_proxy": CHAT}),
@@ -95,13 +108,18 @@ def test_each_common_form_gives_the_messages(path: Path, raw: bytes) -> None:
     assert path.read_bytes() == raw
 
 
-PAIRS = {"assistant": {"user_proxy": CHAT[:2], "critic": CHAT[:1]}, "user_proxy": {"assistant": CHAT}}
+PAIRS = {
+    "assistant": {"user_proxy": CHAT[:2], "critic": CHAT[:1]},
+    "user_proxy": {"assistant": CHAT},
+}
 
 
 def test_of_several_lists_one_must_be_chosen_by_name(path: Path) -> None:
     path.write_bytes(dumped(PAIRS))
     for salvage in (False, True):
-        with pytest.raises(ValueError, match=r"'assistant/user_proxy', 'assistant/critic', 'user_proxy/assistant'$"):
+        with pytest.raises(
+            ValueError, match=r"'assistant/user_proxy', 'assistant/critic', 'user_proxy/assistant'$"
+        ):
             read_messages(path, salvage=salvage)
     assert read_messages(path, pair="assistant/user_proxy").messages == CHAT[:2]
     assert read_messages(path, pair="user_proxy/assistant").messages == CHAT
@@ -155,7 +173,9 @@ def test_a_list_under_an_unknown_name_beside_other_things_must_be_chosen(path: P
         ({"messages": [], "turns": CHAT}, "turns"),
     ):
         path.write_bytes(dumped(other))
-        with pytest.raises(ValueError, match=rf"among other things: choose them with pair=, from .*'{name}'$"):
+        with pytest.raises(
+            ValueError, match=rf"among other things: choose them with pair=, from .*'{name}'$"
+        ):
             read_messages(path)
         assert read_messages(path, pair=name).messages == CHAT
     path.write_bytes(dumped({"session": "a", "turns": CHAT})[:-2])
@@ -163,9 +183,12 @@ def test_a_list_under_an_unknown_name_beside_other_things_must_be_chosen(path: P
 
 
 def test_lists_of_messages_beside_the_usual_one_are_not_ignored(path: Path) -> None:
-    path.write_bytes(dumped({"model": "m", "messages": CHAT, "tools": [{"type": "function"}], "turns": CHAT[:1]}))
+    path.write_bytes(
+        dumped({"model": "m", "messages": CHAT, "tools": [{"type": "function"}], "turns": CHAT[:1]})
+    )
     with pytest.raises(
-        ValueError, match=r"several lists of messages: choose one with pair=, from 'messages', 'turns'$"
+        ValueError,
+        match=r"several lists of messages: choose one with pair=, from 'messages', 'turns'$",
     ):
         read_messages(path)
     assert read_messages(path, pair="messages").messages == CHAT
@@ -181,7 +204,9 @@ def test_no_messages_is_not_an_error(path: Path) -> None:
 # -- damage -----------------------------------------------------------------------------------------------------------
 
 
-def check_damaged(path: Path, raw: bytes, readable: list[dict[str, Any]], what: str, at: int | None = None) -> None:
+def check_damaged(
+    path: Path, raw: bytes, readable: list[dict[str, Any]], what: str, at: int | None = None
+) -> None:
     path.write_bytes(raw)
     with pytest.raises(CorruptFile) as caught:
         read_messages(path)
@@ -202,21 +227,31 @@ def test_damage_is_reported_with_its_place(path: Path) -> None:
     check_damaged(path, raw[:at] + b'"' + raw[at:], CHAT[:1], "not valid JSON", at=at + 1)
     line = raw[: at + 1].count(b"\n") + 1
     column = at + 1 - raw.rindex(b"\n", 0, at)
-    with pytest.raises(CorruptFile, match=rf"byte {at + 1}: not valid JSON \(line {line}, column {column}\)"):
+    with pytest.raises(
+        CorruptFile, match=rf"byte {at + 1}: not valid JSON \(line {line}, column {column}\)"
+    ):
         read_messages(path)
 
 
-@pytest.mark.parametrize("form", [dumped(CHAT), lines(CHAT), dumped({"messages": CHAT}), dumped({"proxy": CHAT})])
+@pytest.mark.parametrize(
+    "form", [dumped(CHAT), lines(CHAT), dumped({"messages": CHAT}), dumped({"proxy": CHAT})]
+)
 def test_a_tail_of_nul_bytes_is_damage(path: Path, form: bytes) -> None:
     for keep in (form.index(b"tool_calls"), form.rindex(b'"role"'), len(form)):
-        readable = [message for message, end in zip(CHAT, ends(form, CHAT), strict=True) if end <= keep]
-        check_damaged(path, form[:keep] + bytes(4096), readable, "NUL" if keep == len(form) else "", at=None)
+        readable = [
+            message for message, end in zip(CHAT, ends(form, CHAT), strict=True) if end <= keep
+        ]
+        check_damaged(
+            path, form[:keep] + bytes(4096), readable, "NUL" if keep == len(form) else "", at=None
+        )
 
 
 def test_what_follows_after_the_end_is_damage(path: Path) -> None:
     for form in (dumped(CHAT), dumped({"messages": CHAT}), dumped({"proxy": CHAT})):
         for rest in (b"]", b'"tail of an older, longer file"}]', b"\n" + form):
-            check_damaged(path, form + rest, CHAT, "something follows", at=len(form) + rest.startswith(b"\n"))
+            check_damaged(
+                path, form + rest, CHAT, "something follows", at=len(form) + rest.startswith(b"\n")
+            )
     check_damaged(path, lines(CHAT) + b"[]", CHAT, "not a JSON object")
 
 
@@ -232,6 +267,7 @@ def test_an_unusable_file_gives_nothing(path: Path) -> None:
         read_messages(path.with_name("missing.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "what"),
     [
@@ -245,25 +281,36 @@ def test_an_unusable_file_gives_nothing(path: Path) -> None:
         (b'{"role": "user", "content": "\\ud83e"}', "lone surrogate"),
         (b'{"role": "user", "\\ud83e": 1}', "lone surrogate"),
         (b'{"role": "user", "deep": ' + b"[" * 100 + b"]" * 100 + b"}", "deeper than 100"),
-        (b'{"role": "user", "deep": ' + b'{"\\"[":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "deeper than 100"),
+        (
+            b'{"role": "user", "deep": ' + b'{"\\"[":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+            "deeper than 100",
+        ),
         (b'{"role": "user", "content": "' + b"x" * (16 << 20) + b'"}', "16777216"),
         (b"{}", "message 2 is not a JSON object with something in it"),
     ],
     ids=range(13),
 )
-def test_what_cannot_be_stored_is_refused_where_it_is(path: Path, message: bytes, what: str) -> None:
+def test_what_cannot_be_stored_is_refused_where_it_is(
+    path: Path, message: bytes, what: str
+) -> None:
     hello = dumped(HELLO)
     check_damaged(path, b"[%s, %s, %s]" % (hello, message, hello), [HELLO], what, at=len(hello) + 3)
     check_damaged(path, b"%s\n%s\n%s" % (hello, message, hello), [HELLO], what, at=len(hello) + 1)
-    check_damaged(path, b'{"messages":[%s,%s]}' % (hello, message), [HELLO], what, at=len(hello) + 14)
+    check_damaged(
+        path, b'{"messages":[%s,%s]}' % (hello, message), [HELLO], what, at=len(hello) + 14
+    )
 
 
 @pytest.mark.parametrize("item", [b'"hi"', b"3", b"null", b"[]", b"[{}]"])
 def test_an_item_that_is_no_object_is_refused(path: Path, item: bytes) -> None:
-    check_damaged(path, b"[" + dumped(HELLO) + b"," + item + b"]", [HELLO], "message 2 is not a JSON object")
+    check_damaged(
+        path, b"[" + dumped(HELLO) + b"," + item + b"]", [HELLO], "message 2 is not a JSON object"
+    )
 
 
-def test_the_largest_integers_and_the_deepest_nesting_that_can_be_stored_are_read(path: Path) -> None:
+def test_the_largest_integers_and_the_deepest_nesting_that_can_be_stored_are_read(
+    path: Path,
+) -> None:
     deep: dict[str, Any] = {"n": [2**64 - 1, -(2**63)]}
     for _ in range(98):
         deep = {"content": deep}
@@ -318,7 +365,9 @@ FORMS: list[tuple[Callable[[list[dict[str, Any]]], bytes], str | None]] = [
     (lambda messages: dumped({"model": "m", "messages": messages, "n": 1}), None),
     (lambda messages: dumped({"proxy": messages}), None),
     (
-        lambda messages: dumped({"assistant": {"proxy": messages, "critic": CHAT}, "proxy": {"x": CHAT}}),
+        lambda messages: dumped(
+            {"assistant": {"proxy": messages, "critic": CHAT}, "proxy": {"x": CHAT}}
+        ),
         "assistant/proxy",
     ),
 ]
@@ -327,11 +376,16 @@ FORMS: list[tuple[Callable[[list[dict[str, Any]]], bytes], str | None]] = [
 @pytest.mark.parametrize(("form", "pair"), FORMS)
 @pytest.mark.parametrize("messages", [CHAT, CHAT[::-1], [{"name": "x", **RESULT}, HELLO]])
 def test_a_file_cut_at_any_byte_gives_exactly_the_messages_before_the_cut(
-    path: Path, form: Callable[[list[dict[str, Any]]], bytes], pair: str | None, messages: list[dict[str, Any]]
+    path: Path,
+    form: Callable[[list[dict[str, Any]]], bytes],
+    pair: str | None,
+    messages: list[dict[str, Any]],
 ) -> None:
     raw = form(messages)
     compact = messages if form is not as_json else []
-    limits = ends(raw, compact) or [raw.index(line) + len(line) for line in as_json(messages).split(b"\n")[1:-2]]
+    limits = ends(raw, compact) or [
+        raw.index(line) + len(line) for line in as_json(messages).split(b"\n")[1:-2]
+    ]
     limits = [limit - raw[limit - 1 : limit].count(b",") for limit in limits]
     whole = len(raw.rstrip())
     for keep in range(len(raw) + 1):
@@ -344,21 +398,37 @@ def test_a_file_cut_at_any_byte_gives_exactly_the_messages_before_the_cut(
             continue
         assert read.messages == expected, raw[:keep]
         # Between two lines nothing shows that there were more of them.
-        assert read.complete == (keep >= whole or (form is lines and keep in {*limits, *(n + 1 for n in limits)}))
+        assert read.complete == (
+            keep >= whole or (form is lines and keep in {*limits, *(n + 1 for n in limits)})
+        )
 
 
 scalars = (
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
 )
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(['"', "\\", "]", "}", ",", "{"])
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    ['"', "\\", "]", "}", ",", "{"]
+)
 values = st.recursive(
-    scalars | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
+    scalars | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
 )
 any_message = st.dictionaries(texts, values, min_size=1, max_size=4)
-chat_message = any_message.map(lambda extra: {"role": "user", **{k: v for k, v in extra.items() if k != "role"}})
+chat_message = any_message.map(
+    lambda extra: {"role": "user", **{k: v for k, v in extra.items() if k != "role"}}
+)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(messages=st.lists(chat_message, max_size=5))
 @example(messages=[{"type": 1}, {"kind": -0.0}])
 def test_what_is_exported_can_be_imported(path: Path, messages: list[dict[str, Any]]) -> None:
@@ -368,7 +438,11 @@ def test_what_is_exported_can_be_imported(path: Path, messages: list[dict[str, A
     assert read.complete
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     messages=st.lists(chat_message, min_size=1, max_size=4),
     form=st.sampled_from(FORMS[:5]),
@@ -386,7 +460,9 @@ def test_any_file_cut_or_overwritten_anywhere_gives_the_messages_before_that(
     if indent and form[0] is not lines:
         raw = dumped(json.loads(raw), indent=indent)
     keep = data.draw(st.integers(0, len(raw) - 1))
-    garbage = data.draw(st.sampled_from([b"", b"\0" * 9, b"\xff", b"@", b'"', b"}", b"]", b"\xf0\x9f"]))
+    garbage = data.draw(
+        st.sampled_from([b"", b"\0" * 9, b"\xff", b"@", b'"', b"}", b"]", b"\xf0\x9f"])
+    )
     path.write_bytes(raw[:keep] + garbage)
     read = read_messages(path, salvage=True)
     # A piece of a message is never taken for one; at most the garbage completed a message by chance.
@@ -397,8 +473,15 @@ def test_any_file_cut_or_overwritten_anywhere_gives_the_messages_before_that(
         assert read_messages(path, salvage=True).messages == read.messages
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(raw=st.binary(max_size=60) | st.text('[]{}",:\\ \n01e-ntrue\0rolemsag', max_size=60).map(str.encode))
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    raw=st.binary(max_size=60)
+    | st.text('[]{}",:\\ \n01e-ntrue\0rolemsag', max_size=60).map(str.encode)
+)
 def test_no_file_whatsoever_leads_to_another_kind_of_error(path: Path, raw: bytes) -> None:
     path.write_bytes(raw)
     try:
@@ -412,16 +495,21 @@ def test_no_file_whatsoever_leads_to_another_kind_of_error(path: Path, raw: byte
         assert read.complete
 
 
+@pytest.mark.slow
 def test_reading_takes_memory_in_proportion_to_the_file(path: Path) -> None:
-    path.write_bytes(b"[" + b'{"role":"user","content":"' + b"x" * 200 + b'"},' + b'{"role":1},' * 500_000)
+    path.write_bytes(
+        b"[" + b'{"role":"user","content":"' + b"x" * 200 + b'"},' + b'{"role":1},' * 500_000
+    )
     limit = 40 * path.stat().st_size + (256 << 20)
     program = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
-from holdfast.conversations._json_files import read_messages
+from holdfast.conversations.json_files import read_messages
 print(len(read_messages({str(path)!r}, salvage=True).messages))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout == "500001\n", done.stderr
 
 
@@ -438,7 +526,9 @@ def test_a_new_file_is_private_and_a_replaced_one_keeps_its_permissions(path: Pa
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_symbolic_link_stays_and_the_file_it_leads_to_is_replaced(path: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_stays_and_the_file_it_leads_to_is_replaced(
+    path: Path, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     target = tmp_path / "elsewhere" / "real.json"
     path.symlink_to(target)
@@ -480,7 +570,9 @@ def test_whatever_fails_leaves_the_old_file_and_nothing_else(
 def test_no_room_leaves_the_old_file_and_nothing_else(path: Path) -> None:
     path.write_bytes(b"old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write past the limit fails with EFBIG
+    ignored = signal.signal(
+        signal.SIGXFSZ, signal.SIG_IGN
+    )  # then a write past the limit fails with EFBIG
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         with pytest.raises(OSError, match="too large"):
@@ -494,7 +586,7 @@ def test_no_room_leaves_the_old_file_and_nothing_else(path: Path) -> None:
 
 WRITER = """
 import itertools, os, signal, sys
-from holdfast.conversations._json_files import as_json, write_atomically
+from holdfast.conversations.json_files import as_json, write_atomically
 
 path, call, when = sys.argv[1:]
 if call:
@@ -523,9 +615,12 @@ def test_a_writer_killed_at_a_step_of_the_way_leaves_the_old_file_or_the_new_one
     assert read_messages(path).messages == (new if (call, when) == ("replace", "after") else old)
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_instant_leaves_a_whole_file(path: Path) -> None:
     for kill in range(1, 6):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), "", ""], stdout=subprocess.PIPE, text=True)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), "", ""], stdout=subprocess.PIPE, text=True
+        )
         assert writer.stdout is not None
         try:
             written = [int(writer.stdout.readline()) for _ in range(kill)]
@@ -536,4 +631,7 @@ def test_a_writer_killed_at_any_instant_leaves_a_whole_file(path: Path) -> None:
         assert read.complete
         assert len(read.messages) == 20_000
         turns = {int(message["content"]) for message in read.messages}
-        assert turns in ({written[-1]}, {written[-1] + 1})  # or killed between the replacement and saying so
+        assert turns in (
+            {written[-1]},
+            {written[-1] + 1},
+        )  # or killed between the replacement and saying so

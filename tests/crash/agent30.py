@@ -113,7 +113,10 @@ def resumed_at(world: World, step: holdfast.StepRun) -> range:
 def collect(world: World) -> list[Any]:
     step, task = begun(world), holdfast.current_task()
     assert isinstance(task, holdfast.Task)
-    found = [world.ack(path, task.step("fetch", look_up, world, n)) for n, path in enumerate(numbered("collect/fetch"))]
+    found = [
+        world.ack(path, task.step("fetch", look_up, world, n))
+        for n, path in enumerate(numbered("collect/fetch"))
+    ]
     for page in resumed_at(world, step):
         step.save(page + 1, done=page + 1, total=PAGES, flush=True)
         world.note("saved", step=step.path, cursor=page + 1)
@@ -163,7 +166,10 @@ def run(store: Store, world: World) -> None:
                 world.ack(name, task.step(item, checked, world, "the draft"))
             else:
                 world.ack(name, task.step(item, WORK[name], world))
-        chat.append({"role": "assistant", "content": "planned work is done"}, {"role": "user", "content": "go on"})
+        chat.append(
+            {"role": "assistant", "content": "planned work is done"},
+            {"role": "user", "content": "go on"},
+        )
         returned.append(world.ack("look up#2", task.step("look up", look_up, world, 2)))
         for _ in range(2):
             task.decide("the same again")
@@ -175,7 +181,9 @@ def run(store: Store, world: World) -> None:
             ]
         )  # fmt: skip
         for number, path in enumerate(numbered("mail")):
-            returned.append(world.ack(path, task.step("mail", unchecked, world, f"letter {number}")))
+            returned.append(
+                world.ack(path, task.step("mail", unchecked, world, f"letter {number}"))
+            )
         try:
             task.step("flaky", fail, world)
         except StepFailed as error:
@@ -184,7 +192,12 @@ def run(store: Store, world: World) -> None:
         world.ack("big", task.step("big", produce, world))
         chat.append({"role": "assistant", "content": "done"})
         chat.append({"role": "assistant", "content": "done"})
-        task.finish({"returned": returned, "steps": {step.path: step.result for step in in_order(task.view())}})
+        task.finish(
+            {
+                "returned": returned,
+                "steps": {step.path: step.result for step in in_order(task.view())},
+            }
+        )
 
 
 def at_once(calls: Iterable[Callable[[], Any]]) -> list[Any]:
@@ -208,7 +221,8 @@ async def collect_async(world: World) -> list[Any]:
     step, task = begun(world), holdfast.current_task()
     assert isinstance(task, holdfast.AsyncTask)
     found = [
-        world.ack(path, await task.step("fetch", look_up, world, n)) for n, path in enumerate(numbered("collect/fetch"))
+        world.ack(path, await task.step("fetch", look_up, world, n))
+        for n, path in enumerate(numbered("collect/fetch"))
     ]
     for page in resumed_at(world, step):
         await step.save(page + 1, done=page + 1, total=PAGES, flush=True)
@@ -235,12 +249,18 @@ async def draft_async(world: World) -> list[Any]:
     await task.decide("a plain tone", why="the plan says so")
     reserved = world.ack("draft/reserve", await task.step("reserve", checked_async, world, "paper"))
     await task.conversation().append({"role": "assistant", "content": "drafting"})
-    stamped = world.ack("draft/stamp", await task.step("stamp", unchecked_async, world, "the draft"))
+    stamped = world.ack(
+        "draft/stamp", await task.step("stamp", unchecked_async, world, "the draft")
+    )
     await task.discover("the stamp is blue")
     return [reserved, stamped]
 
 
-WORK_ASYNC: dict[str, Any] = {"collect": collect_async, "assess": assess_async, "draft": draft_async}
+WORK_ASYNC: dict[str, Any] = {
+    "collect": collect_async,
+    "assess": assess_async,
+    "draft": draft_async,
+}
 
 
 async def run_async(store: AsyncStore, world: World) -> None:
@@ -257,7 +277,8 @@ async def run_async(store: AsyncStore, world: World) -> None:
             else:
                 world.ack(name, await task.step(item, WORK_ASYNC[name], world))
         await chat.append(
-            {"role": "assistant", "content": "planned work is done"}, {"role": "user", "content": "go on"}
+            {"role": "assistant", "content": "planned work is done"},
+            {"role": "user", "content": "go on"},
         )
         returned.append(world.ack("look up#2", await task.step("look up", look_up, world, 2)))
         for _ in range(2):
@@ -268,13 +289,21 @@ async def run_async(store: AsyncStore, world: World) -> None:
 
         returned += await together(
             [
-                *(one(f"pay[{n}]", "pay", checked_async.using(key=n), f"bill {n}") for n in range(3)),
-                *(one(f"tell[{n}]", "tell", unchecked.using(key=n), f"friend {n}") for n in range(2)),
+                *(
+                    one(f"pay[{n}]", "pay", checked_async.using(key=n), f"bill {n}")
+                    for n in range(3)
+                ),
+                *(
+                    one(f"tell[{n}]", "tell", unchecked.using(key=n), f"friend {n}")
+                    for n in range(2)
+                ),
                 *(one(f"probe {n}", f"probe {n}", look_up, n) for n in range(5)),
             ]
         )
         for number, path in enumerate(numbered("mail")):
-            returned.append(world.ack(path, await task.step("mail", unchecked_async, world, f"letter {number}")))
+            returned.append(
+                world.ack(path, await task.step("mail", unchecked_async, world, f"letter {number}"))
+            )
         try:
             await task.step("flaky", fail, world)
         except StepFailed as error:

@@ -61,4 +61,6 @@ def suspended(url: str, name: str, count: str) -> None:
 
 
 def main() -> None:
-    {"append": append, "pop": pop, "turns": turns, "suspended": suspended}[sys.argv[1]](*sys.argv[2:])
+    {"append": append, "pop": pop, "turns": turns, "suspended": suspended}[sys.argv[1]](
+        *sys.argv[2:]
+    )

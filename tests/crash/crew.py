@@ -23,7 +23,9 @@ PATIENCE_SECONDS = 30.0
 def url_of(engine: str, folder: Path) -> str:
     if engine in SERVERS:
         return url_on(engine, folder)
-    return f"sqlite:///{folder / 'store.db'}" if engine == "sqlite" else f"file://{folder / 'store'}"
+    return (
+        f"sqlite:///{folder / 'store.db'}" if engine == "sqlite" else f"file://{folder / 'store'}"
+    )
 
 
 def program(module: str, *args: object) -> list[str]:
@@ -61,7 +63,9 @@ class Crew:
     def wait_for(self, acks: int, *, processes: int | None = None) -> None:
         """Until the living have that many more acknowledgements among them."""
         before, deadline = self.acks.total(), time.monotonic() + PATIENCE_SECONDS
-        while (processes is not None and len(self.alive) < processes) or self.acks.total() < before + acks:
+        while (
+            processes is not None and len(self.alive) < processes
+        ) or self.acks.total() < before + acks:
             self.listen(1.0)
             assert time.monotonic() < deadline, "the writers are stuck"
             assert self.main.poll() is None, "the writers ended by themselves"
@@ -78,6 +82,8 @@ class Crew:
 
 
 def checked(url: str, notes: Path, seen: Path) -> Verdict:
-    done = subprocess.run(program("checker", url, notes, seen), capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        program("checker", url, notes, seen), capture_output=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     return msgspec.json.decode(done.stdout, type=Verdict)

@@ -11,7 +11,8 @@ import sys
 import threading
 
 import holdfast
-from holdfast import Task, _leases
+from holdfast import Task
+from holdfast.log import leases
 
 LEASE = 3.0
 LIFETIME_SECONDS = 120
@@ -31,6 +32,6 @@ def holding(task: Task) -> str:
 def main() -> None:
     url, tasks = sys.argv[1:]
     signal.alarm(LIFETIME_SECONDS)
-    _leases._host = lambda: "elsewhere"  # type: ignore[assignment]
+    leases._host = lambda: "elsewhere"  # type: ignore[assignment]
     with holdfast.open(url) as store:
         holdfast.Worker(store, concurrency=int(tasks)).run()

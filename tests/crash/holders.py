@@ -14,9 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import holdfast
-from holdfast import Store, _leases
-from holdfast._log import Log
+from holdfast import Store
 from holdfast.errors import LeaseHeld, LeaseLost
+from holdfast.log import leases
+from holdfast.log.log import Log
 
 from .agent30 import World
 from .task_lives import Life, MortalFiles, MortalSQLite, boundaries_of
@@ -189,7 +190,7 @@ def robbed(url: str) -> None:
 
 def elsewhere(url: str, lease: str) -> None:
     """A holder on another machine, as far as anybody can tell."""
-    _leases._host = lambda: "elsewhere"  # type: ignore[assignment]
+    leases._host = lambda: "elsewhere"  # type: ignore[assignment]
     with holdfast.open(url) as store:
         with store.task("t", lease=float(lease)) as task:
             task.step("first", mark)

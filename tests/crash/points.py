@@ -19,28 +19,34 @@ from typing import Any, NoReturn
 
 import apsw
 import msgspec
+from holdfast.backends.sqlite import SQLiteBackend
 
 from helpers.checker import Verdict, check
 from helpers.notes import Notes, Plan, plan
 from holdfast import Store
-from holdfast._events import INLINE_BYTES
-from holdfast._log import Log
 from holdfast.backends import Backend
 from holdfast.backends.files import Disk, FilesBackend
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.log.events import INLINE_BYTES
+from holdfast.log.log import Log
 
 from .vfs import Call, watched
 
 
 def first_key(wanted: Callable[[Plan], bool]) -> str:
-    return next(key for key in (f"points/{number}" for number in range(10_000)) if wanted(plan(key)))
+    return next(
+        key for key in (f"points/{number}" for number in range(10_000)) if wanted(plan(key))
+    )
 
 
 KEYS = [
     first_key(lambda step: step.stream == "shared 0" and len(step.events) == 1 and step.id is None),
-    first_key(lambda step: step.stream == "shared 0" and len(step.events) == 5 and step.id is not None),
+    first_key(
+        lambda step: step.stream == "shared 0" and len(step.events) == 5 and step.id is not None
+    ),
     first_key(lambda step: step.stream == "shared 1" and len(step.events) == 2 and step.id is None),
-    first_key(lambda step: step.stream == "shared 1" and len(step.events) == 1 and step.id is not None),
+    first_key(
+        lambda step: step.stream == "shared 1" and len(step.events) == 1 and step.id is not None
+    ),
     first_key(lambda step: len(step.events) == 1 and len(step.data[0]["text"]) > INLINE_BYTES),
 ]
 CHECKPOINT_AFTER = KEYS[2]
@@ -187,7 +193,9 @@ def first_life(point: str, passes: int, url: str, notes: Notes) -> None:
     countdown = Countdown(passes)
     torn = point == "in the middle of a write"
     if url.startswith("file"):
-        work(FilesBackend(url.partition("://")[2], disk=DyingDisk(countdown, torn=torn)), notes, KEYS)
+        work(
+            FilesBackend(url.partition("://")[2], disk=DyingDisk(countdown, torn=torn)), notes, KEYS
+        )
     elif point in NAMED_POINTS:
         work(DyingSQLite(url.partition(":///")[2], point, countdown), notes, KEYS)
     else:
@@ -198,10 +206,20 @@ def first_life(point: str, passes: int, url: str, notes: Notes) -> None:
 def second_life(url: str, notes: Notes, doubts: list[str]) -> None:
     """Repeat what was in doubt, then go on."""
     path = url.partition(":///" if url.startswith("sqlite") else "://")[2]
-    work(FilesBackend(path) if url.startswith("file") else SQLiteBackend(path), notes, [*doubts, *LATER_KEYS])
+    work(
+        FilesBackend(path) if url.startswith("file") else SQLiteBackend(path),
+        notes,
+        [*doubts, *LATER_KEYS],
+    )
 
 
-NAMED_POINTS = ["before begin", "after begin", "after insert", "before commit", "after commit, before the answer"]
+NAMED_POINTS = [
+    "before begin",
+    "after begin",
+    "after insert",
+    "before commit",
+    "after commit, before the answer",
+]
 CALLS = ["before a call", "in the middle of a write"]
 
 
@@ -226,7 +244,9 @@ def judged(url: str, folder: Path, before: Callable[[], None] = lambda: None) ->
 
     def judge() -> None:
         before()
-        result.write_bytes(msgspec.json.encode(check(url, str(folder / "notes"), str(folder / "seen"))))
+        result.write_bytes(
+            msgspec.json.encode(check(url, str(folder / "notes"), str(folder / "seen")))
+        )
 
     if in_child(judge) != 0:
         return Verdict(["the checker failed"])

@@ -31,11 +31,15 @@ def stored(server: PostgresServer, schema: str) -> dict[str, list[bytes]]:
     for name, head, digest, version, own, body in rows:
         bodies = found.setdefault(name, [])
         bodies.append(bytes(body))
-        assert version == len(bodies), f"{name}: version {version} stands where {len(bodies)} should"
+        assert version == len(bodies), (
+            f"{name}: version {version} stands where {len(bodies)} should"
+        )
         assert version <= head and (version < head or own == digest), (
             f"{name}: the head is not that of version {version}"
         )
-    for name, head in server.sql(f"SELECT id, version FROM {schema}.streams WHERE alive AND kind = 'stream'"):
+    for name, head in server.sql(
+        f"SELECT id, version FROM {schema}.streams WHERE alive AND kind = 'stream'"
+    ):
         assert head == len(found[name])
     return found
 

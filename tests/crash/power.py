@@ -153,7 +153,9 @@ def _sectors(change: _Change) -> Sequence[_Change]:
         return [change]
     end = change.offset + len(change.data)
     edges = [change.offset, *range((change.offset // SECTOR + 1) * SECTOR, end, SECTOR), end]
-    return [_Change(a, change.data[a - change.offset : b - change.offset]) for a, b in pairwise(edges)]
+    return [
+        _Change(a, change.data[a - change.offset : b - change.offset]) for a, b in pairwise(edges)
+    ]
 
 
 def _applied(content: bytes, changes: Sequence[_Change]) -> bytes:

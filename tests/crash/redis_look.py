@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from helpers.redis_server import Server
-from holdfast.backends import _redis_lua as lua
+from holdfast.backends.redis import lua
 
 APPEND, TEXT = lua.APPEND.name.encode(), lua.APPEND.text.encode()[:200]
 
 
 def appends(said: Sequence[bytes]) -> bool:
     """Whether a client asked for an append, by the name of the script or with its text."""
-    return any(command.startswith(b"EVAL") and (APPEND in command or TEXT in command) for command in said)
+    return any(
+        command.startswith(b"EVAL") and (APPEND in command or TEXT in command) for command in said
+    )
 
 
 def stored(server: Server, prefix: str) -> dict[str, list[bytes]]:
@@ -23,7 +25,9 @@ def stored(server: Server, prefix: str) -> dict[str, list[bytes]]:
     mark = f":h:{quote('stream', safe='')}:".encode()
     for key in server("KEYS", f"{{{prefix}:default:*"):
         if key.endswith(b"}:x:stream"):
-            listed.update(member[1:] for member in server("ZRANGE", key, 0, -1) if member.startswith(b"a"))
+            listed.update(
+                member[1:] for member in server("ZRANGE", key, 0, -1) if member.startswith(b"a")
+            )
         if mark not in key:
             continue
         tag, name = key.split(mark, 1)

@@ -12,9 +12,9 @@ import pytest
 import holdfast
 from helpers.network_proxy import Action, Proxy, When
 from holdfast import Store
-from holdfast._log import Log
 from holdfast.backends import Backend
 from holdfast.errors import OutcomeUnknown
+from holdfast.log.log import Log
 
 from .server_kills import CUTS
 
@@ -36,7 +36,9 @@ class LostAnswers:
 
     @pytest.mark.timeout(120 + CUTS)
     @pytest.mark.parametrize("action", ["cut", "cut before"])
-    def test_every_append_whose_answer_is_cut_off_is_stored_exactly_once(self, action: Action, case: Case) -> None:
+    def test_every_append_whose_answer_is_cut_off_is_stored_exactly_once(
+        self, action: Action, case: Case
+    ) -> None:
         marks = [f"mark {number}" for number in range(CUTS)]
         last: Counter[str] = Counter()
         with holdfast.open(case.url) as store:
@@ -72,7 +74,9 @@ class LostAnswers:
                         )
                     )
                     assert not any(answer.duplicate for answer in answers)
-                    assert case.proxy.did[action] == first // agents + 1, "this batch was not cut off"
+                    assert case.proxy.did[action] == first // agents + 1, (
+                        "this batch was not cut off"
+                    )
 
         asyncio.run(main())
         assert case.times_stored(marks) == [1] * CUTS
@@ -96,7 +100,9 @@ class LostAnswers:
         assert case.times_stored(["first", "mark"]) == [1, 1]
 
     @pytest.mark.parametrize("id", ["mark", None])
-    def test_an_append_that_cannot_be_settled_is_unknown_until_it_is_repeated(self, id: str | None, case: Case) -> None:
+    def test_an_append_that_cannot_be_settled_is_unknown_until_it_is_repeated(
+        self, id: str | None, case: Case
+    ) -> None:
         with Store(Log(case.backend(case.url), settle_seconds=0.5), "default") as store:
             store.stream("s").append(("noted", "first"))
             case.proxy.arm("cut", when=case.appends)

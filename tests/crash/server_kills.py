@@ -36,7 +36,9 @@ class ServerCrew(Crew):
         before, deadline = self.acks.copy(), time.monotonic() + PATIENCE_SECONDS
         while any(self.acks[pid] < before[pid] + acks for pid in self.alive):
             self.listen(1.0)
-            assert time.monotonic() < deadline, f"writers are stuck: {before} before, {self.acks} now"
+            assert time.monotonic() < deadline, (
+                f"writers are stuck: {before} before, {self.acks} now"
+            )
             assert self.main.poll() is None, "the writers ended by themselves"
 
 
@@ -53,7 +55,9 @@ def killed_under_load(
         for _ in range(kills):
             # Every process has to have come back by itself from the kill before.
             crew.wait_for_all(chance.randrange(3, 20))
-            crew.listen(chance.uniform(0, 0.01))  # an instant that depends on nothing the writers do
+            crew.listen(
+                chance.uniform(0, 0.01)
+            )  # an instant that depends on nothing the writers do
             before = crew.doubts
             kill()
             start()

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.backends.sqlite import SQLiteBackend
+
 from helpers.checker import judge, read_store
 from helpers.notes import plan
 from holdfast import OutcomeUnknown, Store
-from holdfast._log import Log
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StorageFull
+from holdfast.log.log import Log
 
 LIMIT = 300_000
 
@@ -79,7 +80,9 @@ def main() -> None:
                 if len(doubts) == 20:
                     break
         assert refused or doubts, "there was room for everything"
-        assert refused, f"a full disk was never called that, but {len(doubts)} times an unknown outcome"
+        assert refused, (
+            f"a full disk was never called that, but {len(doubts)} times an unknown outcome"
+        )
         full = stored()
         assert full, "what was stored before cannot be read while the disk is full"
     for key, append_id in doubts:
@@ -90,4 +93,6 @@ def main() -> None:
     store.close()
     verdict, _ = judge(notes, read_store(f"sqlite:///{path}"), {})
     assert verdict.ok, verdict.violations
-    print(f"{verdict.acknowledged} acknowledged, {len(refused)} refused for want of room, {len(doubts)} in doubt")
+    print(
+        f"{verdict.acknowledged} acknowledged, {len(refused)} refused for want of room, {len(doubts)} in doubt"
+    )

@@ -50,10 +50,18 @@ def gathered(store: Store, notes: Iterable[dict[str, Any]]) -> Evidence:
 def _outcome(view: TaskView, messages: list[Any]) -> Outcome:
     # Sorted: what is said in parallel may be stored in any order.
     decisions, discoveries = (
-        sorted((note.text, note.why, note.step) for note in notes) for notes in (view.decisions, view.discoveries)
+        sorted((note.text, note.why, note.step) for note in notes)
+        for notes in (view.decisions, view.discoveries)
     )
     return Outcome(
-        view.status, view.result, view.plan, decisions, discoveries, view.in_doubt, list(view.orphaned), messages
+        view.status,
+        view.result,
+        view.plan,
+        decisions,
+        discoveries,
+        view.in_doubt,
+        list(view.orphaned),
+        messages,
     )
 
 
@@ -114,10 +122,14 @@ def _history(history: Sequence[Event]) -> Iterator[str]:
             ended_in_this_run.add(event.data["step"])
         elif event.type == "step.started" and event.data["step"] in completed:
             if event.data["step"] in ended_in_this_run and not event.data.get("mode"):
-                ended_in_this_run.remove(event.data["step"])  # once: a second one would be another start
+                ended_in_this_run.remove(
+                    event.data["step"]
+                )  # once: a second one would be another start
                 continue
             yield f"{event.data['step']} was started again after it was completed"
-    if [event.type for event in history].count("task.finished") != 1 or history[-1].type != "task.finished":
+    if [event.type for event in history].count("task.finished") != 1 or history[
+        -1
+    ].type != "task.finished":
         yield "the task was not finished once, at last"
 
 
@@ -128,7 +140,11 @@ def _is_end(event: Event) -> bool:
 
 def claims_of(history: Sequence[Event]) -> list[tuple[int, int]]:
     """The claims: version and process."""
-    return [(e.version, int(e.data["holder"].split("/")[2])) for e in history if e.type == "task.claimed"]
+    return [
+        (e.version, int(e.data["holder"].split("/")[2]))
+        for e in history
+        if e.type == "task.claimed"
+    ]
 
 
 def _ends(history: Sequence[Event]) -> dict[str, Ends]:

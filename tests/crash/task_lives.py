@@ -27,17 +27,17 @@ from zlib import crc32
 
 import apsw
 import msgspec
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.sqlite import SQLiteBackend
 
 from helpers.notes import read_notes
 from holdfast import Store
-from holdfast._codec import Undecodable
-from holdfast._events import open_plain
-from holdfast._log import Log
-from holdfast.backends import Append, AppendResult, Backend, Conflict
+from holdfast.backends import Append, AppendResult, Backend, VersionMismatch
 from holdfast.backends.files import Disk, FilesBackend
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StepInDoubt
+from holdfast.log.codec import Undecodable
+from holdfast.log.events import open_plain
+from holdfast.log.log import Log
 
 from . import agent30
 from .agent30 import ID, World
@@ -75,13 +75,17 @@ class Failed(Exception):
 class Life:
     """Where one life is to end: at `target`, with `relay` wherever none has ended yet, else nowhere."""
 
-    def __init__(self, world: World, target: str | None = None, past: set[str] | None = None) -> None:
+    def __init__(
+        self, world: World, target: str | None = None, past: set[str] | None = None
+    ) -> None:
         self.world, self.target, self.past = world, target, past
 
     def is_due(self, place: str, names: Sequence[str]) -> bool:
         """Whether to end at this place in the append of these, which are stored together or not at all."""
         boundaries = boundaries_of(place, names)
-        return self.target in boundaries or (self.past is not None and not self.past.issuperset(boundaries))
+        return self.target in boundaries or (
+            self.past is not None and not self.past.issuperset(boundaries)
+        )
 
     def at(self, place: str, names: Sequence[str]) -> None:
         if self.is_due(place, names):
@@ -118,9 +122,13 @@ def _name(append: Append) -> str:
     except Undecodable:  # a large value
         return f"{append.stream.kind} of {sum(len(body) for _, body in append.records)} bytes"
     data = event.data if isinstance(event.data, dict) else {}
-    detail = [str(data[name]) for name in ("step", "how", "cursor", "text") if data.get(name) is not None]
+    detail = [
+        str(data[name]) for name in ("step", "how", "cursor", "text") if data.get(name) is not None
+    ]
     if "/" in data.get("id", ""):
-        detail.append(data["id"].rpartition("/")[2])  # the n-th of its kind; what is before is a keyed hash
+        detail.append(
+            data["id"].rpartition("/")[2]
+        )  # the n-th of its kind; what is before is a keyed hash
     return " ".join([event.type, *detail])
 
 
@@ -132,7 +140,7 @@ class MortalSQLite(SQLiteBackend):
         self.names: list[str] = []
         super().__init__(path)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self.names = names_of(batch)
         try:
             return super().append(batch)
@@ -179,7 +187,7 @@ class MortalFiles(FilesBackend):
         self.life, self.mortal = life, MortalDisk(life)
         super().__init__(path, disk=self.mortal)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         names = names_of(batch)
         self.life.at("before the append", names)
         self.mortal.names = names
@@ -195,7 +203,7 @@ class MortalPostgres(PostgresBackend):
         self.life = life
         super().__init__(url)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         names = names_of(batch)
         self.life.at("before the append", names)
         answers = super().append(batch)
@@ -282,7 +290,8 @@ class Place:
                 kills, in_flight = kills + 1, in_flight + bool(running.get(note["pid"]))
         settled = sum(event.type == "step.settled" for event in evidence.history)
         checked = sum(
-            event.type == "step.completed" and event.data.get("how") == "checked" for event in evidence.history
+            event.type == "step.completed" and event.data.get("how") == "checked"
+            for event in evidence.history
         )
         finding = Finding(what, judge(evidence, expected), kills, in_flight, settled, checked)
         self.clear()
@@ -332,7 +341,9 @@ def rehearsed(engine: str, variant: str, folder: Path) -> tuple[Outcome, list[st
 def each(engine: str, variant: str, folder: Path, how_many: str) -> Iterator[Finding]:
     """One kill at each boundary, then a life that goes on to the end."""
     expected, boundaries, _ = rehearsed(engine, variant, folder)
-    if how_many == "half":  # the engine does not know who calls it, plain or async, and a relay stops at all of them
+    if (
+        how_many == "half"
+    ):  # the engine does not know who calls it, plain or async, and a relay stops at all of them
         boundaries = [name for name in boundaries if _is_of(variant, name, engine)]
     double = [boundary for boundary, count in Counter(boundaries).items() if count > 1]
     assert not double, f"several boundaries have one name: {double}"
@@ -368,7 +379,9 @@ def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
         past.update(died_at)
     never = sorted(set(boundaries) - past)
     finding = place.judged("relay", expected)
-    finding.problems += [f"nobody died {boundary}" for boundary in never if not _ended_otherwise(boundary, past)]
+    finding.problems += [
+        f"nobody died {boundary}" for boundary in never if not _ended_otherwise(boundary, past)
+    ]
     yield finding
 
 
@@ -390,7 +403,9 @@ def at_random(engine: str, variant: str, folder: Path, kills: str, seed: str) ->
         for _ in range(KILLS_PER_STORE):
             process = place.begin(Life(place.world))
             time.sleep(chance.uniform(0, took * 1.1))
-            os.kill(process, signal.SIGKILL)  # not waited for yet: the number cannot be somebody else's
+            os.kill(
+                process, signal.SIGKILL
+            )  # not waited for yet: the number cannot be somebody else's
             finished = not place.ended(process)
             if finished:
                 break
@@ -409,6 +424,10 @@ def ready() -> None:
 
 def main() -> None:
     engine, variant, folder, what, *more = sys.argv[1:]
-    found: dict[str, Callable[..., Iterator[Finding]]] = {"each": each, "relay": relay, "random": at_random}
+    found: dict[str, Callable[..., Iterator[Finding]]] = {
+        "each": each,
+        "relay": relay,
+        "random": at_random,
+    }
     for finding in found[what](engine, variant, Path(folder), *more):
         sys.stdout.buffer.write(msgspec.json.encode(finding) + b"\n")

@@ -17,7 +17,11 @@ Case = tuple[list[dict[str, Any]], dict[str, list[Event]], Seen]
 def keys_of(stream: str, count: int, *, events: int | None = None) -> list[str]:
     """Keys whose plans go to this stream, with that many events."""
     candidates = (f"test/0/writer/{number}" for number in range(100_000))
-    found = (key for key in candidates if plan(key).stream == stream and events in (None, len(plan(key).events)))
+    found = (
+        key
+        for key in candidates
+        if plan(key).stream == stream and events in (None, len(plan(key).events))
+    )
     return [next(found) for _ in range(count)]
 
 
@@ -28,7 +32,9 @@ def store_of(*keys: str) -> dict[str, list[Event]]:
         step = plan(key)
         events = streams.setdefault(step.stream, [])
         for name, data in step.events:
-            events.append(Event(len(events) + 1, f"{step.stream} {len(events)}", name, dict(data), 0.0))
+            events.append(
+                Event(len(events) + 1, f"{step.stream} {len(events)}", name, dict(data), 0.0)
+            )
     return streams
 
 
@@ -45,7 +51,10 @@ BATCH = keys_of("shared 0", 1, events=5)[0]
 
 
 def renumbered(events: list[Event]) -> list[Event]:
-    return [Event(number, f"{number}", event.type, event.data, 0.0) for number, event in enumerate(events, 1)]
+    return [
+        Event(number, f"{number}", event.type, event.data, 0.0)
+        for number, event in enumerate(events, 1)
+    ]
 
 
 def lost() -> Case:
@@ -68,7 +77,11 @@ def torn() -> Case:
 
 def interleaved() -> Case:
     events = store_of(BATCH)["shared 0"]
-    return tries(BATCH, ONE), {"shared 0": renumbered([*events[:2], *store_of(ONE)["shared 0"], *events[2:]])}, {}
+    return (
+        tries(BATCH, ONE),
+        {"shared 0": renumbered([*events[:2], *store_of(ONE)["shared 0"], *events[2:]])},
+        {},
+    )
 
 
 def gap() -> Case:
@@ -100,7 +113,11 @@ def refused_but_stored() -> Case:
 
 
 def read_and_gone() -> Case:
-    return [*tries(ONE), {"what": "saw", "stream": "shared 0", "version": 2, "event": "x"}], store_of(ONE), {}
+    return (
+        [*tries(ONE), {"what": "saw", "stream": "shared 0", "version": 2, "event": "x"}],
+        store_of(ONE),
+        {},
+    )
 
 
 def changed_since_the_last_crash() -> Case:

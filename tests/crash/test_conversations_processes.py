@@ -27,7 +27,9 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         process.stdout.close()
 
 
-def start(processes: list[subprocess.Popen[str]], what: str, url: str, name: str, count: int) -> subprocess.Popen[str]:
+def start(
+    processes: list[subprocess.Popen[str]], what: str, url: str, name: str, count: int
+) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         program("chatters", what, url, name, count),
         stdin=subprocess.PIPE,
@@ -44,7 +46,9 @@ def lines(process: subprocess.Popen[str], count: int) -> list[str]:
 
 
 @pytest.mark.every_engine
-def test_two_processes_interleave_without_loss(durable_url: str, started: list[subprocess.Popen[str]]) -> None:
+def test_two_processes_interleave_without_loss(
+    durable_url: str, started: list[subprocess.Popen[str]]
+) -> None:
     two = [start(started, "append", durable_url, name, 150) for name in "ab"]
     assert [process.wait(120) for process in two] == [0, 0]
     with holdfast.open(durable_url) as store:
@@ -52,12 +56,18 @@ def test_two_processes_interleave_without_loss(durable_url: str, started: list[s
         texts = [message["content"] for message in chat.messages()]
         assert chat.count() == len(texts) == 300
     for name in "ab":
-        assert [text for text in texts if text.startswith(name)] == [f"{name} {number}" for number in range(150)]
+        assert [text for text in texts if text.startswith(name)] == [
+            f"{name} {number}" for number in range(150)
+        ]
 
 
-def test_no_two_processes_pop_the_same_message(durable_url: str, started: list[subprocess.Popen[str]]) -> None:
+def test_no_two_processes_pop_the_same_message(
+    durable_url: str, started: list[subprocess.Popen[str]]
+) -> None:
     with holdfast.open(durable_url) as store:
-        store.conversation("c").append(*[{"role": "user", "content": str(number)} for number in range(150)])
+        store.conversation("c").append(
+            *[{"role": "user", "content": str(number)} for number in range(150)]
+        )
     two = [start(started, "pop", durable_url, name, 0) for name in "ab"]
     popped = [process.communicate(timeout=120)[0].split() for process in two]
     assert [process.returncode for process in two] == [0, 0]

@@ -26,14 +26,18 @@ def folder() -> Iterator[Path]:
 def deaths(engine: str, folder: Path) -> list[Death]:
     place = folder / engine
     place.mkdir()
-    done = subprocess.run(program("points", engine, place), capture_output=True, timeout=280, check=False)
+    done = subprocess.run(
+        program("points", engine, place), capture_output=True, timeout=280, check=False
+    )
     sys.stderr.write(done.stderr.decode())
     assert done.returncode == 0
     return [msgspec.json.decode(line, type=Death) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "files"])
-def test_death_at_any_point_loses_nothing_acknowledged_and_the_next_life_goes_on(engine: str, folder: Path) -> None:
+def test_death_at_any_point_loses_nothing_acknowledged_and_the_next_life_goes_on(
+    engine: str, folder: Path
+) -> None:
     points = NAMED_POINTS * (engine == "sqlite") + CALLS
     found: dict[str, list[Death]] = {point: [] for point in points}
     for death in deaths(engine, folder):
@@ -45,7 +49,9 @@ def test_death_at_any_point_loses_nothing_acknowledged_and_the_next_life_goes_on
         killed = [death for death in each if death.killed]
         in_flight = [death for death in killed if death.verdict.in_flight]
         stored = sum(death.verdict.in_doubt_stored for death in in_flight)
-        print(f"{engine}, {point}: {len(killed)} deaths, {len(in_flight)} with an append in flight, {stored} stored")
+        print(
+            f"{engine}, {point}: {len(killed)} deaths, {len(in_flight)} with an append in flight, {stored} stored"
+        )
         assert in_flight, f"nobody died {point} with an append in flight"
         if point in NAMED_POINTS:
             # Before the commit nothing is stored; after it everything is, though nobody was told.

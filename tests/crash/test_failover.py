@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from helpers.running_workers import wait_until, working
 from holdfast import Store, Task
-from holdfast._worker import POLL
-from holdfast.tasks._agents import registered
+from holdfast.tasks.agents.declare import registered
+from holdfast.worker.worker import POLL
 
 from .crew import program
 from .elsewhere import LEASE
@@ -74,7 +74,9 @@ def test_the_tasks_of_a_machine_that_is_gone_are_taken_over_when_their_leases_en
             for name in names:
                 worker.reports.wait_for(name, "finished")
         for name in names:
-            first, second = (event for event in store.task(name).history() if event.type == "task.claimed")
+            first, second = (
+                event for event in store.task(name).history() if event.type == "task.claimed"
+            )
             assert first.data["holder"].startswith("elsewhere/")
             assert not second.data["holder"].startswith("elsewhere/")
             end = ends[name]

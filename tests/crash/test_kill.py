@@ -39,7 +39,9 @@ def crash_once(chance: random.Random, *args: object) -> None:
 
 @pytest.mark.timeout(120 + CYCLES * 5)
 @pytest.mark.parametrize("engine", ["sqlite", "files", "postgres"])
-def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(engine: str, tmp_path: Path) -> None:
+def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(
+    engine: str, tmp_path: Path
+) -> None:
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     print(f"HOLDFAST_SEED={seed}")
     chance = random.Random(f"{seed} {engine}")
@@ -62,6 +64,8 @@ def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(engine
             f"{engine}: {verdict.attempts} appends, {verdict.acknowledged} acknowledged, {verdict.refused} refused, "
             f"in doubt: {verdict.in_doubt_stored} stored, {verdict.in_doubt_absent} not"
         )
-    print(f"{in_flight} appends in flight when killed, {settled} of them settled later by repeating with the same id")
+    print(
+        f"{in_flight} appends in flight when killed, {settled} of them settled later by repeating with the same id"
+    )
     assert in_flight, "no kill hit an append in flight: this run proved nothing"
     assert settled, "no append in doubt was ever repeated: this run proved nothing about ids"

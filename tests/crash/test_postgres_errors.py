@@ -65,7 +65,12 @@ def _no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def told(error: BaseException) -> str:
     """Everything that a program could print about an error; it must not hold what is secret."""
-    text = "".join(traceback.format_exception(error)) + repr(error) + repr(error.args) + repr(vars(error))
+    text = (
+        "".join(traceback.format_exception(error))
+        + repr(error)
+        + repr(error.args)
+        + repr(vars(error))
+    )
     for secret in (SECRET, "s3cret-p%40ss%2Fword", WRONG, CONTENT):
         assert secret not in text
     return text
@@ -82,9 +87,7 @@ def on_append(server: PostgresServer, schema: str, does: str) -> None:
 
 def raised(state: str, *, times: str = "true") -> str:
     """PL/pgSQL that raises this SQLSTATE. The message quotes what was inserted, as messages of the server may."""
-    return (
-        f"IF {times} THEN RAISE EXCEPTION 'fault: %', convert_from(NEW.body, 'UTF8') USING ERRCODE = '{state}'; END IF;"
-    )
+    return f"IF {times} THEN RAISE EXCEPTION 'fault: %', convert_from(NEW.body, 'UTF8') USING ERRCODE = '{state}'; END IF;"
 
 
 def faults(server: PostgresServer, schema: str) -> int:
@@ -95,7 +98,9 @@ def faults(server: PostgresServer, schema: str) -> int:
 
 
 @pytest.mark.parametrize("password", [WRONG, ""])
-def test_a_wrong_or_missing_password_is_access_denied(server: PostgresServer, schema: str, password: str) -> None:
+def test_a_wrong_or_missing_password_is_access_denied(
+    server: PostgresServer, schema: str, password: str
+) -> None:
     with pytest.raises(AccessDenied) as caught:
         holdfast.open(as_role(server, "plain", schema, password))
     told(caught.value)
@@ -106,10 +111,14 @@ def test_where_a_password_was_looked_for_is_told(
 ) -> None:
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     monkeypatch.delenv("PGPASSWORD", raising=False)
-    with pytest.raises(AccessDenied, match=r"none was given: the URL has none, .*PGPASSWORD .*PGPASSFILE"):
+    with pytest.raises(
+        AccessDenied, match=r"none was given: the URL has none, .*PGPASSWORD .*PGPASSFILE"
+    ):
         holdfast.open(as_role(server, "plain", schema, ""))
     monkeypatch.setenv("PGPASSWORD", WRONG)
-    with pytest.raises(AccessDenied, match="password: the URL has none, so it is that of PGPASSWORD") as caught:
+    with pytest.raises(
+        AccessDenied, match="password: the URL has none, so it is that of PGPASSWORD"
+    ) as caught:
         holdfast.open(as_role(server, "plain", schema, ""))
     told(caught.value)
     with pytest.raises(AccessDenied, match=r"refuses this user and password$") as caught:
@@ -128,20 +137,27 @@ def test_a_database_that_does_not_exist_is_not_set_up(server: PostgresServer) ->
         holdfast.open(server.url(database="nowhere"))
 
 
-def test_a_role_that_may_not_make_the_tables_is_told_who_can(server: PostgresServer, schema: str) -> None:
+def test_a_role_that_may_not_make_the_tables_is_told_who_can(
+    server: PostgresServer, schema: str
+) -> None:
     with pytest.raises(NotSetUp, match="holdfast schema") as caught:
         holdfast.open(as_role(server, "plain", schema))
     told(caught.value)
 
 
-def test_a_role_without_rights_on_the_tables_is_access_denied(server: PostgresServer, schema: str, url: str) -> None:
+def test_a_role_without_rights_on_the_tables_is_access_denied(
+    server: PostgresServer, schema: str, url: str
+) -> None:
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
     theirs = as_role(server, "plain", schema)
     with pytest.raises(AccessDenied) as caught:
         holdfast.open(theirs)
     told(caught.value)
-    server.sql(f"GRANT USAGE ON SCHEMA {schema} TO plain", f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO plain")
+    server.sql(
+        f"GRANT USAGE ON SCHEMA {schema} TO plain",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO plain",
+    )
     with holdfast.open(theirs) as store:
         assert [event.data for event in store.stream("s").read()] == ["first"]
         with pytest.raises(AccessDenied) as caught:
@@ -151,7 +167,9 @@ def test_a_role_without_rights_on_the_tables_is_access_denied(server: PostgresSe
     assert times_stored(server, schema, ["first", CONTENT]) == [1, 0]
 
 
-def test_a_role_that_may_only_make_a_schema_is_all_that_is_needed(server: PostgresServer, schema: str) -> None:
+def test_a_role_that_may_only_make_a_schema_is_all_that_is_needed(
+    server: PostgresServer, schema: str
+) -> None:
     with holdfast.open(as_role(server, "maker", schema)) as store:
         store.stream("s").append(("noted", "first"))
     assert times_stored(server, schema, ["first"]) == [1]
@@ -182,14 +200,19 @@ def test_a_read_only_server_is_read_only(server: PostgresServer, schema: str, ur
     assert times_stored(server, schema, ["first", "last"]) == [1, 1]
 
 
-def test_a_server_that_takes_no_more_connections_is_unavailable(server: PostgresServer, schema: str) -> None:
+def test_a_server_that_takes_no_more_connections_is_unavailable(
+    server: PostgresServer, schema: str
+) -> None:
     server.sql(
-        f"CREATE ROLE few LOGIN PASSWORD '{SECRET}' CONNECTION LIMIT 1", "GRANT CREATE ON DATABASE postgres TO few"
+        f"CREATE ROLE few LOGIN PASSWORD '{SECRET}' CONNECTION LIMIT 1",
+        "GRANT CREATE ON DATABASE postgres TO few",
     )
     url = as_role(server, "few", schema)
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
-        with pytest.raises(Unavailable, match=r"no more connections: .*max_connections, .*CONNECTION LIMIT") as caught:
+        with pytest.raises(
+            Unavailable, match=r"no more connections: .*max_connections, .*CONNECTION LIMIT"
+        ) as caught:
             holdfast.open(url)
         told(caught.value)
     server.until("SELECT count(*) FROM pg_stat_activity WHERE usename = 'few'", 0)
@@ -197,9 +220,12 @@ def test_a_server_that_takes_no_more_connections_is_unavailable(server: Postgres
         assert store.stream("s").append(("noted", "second")).last == 2
 
 
-def test_whoever_gets_no_more_connections_shares_those_it_has(server: PostgresServer, schema: str) -> None:
+def test_whoever_gets_no_more_connections_shares_those_it_has(
+    server: PostgresServer, schema: str
+) -> None:
     server.sql(
-        f"CREATE ROLE two LOGIN PASSWORD '{SECRET}' CONNECTION LIMIT 2", "GRANT CREATE ON DATABASE postgres TO two"
+        f"CREATE ROLE two LOGIN PASSWORD '{SECRET}' CONNECTION LIMIT 2",
+        "GRANT CREATE ON DATABASE postgres TO two",
     )
     begin = threading.Barrier(8)
 
@@ -234,7 +260,12 @@ def test_whoever_gets_no_more_connections_shares_those_it_has(server: PostgresSe
 )
 @pytest.mark.parametrize("together", [1, 3])
 def test_what_the_server_refuses_is_a_typed_error_and_nothing_is_written(
-    state: str, error: type[HoldfastError], together: int, server: PostgresServer, schema: str, url: str
+    state: str,
+    error: type[HoldfastError],
+    together: int,
+    server: PostgresServer,
+    schema: str,
+    url: str,
 ) -> None:
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
@@ -275,7 +306,9 @@ def test_what_is_rolled_back_again_and_again_is_unavailable_at_last(
     assert stored(server, schema) == {}
 
 
-def test_a_server_that_cannot_say_how_it_ended_is_asked_again(server: PostgresServer, schema: str, url: str) -> None:
+def test_a_server_that_cannot_say_how_it_ended_is_asked_again(
+    server: PostgresServer, schema: str, url: str
+) -> None:
     # 40003: "statement completion unknown".
     with holdfast.open(url) as store, Settling() as settling:
         on_append(server, schema, raised("40003", times=f"nextval('{schema}.faults') <= 1"))
@@ -284,7 +317,9 @@ def test_a_server_that_cannot_say_how_it_ended_is_asked_again(server: PostgresSe
     assert times_stored(server, schema, ["mark"]) == [1]
 
 
-def test_a_lock_timeout_of_the_role_is_unavailable(server: PostgresServer, schema: str, url: str) -> None:
+def test_a_lock_timeout_of_the_role_is_unavailable(
+    server: PostgresServer, schema: str, url: str
+) -> None:
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
     with server.connection() as other:
@@ -302,7 +337,9 @@ def test_a_lock_timeout_of_the_role_is_unavailable(server: PostgresServer, schem
     assert times_stored(server, schema, ["first", CONTENT, "last"]) == [1, 0, 1]
 
 
-def test_tables_that_were_dropped_are_not_set_up(server: PostgresServer, schema: str, url: str) -> None:
+def test_tables_that_were_dropped_are_not_set_up(
+    server: PostgresServer, schema: str, url: str
+) -> None:
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
         server.sql(f"DROP SCHEMA {schema} CASCADE")

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from holdfast.backends.postgres import PostgresBackend
 
 import holdfast
 from helpers.network_proxy import Postgres, Proxy
 from helpers.postgres_server import PostgresServer, running
-from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import Unavailable
 
 from .postgres_look import Settling, appends, schema_of, stored, times_stored
@@ -51,7 +51,14 @@ def url(server: PostgresServer, proxy: Proxy, schema: str) -> str:
 class TestLostAnswers(LostAnswers):
     @pytest.fixture
     def case(self, server: PostgresServer, proxy: Proxy, url: str, schema: str) -> Case:
-        return Case(url, proxy, PostgresBackend, "&timeout=2", appends, partial(times_stored, server, schema))
+        return Case(
+            url,
+            proxy,
+            PostgresBackend,
+            "&timeout=2",
+            appends,
+            partial(times_stored, server, schema),
+        )
 
 
 @pytest.mark.timeout(120 + KILLS * 10)
@@ -67,7 +74,9 @@ def test_a_server_killed_under_load_loses_nothing_acknowledged(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("setting", ["role", "server"])
-def test_an_append_is_on_disk_when_it_is_acknowledged_whatever_the_server_is_set_to(setting: str, schema: str) -> None:
+def test_an_append_is_on_disk_when_it_is_acknowledged_whatever_the_server_is_set_to(
+    setting: str, schema: str
+) -> None:
     # The server writes what was committed asynchronously only after a while: ten seconds at most.
     options = {"synchronous_commit": "off"} if setting == "server" else {}
     with running(memory=True, wal_writer_delay="10s", **options) as server:
@@ -77,7 +86,9 @@ def test_an_append_is_on_disk_when_it_is_acknowledged_whatever_the_server_is_set
         with holdfast.open(f"{server.url()}&schema={schema}") as store:
             for number in range(1, 6):
                 assert store.stream("s").append(("noted", f"mark {number}")).last == number
-                server.sql("INSERT INTO plain VALUES (1)")  # what happens to those who do not insist
+                server.sql(
+                    "INSERT INTO plain VALUES (1)"
+                )  # what happens to those who do not insist
                 server.kill()
                 server.start()
                 assert len(stored(server, schema)["s"]) == number
@@ -92,16 +103,23 @@ def test_a_batch_is_on_disk_when_it_is_acknowledged(schema: str) -> None:
             async with holdfast.aopen(url) as store:
                 for turn in range(1, 4):
                     await asyncio.gather(
-                        *(store.stream(f"s{n % 4}").append(("noted", n), ("noted", n)) for n in range(8))
+                        *(
+                            store.stream(f"s{n % 4}").append(("noted", n), ("noted", n))
+                            for n in range(8)
+                        )
                     )
                     server.kill()
                     server.start()
-                    assert [len(bodies) for bodies in stored(server, schema).values()] == [4 * turn] * 4
+                    assert [len(bodies) for bodies in stored(server, schema).values()] == [
+                        4 * turn
+                    ] * 4
 
         asyncio.run(main())
 
 
-def test_a_server_that_stands_still_holds_nobody_for_ever_and_is_taken_up_again(schema: str) -> None:
+def test_a_server_that_stands_still_holds_nobody_for_ever_and_is_taken_up_again(
+    schema: str,
+) -> None:
     with running(memory=True) as server, ThreadPoolExecutor() as threads, Settling() as settling:
         url = f"{server.url()}&schema={schema}&timeout=1&connect_timeout=2"
         with holdfast.open(url) as store:

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.backends.postgres import PostgresBackend
 from msgspec.structs import replace
 
 import holdfast
 from helpers.postgres_server import PostgresServer, running
 from holdfast import AsyncStore, Store
-from holdfast._log import Log
 from holdfast.backends import Append, AppendResult, StreamKey
-from holdfast.backends._seam import Blocked
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.interface import StreamBlocked
 from holdfast.errors import HeadRegressed, OutcomeUnknown, Unavailable
+from holdfast.log.log import Log
 
 from .postgres_look import schema_of, stored, times_stored
 
@@ -51,7 +51,12 @@ def an_append(name: str, body: bytes) -> Append:
 def after(append: Append, body: bytes) -> Append:
     digest = append.records[-1][0]
     return Append(
-        append.stream, append.expected + 1, digest, append.incarnation, os.urandom(16), [(os.urandom(32), body)]
+        append.stream,
+        append.expected + 1,
+        digest,
+        append.incarnation,
+        os.urandom(16),
+        [(os.urandom(32), body)],
     )
 
 
@@ -59,7 +64,9 @@ def after(append: Append, body: bytes) -> Append:
 def locked(server: PostgresServer, schema: str, *names: str) -> Iterator[None]:
     """Somebody has a lock on these streams."""
     with server.connection() as other, other.transaction():
-        other.execute(f"SELECT FROM {schema}.streams WHERE id = ANY (%s) FOR UPDATE".encode(), [list(names)])
+        other.execute(
+            f"SELECT FROM {schema}.streams WHERE id = ANY (%s) FOR UPDATE".encode(), [list(names)]
+        )
         yield
 
 
@@ -146,8 +153,13 @@ def _given_up(backend: PostgresBackend, batch: list[Append]) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_locked_stream_holds_up_nobody_else(server: PostgresServer, schema: str, url: str) -> None:
-    with Store(Log(PostgresBackend(url), settle_seconds=3600), "default") as store, ThreadPoolExecutor() as threads:
+def test_a_locked_stream_holds_up_nobody_else(
+    server: PostgresServer, schema: str, url: str
+) -> None:
+    with (
+        Store(Log(PostgresBackend(url), settle_seconds=3600), "default") as store,
+        ThreadPoolExecutor() as threads,
+    ):
         for name in ("locked", "other"):
             store.stream(name).append(("noted", "first"))
         with locked(server, schema, "locked"):
@@ -173,14 +185,23 @@ def test_those_who_share_a_batch_with_locked_streams_are_stored_at_once(
             with locked(server, schema, *held):
                 # Twice each: the second expects what the first leaves.
                 appends = {
-                    (name, turn): asyncio.ensure_future(store.stream(name).append(("noted", f"{name} {turn}"), id=turn))
+                    (name, turn): asyncio.ensure_future(
+                        store.stream(name).append(("noted", f"{name} {turn}"), id=turn)
+                    )
                     for turn in ("one", "two")
                     for name in names
                 }
                 free = [append for (name, _), append in appends.items() if name not in held]
-                assert sorted(answer.last for answer in await asyncio.gather(*free)) == [2] * 5 + [3] * 5
-                assert not any(appends[name, turn].done() for name in held for turn in ("one", "two"))
-            assert {name: (await appends[name, "two"]).last for name in held} == dict.fromkeys(held, 3)
+                assert (
+                    sorted(answer.last for answer in await asyncio.gather(*free))
+                    == [2] * 5 + [3] * 5
+                )
+                assert not any(
+                    appends[name, turn].done() for name in held for turn in ("one", "two")
+                )
+            assert {name: (await appends[name, "two"]).last for name in held} == dict.fromkeys(
+                held, 3
+            )
 
     asyncio.run(main())
     marks = [f"s{number} {turn}" for number in range(8) for turn in ("one", "two")]
@@ -198,20 +219,26 @@ def test_a_stream_that_stays_locked_is_unavailable_and_nothing_was_written(
     assert times_stored(server, schema, ["first", "mark", "last"]) == [1, 0, 1]
 
 
-def test_a_backend_says_which_of_a_batch_are_locked(server: PostgresServer, schema: str, url: str) -> None:
+def test_a_backend_says_which_of_a_batch_are_locked(
+    server: PostgresServer, schema: str, url: str
+) -> None:
     backend = PostgresBackend(url)
     first = [an_append(f"s{number}", b"first") for number in range(3)]
     backend.append(first)
     with locked(server, schema, "s1"):
         answers = backend.append([after(append, b"next") for append in first])
-        assert [type(answer) for answer in answers] == [AppendResult, Blocked, AppendResult]
+        assert [type(answer) for answer in answers] == [AppendResult, StreamBlocked, AppendResult]
         [alone] = backend.append([after(first[1], b"alone")])
-        assert isinstance(alone, Blocked)
+        assert isinstance(alone, StreamBlocked)
         assert alone.head is not None and alone.head.version == 1
     [alone] = backend.append([after(first[1], b"alone")])
     assert isinstance(alone, AppendResult)
     backend.close()
-    assert stored(server, schema) == {"s0": [b"first", b"next"], "s1": [b"first", b"alone"], "s2": [b"first", b"next"]}
+    assert stored(server, schema) == {
+        "s0": [b"first", b"next"],
+        "s1": [b"first", b"alone"],
+        "s2": [b"first", b"next"],
+    }
 
 
 def test_what_is_left_out_of_a_batch_for_another_reason_is_not_taken_for_locked(
@@ -223,13 +250,12 @@ def test_what_is_left_out_of_a_batch_for_another_reason_is_not_taken_for_locked(
     backend.append(batch)
     second = after(first, b"second")
     third = replace(after(second, b"third"), id=b"known", indexed=True)
-    answers = backend.append([second, third, after(second, b"fourth"), an_append("other", b"other")])
-    assert [(answer.last, answer.duplicate) for answer in answers if isinstance(answer, AppendResult)] == [
-        (2, False),
-        (1, True),
-        (3, False),
-        (1, False),
-    ]
+    answers = backend.append(
+        [second, third, after(second, b"fourth"), an_append("other", b"other")]
+    )
+    assert [
+        (answer.last, answer.duplicate) for answer in answers if isinstance(answer, AppendResult)
+    ] == [(2, False), (1, True), (3, False), (1, False)]
     backend.close()
     assert stored(server, schema) == {"s": [b"first", b"second", b"fourth"], "other": [b"other"]}
 
@@ -253,7 +279,9 @@ def test_an_async_append_that_is_cancelled_while_its_stream_is_locked_ends(
     assert times_stored(server, schema, ["first", "mark", "last"]) == [1, 0, 1]
 
 
-def test_what_was_given_up_does_not_wait_on_at_the_server(server: PostgresServer, schema: str, url: str) -> None:
+def test_what_was_given_up_does_not_wait_on_at_the_server(
+    server: PostgresServer, schema: str, url: str
+) -> None:
     backend = PostgresBackend(url + "&timeout=1")
     first = an_append("s", b"first")
     backend.append([first])
@@ -264,13 +292,17 @@ def test_what_was_given_up_does_not_wait_on_at_the_server(server: PostgresServer
         with pytest.raises(Unavailable):
             backend.head(first.stream)
         # The lock is still there, and so would they be.
-        server.until(f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'", 0)
+        server.until(
+            f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'", 0
+        )
     assert stored(server, schema) == {"s": [b"first"]}
     assert isinstance(backend.append([after(first, b"again")])[0], AppendResult)
     backend.close()
 
 
-@pytest.mark.parametrize("options", ["", "&options=-cdefault_transaction_isolation%3Drepeatable%5C%20read"])
+@pytest.mark.parametrize(
+    "options", ["", "&options=-cdefault_transaction_isolation%3Drepeatable%5C%20read"]
+)
 def test_batches_that_meet_on_the_same_streams_store_each_append_once(
     options: str, server: PostgresServer, schema: str, url: str
 ) -> None:
@@ -280,7 +312,9 @@ def test_batches_that_meet_on_the_same_streams_store_each_append_once(
     async def talk(store: AsyncStore, process: int, agent: int) -> None:
         for turn in range(turns):
             mark = f"{process}.{agent}.{turn}"
-            await store.stream(f"shared {turn % 3}").append(("noted", mark), id=mark if agent % 2 else None)
+            await store.stream(f"shared {turn % 3}").append(
+                ("noted", mark), id=mark if agent % 2 else None
+            )
             await store.stream(f"new {turn} {agent % 3}").append(("noted", mark), ("noted", "more"))
 
     async def main(process: int) -> None:
@@ -301,7 +335,8 @@ def forget(server: PostgresServer, schema: str, name: str) -> None:
     """As a failover to a standby that was behind, or a restored backup."""
     number = f"(SELECT stream FROM {schema}.streams WHERE id = '{name}')"
     server.sql(
-        f"DELETE FROM {schema}.records WHERE stream = {number}", f"DELETE FROM {schema}.streams WHERE id = '{name}'"
+        f"DELETE FROM {schema}.records WHERE stream = {number}",
+        f"DELETE FROM {schema}.streams WHERE id = '{name}'",
     )
 
 
@@ -314,7 +349,9 @@ def add_with_others(store: Store, name: str) -> Any:
 
     async def main() -> list[Any]:
         names = (name, "another", "third")
-        return await asyncio.gather(*(store.aio.stream(one).append(("noted", "next")) for one in names))
+        return await asyncio.gather(
+            *(store.aio.stream(one).append(("noted", "next")) for one in names)
+        )
 
     return asyncio.run(main())[0]
 
@@ -322,7 +359,11 @@ def add_with_others(store: Store, name: str) -> Any:
 @pytest.mark.parametrize("append", [add, add_with_others])
 @pytest.mark.parametrize("made_again", [False, True])
 def test_a_stream_that_the_server_has_lost_as_a_whole_does_not_begin_anew(
-    append: Callable[[Store, str], Any], made_again: bool, server: PostgresServer, schema: str, url: str
+    append: Callable[[Store, str], Any],
+    made_again: bool,
+    server: PostgresServer,
+    schema: str,
+    url: str,
 ) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as other:
         for number in range(3):
@@ -340,7 +381,11 @@ def test_a_stream_that_the_server_has_lost_as_a_whole_does_not_begin_anew(
 @pytest.mark.parametrize("append", [add, add_with_others])
 @pytest.mark.parametrize("made_again", [False, True])
 def test_a_stream_that_was_deleted_may_begin_anew(
-    append: Callable[[Store, str], Any], made_again: bool, server: PostgresServer, schema: str, url: str
+    append: Callable[[Store, str], Any],
+    made_again: bool,
+    server: PostgresServer,
+    schema: str,
+    url: str,
 ) -> None:
     with holdfast.open(url) as store, holdfast.open(url) as other:
         for number in range(3):

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from holdfast.backends.postgres import PostgresBackend
 
 import holdfast
 from helpers.network_proxy import Postgres, Proxy
 from helpers.postgres_server import PostgresServer, running
-from holdfast.backends import Append, AppendResult, Conflict, StreamKey
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends import Append, AppendResult, StreamKey, VersionMismatch
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 from .postgres_look import Settling, appends, schema_of, stored, times_stored
@@ -52,7 +52,12 @@ def test_a_server_that_is_down_is_unavailable_and_is_taken_up_again(schema: str)
                     list(store.stream("s").read())
                 server.start()
                 store.stream("s").append(("noted", f"after {end.__name__}"))
-        assert times_stored(server, schema, ["first", "refused", "after stop", "after kill"]) == [1, 0, 1, 1]
+        assert times_stored(server, schema, ["first", "refused", "after stop", "after kill"]) == [
+            1,
+            0,
+            1,
+            1,
+        ]
 
 
 def test_somebody_who_accepts_and_says_nothing_is_unavailable(server: PostgresServer) -> None:
@@ -145,7 +150,9 @@ def an_append(name: str, body: bytes, *, incarnation: bytes = b"life") -> Append
     return Append(key, 0, b"", incarnation, os.urandom(16), [(os.urandom(32), body)])
 
 
-def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(server: PostgresServer, schema: str) -> None:
+def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(
+    server: PostgresServer, schema: str
+) -> None:
     """After the commit, a look at a member that was not stored is cancelled: that says nothing of those that were."""
     with (
         Proxy(("127.0.0.1", server.port), Postgres) as proxy,
@@ -155,7 +162,9 @@ def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(server: Postgr
         backend = PostgresBackend(f"{server.url(port=proxy.port)}&schema={schema}")
         backend.append([an_append("taken", b"first")])
         proxy.arm("hold", when=appends)
-        batch = threads.submit(backend.append, [an_append("free", b"stored"), an_append("taken", b"too late")])
+        batch = threads.submit(
+            backend.append, [an_append("free", b"stored"), an_append("taken", b"too late")]
+        )
         proxy.wait_for("hold")
         with other.transaction():
             other.execute(f"LOCK TABLE {schema}.streams IN ACCESS EXCLUSIVE MODE".encode())
@@ -168,7 +177,7 @@ def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(server: Postgr
         except OutcomeUnknown:
             pass
         else:
-            assert isinstance(answers[0], AppendResult) and isinstance(answers[1], Conflict)
+            assert isinstance(answers[0], AppendResult) and isinstance(answers[1], VersionMismatch)
         assert stored(server, schema)["free"] == [b"stored"]
         backend.close()
 
@@ -177,7 +186,9 @@ def test_a_program_with_very_many_open_files_can_still_use_its_connections(
     server: PostgresServer, schema: str, url: str
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert hard >= 1500, "this machine does not let a program open so many files: raise its limit (ulimit -Hn)"
+    assert hard >= 1500, (
+        "this machine does not let a program open so many files: raise its limit (ulimit -Hn)"
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1500), hard))
     many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from holdfast.backends.postgres import PostgresBackend
 
 import holdfast
 from helpers.postgres_pooler import Pooler
 from helpers.postgres_server import PostgresServer, running
 from holdfast.backends import Backend
-from holdfast.backends.postgres import PostgresBackend
 from holdfast.conformance import DurableBackendConformance
 
 from .postgres_look import schema_of, stored
@@ -45,9 +45,14 @@ def url(server: PostgresServer, pooler: Pooler, tmp_path: Path) -> str:
 
 def test_the_pooler_loses_what_a_session_keeps(server: PostgresServer, pooler: Pooler) -> None:
     """Otherwise the tests here would prove nothing."""
-    with psycopg.connect(server.url(port=pooler.port), autocommit=True, prepare_threshold=0) as connection:
+    with psycopg.connect(
+        server.url(port=pooler.port), autocommit=True, prepare_threshold=0
+    ) as connection:
         connection.execute("SET application_name = 'mine'", prepare=False)
-        sessions = [connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone() for _ in range(4)]
+        sessions = [
+            connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+            for _ in range(4)
+        ]
         assert all(one != other for one, other in pairwise(sessions))
         assert connection.execute("SHOW application_name", prepare=False).fetchone() != ("mine",)
         with pytest.raises(psycopg.errors.InvalidSqlStatementName):
@@ -90,7 +95,9 @@ def test_a_conversation_and_a_task_work_through_the_pooler(pooler: Pooler, url: 
     assert pooler.did["moves"] > before + 20
 
 
-def test_many_agents_share_few_sessions(server: PostgresServer, pooler: Pooler, url: str, tmp_path: Path) -> None:
+def test_many_agents_share_few_sessions(
+    server: PostgresServer, pooler: Pooler, url: str, tmp_path: Path
+) -> None:
     async def talk(store: holdfast.AsyncStore, name: str) -> None:
         for number in range(5):
             await store.stream(name).append(("noted", number), id=f"{name} {number}")

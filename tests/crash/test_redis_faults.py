@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from holdfast.backends.redis import RedisBackend
 
 import holdfast
 from helpers.network_proxy import Proxy, Redis
 from helpers.redis_server import Server
-from holdfast.backends.redis import RedisBackend
 from holdfast.errors import HeadRegressed, ReadOnly, StorageFull, Unavailable
 
 from .redis_look import appends, stored, times_stored
@@ -59,18 +59,30 @@ def url(proxy: Proxy) -> str:
 class TestLostAnswers(LostAnswers):
     @pytest.fixture
     def case(self, server: Server, proxy: Proxy, url: str) -> Case:
-        return Case(url, proxy, RedisBackend, "&timeout_ms=500", appends, partial(times_stored, server, PREFIX))
+        return Case(
+            url,
+            proxy,
+            RedisBackend,
+            "&timeout_ms=500",
+            appends,
+            partial(times_stored, server, PREFIX),
+        )
 
 
 def test_an_answer_that_is_slow_but_in_time_is_waited_for(
     server: Server, proxy: Proxy, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with holdfast.open(url + "&connect_timeout_ms=300&timeout_ms=20000") as store, ThreadPoolExecutor() as threads:
+    with (
+        holdfast.open(url + "&connect_timeout_ms=300&timeout_ms=20000") as store,
+        ThreadPoolExecutor() as threads,
+    ):
         store.stream("s").append(("noted", "first"))
         proxy.arm("hold", when=appends)
         answer = threads.submit(store.stream("s").append, ("noted", "mark"))
         proxy.wait_for("hold")
-        time.sleep(1.0)  # the time that passes is the fault: longer than connecting may take, much less than an answer
+        time.sleep(
+            1.0
+        )  # the time that passes is the fault: longer than connecting may take, much less than an answer
         proxy.release()
         assert answer.result(60).last == 2
     assert "settling" not in caplog.text
@@ -107,7 +119,10 @@ def test_scripts_that_are_forgotten_under_load_are_sent_again(server: Server, ur
 
     asyncio.run(main())
     assert (
-        times_stored(server, PREFIX, [f"s{agent} {number}" for agent in range(6) for number in range(30)]) == [1] * 180
+        times_stored(
+            server, PREFIX, [f"s{agent} {number}" for agent in range(6) for number in range(30)]
+        )
+        == [1] * 180
     )
 
 
@@ -125,11 +140,15 @@ def test_a_server_that_syncs_always_killed_under_load_loses_nothing_acknowledged
     assert sum(len(records) for records in stored(server, PREFIX).values()) == verdict.stored
 
 
-def test_a_server_that_syncs_every_second_and_is_killed_loses_nothing_without_a_word(tmp_path: Path) -> None:
+def test_a_server_that_syncs_every_second_and_is_killed_loses_nothing_without_a_word(
+    tmp_path: Path,
+) -> None:
     """The death of the server alone loses nothing that it has written; if it was late with writing, the writers are told."""
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     chance, lost = random.Random(seed), 0
-    server = Server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec", durable=False)
+    server = Server(
+        tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec", durable=False
+    )
     url = server.url(f"?prefix={PREFIX}")
     try:
         for life in range(KILLS):
@@ -148,14 +167,20 @@ def test_a_server_that_syncs_every_second_and_is_killed_loses_nothing_without_a_
                     with pytest.raises(HeadRegressed):
                         store.stream(name).append(("noted", "on top of what was lost"))
                 if not gone:
-                    assert store.stream("a").append(("noted", f"after {life}")).last == names["a"] + 1
+                    assert (
+                        store.stream("a").append(("noted", f"after {life}")).last == names["a"] + 1
+                    )
     finally:
         server.kill()
-    print(f"HOLDFAST_SEED={seed}: {KILLS} kills, {lost} acknowledged appends lost, all of them reported")
+    print(
+        f"HOLDFAST_SEED={seed}: {KILLS} kills, {lost} acknowledged appends lost, all of them reported"
+    )
 
 
 def test_a_server_that_stands_still_holds_nobody_for_ever(server: Server) -> None:
-    with holdfast.open(server.url(f"?prefix={PREFIX}&timeout_ms=500&connect_timeout_ms=500")) as store:
+    with holdfast.open(
+        server.url(f"?prefix={PREFIX}&timeout_ms=500&connect_timeout_ms=500")
+    ) as store:
         store.stream("s").append(("noted", "first"))
         server.process.send_signal(signal.SIGSTOP)
         try:
@@ -188,7 +213,9 @@ def test_a_full_server_takes_whole_appends_or_nothing(server: Server, url: str) 
         nonlocal refused
         for number in range(25):
             try:
-                answer = await store.stream(name).append(("noted", f"{number}{large}"), ("noted", f"{number}{large}"))
+                answer = await store.stream(name).append(
+                    ("noted", f"{number}{large}"), ("noted", f"{number}{large}")
+                )
             except StorageFull as error:
                 assert large not in str(error)
                 refused += 1
@@ -202,14 +229,20 @@ def test_a_full_server_takes_whole_appends_or_nothing(server: Server, url: str) 
                 used = int(server("INFO", "memory")["used_memory"])
                 server("CONFIG", "SET", "maxmemory", used + 2_000_000)
                 await asyncio.gather(*(write(store, f"s{agent}") for agent in range(6)))
-                assert {name: len(records) for name, records in stored(server, PREFIX).items()} == kept
-                assert [event.version async for event in store.stream("s0").read()] == list(range(1, kept["s0"] + 1))
+                assert {
+                    name: len(records) for name, records in stored(server, PREFIX).items()
+                } == kept
+                assert [event.version async for event in store.stream("s0").read()] == list(
+                    range(1, kept["s0"] + 1)
+                )
 
     asyncio.run(main())
     assert refused and kept, "it never was full, or always"
 
 
-def test_a_server_that_became_a_replica_is_read_only_and_goes_on_when_it_is_not(server: Server, url: str) -> None:
+def test_a_server_that_became_a_replica_is_read_only_and_goes_on_when_it_is_not(
+    server: Server, url: str
+) -> None:
     with holdfast.open(url) as store:
         store.stream("s").append(("noted", "first"))
         server("REPLICAOF", "127.0.0.1", "1")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from holdfast.backends.redis.keys import RedisKeys
 
 import holdfast
 from helpers.network_proxy import Proxy, Redis
 from helpers.redis_server import Server
 from holdfast import Store
 from holdfast.backends import StreamKey
-from holdfast.backends._redis_keys import Keys
 from holdfast.errors import HeadRegressed
 
 from .redis_look import stored, times_stored
@@ -68,13 +68,17 @@ def test_a_server_that_kept_nothing_is_found_out_by_the_first_call(
 
 def neighbour(name: str) -> str:
     """Another stream that shares its shard."""
-    keys = Keys(PREFIX, 0)
+    keys = RedisKeys(PREFIX, 0)
     tag = keys.tag(StreamKey("default", "stream", name))
-    return next(f"n{n}" for n in range(10_000) if keys.tag(StreamKey("default", "stream", f"n{n}")) == tag)
+    return next(
+        f"n{n}" for n in range(10_000) if keys.tag(StreamKey("default", "stream", f"n{n}")) == tag
+    )
 
 
 @pytest.mark.parametrize("name", ["s", neighbour("s")], ids=["the same stream", "its neighbour"])
-def test_a_server_that_came_back_with_an_old_snapshot_is_found_out(name: str, server: Server, url: str) -> None:
+def test_a_server_that_came_back_with_an_old_snapshot_is_found_out(
+    name: str, server: Server, url: str
+) -> None:
     with holdfast.open(url, durability="memory") as store:
         store.stream("s").append(("noted", "kept"))
         server("SAVE")
@@ -87,7 +91,9 @@ def test_a_server_that_came_back_with_an_old_snapshot_is_found_out(name: str, se
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_failover_goes_on_if_the_replica_had_everything_and_is_found_out_if_not(behind: bool, tmp_path: Path) -> None:
+def test_a_failover_goes_on_if_the_replica_had_everything_and_is_found_out_if_not(
+    behind: bool, tmp_path: Path
+) -> None:
     server = Server(tmp_path / "primary")
     replica = server.replicate(tmp_path / "replica")
     try:

@@ -18,14 +18,14 @@ from typing import Any, cast
 
 import apsw
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from helpers.checker import judge, read_store
 from helpers.notes import Plan, plan
 from holdfast import HoldfastError, OutcomeUnknown, Store
-from holdfast._log import Log
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StorageFull, Unavailable
+from holdfast.log.log import Log
 
 from .crew import program
 from .vfs import Call, watched
@@ -117,11 +117,16 @@ class Diary:
             assert error.id is not None
             self.doubts.append((step, error.id))
             self.errors["OutcomeUnknown"] += 1
-        except (Unavailable, StorageFull) as error:  # anything else fails the test: it is no answer to a broken disk
+        except (
+            Unavailable,
+            StorageFull,
+        ) as error:  # anything else fails the test: it is no answer to a broken disk
             self.notes.append({"what": "refused", "key": step.key})
             self.errors[type(error).__name__] += 1
         else:
-            self.notes.append({"what": "ack", "key": step.key, "first": answer.first, "last": answer.last})
+            self.notes.append(
+                {"what": "ack", "key": step.key, "first": answer.first, "last": answer.last}
+            )
 
 
 def keys(life: str, count: int) -> list[str]:
@@ -201,7 +206,9 @@ def test_every_answer_is_true_whichever_call_fails(fault: str, lasting: bool, fo
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "delete"])
-def test_a_new_store_that_cannot_be_made_says_so_and_can_be_made_later(fault: str, folder: Path) -> None:
+def test_a_new_store_that_cannot_be_made_says_so_and_can_be_made_later(
+    fault: str, folder: Path
+) -> None:
     faults = Faults()
     failed = 0
     for after in itertools.count(1):
@@ -245,7 +252,10 @@ def test_closing_while_the_disk_breaks_loses_nothing(folder: Path) -> None:
 def test_a_disk_limit_that_is_really_reached_is_reported_and_passes(folder: Path) -> None:
     """RLIMIT_FSIZE: the system itself refuses to let the file grow."""
     done = subprocess.run(
-        program("small_disk", folder / "store.db", "limit"), capture_output=True, timeout=120, check=False
+        program("small_disk", folder / "store.db", "limit"),
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     print(done.stdout.decode())
@@ -256,8 +266,21 @@ def test_a_disk_that_is_really_full_is_reported_and_passes(folder: Path) -> None
     place = folder / "small"
     place.mkdir()
     script = 'mount -t tmpfs -o size=2m none "$1" && shift && exec "$@"'
-    inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(place)]
-    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], capture_output=True).returncode:
+    inside = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        str(place),
+    ]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*inside, "true"], capture_output=True).returncode
+    ):
         pytest.skip("this machine does not let us mount a small file system of our own")
     command = [*inside, *program("small_disk", place / "store.db", "full")]
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)

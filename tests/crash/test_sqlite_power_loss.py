@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from helpers.checker import judge, stream_names
 from helpers.notes import plan
 from holdfast import Event, HoldfastError, Store
-from holdfast._log import Log
-from holdfast.backends import sqlite
-from holdfast.backends.sqlite import SQLiteBackend
+from holdfast.backends.sqlite import backend
+from holdfast.log.log import Log
 
 from .power import LUCKS, Drive, Image, Recorder, materialise
 from .vfs import Call, watched
@@ -60,11 +60,15 @@ def recording(place: Path, seed: str, durability: Literal["disk", "process"]) ->
     place.mkdir()
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, watched(recorder) as vfs:
-        patch.setattr(sqlite, "CHECKPOINT_PAGES", 10)
+        patch.setattr(backend, "CHECKPOINT_PAGES", 10)
         for life in range(2):
-            with Store(Log(SQLiteBackend(place / "store.db", durability=durability, vfs=vfs)), "default") as store:
+            with Store(
+                Log(SQLiteBackend(place / "store.db", durability=durability, vfs=vfs)), "default"
+            ) as store:
                 threads = [
-                    threading.Thread(target=write, args=(store, recorder, f"{seed}/{life}/{number}"))
+                    threading.Thread(
+                        target=write, args=(store, recorder, f"{seed}/{life}/{number}")
+                    )
                     for number in range(THREADS)
                 ]
                 for thread in threads:
@@ -118,7 +122,9 @@ def opened(path: Path) -> dict[str, list[Event]]:
         return found
 
 
-def losses(trace: Trace, drive: Drive, aftermath: Aftermath, seed: str, *, step: int = 1) -> Iterator[str]:
+def losses(
+    trace: Trace, drive: Drive, aftermath: Aftermath, seed: str, *, step: int = 1
+) -> Iterator[str]:
     """What is wrong after losing power at each call in turn (or each `step`-th); `drive` decides what reaches the disk."""
     chance = random.Random(seed)
     notes: list[dict[str, Any]] = []
@@ -131,16 +137,27 @@ def losses(trace: Trace, drive: Drive, aftermath: Aftermath, seed: str, *, step:
             drive.play(entry)
         for luck in LUCKS if number % step == 0 else ():
             stored = aftermath.stored(drive.image(luck, chance))
-            problems = [stored] if isinstance(stored, str) else judge(notes, stored, {})[0].violations
-            yield from (f"power lost at call {number} ({entry.kind}), {luck} of the rest kept: {p}" for p in problems)
+            problems = (
+                [stored] if isinstance(stored, str) else judge(notes, stored, {})[0].violations
+            )
+            yield from (
+                f"power lost at call {number} ({entry.kind}), {luck} of the rest kept: {p}"
+                for p in problems
+            )
         if entry.kind == "sync":
             drive.play(entry)
 
 
-def test_after_power_loss_at_any_call_everything_acknowledged_is_stored(trace: Trace, folder: Path, seed: str) -> None:
+def test_after_power_loss_at_any_call_everything_acknowledged_is_stored(
+    trace: Trace, folder: Path, seed: str
+) -> None:
     kinds = {entry.kind for entry in trace if isinstance(entry, Call)}
-    assert kinds == {"open", "write", "sync", "truncate", "delete"}, "the run did not do everything that can fail"
-    checkpoints = [e for e in trace if isinstance(e, Call) and e.kind == "sync" and e.path.endswith(".db")]
+    assert kinds == {"open", "write", "sync", "truncate", "delete"}, (
+        "the run did not do everything that can fail"
+    )
+    checkpoints = [
+        e for e in trace if isinstance(e, Call) and e.kind == "sync" and e.path.endswith(".db")
+    ]
     assert len(checkpoints) > 4, "no checkpoints went on"
     aftermath = Aftermath(folder)
     found = list(losses(trace, Drive(), aftermath, seed))
@@ -149,9 +166,13 @@ def test_after_power_loss_at_any_call_everything_acknowledged_is_stored(trace: T
 
 
 @pytest.mark.parametrize("lie", ["sync", "sync_names"])
-def test_a_disk_that_only_pretends_to_sync_is_caught(lie: str, trace: Trace, folder: Path, seed: str) -> None:
+def test_a_disk_that_only_pretends_to_sync_is_caught(
+    lie: str, trace: Trace, folder: Path, seed: str
+) -> None:
     drive = Drive(sync=lie != "sync", sync_names=lie != "sync_names")
-    assert any("acknowledged and is lost" in loss for loss in losses(trace, drive, Aftermath(folder), seed))
+    assert any(
+        "acknowledged and is lost" in loss for loss in losses(trace, drive, Aftermath(folder), seed)
+    )
 
 
 def test_the_weaker_durability_class_loses_the_newest_appends_and_nothing_else_goes_wrong(

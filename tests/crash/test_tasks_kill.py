@@ -20,7 +20,7 @@ import pytest
 
 from helpers.servers import postgres
 from holdfast import Event, Store
-from holdfast._log import Log
+from holdfast.log.log import Log
 
 from .crew import program
 from .task_judge import Evidence, gathered, judge
@@ -36,7 +36,10 @@ LOCAL = ("sqlite", "files")
 def on(*engines: str) -> pytest.MarkDecorator:
     """Each engine, and each interface: all pairs of them only when kills are counted by hand."""
     pairs = [
-        (engine, way) for engine in engines for way in ("sync", "async") if TOLD or engine == "sqlite" or way == "sync"
+        (engine, way)
+        for engine in engines
+        for way in ("sync", "async")
+        if TOLD or engine == "sqlite" or way == "sync"
     ]
     return pytest.mark.parametrize(("engine", "variant"), pairs)
 
@@ -70,7 +73,11 @@ def test_killed_at_any_boundary_of_a_write_the_next_life_comes_to_the_same(
 ) -> None:
     found = findings(engine, variant, folder, "each", "all" if TOLD else "half")
     assert [finding.kills for finding in found] == [1] * len(found)
-    ended = {finding.what.partition("step.completed ")[2] for finding in found if "step.completed" in finding.what}
+    ended = {
+        finding.what.partition("step.completed ")[2]
+        for finding in found
+        if "step.completed" in finding.what
+    }
     assert len(ended) == STEPS - 1, "one step fails, all others are completed"
     assert any(finding.settled for finding in found) and any(finding.checked for finding in found)
 
@@ -86,7 +93,9 @@ def test_killed_at_one_boundary_after_the_other_the_last_life_comes_to_the_same(
 
 @pytest.mark.timeout(300 + KILLS)
 @on(*LOCAL, "postgres")
-def test_killed_at_random_instants_it_comes_to_the_same(engine: str, variant: str, folder: Path) -> None:
+def test_killed_at_random_instants_it_comes_to_the_same(
+    engine: str, variant: str, folder: Path
+) -> None:
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     print(f"HOLDFAST_SEED={seed}", file=sys.stderr)
     found = findings(engine, variant, folder, "random", KILLS, seed)
@@ -122,7 +131,10 @@ def ran_twice(evidence: Evidence) -> None:
 
 
 def ran_after_its_end(evidence: Evidence) -> None:
-    evidence.notes += [{"what": "kill", "pid": note(evidence, "run", "big")["by"]}, note(evidence, "run", "big")]
+    evidence.notes += [
+        {"what": "kill", "pid": note(evidence, "run", "big")["by"]},
+        note(evidence, "run", "big"),
+    ]
 
 
 def ran_after_its_end_unacknowledged(evidence: Evidence) -> None:
@@ -151,16 +163,22 @@ def key_shared(evidence: Evidence) -> None:
 
 
 def completed_twice(evidence: Evidence) -> None:
-    evidence.history.append(next(event for event in evidence.history if event.type == "step.completed"))
+    evidence.history.append(
+        next(event for event in evidence.history if event.type == "step.completed")
+    )
 
 
 def start_of(evidence: Evidence, step: str) -> Event:
-    told = next(e for e in evidence.history if e.data.get("step") == step)  # the start, or an end that tells of it
+    told = next(
+        e for e in evidence.history if e.data.get("step") == step
+    )  # the start, or an end that tells of it
     return msgspec.structs.replace(told, type="step.started", version=len(evidence.history) + 1)
 
 
 def started_in_a_later_run(evidence: Evidence) -> None:
-    evidence.history.append(msgspec.structs.replace(evidence.history[1], version=len(evidence.history) + 1))
+    evidence.history.append(
+        msgspec.structs.replace(evidence.history[1], version=len(evidence.history) + 1)
+    )
     evidence.history.append(start_of(evidence, "big"))
 
 
@@ -178,7 +196,9 @@ def gap(evidence: Evidence) -> None:
 
 
 def lost(evidence: Evidence) -> None:
-    evidence.history[:] = [e for e in evidence.history if e.type != "step.completed" or e.data["step"] != "big"]
+    evidence.history[:] = [
+        e for e in evidence.history if e.type != "step.completed" or e.data["step"] != "big"
+    ]
 
 
 def message_doubled(evidence: Evidence) -> None:
@@ -190,7 +210,9 @@ def decision_doubled(evidence: Evidence) -> None:
 
 
 def said_again(evidence: Evidence) -> None:
-    evidence.history.append(next(event for event in evidence.history if event.type == "task.discovered"))
+    evidence.history.append(
+        next(event for event in evidence.history if event.type == "task.discovered")
+    )
 
 
 def other_result(evidence: Evidence) -> None:
@@ -224,7 +246,9 @@ def cursor_forgotten(evidence: Evidence) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_the_judge_complains(evidence: Evidence, spoil: Callable[[Evidence], None], complaint: str) -> None:
+def test_the_judge_complains(
+    evidence: Evidence, spoil: Callable[[Evidence], None], complaint: str
+) -> None:
     spoiled = copy.deepcopy(evidence)
     spoil(spoiled)
     assert any(complaint in problem for problem in judge(spoiled, evidence.outcome))

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from holdfast import Event
 from holdfast.backends import Record, StreamKey
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import LeaseHeld, LeaseLost
 
 from .crew import program
@@ -108,7 +108,9 @@ def check_holders(history: Sequence[Event]) -> list[int]:
         if event.type == "task.claimed":
             claims.append(int(event.data["holder"].split("/")[2]))
         elif event.type == "step.completed":
-            assert event.data["result"] == claims[-1], f"version {number} is not by who had claimed the task"
+            assert event.data["result"] == claims[-1], (
+                f"version {number} is not by who had claimed the task"
+            )
         elif event.type == "task.renewed":
             assert int(event.data["holder"].split("/")[2]) == claims[-1]
     return claims
@@ -198,7 +200,10 @@ def test_a_holder_stopped_with_the_lock_of_the_engine_writes_before_the_next_or_
     assert successor.rest() == ["done"]
     history = local_store.task("t").history()
     assert check_holders(history) == [holder.pid, successor.pid]
-    assert said[0] in ("second: done", "second: LeaseLost") and said[1] in ("leave: done", "leave: LeaseLost")
+    assert said[0] in ("second: done", "second: LeaseLost") and said[1] in (
+        "leave: done",
+        "leave: LeaseLost",
+    )
     assert ("second" in steps_of(history)) == (said[0] == "second: done")
 
 
@@ -229,7 +234,9 @@ def test_a_holder_stopped_with_several_threads_writing_stores_nothing_more(
     said += holder.rest()
     assert said[-len(REFUSED) - 1 :] == [*REFUSED, "left"]
     words = said[: -len(REFUSED) - 1]
-    assert sorted(word for word in words if word.endswith("LeaseLost")) == [f"{name}: LeaseLost" for name in "abcd"]
+    assert sorted(word for word in words if word.endswith("LeaseLost")) == [
+        f"{name}: LeaseLost" for name in "abcd"
+    ]
     assert local_store.task("t").history() == history
     assert check_holders(history) == [holder.pid, os.getpid()]
     acknowledged = {word for word in words if not word.endswith("LeaseLost")}
@@ -299,7 +306,9 @@ def test_a_robbed_holder_is_refused(
         assert holder.rest() == [*REFUSED, "left"]
         assert task.history() == history
         task.finish("by the second")
-    assert [event.data.get("stolen", False) for event in history if event.type == "task.claimed"] == [False, True]
+    assert [
+        event.data.get("stolen", False) for event in history if event.type == "task.claimed"
+    ] == [False, True]
     assert check_holders(history) == [holder.pid, os.getpid()]
 
 
@@ -318,7 +327,11 @@ def test_a_fork_of_the_holder_cannot_write_and_does_not_disturb_it(
     ]
     history = durable_store.task("t").history()
     assert check_holders(history) == [holder.pid]
-    assert [event.type for event in history[2:]] == ["step.completed", "step.completed", "task.finished"]
+    assert [event.type for event in history[2:]] == [
+        "step.completed",
+        "step.completed",
+        "task.finished",
+    ]
 
 
 # -- racing --------------------------------------------------------------------------------------------------------------
@@ -345,7 +358,10 @@ def test_of_two_who_want_the_task_of_a_dead_one_at_the_same_time_one_gets_it(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
     rounds = 20
-    hoarder, *contenders = start("hoarding", durable_url, rounds), *(start("contending", durable_url) for _ in range(2))
+    hoarder, *contenders = (
+        start("hoarding", durable_url, rounds),
+        *(start("contending", durable_url) for _ in range(2)),
+    )
     assert hoarder.hear() == "began"
     assert [contender.hear() for contender in contenders] == ["ready"] * 2
     hoarder.kill()
@@ -355,7 +371,10 @@ def test_of_two_who_want_the_task_of_a_dead_one_at_the_same_time_one_gets_it(
         answers = [contender.hear() for contender in contenders]
         winner = contenders[answers.index("held") - 1]
         assert sorted(answers) == ["held", f"won {winner.pid}"]
-        assert check_holders(durable_store.task(f"t{number}").history()) == [hoarder.pid, winner.pid]
+        assert check_holders(durable_store.task(f"t{number}").history()) == [
+            hoarder.pid,
+            winner.pid,
+        ]
     for contender in contenders:
         contender.tell("end")
         assert contender.rest() == []
@@ -366,7 +385,9 @@ def test_of_two_who_want_the_task_of_a_dead_one_at_the_same_time_one_gets_it(
 
 @pytest.mark.every_engine
 @pytest.mark.parametrize("stores", ["one store", "two stores"])
-def test_a_thread_whose_lease_has_run_out_is_refused_when_another_has_taken_over(url: str, stores: str) -> None:
+def test_a_thread_whose_lease_has_run_out_is_refused_when_another_has_taken_over(
+    url: str, stores: str
+) -> None:
     if stores == "two stores" and url == "memory://":
         url = "memory://leases"
     with holdfast.open(url) as first, holdfast.open(url) as second:
@@ -426,16 +447,27 @@ class Interrupted(SQLiteBackend):
 
 def test_a_task_that_is_claimed_while_its_events_are_read_is_held(tmp_path: Path) -> None:
     backend = Interrupted(tmp_path / "agents.db")
-    with holdfast.open(backend) as store, holdfast.open(tmp_path / "agents.db") as other, ExitStack() as held:
+    with (
+        holdfast.open(backend) as store,
+        holdfast.open(tmp_path / "agents.db") as other,
+        ExitStack() as held,
+    ):
         with other.task("t"):
             pass
-        backend.meanwhile = lambda: held.enter_context(other.task("t", lease=LONG)).decide("it is mine")
+        backend.meanwhile = lambda: held.enter_context(other.task("t", lease=LONG)).decide(
+            "it is mine"
+        )
         with pytest.raises(LeaseHeld), store.task("t", wait=0):
             pass
-        assert [event.type for event in store.task("t").history()][-2:] == ["task.claimed", "task.decided"]
+        assert [event.type for event in store.task("t").history()][-2:] == [
+            "task.claimed",
+            "task.decided",
+        ]
 
 
-def test_a_step_that_is_begun_again_while_somebody_settles_it_is_not_settled(tmp_path: Path) -> None:
+def test_a_step_that_is_begun_again_while_somebody_settles_it_is_not_settled(
+    tmp_path: Path,
+) -> None:
     backend = Interrupted(tmp_path / "agents.db")
     begun, second, asked = threading.Event(), threading.Event(), threading.Event()
 

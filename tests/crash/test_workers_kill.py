@@ -90,14 +90,20 @@ class Machine:
     def tasks(self, store: Store) -> int:
         """How many tasks it has."""
         mine = str(self.process.pid)
-        return sum(info.owner is not None and info.owner.split("/")[2] == mine for info in store.tasks())
+        return sum(
+            info.owner is not None and info.owner.split("/")[2] == mine for info in store.tasks()
+        )
 
     def kill(self, store: Store, killed: Killed) -> None:
         """Kill it, and see what it was at. It stays a zombie until the count is taken: its number is its own."""
         os.kill(self.process.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         had = self.tasks(store)
-        killed.kills, killed.busy, killed.tasks = killed.kills + 1, killed.busy + bool(had), killed.tasks + had
+        killed.kills, killed.busy, killed.tasks = (
+            killed.kills + 1,
+            killed.busy + bool(had),
+            killed.tasks + had,
+        )
         assert self.process.wait() == -signal.SIGKILL
         self.end()
 
@@ -124,10 +130,18 @@ def run_and_kill(engine: str, url: str, notes: Path) -> Killed:
                     person.process.wait(ROUND_SECONDS)  # until there is nothing left to attend to
                     break
                 except subprocess.TimeoutExpired:
-                    assert time.monotonic() < deadline, sorted((i.id, i.status) for i in store.tasks())[:20]
+                    assert time.monotonic() < deadline, sorted(
+                        (i.id, i.status) for i in store.tasks()
+                    )[:20]
                 parked = [info.id for info in store.tasks() if info.status == "stuck"]
-                assert not parked, [(e.at, e.type, e.data) for task in parked[:3] for e in store.task(task).history()]
-                assert [each.process.poll() for each in workers] == [None] * WORKERS, "a worker ended by itself"
+                assert not parked, [
+                    (e.at, e.type, e.data)
+                    for task in parked[:3]
+                    for e in store.task(task).history()
+                ]
+                assert [each.process.poll() for each in workers] == [None] * WORKERS, (
+                    "a worker ended by itself"
+                )
                 if killed.kills == MOST_KILLS[engine] or not workers[0].tasks(store):
                     continue
                 workers.pop(0).kill(store, killed)
@@ -142,7 +156,9 @@ def run_and_kill(engine: str, url: str, notes: Path) -> Killed:
 
 @pytest.mark.timeout(int(PATIENCE_SECONDS) + 60)
 @pytest.mark.parametrize("engine", TASKS)
-def test_workers_killed_every_second_bring_all_tasks_to_their_end(engine: str, folder: Path) -> None:
+def test_workers_killed_every_second_bring_all_tasks_to_their_end(
+    engine: str, folder: Path
+) -> None:
     url, notes, tasks = url_of(engine, folder), folder / "notes", TASKS[engine]
     with holdfast.open(url, durability="process") as store:
         for number in range(tasks):
@@ -161,7 +177,9 @@ def test_workers_killed_every_second_bring_all_tasks_to_their_end(engine: str, f
     )
     assert killed.busy > killed.kills / 2, "most kills hit nobody at work: this run proved little"
     assert killed.tasks, "no task was ever cut off: this run proved nothing"
-    assert settled or tasks < 4 * KILLS, "no step was ever in doubt: this run proved nothing about `once`"
+    assert settled or tasks < 4 * KILLS, (
+        "no step was ever in doubt: this run proved nothing about `once`"
+    )
 
 
 def ends_of(store: Store, tasks: int) -> Iterator[str]:
@@ -174,7 +192,9 @@ def ends_of(store: Store, tasks: int) -> Iterator[str]:
     for info in store.tasks():
         if info.status != "finished" or info.owner is not None or info.due_at is not None:
             yield f"{info.id} is {info.status}, owned by {info.owner}, due {info.due_at}"
-        yield from (f"{info.id}: {problem}" for problem in history_of(store.task(info.id).history()))
+        yield from (
+            f"{info.id}: {problem}" for problem in history_of(store.task(info.id).history())
+        )
 
 
 def history_of(history: list[Event]) -> Iterator[str]:
@@ -183,7 +203,9 @@ def history_of(history: list[Event]) -> Iterator[str]:
     for event in history:
         if event.type in ("step.started", "step.completed") and event.data["step"] in done:
             yield f"version {event.version}: {event.type} of {event.data['step']}, which was completed"
-        if event.type == "step.completed" or (event.type == "step.settled" and not event.data.get("again")):
+        if event.type == "step.completed" or (
+            event.type == "step.settled" and not event.data.get("again")
+        ):
             done.add(event.data["step"])
         if event.type == "task.parked":
             yield f"version {event.version}: it was parked, and no step of it kills"

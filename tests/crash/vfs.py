@@ -44,7 +44,9 @@ class _VFS(apsw.VFS):
         path = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
         handle, opened = next(_numbers), []
         call = Call("open", path, handle, flags=flags[0])
-        self.watcher.around(call, lambda: opened.append(_File(self.watcher, call, name, flags)), _no_part)
+        self.watcher.around(
+            call, lambda: opened.append(_File(self.watcher, call, name, flags)), _no_part
+        )
         return opened[0]
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
@@ -53,7 +55,9 @@ class _VFS(apsw.VFS):
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, watcher: Watcher, call: Call, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+    def __init__(
+        self, watcher: Watcher, call: Call, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> None:
         super().__init__("", name, flags)
         self.watcher, self.place = watcher, (call.path, call.handle)
 
@@ -62,13 +66,17 @@ class _File(apsw.VFSFile):
         if not self.watcher.reads:
             return read(amount, offset)
         found: list[bytes] = []
-        self.watcher.around(Call("read", *self.place, offset), lambda: found.append(read(amount, offset)), _no_part)
+        self.watcher.around(
+            Call("read", *self.place, offset), lambda: found.append(read(amount, offset)), _no_part
+        )
         return found[0]
 
     def xWrite(self, data: bytes, offset: int) -> None:
         write = super().xWrite
         call = Call("write", *self.place, offset, bytes(data))
-        self.watcher.around(call, lambda: write(data, offset), lambda size: write(bytes(data[:size]), offset))
+        self.watcher.around(
+            call, lambda: write(data, offset), lambda size: write(bytes(data[:size]), offset)
+        )
 
     def xSync(self, flags: int) -> None:
         sync = super().xSync
@@ -76,7 +84,9 @@ class _File(apsw.VFSFile):
 
     def xTruncate(self, newsize: int) -> None:
         truncate = super().xTruncate
-        self.watcher.around(Call("truncate", *self.place, newsize), lambda: truncate(newsize), _no_part)
+        self.watcher.around(
+            Call("truncate", *self.place, newsize), lambda: truncate(newsize), _no_part
+        )
 
 
 def _no_part(size: int) -> None:

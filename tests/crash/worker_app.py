@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import AsyncTask, Store, Task, _leases
-from holdfast.cli._app import app
+from holdfast import AsyncTask, Store, Task
+from holdfast.cli.app import app
 from holdfast.errors import AlreadyAnswered, LeaseHeld, NotFound, TaskEnded
+from holdfast.log import leases
 
 from .agent30 import World
 
@@ -37,7 +38,12 @@ def act(what: str) -> str:
     """Something that the world sees. It takes its time, before and after."""
     step, outside = holdfast.current_step(), world()
     time.sleep(random.uniform(0, LONGEST_STEP))
-    facts = {"task": holdfast.current_task().id, "step": step.path, "key": step.idempotency_key, "mode": step.mode}
+    facts = {
+        "task": holdfast.current_task().id,
+        "step": step.path,
+        "key": step.idempotency_key,
+        "mode": step.mode,
+    }
     outside.note("effect", **facts, receipt=what)
     time.sleep(random.uniform(0, LONGEST_STEP / 3))
     outside.close()
@@ -57,9 +63,16 @@ async def act_async(what: str) -> str:
     return act(what)
 
 
-ordinary, once, checked = holdfast.step(act), holdfast.step(act, once=True), holdfast.step(act, check=find)
+ordinary, once, checked = (
+    holdfast.step(act),
+    holdfast.step(act, once=True),
+    holdfast.step(act, check=find),
+)
 ordinary_async = holdfast.step(act_async)
-once_async, checked_async = holdfast.step(act_async, once=True), holdfast.step(act_async, check=find)
+once_async, checked_async = (
+    holdfast.step(act_async, once=True),
+    holdfast.step(act_async, check=find),
+)
 
 
 @holdfast.agent("order", lease=LEASE)
@@ -73,7 +86,9 @@ def order(task: Task) -> dict[str, Any]:
         task.sleep(random.uniform(0, LONGEST_TIMER))
     found["mailed"] = task.step("mail", once, "mail")
     if number % 4 == 0:
-        found["parts"] = [task.run_child(part, f"{task.id}-part-{n}", input=number + n) for n in range(2)]
+        found["parts"] = [
+            task.run_child(part, f"{task.id}-part-{n}", input=number + n) for n in range(2)
+        ]
     if number % 5 == 0:
         found["told"] = task.wait_for("delivered")
     return found
@@ -84,7 +99,9 @@ def part(task: Task) -> dict[str, Any]:
     number: int = task.input
     found: dict[str, Any] = {"looked": task.step("look", ordinary, "look")}
     if number % 8 == 0:
-        found["allowed"] = task.ask("allow", "May this part go on?", {"number": number}, returns=bool)
+        found["allowed"] = task.ask(
+            "allow", "May this part go on?", {"number": number}, returns=bool
+        )
     elif number % 8 == 4:
         task.sleep(random.uniform(0, LONGEST_TIMER))
     found["paid"] = task.step("pay", checked, "pay")
@@ -182,7 +199,7 @@ def main() -> None:
     """`holdfast worker`, with these agents."""
     url, notes, machine = sys.argv[1:]
     if machine:
-        _leases._host = lambda: machine  # type: ignore[assignment]
+        leases._host = lambda: machine  # type: ignore[assignment]
     os.environ[WORLD] = notes
     sys.argv = ["holdfast", "worker", __name__, url, *([] if machine else ["--poll", "0.1"])]
     sys.stdin.read()  # until it is let go

@@ -36,7 +36,9 @@ NOT_STORED = (Conflict, Unavailable, StorageFull)
 class Process:
     """What the writers of one process share, and their life."""
 
-    def __init__(self, url: str, notes: Notes, name: str, cycle: int, doubts: Sequence[str]) -> None:
+    def __init__(
+        self, url: str, notes: Notes, name: str, cycle: int, doubts: Sequence[str]
+    ) -> None:
         self.store, self.notes = holdfast.open(url), notes
         self.name, self.cycle, self.doubts = name, cycle, doubts
 
@@ -128,7 +130,9 @@ def main() -> None:
     parser.add_argument("--doubts", help="a file of keys, one per line, to repeat first")
     given = parser.parse_args()
     notes = Notes(given.notes)
-    doubts = [key for key in Path(given.doubts).read_text().split("\n") if key] if given.doubts else []
+    doubts = (
+        [key for key in Path(given.doubts).read_text().split("\n") if key] if given.doubts else []
+    )
     for number in range(given.processes):
         if os.fork() == 0:
             signal.alarm(LIFETIME_SECONDS)

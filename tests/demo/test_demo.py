@@ -13,21 +13,29 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast.cli._app import app
-from holdfast.cli._demo_claim import PAY, RECEIPTS, Moment
-from holdfast.cli._demo_lives import choose, rehearse
-from holdfast.cli._demo_verdict import from_zero, problems
-from holdfast.cli._demo_world import MODEL_CALLS, World
+from holdfast.cli.app import app
 from holdfast.cli.demo import run
+from holdfast.demo.claim import PAY, RECEIPTS, KillMoment
+from holdfast.demo.lives import choose, rehearse
+from holdfast.demo.verdict import from_zero, problems
+from holdfast.demo.world import MODEL_CALLS, World
 
 EFFECTS = ["payments to the customer", "mails to the customer", "mails to the repair shop"]
 
 
 def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python with these arguments, without a terminal."""
-    outside = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS", "TERM")}
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("FORCE_COLOR", "COLUMNS", "TERM")
+    }
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env={**outside, **environment}, check=False
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env={**outside, **environment},
+        check=False,
     )
 
 
@@ -42,7 +50,7 @@ def counts(output: str) -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def moments() -> dict[Moment, Counter[str]]:
+def moments() -> dict[KillMoment, Counter[str]]:
     return rehearse().moments
 
 
@@ -67,8 +75,12 @@ def test_without_a_terminal_the_output_is_plain_and_fits_80_columns(tmp_path: Pa
     done = in_a_process("-c", program, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
-    assert [line for line in done.stdout.splitlines() if len(line) > 80 and os.sep not in line] == []
-    assert "1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6\n" in done.stdout  # the runs, by their last digit
+    assert [
+        line for line in done.stdout.splitlines() if len(line) > 80 and os.sep not in line
+    ] == []
+    assert (
+        "1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6\n" in done.stdout
+    )  # the runs, by their last digit
 
 
 def test_signs_that_the_output_cannot_show_are_no_reason_to_fail(tmp_path: Path) -> None:
@@ -77,11 +89,11 @@ def test_signs_that_the_output_cannot_show_are_no_reason_to_fail(tmp_path: Path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_killed_at_every_moment_there_is_on_files(tmp_path: Path, moments: dict[Moment, Counter[str]]) -> None:
+def test_killed_at_every_moment_there_is_on_files(
+    tmp_path: Path, moments: dict[KillMoment, Counter[str]]
+) -> None:
     url = f"file://{tmp_path / 'agents'}"
-    program = (
-        f"from holdfast.cli.demo import run; raise SystemExit(run(url={url!r}, kills={len(moments)}, seed=1, think=0))"
-    )
+    program = f"from holdfast.cli.demo import run; raise SystemExit(run(url={url!r}, kills={len(moments)}, seed=1, think=0))"
     done = in_a_process("-c", program)
     assert done.returncode == 0, done.stdout + done.stderr
     with holdfast.open(url) as store:
@@ -157,7 +169,9 @@ def test_what_must_not_be_is_a_problem(change: dict[str, Any], problem: str) -> 
     assert problems(**{**AS_ASKED, **change}) == [problem]
 
 
-def test_five_kills_are_of_every_kind_and_in_the_order_of_the_work(moments: dict[Moment, Counter[str]]) -> None:
+def test_five_kills_are_of_every_kind_and_in_the_order_of_the_work(
+    moments: dict[KillMoment, Counter[str]],
+) -> None:
     order = list(moments)
     seen = set()
     for seed in range(50):
@@ -170,14 +184,18 @@ def test_five_kills_are_of_every_kind_and_in_the_order_of_the_work(moments: dict
     assert seen == set(order)
 
 
-def test_every_moment_can_be_chosen_and_none_twice(moments: dict[Moment, Counter[str]]) -> None:
+def test_every_moment_can_be_chosen_and_none_twice(moments: dict[KillMoment, Counter[str]]) -> None:
     assert len(moments) >= 25  # as many kills as the command takes
     assert choose(list(moments), len(moments), 3) == list(moments)
 
 
-def test_from_zero_each_run_does_again_what_was_done_by_its_end(moments: dict[Moment, Counter[str]]) -> None:
+def test_from_zero_each_run_does_again_what_was_done_by_its_end(
+    moments: dict[KillMoment, Counter[str]],
+) -> None:
     total = Counter({MODEL_CALLS: 17, "payments to the customer": 1})
-    fourth = next(moment for moment in moments if moment.step == RECEIPTS and "receipt 4 " in moment.words)
+    fourth = next(
+        moment for moment in moments if moment.step == RECEIPTS and "receipt 4 " in moment.words
+    )
     paid = next(moment for moment in moments if (moment.kind, moment.step) == ("effect", PAY))
     # The plan, the claim and four receipts; then these with all twelve and the comparison; then everything.
     computed = from_zero(moments, total, [fourth, paid])

@@ -12,8 +12,8 @@ from typer.main import get_command
 import holdfast
 from helpers.doc_pages import BLOCK, NAMES, PAGES, ROOT, run_page
 from helpers.model_server import ModelServer
-from holdfast.cli._app import app
-from holdfast.tasks import _events
+from holdfast.cli.app import app
+from holdfast.tasks.state import events
 
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
@@ -28,9 +28,15 @@ RUN_HERE = [name for name in WITH_PYTHON if not ELSEWHERE.search((ROOT / name).r
 
 
 @pytest.mark.parametrize("name", RUN_HERE)
-def test_the_python_on_the_page_runs_and_prints_what_the_page_says(name: str, tmp_path: Path) -> None:
+def test_the_python_on_the_page_runs_and_prints_what_the_page_says(
+    name: str, tmp_path: Path
+) -> None:
     with ModelServer() as server:  # whoever asks a model on the page asks this one
-        model = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+        model = {
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "none",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        }
         printed, promised = run_page(name, tmp_path, **model)
     assert printed == promised
 
@@ -69,7 +75,9 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             continue
         reached.add(page)
         targets = [target.partition("#")[0] for target in LINK.findall(page.read_text())]
-        waiting += [(page.parent / target).resolve() for target in targets if target and "://" not in target]
+        waiting += [
+            (page.parent / target).resolve() for target in targets if target and "://" not in target
+        ]
     assert set(PAGES) <= reached
 
 
@@ -100,7 +108,7 @@ def test_every_event_of_a_task_is_documented() -> None:
     page = (ROOT / "docs/reference/tasks.md").read_text()
     section = page.partition("## Events")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
-    assert sorted(", ".join(cells).replace("`", "").split(", ")) == sorted(_events._TYPES)
+    assert sorted(", ".join(cells).replace("`", "").split(", ")) == sorted(events._TYPES)
 
 
 def test_the_fifteen_promises_are_listed_and_each_that_holds_names_a_test() -> None:
@@ -109,7 +117,9 @@ def test_the_fifteen_promises_are_listed_and_each_that_holds_names_a_test() -> N
     assert [int(number) for number in sections[::2]] == list(range(1, 16))
     for number, section in zip(sections[::2], sections[1::2], strict=True):
         [state] = re.findall(r"^\*\*(Holds|Holds in part|Not built yet)\b", section, re.MULTILINE)
-        assert (state == "Not built yet") != bool(re.search(r"\]\(\.\./\.\./(tests|src)/", section)), number
+        assert (state == "Not built yet") != bool(
+            re.search(r"\]\(\.\./\.\./(tests|src)/", section)
+        ), number
 
 
 def test_the_changelog_has_the_current_version() -> None:

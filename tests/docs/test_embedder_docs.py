@@ -33,7 +33,11 @@ def test_the_python_on_the_page_about_embedders_runs_and_prints_what_the_page_sa
     packages.mkdir()
     place.mkdir()
     (packages / "sentence_transformers.py").write_text(PACKAGE)
-    environment = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none", "PYTHONPATH": str(packages)}
+    environment = {
+        "OPENAI_BASE_URL": server.url,
+        "OPENAI_API_KEY": "none",
+        "PYTHONPATH": str(packages),
+    }
     printed, promised = run_page("docs/howto/embedders.md", place, **environment)
     assert printed == promised
     assert {request["model"] for request in server.requests} == {"text-embedding-3-small"}

@@ -48,7 +48,9 @@ def test_the_table_tells_what_is_tested(found: tuple[Counter[Pair], list[str]]) 
     assert told == set(pairs), "run: PYTHONPATH=tests python -m helpers.feature_table"
 
 
-def test_every_feature_is_tested_on_every_engine_that_keeps_things(found: tuple[Counter[Pair], list[str]]) -> None:
+def test_every_feature_is_tested_on_every_engine_that_keeps_things(
+    found: tuple[Counter[Pair], list[str]],
+) -> None:
     assert lacking(found[0]) == LOCAL_ONLY
 
 
@@ -62,12 +64,13 @@ def test_a_table_is_read_as_it_was_written() -> None:
 
 
 def test_the_options_of_urls_are_those_that_there_are() -> None:
-    from holdfast.backends import _postgres_setup, _redis_connection
+    from holdfast.backends.postgres import setup
+    from holdfast.backends.redis import connection
 
     text = DOCUMENT.read_text(encoding="utf-8")
     for title, options in (
-        ("PostgreSQL", _postgres_setup.OPTIONS),
-        ("Redis", _redis_connection.OPTIONS),
+        ("PostgreSQL", setup.OPTIONS),
+        ("Redis", connection.OPTIONS),
         ("DynamoDB", ("region", "endpoint")),
         ("S3", ("region", "endpoint")),
     ):

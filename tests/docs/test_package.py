@@ -192,7 +192,17 @@ def test_every_error_is_in_one_module() -> None:
 
 
 def test_importing_holdfast_loads_nothing_optional() -> None:
-    optional = ["apsw", "hypothesis", "matplotlib", "numpy", "pydantic", "pytest", "rich", "sqlite3", "typer"]
+    optional = [
+        "apsw",
+        "hypothesis",
+        "matplotlib",
+        "numpy",
+        "pydantic",
+        "pytest",
+        "rich",
+        "sqlite3",
+        "typer",
+    ]
     program = f"import sys, holdfast; print([name for name in {optional} if name in sys.modules])"
     assert _run(sys.executable, "-c", program).strip() == "[]"
 
@@ -207,7 +217,9 @@ def test_every_public_class_and_function_has_a_docstring() -> None:
 
 
 @pytest.mark.parametrize(("plain", "awaited"), TWINS)
-def test_the_async_twin_has_the_same_methods_with_the_same_signatures(plain: type, awaited: type) -> None:
+def test_the_async_twin_has_the_same_methods_with_the_same_signatures(
+    plain: type, awaited: type
+) -> None:
     ours, theirs = _methods(plain), _methods(awaited)
     assert ours.keys() == theirs.keys()
     for name in ours:
@@ -243,7 +255,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.xdist_group("wheel")
 def test_the_wheel_installed_alone_has_a_working_command(installed: Path) -> None:
-    assert _run(str(installed / "holdfast"), "--version").strip() == f"holdfast {holdfast.__version__}"
+    assert (
+        _run(str(installed / "holdfast"), "--version").strip() == f"holdfast {holdfast.__version__}"
+    )
 
 
 @pytest.mark.xdist_group("wheel")
@@ -268,13 +282,19 @@ def test_the_wheel_brings_its_types_and_the_conformance_suite(installed: Path) -
 
 def _run(*command: str, cwd: Path | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def _methods(owner: type) -> dict[str, object]:
-    return {name: value for name, value in inspect.getmembers(owner, inspect.isfunction) if not name.startswith("_")}
+    return {
+        name: value
+        for name, value in inspect.getmembers(owner, inspect.isfunction)
+        if not name.startswith("_")
+    }
 
 
 def _properties(owner: type) -> set[str]:

@@ -23,8 +23,6 @@ from helpers.encrypted_stores import (
 )
 from helpers.servers import aws, free_port
 from holdfast import HoldfastError, keys
-from holdfast._ids import SYSTEM_TENANT
-from holdfast._kinds import KINDS
 from holdfast.backends import Backend, Head, StreamKey
 from holdfast.errors import (
     AccessDenied,
@@ -37,11 +35,14 @@ from holdfast.errors import (
     UnknownKey,
     WrongKey,
 )
+from holdfast.log.ids import KINDS, SYSTEM_TENANT
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
 
 
-def test_what_was_stored_comes_back_and_is_not_to_be_seen_on_disk(local_url: str, tmp_path: Path) -> None:
+def test_what_was_stored_comes_back_and_is_not_to_be_seen_on_disk(
+    local_url: str, tmp_path: Path
+) -> None:
     with holdfast.open(local_url, key=KEY) as store:
         filled(store)
         assert not any(CANARY.encode() in content for content in everything_in(tmp_path))
@@ -115,7 +116,9 @@ def test_the_names_of_large_values_tell_nothing_of_their_content() -> None:
     ],
     ids=["none", "another", "another id", "passphrase", "two others"],
 )
-def test_without_the_right_key_nothing_is_read_or_written(durable_url: str, key: Any, error: type[Exception]) -> None:
+def test_without_the_right_key_nothing_is_read_or_written(
+    durable_url: str, key: Any, error: type[Exception]
+) -> None:
     with holdfast.open(durable_url, key=KEY) as store:
         store.conversation("chat").append(say(CANARY))
         before = store._log.backend.head(StreamKey("default", "conversation", "chat"))
@@ -137,7 +140,9 @@ def test_a_store_in_clear_is_not_opened_with_a_key_and_is_left_as_it_is(durable_
         assert store.conversation("chat").messages() == [say("in clear")]
 
 
-def test_a_process_that_opened_an_empty_store_in_clear_does_not_write_once_it_is_encrypted() -> None:
+def test_a_process_that_opened_an_empty_store_in_clear_does_not_write_once_it_is_encrypted() -> (
+    None
+):
     backend = Lasting()
     plain = holdfast.open(backend)
     with holdfast.open(backend, key=KEY) as sealed:
@@ -158,10 +163,18 @@ def test_without_the_right_key_not_one_byte_changes(local_url: str, tmp_path: Pa
     with holdfast.open(local_url, key=KEY) as store:
         filled(store)
     # But for the locks of SQLite, which whoever looks takes.
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.name.endswith("-shm")]
+    files = [
+        path for path in tmp_path.rglob("*") if path.is_file() and not path.name.endswith("-shm")
+    ]
     before = {path: path.read_bytes() for path in files}
     assert before
-    for key in (None, OTHER, keys.raw(OTHER, id="another"), keys.passphrase("some words", n=1 << 14), unreachable):
+    for key in (
+        None,
+        OTHER,
+        keys.raw(OTHER, id="another"),
+        keys.passphrase("some words", n=1 << 14),
+        unreachable,
+    ):
         with pytest.raises((HoldfastError, ConnectionError)):
             holdfast.open(local_url, key=key)
     assert {path: path.read_bytes() for path in files} == before
@@ -205,7 +218,14 @@ def test_keys_come_from_files_functions_texts_and_the_environment(
     monkeypatch.setenv("HOLDFAST_TEST_KEY", f"file:{file}")
     backend = Lasting()
     holdfast.open(backend, key=secret).conversation("chat").append(say("hello"))
-    for key in (file, f"file:{file}", hexadecimal, "env:HOLDFAST_TEST_KEY", lambda: secret, [OTHER, secret]):
+    for key in (
+        file,
+        f"file:{file}",
+        hexadecimal,
+        "env:HOLDFAST_TEST_KEY",
+        lambda: secret,
+        [OTHER, secret],
+    ):
         assert holdfast.open(backend, key=key).conversation("chat").messages() == [say("hello")]
 
 
@@ -241,7 +261,10 @@ def test_parameters_that_would_take_all_memory_are_refused() -> None:
     backend = Lasting()
     holdfast.open(backend, key=keys.passphrase("four words are better", n=1 << 14)).close()
     replace_body(
-        backend, StreamKey(SYSTEM_TENANT, "key", "ring"), 1, lambda body: body.replace(b'"n":16384', b'"n":1073741824')
+        backend,
+        StreamKey(SYSTEM_TENANT, "key", "ring"),
+        1,
+        lambda body: body.replace(b'"n":16384', b'"n":1073741824'),
     )
     with pytest.raises(TamperDetected):
         holdfast.open(backend, key=keys.passphrase("four words are better"))
@@ -316,6 +339,7 @@ def vault() -> Any:
     return boto3.client("kms", region_name="eu-central-1", endpoint_url=endpoint)
 
 
+@pytest.mark.server
 def test_a_key_in_kms_opens_the_store_and_is_asked_once(vault: Any) -> None:
     made = vault.create_key()["KeyMetadata"]["KeyId"]
     backend = Lasting()
@@ -331,6 +355,7 @@ def test_a_key_in_kms_opens_the_store_and_is_asked_once(vault: Any) -> None:
         assert store.conversation("chat").messages() == [say("hello")]
 
 
+@pytest.mark.server
 def test_another_key_of_kms_or_none_is_refused(vault: Any) -> None:
     made, other = (vault.create_key()["KeyMetadata"]["KeyId"] for _ in range(2))
     backend = Lasting()
@@ -343,14 +368,20 @@ def test_another_key_of_kms_or_none_is_refused(vault: Any) -> None:
         holdfast.open(backend, key=KEY)
 
 
-def test_kms_that_cannot_be_reached_is_said_to_be_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_kms_that_cannot_be_reached_is_said_to_be_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
-    key = keys.kms("alias/agents", region="eu-central-1", endpoint=f"http://127.0.0.1:{free_port()}")
+    key = keys.kms(
+        "alias/agents", region="eu-central-1", endpoint=f"http://127.0.0.1:{free_port()}"
+    )
     with pytest.raises(Unavailable, match="KMS cannot be reached"):
         holdfast.open(Lasting(), key=key)
 
 
+@pytest.mark.server
 def test_a_store_moves_from_a_file_to_kms(vault: Any) -> None:
     made = vault.create_key()["KeyMetadata"]["KeyId"]
     backend = Lasting()

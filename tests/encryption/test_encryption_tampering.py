@@ -10,26 +10,28 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.encrypted_stores import (
-    KEY,
-    Lasting,
-    bodies_of,
-    planted,
-    replace_body,
-    say,
-)
+from helpers.encrypted_stores import KEY, Lasting, bodies_of, planted, replace_body, say
 from helpers.tampering import chained, found, rebuild
 from holdfast import HoldfastError, Store
-from holdfast import _operations as ops
-from holdfast._appender import Entry
-from holdfast._events import NewEvent, seal
-from holdfast._ids import append_id
-from holdfast._stream_ops import new_stamp
-from holdfast.backends import Append, AppendResult, Conflict, Fields, Head, Record, StreamKey
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Head,
+    HeadFields,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
 from holdfast.backends.faulty import Fault, FaultyBackend
 from holdfast.backends.memory import MemoryBackend
-from holdfast.encryption import _cipher, _data_keys
+from holdfast.encryption import cipher as _cipher
+from holdfast.encryption import data_keys
 from holdfast.errors import InvalidKey, NotEncrypted, TamperDetected, UnknownKey
+from holdfast.log import operations as ops
+from holdfast.log.appender import PendingAppend
+from holdfast.log.events import NewEvent, encode_envelopes
+from holdfast.log.ids import append_id
+from holdfast.log.stream_ops import new_append_context
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
 
@@ -53,12 +55,22 @@ def swapped(backend: MemoryBackend) -> None:
 
 def swapped_with_their_ids(backend: MemoryBackend) -> None:
     one, two, three = backend.read(CHAT)
-    planted(backend, CHAT, [one.body, three.body, two.body], [one.append_id, three.append_id, two.append_id])
+    planted(
+        backend,
+        CHAT,
+        [one.body, three.body, two.body],
+        [one.append_id, three.append_id, two.append_id],
+    )
 
 
 def replayed(backend: MemoryBackend) -> None:
     records = [*backend.read(CHAT)]
-    planted(backend, CHAT, [*bodies_of(backend, CHAT), records[0].body], [r.append_id for r in [*records, records[0]]])
+    planted(
+        backend,
+        CHAT,
+        [*bodies_of(backend, CHAT), records[0].body],
+        [r.append_id for r in [*records, records[0]]],
+    )
 
 
 def from_another_stream(backend: MemoryBackend) -> None:
@@ -69,8 +81,11 @@ def from_another_stream(backend: MemoryBackend) -> None:
 def from_another_stream_with_its_key(backend: MemoryBackend) -> None:
     talk(backend, "other")
     other = CHAT._replace(id="other")
-    names = [_data_keys.name_of(s, backend._streams[s].incarnation) for s in (CHAT, other)]
-    mine, theirs = (next(s for s in backend._streams if s.kind == "key" and s.id.startswith(name)) for name in names)
+    names = [data_keys.name_of(s, backend._streams[s].incarnation) for s in (CHAT, other)]
+    mine, theirs = (
+        next(s for s in backend._streams if s.kind == "key" and s.id.startswith(name))
+        for name in names
+    )
     planted(backend, mine, bodies_of(backend, theirs))
     planted(backend, CHAT, bodies_of(backend, other))
 
@@ -107,7 +122,7 @@ def under_a_key_that_is_not_there(backend: MemoryBackend) -> None:
 def under_the_key_of_one_that_was_erased(backend: MemoryBackend) -> None:
     store = talk(backend, "other")
     other = CHAT._replace(id="other")
-    name = _data_keys.name_of(other, backend._streams[other].incarnation).encode()
+    name = data_keys.name_of(other, backend._streams[other].incarnation).encode()
     store.erase(store.conversation("other"))
     replace_body(backend, CHAT, 3, lambda body: bytes((1, len(name))) + name + body[2:])
 
@@ -122,10 +137,12 @@ def without_its_key(backend: MemoryBackend) -> None:
 
 
 def with_a_forged_grave(backend: MemoryBackend) -> None:
-    name = _data_keys.name_of(CHAT, backend._streams[CHAT].incarnation)
+    name = data_keys.name_of(CHAT, backend._streams[CHAT].incarnation)
     without_its_key(backend)
-    grave = _data_keys.first_append(
-        StreamKey("default", "key", name + _data_keys.GRAVE), [b'{"proof":"0"}'], holdfast._events.Stamp(1, 0.0)
+    grave = data_keys.first_append(
+        StreamKey("default", "key", name + data_keys.GRAVE),
+        [b'{"proof":"0"}'],
+        holdfast.log.events.AppendContext(1, 0.0),
     )
     backend.append([grave])
 
@@ -172,7 +189,9 @@ def remembered(backend: MemoryBackend) -> tuple[Store, str]:
     """Three memories, the second about somebody; and the name of the key that it is under."""
     store = holdfast.open(backend, key=KEY)
     for number in range(3):
-        store.memory("space").remember(f"fact {number}", subject="person-7" if number == 1 else None)
+        store.memory("space").remember(
+            f"fact {number}", subject="person-7" if number == 1 else None
+        )
     name = next(s.id for s in backend._streams if s.kind == "key" and s.id.startswith("subject-"))
     return store, name.partition(".")[0]
 
@@ -202,11 +221,13 @@ def test_an_erased_memory_is_bound_to_its_place() -> None:
     with holdfast.open(backend, key=KEY) as store:
         with pytest.raises(TamperDetected):
             list(store.memory("space").all())
-        assert [problem.version for problem in store.verify().problems] == [1], "and what follows it, as it says"
+        assert [problem.version for problem in store.verify().problems] == [1], (
+            "and what follows it, as it says"
+        )
 
 
 def test_a_key_made_of_two_needs_both() -> None:
-    one, two, three = (_data_keys.DataKey(os.urandom(32)) for _ in range(3))
+    one, two, three = (data_keys.DataKey(os.urandom(32)) for _ in range(3))
     assert one.joined(two).digest("x") == one.joined(two).digest("x")
     pairs = (one.joined(two), one.joined(three), three.joined(two), two.joined(one))
     assert len({key.digest("x") for key in (*pairs, one, two, three)}) == 7
@@ -225,11 +246,18 @@ def test_the_key_of_a_tenant_that_somebody_took_away_is_not_made_anew() -> None:
     backend = Lasting()
     with holdfast.open(backend, key=KEY) as store:
         store.conversation("chat").append(say("x" * 100_000))
-    [house] = [stream for stream in backend._streams if stream.kind == "key" and stream.id.startswith("house")]
+    [house] = [
+        stream
+        for stream in backend._streams
+        if stream.kind == "key" and stream.id.startswith("house")
+    ]
     taken = backend._streams.pop(house)
     with holdfast.open(backend, key=KEY) as store:
         assert {problem.what for problem in store.verify().problems} == {"value"}
-        for attempt in (store.conversation("chat").messages, lambda: store.conversation("chat").append(say("more"))):
+        for attempt in (
+            store.conversation("chat").messages,
+            lambda: store.conversation("chat").append(say("more")),
+        ):
             with pytest.raises(UnknownKey):
                 attempt()
     assert house not in backend._streams
@@ -264,19 +292,29 @@ PLACE = (StreamKey("t", "memory", "i"), b"l" * 16, 7, b"a" * 16, "subject-a", b"
         (*PLACE[:4], "subject-b", PLACE[5]),
         (*PLACE[:5], b"i" * 32),
     ],
-    ids=["tenant", "kind", "id", "lengths", "life", "version", "append id", "name of the key", "the record before"],
+    ids=[
+        "tenant",
+        "kind",
+        "id",
+        "lengths",
+        "life",
+        "version",
+        "append id",
+        "name of the key",
+        "the record before",
+    ],
 )
 @pytest.mark.parametrize("by", ["its key", "its proof"])
 def test_a_record_is_bound_to_each_part_of_its_place(
     moved: tuple[StreamKey, bytes, int, bytes, str, bytes], by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its own key alone, if the proof fits anything; and by its proof alone, if its own key opens anything."""
-    key = _data_keys.DataKey(os.urandom(32))
+    key = data_keys.DataKey(os.urandom(32))
     for method in ("find", "load", "ensure"):
-        monkeypatch.setattr(_data_keys.DataKeys, method, lambda *_: key)
+        monkeypatch.setattr(data_keys.DataKeys, method, lambda *_: key)
     monkeypatch.setattr(_cipher, "_may_name", lambda *_: True)
     if by == "its key":
-        monkeypatch.setattr(_data_keys.DataKey, "proof", lambda *_: bytes(16))
+        monkeypatch.setattr(data_keys.DataKey, "proof", lambda *_: bytes(16))
     else:
         monkeypatch.setattr(_cipher, "_opened", lambda *_: b"content")
     with holdfast.open("memory://", key=KEY) as store:
@@ -285,8 +323,13 @@ def test_a_record_is_bound_to_each_part_of_its_place(
         stream, life, version, append_id, name, previous = PLACE
         writer = cipher.writer(stream, life, new=True)
         assert writer is not None
-        [(_, sealed)] = writer.seal(bytes(32), previous, version - 1, append_id, [b"content"], [name])
-        assert cipher.open(stream, life, Record(version, append_id, b"", sealed), previous) == b"content"
+        [(_, sealed)] = writer.seal(
+            bytes(32), previous, version - 1, append_id, [b"content"], [name]
+        )
+        assert (
+            cipher.open(stream, life, Record(version, append_id, b"", sealed), previous)
+            == b"content"
+        )
         stream, life, version, append_id, other, previous = moved
         sealed = sealed.replace(name.encode(), other.encode(), 1)
         with pytest.raises(TamperDetected):
@@ -318,7 +361,10 @@ def test_two_histories_of_a_stream_cannot_be_mixed() -> None:
     for mixed in ([*bodies[:2], theirs[2]], [bodies[0], theirs[1], bodies[2]]):
         backend = Lasting()
         rebuild(
-            here, backend, {stream: lambda _, mixed=mixed: chained(stream, head.incarnation, mixed)}, one_by_one=True
+            here,
+            backend,
+            {stream: lambda _, mixed=mixed: chained(stream, head.incarnation, mixed)},
+            one_by_one=True,
         )
         with holdfast.open(backend, key=KEY) as store:
             with pytest.raises(TamperDetected):
@@ -336,26 +382,33 @@ def test_two_histories_of_a_stream_cannot_be_mixed() -> None:
     ],
     ids=["tenant", "kind", "id", "life"],
 )
-def test_a_label_is_bound_to_its_stream(moved: tuple[StreamKey, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    key = _data_keys.DataKey(os.urandom(32))
-    monkeypatch.setattr(_data_keys.DataKeys, "house", lambda *_: key)
+def test_a_label_is_bound_to_its_stream(
+    moved: tuple[StreamKey, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = data_keys.DataKey(os.urandom(32))
+    monkeypatch.setattr(data_keys.DataKeys, "house", lambda *_: key)
     with holdfast.open("memory://", key=KEY) as store:
         cipher = store._log.cipher
         assert cipher is not None
         stream, life = StreamKey("t", "task", "i"), b"l" * 16
-        fields = cipher.fields(stream, life, Fields("open", b"label"))
+        fields = cipher.fields(stream, life, HeadFields("open", b"label"))
         assert fields is not None and fields.label is not None and b"label" not in fields.label
         assert cipher.head(Head(stream, life, fields, 0.0, 1, b"")).fields.label == b"label"
-        assert cipher.head(Head(moved[0], moved[1], fields, 0.0, 1, b"")).fields.label == _cipher.BAD_LABEL
+        assert (
+            cipher.head(Head(moved[0], moved[1], fields, 0.0, 1, b"")).fields.label
+            == _cipher.BAD_LABEL
+        )
 
 
-def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with holdfast.open("memory://", key=KEY) as store:
         cipher = store._log.cipher
         assert cipher is not None
         master = cipher.keys.ring.current
-        wrapped = _data_keys.DataKey(os.urandom(32)).wrapped_by(master, "t", "name")
-        assert len(master.unwrap(wrapped, _data_keys.about("t", "name", master.id))) == 32
+        wrapped = data_keys.DataKey(os.urandom(32)).wrapped_by(master, "t", "name")
+        assert len(master.unwrap(wrapped, data_keys.about("t", "name", master.id))) == 32
         for place in (
             ("u", "name", master.id),
             ("t", "other", master.id),
@@ -363,9 +416,10 @@ def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(monkeypatc
             ("tn", "ame", master.id),
         ):
             with pytest.raises(TamperDetected):
-                master.unwrap(wrapped, _data_keys.about(*place))
+                master.unwrap(wrapped, data_keys.about(*place))
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_every_record_is_noticed() -> None:
     """Of ciphertext, header, wrapped keys and the ring, with a chain that fits."""
     backend = Lasting()
@@ -397,7 +451,12 @@ def is_noticed(backend: MemoryBackend, stream: StreamKey) -> bool:
                 return True
             chat, view = store.conversation("chat").messages(), store.get_task("task")
             # What is in clear and means nothing: the id or time of the event that wrapped a key.
-            return stream.kind == "key" and chat == [say("hello")] and view is not None and view.goal == "goal"
+            return (
+                stream.kind == "key"
+                and chat == [say("hello")]
+                and view is not None
+                and view.goal == "goal"
+            )
     except HoldfastError:
         return True
 
@@ -418,7 +477,7 @@ class Interrupted(Lasting):
 
     strikes: str | None = None
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         strikes = self.strikes if batch[0].stream.kind == "key" else None
         if strikes is not None:
             self.strikes = None
@@ -432,17 +491,25 @@ class Interrupted(Lasting):
 
 @pytest.mark.parametrize("strikes", ["before", "after"])
 @pytest.mark.parametrize("named", [True, False])
-def test_what_was_sealed_with_a_key_that_is_not_stored_is_not_sent(strikes: str, named: bool) -> None:
+def test_what_was_sealed_with_a_key_that_is_not_stored_is_not_sent(
+    strikes: str, named: bool
+) -> None:
     """Whoever leads is interrupted while it stores the keys for all; the next one finds their appends prepared."""
     backend = Interrupted()
     with holdfast.open(backend, key=KEY) as store:
         store.conversation("chat").append(say("hello"))
-        appender, entries = store._log._appender, list[Entry]()
+        appender, entries = store._log._appender, list[PendingAppend]()
         for name in ("one", "two", "two", "three"):
-            stamp = new_stamp()
-            bodies = seal([NewEvent("said", b'"hello"')], stamp, {})
+            stamp = new_append_context()
+            bodies = encode_envelopes([NewEvent("said", b'"hello"')], stamp, {})
             name_of_it, life = (f"id{len(entries)}", append_id(name)) if named else (None, None)
-            entries.append(Entry(ops.Append(store.stream(name)._key, bodies, stamp, name_of_it, incarnation=life)))
+            entries.append(
+                PendingAppend(
+                    ops.AppendRecords(
+                        store.stream(name)._key, bodies, stamp, name_of_it, incarnation=life
+                    )
+                )
+            )
         backend.strikes = strikes
         with pytest.raises(KeyboardInterrupt):
             appender.commit(entries)
@@ -450,7 +517,11 @@ def test_what_was_sealed_with_a_key_that_is_not_stored_is_not_sent(strikes: str,
             appender.commit(unsettled)
         assert [entry.error for entry in entries] == [None] * 4
     with holdfast.open(backend, key=KEY) as again:
-        assert [len(list(again.stream(name).read())) for name in ("one", "two", "three")] == [1, 2, 1]
+        assert [len(list(again.stream(name).read())) for name in ("one", "two", "three")] == [
+            1,
+            2,
+            1,
+        ]
         assert again.verify().ok
 
 
@@ -459,14 +530,16 @@ class BadWithKeys(FaultyBackend):
 
     fault: Fault | None = None
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         if self.fault is not None and batch[0].stream.kind == "key":
             fault, self.fault = self.fault, None
             self.next(fault)
         return super().append(batch)
 
 
-@pytest.mark.parametrize("fault", ["driver_error", "driver_error_stored", "lost_answer", "lost_request"])
+@pytest.mark.parametrize(
+    "fault", ["driver_error", "driver_error_stored", "lost_answer", "lost_request"]
+)
 def test_a_key_is_stored_whatever_the_driver_says(fault: Fault) -> None:
     """No error of a driver's comes out where one of ours is promised."""
     backend = BadWithKeys(Lasting(), seed=1)
@@ -486,8 +559,10 @@ def test_a_key_is_stored_whatever_the_driver_says(fault: Fault) -> None:
         assert store.verify(all_tenants=True).ok
 
 
-def test_a_fake_source_of_randomness_does_not_reach_the_nonces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._ids.random_bytes", lambda count: b"\1" * count)
+def test_a_fake_source_of_randomness_does_not_reach_the_nonces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.log.ids.random_bytes", lambda count: b"\1" * count)
     backend = Lasting()
     with holdfast.open(backend, key=KEY) as store:
         for _ in range(5):

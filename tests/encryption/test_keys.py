@@ -31,7 +31,9 @@ def is_key(text: str, secret: bytes) -> bool:
         lambda secret: f"base64:{base64.b64encode(secret).decode()}",
     ],
 )
-def test_a_variable_may_hold_the_key_and_nothing_else(write: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_may_hold_the_key_and_nothing_else(
+    write: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = keys.generate()
     assert callable(write)
     monkeypatch.setenv(VARIABLE, write(secret))
@@ -76,7 +78,9 @@ def test_whatever_a_variable_holds_is_a_key_or_refused_by_its_name(value: str) -
             assert VARIABLE in str(error)
 
 
-def test_a_key_in_kms_without_a_region_says_where_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_kms_without_a_region_says_where_to_name_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/none/at/all")

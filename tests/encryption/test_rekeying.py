@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from helpers.encrypted_stores import Killed, Lasting, Mortal, everything_in, say
 from holdfast import Store, keys
-from holdfast._events import NewEvent, Stamp, seal
-from holdfast._ids import new_id
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Head, StreamKey
-from holdfast.backends.sqlite import SQLiteBackend
-from holdfast.encryption import _data_keys, _rotation
-from holdfast.encryption._data_keys import DataKeys, first_append
-from holdfast.encryption._ring import Ring, stored
+from holdfast.backends import Append, AppendResult, Backend, Head, StreamKey, VersionMismatch
+from holdfast.encryption import data_keys, rotation
+from holdfast.encryption.data_keys import DataKeys, first_append
+from holdfast.encryption.keyring import Keyring, stored_keyring
 from holdfast.errors import NotEncrypted, UnknownKey, WrongKey
+from holdfast.log.events import AppendContext, NewEvent, encode_envelopes
+from holdfast.log.ids import new_id
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
 
@@ -97,6 +97,7 @@ def sweep() -> Iterator[tuple[int, Mortal]]:
         return
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_everything_is_readable_and_the_same_call_finishes_it() -> None:
     for number, backend in sweep():
         with holdfast.open(backend, key=[NEW, OLD]) as store:
@@ -117,7 +118,10 @@ def test_half_way_to_one_key_another_is_refused() -> None:
     for number, backend in sweep():
         if number < 2:
             continue
-        with holdfast.open(backend, key=[NEW, OLD]) as store, pytest.raises(WrongKey, match="another new key"):
+        with (
+            holdfast.open(backend, key=[NEW, OLD]) as store,
+            pytest.raises(WrongKey, match="another new key"),
+        ):
             store.rekey(THIRD)
         return
 
@@ -133,7 +137,9 @@ def test_two_who_give_the_same_new_key_at_once_do_it_together() -> None:
         assert len(wrapped_by(backend)) == 1
 
 
-def test_a_process_with_the_old_key_only_goes_on_with_what_it_knows_and_says_what_it_does_not() -> None:
+def test_a_process_with_the_old_key_only_goes_on_with_what_it_knows_and_says_what_it_does_not() -> (
+    None
+):
     backend = Lasting()
     old = holdfast.open(backend, key=OLD)
     filled(old)
@@ -210,28 +216,30 @@ def test_to_open_a_store_its_key_is_asked_once_however_often_it_was_new() -> Non
     assert key.asked == 1
 
 
-def test_of_former_master_keys_those_are_kept_that_somebody_may_still_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_former_master_keys_those_are_kept_that_somebody_may_still_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     backend = Lasting()
     store = holdfast.open(backend, key=OLD)
     filled(store)
     cipher = store._log.cipher
     assert cipher is not None
-    ring, first, key = cipher.keys.ring, cipher.keys.ring.current, _data_keys.DataKey(os.urandom(32))
-    real = _rotation._end
+    ring, first, key = cipher.keys.ring, cipher.keys.ring.current, data_keys.DataKey(os.urandom(32))
+    real = rotation._end
 
     def end(*arguments: Any) -> None:
         """Somebody who has not yet heard of the new master key uses the former one, when all others are wrapped anew."""
-        assert stored(backend, cipher.keys.wrapping("default", "late", key, first))
+        assert stored_keyring(backend, cipher.keys.wrapping("default", "late", key, first))
         real(*arguments)
 
-    monkeypatch.setattr(_rotation, "KEPT", 0)
-    monkeypatch.setattr(_rotation, "_end", end)
+    monkeypatch.setattr(rotation, "KEPT", 0)
+    monkeypatch.setattr(rotation, "_end", end)
     store.rekey(NEW)
     assert set(ring.masters) == {ring.current.id, first.id}
-    monkeypatch.setattr(_rotation, "_end", real)
+    monkeypatch.setattr(rotation, "_end", real)
     store.rekey(THIRD)
     assert set(ring.masters) == {ring.current.id}
-    monkeypatch.setattr(_rotation, "KEPT", 3)
+    monkeypatch.setattr(rotation, "KEPT", 3)
     for _ in range(6):
         store.rekey(NEW)
     assert len(ring.masters) == 4
@@ -277,23 +285,25 @@ def test_the_late_one_meets_the_next_change_in_the_middle() -> None:
         filled(late)
         cipher = late._log.cipher
         assert cipher is not None
-        ring = Ring(backend, [keys.raw(NEW), keys.raw(OLD)])
+        ring = Keyring(backend, [keys.raw(NEW), keys.raw(OLD)])
         ring.reload()
-        _rotation._begin(ring, keys.raw(NEW))
-        turn = _rotation._Turn(DataKeys(backend, ring), ring.current, dict(ring.masters))
+        rotation._begin(ring, keys.raw(NEW))
+        turn = rotation._Rotation(DataKeys(backend, ring), ring.current, dict(ring.masters))
         with holdfast.open(backend, key=[OLD, NEW]) as other:
             other.rekey(NEW)
         store = holdfast.open(backend, key=NEW)
         backend.writes, backend.dies_at = 0, number
         real = backend._boundary
 
-        def goes_on(backend: Mortal = backend, real: Callable[[], None] = real, turn: Any = turn) -> None:
+        def goes_on(
+            backend: Mortal = backend, real: Callable[[], None] = real, turn: Any = turn
+        ) -> None:
             try:
                 real()
             except Killed:
                 backend.dies_at = -1
-                for head in list(_rotation._key_streams(backend)):
-                    _rotation._delete_former(backend, turn, head)
+                for head in list(rotation._key_streams(backend)):
+                    rotation._delete_former(backend, turn, head)
 
         backend._boundary = goes_on  # type: ignore[method-assign]
         store.rekey(THIRD)
@@ -309,16 +319,16 @@ def test_the_late_one_does_not_end_the_next_change() -> None:
     backend = Lasting()
     store = holdfast.open(backend, key=OLD)
     filled(store)
-    late = Ring(backend, [keys.raw(NEW), keys.raw(OLD), keys.raw(THIRD)])
+    late = Keyring(backend, [keys.raw(NEW), keys.raw(OLD), keys.raw(THIRD)])
     late.reload()
-    _rotation._begin(late, keys.raw(NEW))
+    rotation._begin(late, keys.raw(NEW))
     begun = late.current
     store.rekey(NEW)
-    other = Ring(backend, [keys.raw(THIRD), keys.raw(NEW)])
+    other = Keyring(backend, [keys.raw(THIRD), keys.raw(NEW)])
     other.reload()
-    _rotation._begin(other, keys.raw(THIRD))
+    rotation._begin(other, keys.raw(THIRD))
     late.reload()
-    _rotation._end(late, begun, backend)
+    rotation._end(late, begun, backend)
     assert late.standing == other.standing and late.standing.retiring
     with holdfast.open(backend, key=[THIRD, NEW]) as after:
         after.rekey(THIRD)
@@ -331,7 +341,10 @@ def test_nothing_that_the_old_key_opens_is_left_on_disk(local_url: str, tmp_path
         filled(store)
         backend = store._log.backend
         heads = backend.heads(tenant="default", kind="key")
-        wrapped = [backend.read(head.stream)[0].body.split(b'"wrapped":"')[1].split(b'"')[0] for head in heads]
+        wrapped = [
+            backend.read(head.stream)[0].body.split(b'"wrapped":"')[1].split(b'"')[0]
+            for head in heads
+        ]
         assert any(each in content for content in everything_in(tmp_path) for each in wrapped)
         store.rekey(NEW)
         assert not any(each in content for content in everything_in(tmp_path) for each in wrapped)
@@ -347,7 +360,7 @@ class DyingSQLite(SQLiteBackend):
 
     left = -1
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self._count()
         return super().append(batch)
 
@@ -361,6 +374,7 @@ class DyingSQLite(SQLiteBackend):
         self.left -= 1
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_of_it(tmp_path: Path) -> None:
     path = str(tmp_path / "agents.db")
     with holdfast.open(path, key=OLD) as store:
@@ -455,9 +469,9 @@ def test_a_refused_new_key_leaves_an_open_store_as_it_was() -> None:
         assert store._log.cipher is not None
         ring = store._log.cipher.keys.ring
         ring.reload()
-        moving = Ring(backend, [*keys_of(NEW), *ring.keys])
+        moving = Keyring(backend, [*keys_of(NEW), *ring.keys])
         moving.reload()
-        _rotation._begin(moving, moving.keys[0])
+        rotation._begin(moving, moving.keys[0])
         with pytest.raises(WrongKey):
             store.rekey(THIRD)
         assert len(ring.keys) == 1
@@ -474,9 +488,9 @@ def test_a_key_that_moves_to_the_next_master_key_while_it_is_looked_for_is_found
     with holdfast.open(backend, key=OLD) as store:
         filled(store)
     with holdfast.open(backend, key=[OLD, NEW]) as reader, holdfast.open(backend, key=OLD) as other:
-        ring = Ring(backend, [*keys_of(NEW), *keys_of(OLD)])
+        ring = Keyring(backend, [*keys_of(NEW), *keys_of(OLD)])
         ring.reload()
-        _rotation._begin(ring, ring.keys[0])
+        rotation._begin(ring, ring.keys[0])
         assert reader._log.cipher is not None
         looked = reader._log.cipher.keys
         looked.ring.reload()
@@ -487,9 +501,9 @@ def test_a_key_that_moves_to_the_next_master_key_while_it_is_looked_for_is_found
             if found is None and not moved:
                 moved.append(True)
                 current = ring.current
-                turn = _rotation._Turn(DataKeys(backend, ring), current, dict(ring.masters))
-                for step in (_rotation._wrap_anew, _rotation._delete_former):
-                    for head in list(_rotation._key_streams(backend)):
+                turn = rotation._Rotation(DataKeys(backend, ring), current, dict(ring.masters))
+                for step in (rotation._wrap_anew, rotation._delete_former):
+                    for head in list(rotation._key_streams(backend)):
                         step(backend, turn, head)
             return found
 
@@ -534,7 +548,9 @@ def test_an_erased_key_that_a_killed_change_of_keys_has_wrapped_goes_with_the_ne
         with holdfast.open(backend, key=[NEW, OLD]) as again:
             again.rekey(NEW)
         left = {name.rpartition(".")[0] for name in backend.names() if not name.endswith(".erased")}
-        buried = {name.removesuffix(".erased") for name in backend.names() if name.endswith(".erased")}
+        buried = {
+            name.removesuffix(".erased") for name in backend.names() if name.endswith(".erased")
+        }
         assert buried and not left & buried
         number += 1
     assert number > 2
@@ -545,7 +561,7 @@ class Struck(Lasting):
 
     at = -1
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         if self.at >= 0 and batch[0].stream.kind == "key" and batch[0].stream.tenant == "default":
             self.at -= 1
             if self.at == -1:
@@ -563,9 +579,11 @@ def test_a_forged_grave_is_not_in_the_way_of_a_new_key() -> None:
     backend = Lasting()
     with holdfast.open(backend, key=OLD) as store:
         filled(store)
-        stamp = Stamp(new_id(), 0.0)
-        bodies = seal([NewEvent("key.erased", b'{"proof":""}')], stamp, {})
-        assert stored(backend, first_append(StreamKey("default", "key", "nobody.erased"), bodies, stamp))
+        stamp = AppendContext(new_id(), 0.0)
+        bodies = encode_envelopes([NewEvent("key.erased", b'{"proof":""}')], stamp, {})
+        assert stored_keyring(
+            backend, first_append(StreamKey("default", "key", "nobody.erased"), bodies, stamp)
+        )
         store.rekey(NEW)
     with holdfast.open(backend, key=NEW) as after:
         assert after.conversation("chat").messages()[0] == say("hello")
@@ -609,9 +627,9 @@ def test_a_key_that_is_wrapped_by_one_of_many_former_master_keys_is_found() -> N
             store.rekey(NEW if number % 2 else OLD)
             masters.append(held.ring.current)
         for number, master in enumerate(masters):
-            late = _data_keys.DataKey(os.urandom(32))
+            late = data_keys.DataKey(os.urandom(32))
             for name in (f"late{number}", f"late{number}x"):  # one begins like the other
-                assert stored(backend, held.wrapping("default", name, late, master))
+                assert stored_keyring(backend, held.wrapping("default", name, late, master))
             assert held.load("default", f"late{number}").digest("same") == late.digest("same")
         with pytest.raises(UnknownKey):
             held.load("default", "late")

@@ -26,7 +26,13 @@ def fuzz(target: str, seconds: str, corpus: str) -> None:
 
     with atheris.instrument_imports(include=["holdfast"]):
         from targets import TARGETS
-    options = [f"-max_total_time={seconds}", "-rss_limit_mb=1024", "-timeout=10", "-verbosity=0", corpus]
+    options = [
+        f"-max_total_time={seconds}",
+        "-rss_limit_mb=1024",
+        "-timeout=10",
+        "-verbosity=0",
+        corpus,
+    ]
     atheris.Setup([sys.argv[0], *options], TARGETS[target])
     atheris.Fuzz()
 

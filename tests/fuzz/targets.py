@@ -15,17 +15,26 @@ import msgspec
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from holdfast import keys
-from holdfast._codec import Undecodable, decode, decode_as, encode
-from holdfast._delta import BadDelta, diff, patch
-from holdfast._events import open_envelope, open_plain
 from holdfast.backends import Record, StreamKey
-from holdfast.backends.files._frame import BadFrame, Frame, decode_frame, encode_frame, header
-from holdfast.backends.files._scan import Span, backward, forward, is_torn, last_frame, locate, origin, valid_frames
+from holdfast.backends.files.frame import AppendFrame, BadFrame, decode_frame, encode_frame, header
+from holdfast.backends.files.scan import (
+    FileSpan,
+    backward,
+    forward,
+    is_torn,
+    last_frame,
+    locate,
+    origin,
+    valid_frames,
+)
 from holdfast.backends.memory import MemoryBackend
-from holdfast.encryption._cipher import Cipher
-from holdfast.encryption._ring import opened_ring
+from holdfast.encryption.cipher import Cipher
+from holdfast.encryption.keyring import open_keyring
 from holdfast.errors import HoldfastError, InvalidKey
 from holdfast.keys import Wrapping
+from holdfast.log.codec import Undecodable, decode, decode_as, encode
+from holdfast.log.events import open_envelope, open_plain
+from holdfast.state.delta import BadDelta, diff, patch
 
 
 class Order(msgspec.Struct):
@@ -36,7 +45,17 @@ class Order(msgspec.Struct):
     inner: Order | None = None
 
 
-DECLARED: list[Any] = [int, str, bytes, dict[str, list[float]], Order, UUID, datetime, set[int], tuple[int, str] | None]
+DECLARED: list[Any] = [
+    int,
+    str,
+    bytes,
+    dict[str, list[float]],
+    Order,
+    UUID,
+    datetime,
+    set[int],
+    tuple[int, str] | None,
+]
 
 
 def codec(data: bytes) -> None:
@@ -91,7 +110,10 @@ def delta(data: bytes) -> None:
 
 def key_material(data: bytes) -> None:
     """A text that is to be a key, a file with one, and what a ring says of one."""
-    for make in (lambda: keys.given("base64:" + data.decode(errors="replace")), lambda: keys._key_in(data, "it")):
+    for make in (
+        lambda: keys.given("base64:" + data.decode(errors="replace")),
+        lambda: keys._key_in(data, "it"),
+    ):
         try:
             make()
         except InvalidKey:
@@ -112,7 +134,7 @@ _STREAM = StreamKey("default", "stream", "s")
 
 def _cipher() -> Cipher:
     backend = MemoryBackend()
-    cipher = Cipher(backend, opened_ring(backend, SECRET))
+    cipher = Cipher(backend, open_keyring(backend, SECRET))
     cipher.keys.ensure("default", "house")
     return cipher
 
@@ -140,7 +162,9 @@ def frame(data: bytes) -> None:
             found = decode_frame(line)
         except BadFrame:
             continue
-        if found.first > 0 and all(body.startswith(b"{") for one in found.appends for _, body in one.records):
+        if found.first > 0 and all(
+            body.startswith(b"{") for one in found.appends for _, body in one.records
+        ):
             assert decode_frame(encode_frame(found)).last == found.last
 
 
@@ -154,7 +178,7 @@ def _summed(inner: bytes) -> bytes:
 
 def scan(data: bytes) -> None:
     """Everything that finds frames, in a file of any bytes; and that none is found twice."""
-    span = Span(lambda size, offset: data[offset : offset + size], len(data))
+    span = FileSpan(lambda size, offset: data[offset : offset + size], len(data))
     places = list(valid_frames(span))
     assert [place.start for place in places] == sorted({place.start for place in places})
     last = last_frame(span)
@@ -162,7 +186,11 @@ def scan(data: bytes) -> None:
     for version in (1, 2, 10**17):
         found = locate(span, version)
         assert found is None or found.frame.first <= version <= found.frame.last
-    for walk in (lambda: origin(span), lambda: list(forward(span, 0)), lambda: list(backward(span, len(data)))):
+    for walk in (
+        lambda: origin(span),
+        lambda: list(forward(span, 0)),
+        lambda: list(backward(span, len(data))),
+    ):
         try:
             walk()
         except BadFrame:
@@ -180,7 +208,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "scan": scan,
 }
 
-_LINE = encode_frame(Frame(_STREAM, 1, 1, b"i" * 16, ())).replace(
+_LINE = encode_frame(AppendFrame(_STREAM, 1, 1, b"i" * 16, ())).replace(
     b'"appends":[]', b'"appends":[{"id":"ab","records":[{"hash":"00","body":{"n":1}}]}]'
 )
 _INNER = _LINE.split(b",", 1)[1].rsplit(b',"sum"', 1)[0]

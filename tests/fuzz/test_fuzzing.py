@@ -31,7 +31,10 @@ _PIECES = [
 
 edits = st.lists(
     st.tuples(
-        st.floats(0, 1), st.integers(0, 12), st.sampled_from(_PIECES) | st.binary(max_size=8), st.integers(1, 300)
+        st.floats(0, 1),
+        st.integers(0, 12),
+        st.sampled_from(_PIECES) | st.binary(max_size=8),
+        st.integers(1, 300),
     ),
     max_size=5,
 )

@@ -8,12 +8,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import (
-    Store,
-)
-from holdfast import _operations as ops
-from holdfast._blobs import CHUNK_BYTES
+from holdfast import Store
 from holdfast.backends import Head
+from holdfast.log import operations as ops
+from holdfast.log.blobs import CHUNK_BYTES
 
 MIB = CHUNK_BYTES
 
@@ -37,7 +35,9 @@ def blobs(store: Store) -> list[Head]:
 
 
 def attached(store: Store, id: str = "t") -> list[Any]:
-    return [event.data["name"] for event in store.task(id).history() if event.type == "task.attached"]
+    return [
+        event.data["name"] for event in store.task(id).history() if event.type == "task.attached"
+    ]
 
 
 class Twice(io.BytesIO):

@@ -27,19 +27,29 @@ class Reply(NamedTuple):
 
     def changed(self, **fields: Any) -> Reply:
         """The same answer with other fields in its JSON."""
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "x-amz-crc32"}
+        headers = {
+            name: value for name, value in self.headers.items() if name.lower() != "x-amz-crc32"
+        }
         return Reply(self.status, headers, json.dumps({**self.json(), **fields}).encode())
 
 
 class Request:
     """`operation` is PutItem, Query, … for DynamoDB, and the HTTP method for S3."""
 
-    def __init__(self, proxy: AwsProxy, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-        self.proxy, self.method, self.path, self.headers, self.body = proxy, method, path, headers, body
-        self.operation = headers.get("x-amz-target", "").rpartition(".")[2] or method
-        self.conditional = "ConditionExpression" in (self.json() if self.operation != method else headers) or bool(
-            {"if-none-match", "if-match"} & {name.lower() for name in headers}
+    def __init__(
+        self, proxy: AwsProxy, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None:
+        self.proxy, self.method, self.path, self.headers, self.body = (
+            proxy,
+            method,
+            path,
+            headers,
+            body,
         )
+        self.operation = headers.get("x-amz-target", "").rpartition(".")[2] or method
+        self.conditional = "ConditionExpression" in (
+            self.json() if self.operation != method else headers
+        ) or bool({"if-none-match", "if-match"} & {name.lower() for name in headers})
 
     def json(self) -> Any:
         return json.loads(self.body)
@@ -49,8 +59,14 @@ class Request:
         connection = http.client.HTTPConnection(host.hostname or "", host.port, timeout=30)
         try:
             sent = self.body if body is None else body
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
-            connection.request(self.method, self.path, sent, {**headers, "Content-Length": str(len(sent))})
+            headers = {
+                name: value
+                for name, value in self.headers.items()
+                if name.lower() not in HOP_BY_HOP
+            }
+            connection.request(
+                self.method, self.path, sent, {**headers, "Content-Length": str(len(sent))}
+            )
             answer = connection.getresponse()
             return Reply(answer.status, dict(answer.getheaders()), answer.read())
         finally:
@@ -70,10 +86,17 @@ class Request:
         self.proxy.faults["refused"] += 1
         if self.operation != self.method:
             kind = "application/x-amz-json-1.0"
-            body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "no"}).encode()
+            body = json.dumps(
+                {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "no"}
+            ).encode()
         else:
-            kind, body = "application/xml", f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
-        return Reply(status, {"Content-Type": kind, "x-amz-request-id": "1", "x-amzn-requestid": "1"}, body)
+            kind, body = (
+                "application/xml",
+                f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode(),
+            )
+        return Reply(
+            status, {"Content-Type": kind, "x-amz-request-id": "1", "x-amzn-requestid": "1"}, body
+        )
 
 
 HOP_BY_HOP = {"connection", "expect", "transfer-encoding", "content-length"}
@@ -103,7 +126,9 @@ class AwsProxy:
 @contextmanager
 def proxy_to(target: str) -> Iterator[AwsProxy]:
     proxy = AwsProxy(target)
-    thread = threading.Thread(target=proxy._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=proxy._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield proxy
@@ -129,7 +154,11 @@ def _handler(proxy: AwsProxy) -> type[BaseHTTPRequestHandler]:
                 if name.lower() not in HOP_BY_HOP:
                     self.send_header(name, value)
             # An answer to HEAD has the length of the body it does not have.
-            length = reply.headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(reply.body))
+            length = (
+                reply.headers.get("Content-Length", "0")
+                if self.command == "HEAD"
+                else str(len(reply.body))
+            )
             self.send_header("Content-Length", length)
             self.send_header("Connection", "close")
             self.end_headers()

@@ -14,7 +14,10 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def call(*ids: str) -> dict[str, Any]:
-    calls = [{"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}} for name in ids]
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for name in ids
+    ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 

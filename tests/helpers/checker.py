@@ -71,17 +71,27 @@ def _find_appends(stored: Stored, verdict: Verdict) -> dict[str, Place]:
         for number, event in enumerate(events, 1):
             verdict.stored += 1
             if event.version != number:
-                verdict.violations.append(f"{stream}: version {event.version} stands where {number} should")
+                verdict.violations.append(
+                    f"{stream}: version {event.version} stands where {number} should"
+                )
             if event.id in event_ids:
-                verdict.violations.append(f"{stream} version {number}: event id {event.id} is stored twice")
+                verdict.violations.append(
+                    f"{stream} version {number}: event id {event.id} is stored twice"
+                )
             event_ids.add(event.id)
             data = event.data
-            if not isinstance(data, dict) or digest({k: v for k, v in data.items() if k != "sum"}) != data.get("sum"):
-                verdict.violations.append(f"{stream} version {number}: its content does not match its own sum")
+            if not isinstance(data, dict) or digest(
+                {k: v for k, v in data.items() if k != "sum"}
+            ) != data.get("sum"):
+                verdict.violations.append(
+                    f"{stream} version {number}: its content does not match its own sum"
+                )
                 continue
             place = places.setdefault(data["key"], Place(stream, [], [], []))
             if place.stream != stream:
-                verdict.violations.append(f"{data['key']} is stored in two streams: {place.stream} and {stream}")
+                verdict.violations.append(
+                    f"{data['key']} is stored in two streams: {place.stream} and {stream}"
+                )
             place.versions.append(event.version)
             place.data.append(data)
             place.types.append(event.type)
@@ -97,15 +107,22 @@ def _check_appends(places: Mapping[str, Place], verdict: Verdict) -> None:
         elif len(place.data) > len(expected.data):
             verdict.violations.append(f"{key} is stored more than once: versions {place.versions}")
         elif len(place.data) < len(expected.data):
-            verdict.violations.append(f"{key} is torn: {len(place.data)} of {len(expected.data)} events")
+            verdict.violations.append(
+                f"{key} is torn: {len(place.data)} of {len(expected.data)} events"
+            )
         elif list(zip(place.types, place.data, strict=True)) != expected.events:
             verdict.violations.append(f"{key} is not what was appended")
-        elif place.versions != list(range(place.versions[0], place.versions[0] + len(place.versions))):
+        elif place.versions != list(
+            range(place.versions[0], place.versions[0] + len(place.versions))
+        ):
             verdict.violations.append(f"{key} is not in one piece: versions {place.versions}")
 
 
 def _check_notes(
-    notes: Sequence[Mapping[str, Any]], places: Mapping[str, Place], stored: Stored, verdict: Verdict
+    notes: Sequence[Mapping[str, Any]],
+    places: Mapping[str, Place],
+    stored: Stored,
+    verdict: Verdict,
 ) -> None:
     """Acknowledged is stored, where the answer said; stored was attempted; refused is not stored; what was seen is there."""
     tried: Counter[str] = Counter()
@@ -128,13 +145,17 @@ def _check_notes(
             case "saw":
                 events = stored.get(note["stream"], ())
                 if len(events) < note["version"] or events[note["version"] - 1].id != note["event"]:
-                    verdict.violations.append(f"{note['stream']} version {note['version']} was read and is gone")
+                    verdict.violations.append(
+                        f"{note['stream']} version {note['version']} was read and is gone"
+                    )
             case "wrong":
                 verdict.violations.append(note["problem"])
     for key in places:
         if key not in tried:
             verdict.violations.append(f"{key} is stored and was never attempted")
-        elif answered.get(key) == "refused" and tried[key] == 1:  # a refused repeat says nothing of the first try
+        elif (
+            answered.get(key) == "refused" and tried[key] == 1
+        ):  # a refused repeat says nothing of the first try
             verdict.violations.append(f"{key} is stored, but the writer was told that it was not")
     verdict.attempts = len(tried)
     verdict.acknowledged = sum(answer == "ack" for answer in answered.values())
@@ -145,7 +166,9 @@ def _check_notes(
     verdict.doubts = [key for key in verdict.in_flight if plan(key).id is not None]
 
 
-def _check_real_time_order(notes: Iterable[Mapping[str, Any]], places: Mapping[str, Place], verdict: Verdict) -> None:
+def _check_real_time_order(
+    notes: Iterable[Mapping[str, Any]], places: Mapping[str, Place], verdict: Verdict
+) -> None:
     """An append that was acknowledged before another began on the same stream has the lower version."""
     newest: dict[str, int] = {}
     begun: set[str] = set()
@@ -168,12 +191,16 @@ def _check_seen(stored: Stored, seen: Seen, verdict: Verdict) -> Seen:
     """What was stored after an earlier crash is still there, unchanged."""
     for stream, (version, history) in seen.items():
         if _history(stored.get(stream, ())[:version]) != history:
-            verdict.violations.append(f"{stream}: what was stored up to version {version} is gone or changed")
+            verdict.violations.append(
+                f"{stream}: what was stored up to version {version} is gone or changed"
+            )
     return {stream: (len(events), _history(events)) for stream, events in stored.items()}
 
 
 def _history(events: Sequence[Event]) -> str:
-    return digest([(event.version, event.id, event.type, event.data.get("sum")) for event in events])
+    return digest(
+        [(event.version, event.id, event.type, event.data.get("sum")) for event in events]
+    )
 
 
 def read_store(url: str) -> dict[str, list[Event]]:

@@ -39,7 +39,12 @@ class Concepts:
         return found
 
 
-TEXTS = ["Rex the terrier sleeps late", "Her sedan is blue", "The wage rose in May", "It will drizzle on Sunday"]
+TEXTS = [
+    "Rex the terrier sleeps late",
+    "Her sedan is blue",
+    "The wage rose in May",
+    "It will drizzle on Sunday",
+]
 
 
 def fill(memory: holdfast.Memory) -> None:

@@ -28,10 +28,14 @@ for page, line, source in json.load(sys.stdin):
 """
 
 
-def run_page(name: str, place: Path, *, warnings: str = "error", **environment: str) -> tuple[list[str], list[str]]:
+def run_page(
+    name: str, place: Path, *, warnings: str = "error", **environment: str
+) -> tuple[list[str], list[str]]:
     """Run the Python on a page; the lines that it printed, and those that the page promises."""
     text = (ROOT / name).read_text()
-    blocks = [(name, text.count("\n", 0, found.start(1)), found[1]) for found in BLOCK.finditer(text)]
+    blocks = [
+        (name, text.count("\n", 0, found.start(1)), found[1]) for found in BLOCK.finditer(text)
+    ]
     done = subprocess.run(
         [sys.executable, "-W", warnings, "-c", RUNNER],
         input=json.dumps(blocks),

@@ -15,7 +15,9 @@ ANIMALS = {"puppy": [1.0, 0.0], "terrier": [0.9, 0.1], "sedan": [0.0, 1.0]}
 
 
 def meaning(text: str, length: int = 2) -> list[float]:
-    row = np.sum([[0.01, 0.01], *(ANIMALS.get(word, [0.0, 0.0]) for word in text.lower().split())], axis=0)
+    row = np.sum(
+        [[0.01, 0.01], *(ANIMALS.get(word, [0.0, 0.0]) for word in text.lower().split())], axis=0
+    )
     return [*row.tolist(), *[0.0] * (length - 2)]
 
 
@@ -42,7 +44,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(body)
         texts = body["input"]
         wrong = (
-            not texts or len(texts) > 2048 or any(not 0 < len(text.encode()) <= self.server.longest for text in texts)
+            not texts
+            or len(texts) > 2048
+            or any(not 0 < len(text.encode()) <= self.server.longest for text in texts)
         )
         status = 400 if wrong or self.path != "/v1/embeddings" else self.server.status
         length = body.get("dimensions", 4)

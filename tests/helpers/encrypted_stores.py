@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import (
-    Store,
-    _chain,
-    keys,
-)
-from holdfast.backends import Append, AppendResult, Conflict, Head, Record, StreamKey
+from holdfast import Store, keys
+from holdfast.backends import Append, AppendResult, Head, Record, StreamKey, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
+from holdfast.log import chain
 
 CANARY = "CANARY-7f3a"
 
@@ -63,11 +60,13 @@ def everything_in(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def planted(backend: MemoryBackend, stream: StreamKey, bodies: list[bytes], ids: list[bytes] | None = None) -> None:
+def planted(
+    backend: MemoryBackend, stream: StreamKey, bodies: list[bytes], ids: list[bytes] | None = None
+) -> None:
     """Put these in place of a stream's records, with a chain that fits: what only a key can show."""
     kept = backend._streams[stream]
     ids = ids or [record.append_id for record in kept.records]
-    links = _chain.extend(_chain.seed(stream, kept.incarnation), _chain.GENESIS, 0, bodies)
+    links = chain.extend(chain.seed(stream, kept.incarnation), chain.GENESIS, 0, bodies)
     kept.records[:] = [
         Record(version, name, link, body)
         for version, (name, (link, body)) in enumerate(zip(ids, links, strict=True), 1)
@@ -79,7 +78,9 @@ def bodies_of(backend: MemoryBackend, stream: StreamKey) -> list[bytes]:
     return [record.body for record in backend.read(stream)]
 
 
-def replace_body(backend: MemoryBackend, stream: StreamKey, version: int, change: Callable[[bytes], bytes]) -> None:
+def replace_body(
+    backend: MemoryBackend, stream: StreamKey, version: int, change: Callable[[bytes], bytes]
+) -> None:
     bodies = bodies_of(backend, stream)
     bodies[version - 1] = change(bodies[version - 1])
     planted(backend, stream, bodies)
@@ -101,7 +102,7 @@ class Mortal(Lasting):
             raise Killed
         self.writes += 1
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self._boundary()
         answers = super().append(batch)
         self._boundary()

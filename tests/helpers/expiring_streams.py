@@ -7,17 +7,25 @@ from typing import Any
 
 import msgspec
 
-from holdfast import (
-    Store,
-    _retention,
+from holdfast import Store
+from holdfast.admin import retention
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Cursor,
+    Description,
+    Head,
+    HeadFields,
+    Record,
+    StreamKey,
 )
-from holdfast import _operations as ops
-from holdfast._closed import closed_at
-from holdfast._codec import encode
-from holdfast._events import NewEvent
-from holdfast._stream_ops import append_events, audit_of, new_stamp
-from holdfast.backends import Append, AppendResult, Backend, Cursor, Description, Fields, Head, Record, StreamKey
-from holdfast.backends import Conflict as Refused
+from holdfast.backends import VersionMismatch as Refused
+from holdfast.log import operations as ops
+from holdfast.log.codec import encode
+from holdfast.log.events import NewEvent
+from holdfast.log.retired_ids import closed_at
+from holdfast.log.stream_ops import append_events, audit_of, new_append_context
 
 LARGE = "x" * 100_000
 
@@ -59,17 +67,35 @@ class Wrapped:
         return head and self._shifted(head)
 
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
     ) -> Sequence[Head]:
         return list(
-            map(self._shifted, self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit))
+            map(
+                self._shifted,
+                self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit),
+            )
         )
 
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         return list(
-            map(self._shifted, self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit))
+            map(
+                self._shifted,
+                self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit),
+            )
         )
 
     def describe(self) -> Description:
@@ -90,13 +116,15 @@ def key_of(kind: str, id: str, tenant: str = "default") -> StreamKey:
     return StreamKey(tenant, kind, id)
 
 
-def plant(store: Store, kind: str, id: str, ttl: float | None, *events: tuple[str, Any], **fields: Any) -> StreamKey:
+def plant(
+    store: Store, kind: str, id: str, ttl: float | None, *events: tuple[str, Any], **fields: Any
+) -> StreamKey:
     """A stream as the engine of its kind would leave it, which expires `ttl` seconds from now."""
-    key, stamp = key_of(kind, id, store.tenant), new_stamp()
+    key, stamp = key_of(kind, id, store.tenant), new_append_context()
     head = ops.run(store._log, ops.head(audit_of(store.tenant)))
     now = head.now if head else stamp.at
     new = [NewEvent(name, encode(data)) for name, data in events or ((f"{kind}.created", {}),)]
-    times = Fields(expires_at=None if ttl is None else now + ttl, **fields)
+    times = HeadFields(expires_at=None if ttl is None else now + ttl, **fields)
     ops.run(store._log, append_events(key, new, stamp, fields=times))
     return key
 
@@ -110,7 +138,11 @@ def fill(store: Store, living: int, expired: int, kind: str = "conversation") ->
 
 def there(store: Store, *kinds: str) -> set[str]:
     backend = store._log.backend
-    heads = [head for kind in kinds or _retention.KINDS for head in backend.heads(tenant=store.tenant, kind=kind)]
+    heads = [
+        head
+        for kind in kinds or retention.KINDS
+        for head in backend.heads(tenant=store.tenant, kind=kind)
+    ]
     return {head.stream.id for head in heads}
 
 

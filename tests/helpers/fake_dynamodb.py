@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from holdfast.backends._aws import Answer, ServerClock
-from holdfast.backends._dynamodb_space import DynamoDBSpace
+from holdfast.backends.dynamodb.space import DynamoDBSpace
+
+from holdfast.backends.objects.aws import AWSResponse, ServerClock
 
 TABLE: Final = "table"
 Item = Mapping[str, Any]
@@ -34,7 +35,9 @@ class FakeService:
         self._space, self._items = space, dict[Key, Item]()
         self.clock = ServerClock()
 
-    def call(self, operation: str, *, writes: bool, see: Collection[str] = (), **asked: Any) -> Answer:
+    def call(
+        self, operation: str, *, writes: bool, see: Collection[str] = (), **asked: Any
+    ) -> AWSResponse:
         return getattr(self, f"_{operation}")(asked)  # type: ignore[no-any-return]
 
     def pause(self, attempt: int) -> bool:
@@ -46,17 +49,19 @@ class FakeService:
     def close(self) -> None:
         pass
 
-    def _get_item(self, asked: Item) -> Answer:
+    def _get_item(self, asked: Item) -> AWSResponse:
         self._space.before("get", asked["Key"]["p"]["S"])
         item = self._items.get(_key(asked["Key"]))
-        return Answer({} if item is None else {"Item": item})
+        return AWSResponse({} if item is None else {"Item": item})
 
-    def _batch_get_item(self, asked: Item) -> Answer:
+    def _batch_get_item(self, asked: Item) -> AWSResponse:
         self._space.before("get", "part")
         keys = [_key(key) for key in asked["RequestItems"][TABLE]["Keys"]]
-        return Answer({"Responses": {TABLE: [self._items[key] for key in keys if key in self._items]}})
+        return AWSResponse(
+            {"Responses": {TABLE: [self._items[key] for key in keys if key in self._items]}}
+        )
 
-    def _query(self, asked: Item) -> Answer:
+    def _query(self, asked: Item) -> AWSResponse:
         values = asked["ExpressionAttributeValues"]
         partition, first, last = values[":p"]["S"], values[":first"]["B"], values[":last"]["B"]
         self._space.before("list", partition)
@@ -71,9 +76,9 @@ class FakeService:
         answer: dict[str, Any] = {"Items": [self._items[partition, n] for n in page]}
         if len(page) == asked["Limit"]:
             answer["LastEvaluatedKey"] = {"p": {"S": partition}, "n": {"B": page[-1]}}
-        return Answer(answer)
+        return AWSResponse(answer)
 
-    def _put_item(self, asked: Item) -> Answer:
+    def _put_item(self, asked: Item) -> AWSResponse:
         item = asked["Item"]
         self._space.before("put", item["p"]["S"])
         old = self._items.get(_key(item))
@@ -90,19 +95,21 @@ class FakeService:
             self._items[_key(item)] = item
         self._space.after("put", item["p"]["S"])
         if holds:
-            return Answer({})
-        return Answer({} if old is None else {"Item": old}, "ConditionalCheckFailedException")
+            return AWSResponse({})
+        return AWSResponse({} if old is None else {"Item": old}, "ConditionalCheckFailedException")
 
-    def _update_item(self, asked: Item) -> Answer:
+    def _update_item(self, asked: Item) -> AWSResponse:
         assert asked["UpdateExpression"] == "REMOVE #c, #d"
         self._space.before("hide", asked["Key"]["p"]["S"])
         old = self._items.get(_key(asked["Key"]))
         if old is not None:
-            self._items[_key(old)] = {name: value for name, value in old.items() if name not in ("c", "d")}
+            self._items[_key(old)] = {
+                name: value for name, value in old.items() if name not in ("c", "d")
+            }
         self._space.after("hide", asked["Key"]["p"]["S"])
-        return Answer({}, None if old is not None else "ConditionalCheckFailedException")
+        return AWSResponse({}, None if old is not None else "ConditionalCheckFailedException")
 
-    def _batch_write_item(self, asked: Item) -> Answer:
+    def _batch_write_item(self, asked: Item) -> AWSResponse:
         for number, request in enumerate(asked["RequestItems"][TABLE]):
             if number % 3 == 0:
                 self._space.before("write", "batch")
@@ -111,7 +118,7 @@ class FakeService:
             else:
                 self._items.pop(_key(request["DeleteRequest"]["Key"]), None)
         self._space.after("write", "batch")
-        return Answer({})
+        return AWSResponse({})
 
 
 def _key(item: Item) -> Key:

@@ -130,7 +130,9 @@ def collected() -> tuple[Counter[Pair], list[str]]:
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, REPORT: str(report), "PYTHONPATH": path, "HOLDFAST_ENGINES": ""}
     try:
-        done = subprocess.run([*command, "-n0", *files], cwd=TESTS.parent, env=env, capture_output=True, check=False)
+        done = subprocess.run(
+            [*command, "-n0", *files], cwd=TESTS.parent, env=env, capture_output=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(done.stdout.decode()[-3000:])
         found = json.loads(report.read_text())
@@ -167,10 +169,18 @@ def engines_of(item: Any) -> set[str]:
     if any(mark.name in ("skip", "xfail") for mark in item.iter_markers()):
         return set()
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    named = {"memory" if value == "memory://" else value for value in params if isinstance(value, str)}
+    named = {
+        "memory" if value == "memory://" else value for value in params if isinstance(value, str)
+    }
     found = {name.removesuffix("-encrypted") for name in named}
-    if item.cls is not None and any(base.__name__ == "BackendConformance" for base in item.cls.__mro__):
-        found |= {engine for engine in ENGINES if re.search(f"^Test.*{engine}", item.cls.__name__, re.IGNORECASE)}
+    if item.cls is not None and any(
+        base.__name__ == "BackendConformance" for base in item.cls.__mro__
+    ):
+        found |= {
+            engine
+            for engine in ENGINES
+            if re.search(f"^Test.*{engine}", item.cls.__name__, re.IGNORECASE)
+        }
     return found & set(ENGINES)
 
 
@@ -195,9 +205,15 @@ def _runs_loop(function: Any) -> bool:
 
 def table(pairs: Counter[Pair]) -> str:
     """As Markdown: in each cell the number of plain tests, and of async ones."""
-    lines = ["| tests, plain + async | " + " | ".join(ENGINES.values()) + " |", "| --- " * (len(ENGINES) + 1) + "|"]
+    lines = [
+        "| tests, plain + async | " + " | ".join(ENGINES.values()) + " |",
+        "| --- " * (len(ENGINES) + 1) + "|",
+    ]
     for feature in dict.fromkeys(FEATURES.values()):
-        cells = [_cell(*(pairs[Pair(feature, engine, way)] for way in ("plain", "async"))) for engine in ENGINES]
+        cells = [
+            _cell(*(pairs[Pair(feature, engine, way)] for way in ("plain", "async")))
+            for engine in ENGINES
+        ]
         lines.append(f"| {feature} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -226,8 +242,15 @@ def with_table(text: str, pairs: Counter[Pair]) -> str:
 def lacking(pairs: Iterable[Pair]) -> set[tuple[str, str]]:
     """Features that are not tested on an engine that keeps things."""
     have = {(pair.feature, pair.engine) for pair in pairs}
-    return {(feature, engine) for feature in FEATURES.values() for engine in ENGINES if engine != "memory"} - have
+    return {
+        (feature, engine)
+        for feature in FEATURES.values()
+        for engine in ENGINES
+        if engine != "memory"
+    } - have
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(with_table(DOCUMENT.read_text(encoding="utf-8"), collected()[0]), encoding="utf-8")
+    DOCUMENT.write_text(
+        with_table(DOCUMENT.read_text(encoding="utf-8"), collected()[0]), encoding="utf-8"
+    )

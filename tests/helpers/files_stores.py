@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.backends import StreamKey
-from holdfast.backends.files._names import path_of
+from holdfast.backends.files.names import path_of
 
 
 def file_of(root: Path, stream: StreamKey) -> Path:

@@ -6,11 +6,7 @@ import contextvars
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import (
-    Store,
-    Task,
-    TaskView,
-)
+from holdfast import Store, Task, TaskView
 
 LARGE = "x" * 200_000
 
@@ -34,5 +30,7 @@ class Claim:
 
 def known(seen: TaskView) -> Any:
     """What a view of a version says, but for what only a live task knows."""
-    steps = [(step.path, step.status, step.result, step.error, step.in_doubt) for step in seen.steps]
+    steps = [
+        (step.path, step.status, step.result, step.error, step.in_doubt) for step in seen.steps
+    ]
     return seen.version, seen.plan, steps, seen.decisions, seen.discoveries, seen.goal, seen.runs

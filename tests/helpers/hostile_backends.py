@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from helpers.hostile_content import attempted
-from holdfast._kinds import KINDS
-from holdfast.backends import Append, Backend, Damaged, Head, StreamKey, Watching
+from holdfast.backends import Append, Backend, Head, StreamKey, SupportsDamageListing, SupportsWatch
+from holdfast.log.ids import KINDS
 
 PAGES = 60
 """No list and no stream of these tests has as many pages: what goes on for longer goes on for ever."""
@@ -28,15 +28,21 @@ def foreign_answers(open_backend: Callable[[], Backend], streams: Iterable[Strea
 
 def one_of_each_kind(backend: Backend) -> list[StreamKey]:
     places = [(tenant, kind) for tenant in TENANTS for kind in KINDS]
-    return [head.stream for tenant, kind in places for head in backend.heads(tenant=tenant, kind=kind, limit=1)]
+    return [
+        head.stream
+        for tenant, kind in places
+        for head in backend.heads(tenant=tenant, kind=kind, limit=1)
+    ]
 
 
-def _calls(backend: Backend, streams: list[StreamKey]) -> Iterator[tuple[str, Callable[[], object]]]:
+def _calls(
+    backend: Backend, streams: list[StreamKey]
+) -> Iterator[tuple[str, Callable[[], object]]]:
     for tenant in TENANTS:
         for kind in KINDS:
             yield "heads", lambda tenant=tenant, kind=kind: _listed(backend, tenant, kind)
             yield "due", lambda tenant=tenant, kind=kind: _due(backend, tenant, kind)
-            if isinstance(backend, Damaged):
+            if isinstance(backend, SupportsDamageListing):
                 yield "damaged", lambda tenant=tenant, kind=kind: backend.damaged(tenant, kind)  # type: ignore[attr-defined]
         yield "by status", lambda tenant=tenant: _listed(backend, tenant, "task", status="running")
     yield "describe", backend.describe
@@ -46,7 +52,7 @@ def _calls(backend: Backend, streams: list[StreamKey]) -> Iterator[tuple[str, Ca
         for indexed in (True, False):
             yield "append", lambda stream=stream, indexed=indexed: _append(backend, stream, indexed)
         yield "append blindly", lambda stream=stream: _append(backend, stream, False, blind=True)
-        if isinstance(backend, Watching):
+        if isinstance(backend, SupportsWatch):
             yield "watch", lambda stream=stream: backend.watch(stream, lambda: None)()  # type: ignore[attr-defined]
         yield "delete", lambda stream=stream: _delete(backend, stream)
 
@@ -96,10 +102,23 @@ def _append(backend: Backend, stream: StreamKey, indexed: bool, *, blind: bool =
     head = None if blind else backend.head(stream)
     if head is not None:
         _typed_head(head)
-    version, digest, life = (head.version, head.hash, head.incarnation) if head else (0, b"", b"l" * 16)
+    version, digest, life = (
+        (head.version, head.hash, head.incarnation) if head else (0, b"", b"l" * 16)
+    )
     fields = head.fields if head else None
-    new = Append(stream, version, digest, life, b"i" * 16, [(b"h" * 32, b"{}")], indexed=indexed, fields=fields)
-    other = msgspec.structs.replace(new, stream=StreamKey("default", "stream", "other"), expected=0, expected_hash=b"")
+    new = Append(
+        stream,
+        version,
+        digest,
+        life,
+        b"i" * 16,
+        [(b"h" * 32, b"{}")],
+        indexed=indexed,
+        fields=fields,
+    )
+    other = msgspec.structs.replace(
+        new, stream=StreamKey("default", "stream", "other"), expected=0, expected_hash=b""
+    )
     for batch in ([new], [new, other]):
         for answer in backend.append(batch):
             if hasattr(answer, "first"):
@@ -137,4 +156,6 @@ def _typed_number(*numbers: Any) -> None:
 
 
 def _of(kind: type, *values: Any) -> None:
-    assert all(value is None or type(value) is kind for value in values), [type(value) for value in values]
+    assert all(value is None or type(value) is kind for value in values), [
+        type(value) for value in values
+    ]

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 import holdfast
-from holdfast import _chain
-from holdfast._ids import SYSTEM_TENANT
-from holdfast.backends import Fields, Record, StreamKey
+from holdfast.backends import HeadFields, Record, StreamKey
 from holdfast.backends.memory import MemoryBackend
+from holdfast.log import chain
+from holdfast.log.ids import SYSTEM_TENANT
 
 T = TypeVar("T")
 
@@ -64,7 +64,9 @@ def populate(store: holdfast.Store) -> None:
     """Something of every kind of event, small."""
     chat = store.conversation("chat")
     for number in range(3):
-        chat.append({"role": "user", "content": f"question {number}"}, id=f"m-{number}", meta={"n": number})
+        chat.append(
+            {"role": "user", "content": f"question {number}"}, id=f"m-{number}", meta={"n": number}
+        )
         chat.append({"role": "assistant", "content": f"answer {number}"})
     chat.append({"role": "user", "content": LARGE})
     chat.summarize(lambda _: "what was said", keep_last=2)
@@ -94,7 +96,9 @@ def populate(store: holdfast.Store) -> None:
     store.run_due()
     store.signal("asking", "poke", {"n": 1})
     memory = store.memory("space")
-    first = memory.remember("Ann prefers tea to coffee", tags=["drink"], meta={"n": 1}, importance=0.7)
+    first = memory.remember(
+        "Ann prefers tea to coffee", tags=["drink"], meta={"n": 1}, importance=0.7
+    )
     memory.remember("Bob lives in Bern since May 2021")
     memory.feedback(first, useful=True)
     memory.supersede(first, "Ann prefers water")
@@ -116,7 +120,9 @@ def populate(store: holdfast.Store) -> None:
         store.conversation(f"old-{number}").append({"role": "user", "content": LARGE})
     store.conversation("old-1").expire(0)
     store.sweep(grace=0)
-    store.conversation("about", subject="person-7").append({"role": "user", "content": "about a person"})
+    store.conversation("about", subject="person-7").append(
+        {"role": "user", "content": "about a person"}
+    )
 
 
 def _fail() -> None:
@@ -185,14 +191,14 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 """What a field of a JSON object can be in place of what it was."""
 
-FIELDS: list[Fields] = [
-    Fields(status="\0"), Fields(status="x" * 10_000), Fields(status=""), Fields(label=b""), Fields(label=b"\xff" * 50),
-    Fields(label=b"[" * _DEEP), Fields(label=b'{"goal":' + _DIGITS + b"}"), Fields(label=pickle.dumps(Tripwire())),
-    Fields(label=b'{"goal":7}'), Fields(label=b"null"), Fields(label=b"\1" + b"x" * 60), Fields(owner=""), Fields(owner="\0/\0/\0/\0"),
-    Fields(owner="a/b/" + "9" * 5000 + "/c"), Fields(due_at=-1e308), Fields(due_at=1e308), Fields(due_at=0.0, expires_at=0.0),
-    Fields(expires_at=-1.0), Fields(expires_at=1e308), Fields(expires_at=-1e308), Fields(expires_at=float("inf")),
-    Fields(expires_at=float("-inf")), Fields(due_at=float("nan"), expires_at=float("nan")),
-    *(Fields(status=status, label=label, owner="x", due_at=1.0)
+FIELDS: list[HeadFields] = [
+    HeadFields(status="\0"), HeadFields(status="x" * 10_000), HeadFields(status=""), HeadFields(label=b""), HeadFields(label=b"\xff" * 50),
+    HeadFields(label=b"[" * _DEEP), HeadFields(label=b'{"goal":' + _DIGITS + b"}"), HeadFields(label=pickle.dumps(Tripwire())),
+    HeadFields(label=b'{"goal":7}'), HeadFields(label=b"null"), HeadFields(label=b"\1" + b"x" * 60), HeadFields(owner=""), HeadFields(owner="\0/\0/\0/\0"),
+    HeadFields(owner="a/b/" + "9" * 5000 + "/c"), HeadFields(due_at=-1e308), HeadFields(due_at=1e308), HeadFields(due_at=0.0, expires_at=0.0),
+    HeadFields(expires_at=-1.0), HeadFields(expires_at=1e308), HeadFields(expires_at=-1e308), HeadFields(expires_at=float("inf")),
+    HeadFields(expires_at=float("-inf")), HeadFields(due_at=float("nan"), expires_at=float("nan")),
+    *(HeadFields(status=status, label=label, owner="x", due_at=1.0)
       for status in ("pending", "running", "suspended", "retrying", "finished", "failed", "stuck", "waiting") for label in (None, b"{}", b"\xff", b'{"goal":7}')),
 ]  # fmt: skip
 """What the fields of a head can be."""
@@ -224,7 +230,7 @@ def plant(backend: MemoryBackend, key: StreamKey, version: int, body: bytes) -> 
     stream = backend._streams[key]
     bodies = [record.body for record in stream.records]
     bodies[version - 1] = body
-    links = _chain.extend(_chain.seed(key, stream.incarnation), _chain.GENESIS, 0, bodies)
+    links = chain.extend(chain.seed(key, stream.incarnation), chain.GENESIS, 0, bodies)
     stream.records[:] = [
         Record(old.version, old.append_id, digest, new)
         for old, (digest, new) in zip(stream.records, links, strict=True)
@@ -255,7 +261,13 @@ def variants(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         if len(before) < 4 and (not isinstance(value, list) or key < 2):
             yield (*before, key)
@@ -290,7 +302,12 @@ def ways(store: holdfast.Store, folder: Path) -> dict[str, Callable[[], Any]]:
             entered.make_plan(["one"])
             for item in entered.remaining():
                 entered.step(item, int)
-            return entered.step("two", str), entered.decide("x"), entered.results(), entered.artifacts
+            return (
+                entered.step("two", str),
+                entered.decide("x"),
+                entered.results(),
+                entered.artifacts,
+            )
 
     def turn() -> None:
         with chat.turn(wait=0):
@@ -336,13 +353,25 @@ def ways(store: holdfast.Store, folder: Path) -> dict[str, Callable[[], Any]]:
     }  # fmt: skip
 
 
-AUDITED = [("conversation", "chat"), ("memory", "space"), ("state", "document"), ("stream", "events")]
+AUDITED = [
+    ("conversation", "chat"),
+    ("memory", "space"),
+    ("state", "document"),
+    ("stream", "events"),
+]
 
-SYSTEM_KEYS = [StreamKey(SYSTEM_TENANT, "key", "ring"), StreamKey(SYSTEM_TENANT, "tenant", "default")]
+SYSTEM_KEYS = [
+    StreamKey(SYSTEM_TENANT, "key", "ring"),
+    StreamKey(SYSTEM_TENANT, "tenant", "default"),
+]
 
 
 def foreign_errors(
-    open_store: Callable[[], holdfast.Store], folder: Path, *, asynchronous: bool = False, of: int = 1
+    open_store: Callable[[], holdfast.Store],
+    folder: Path,
+    *,
+    asynchronous: bool = False,
+    of: int = 1,
 ) -> list[str]:
     """Every way of reading that ends in an error that is not ours, or that shows content, and what had been imported for it.
 
@@ -354,9 +383,13 @@ def foreign_errors(
     for store in opened:
         with store, Loop() as loop:
             looked_at: Any = Awaited(store.aio, loop) if asynchronous else store
-            tries = [attempted(name, way) for name, way in list(ways(looked_at, folder).items())[::of]]
+            tries = [
+                attempted(name, way) for name, way in list(ways(looked_at, folder).items())[::of]
+            ]
             found += [foreign for foreign in tries if foreign]
-    found += [f"imported {name}" for name in set(sys.modules) - before if not name.startswith(_OURS)]
+    found += [
+        f"imported {name}" for name in set(sys.modules) - before if not name.startswith(_OURS)
+    ]
     return found + [f"executed {what}" for what in TRIPPED]
 
 
@@ -374,7 +407,9 @@ def attempted(name: str, way: Callable[[], object]) -> str | None:
     try:
         way()
     except holdfast.HoldfastError as error:
-        return f"{name} shows content: {type(error).__name__}" if CONTENT in said_by(error) else None
+        return (
+            f"{name} shows content: {type(error).__name__}" if CONTENT in said_by(error) else None
+        )
     except Exception as error:
         return f"{name}: {error!r:.200}"
     return None

@@ -12,7 +12,9 @@ from holdfast import Store
 class Awaited:
     """A plain memory or an async one, called in one way."""
 
-    def __init__(self, store: Store, asynchronous: bool, namespace: str = "claims", **options: Any) -> None:
+    def __init__(
+        self, store: Store, asynchronous: bool, namespace: str = "claims", **options: Any
+    ) -> None:
         self._asynchronous = asynchronous
         self._memory: Any = (store.aio if asynchronous else store).memory(namespace, **options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import holdfast
-from holdfast.memory._resources import follower_of
+from holdfast.memory.resources import follower_of
 
 FACTS = [
     f"Customer {name} ordered {count} {thing}"

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.backends._seam import Description
-from holdfast.backends._space import Named
+from holdfast.backends.interface import Description
+from holdfast.backends.objects.space import NamedBytes
 
 
 class MemorySpace:
@@ -23,11 +23,11 @@ class MemorySpace:
         self.after: Callable[[str, str], None] = lambda operation, partition: None
         self.ahead = 0.0
 
-    def get(self, partition: str, name: bytes) -> Named | None:
+    def get(self, partition: str, name: bytes) -> NamedBytes | None:
         self.before("get", partition)
         with self._lock:
             found = self.objects.get(partition, {}).get(name)
-        return None if found is None else Named(name, found[0], str(found[1]))
+        return None if found is None else NamedBytes(name, found[0], str(found[1]))
 
     def create(self, partition: str, name: bytes, data: bytes) -> bool:
         self.before("create", partition)
@@ -60,13 +60,21 @@ class MemorySpace:
         self._tags += 1
         self.objects.setdefault(partition, {})[name] = bytes(data), self._tags
 
-    def list(self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int) -> Sequence[bytes]:
+    def list(
+        self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int
+    ) -> Sequence[bytes]:
         self.before("list", partition)
         return [named.name for named in self._behind(partition, after, until)[:limit]]
 
     def scan(
-        self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int, reverse: bool = False
-    ) -> Sequence[Named]:
+        self,
+        partition: str,
+        *,
+        after: bytes = b"",
+        until: bytes | None = None,
+        limit: int,
+        reverse: bool = False,
+    ) -> Sequence[NamedBytes]:
         self.before("scan", partition)
         behind = self._behind(partition, after, until)
         page, size = [], 0
@@ -77,13 +85,17 @@ class MemorySpace:
                 break
         return page
 
-    def _behind(self, partition: str, after: bytes, until: bytes | None) -> Sequence[Named]:
+    def _behind(self, partition: str, after: bytes, until: bytes | None) -> Sequence[NamedBytes]:
         assert len(after) <= 600
         assert len(until or b"") <= 600
         with self._lock:
             objects = sorted(self.objects.get(partition, {}).items())
-        behind = [(name, held) for name, held in objects if name > after and (until is None or name <= until)]
-        return [Named(name, data, str(tag)) for name, (data, tag) in behind]
+        behind = [
+            (name, held)
+            for name, held in objects
+            if name > after and (until is None or name <= until)
+        ]
+        return [NamedBytes(name, data, str(tag)) for name, (data, tag) in behind]
 
     def remove(self, partition: str, names: Iterable[bytes]) -> None:
         self.before("remove", partition)

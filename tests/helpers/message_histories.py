@@ -52,7 +52,9 @@ class Writer:
         if self.dialect == "responses":
             thought = self.maybe_reason()
             part = {"type": "output_text", "text": f"answer {self.label()}"}
-            self.messages.append({"type": "message", "role": "assistant", "content": [part], **thought})
+            self.messages.append(
+                {"type": "message", "role": "assistant", "content": [part], **thought}
+            )
         elif self.dialect == "anthropic":
             block = {"type": "text", "text": f"answer {self.label()}"}
             self.messages.append({"role": "assistant", "content": [block]})
@@ -61,42 +63,73 @@ class Writer:
 
     def step_chat(self, ids: list[str], order: list[str]) -> None:
         calls = [
-            {"id": name, "type": "function", "function": {"name": "look", "arguments": f'{{"q": "{self.label()}"}}'}}
+            {
+                "id": name,
+                "type": "function",
+                "function": {"name": "look", "arguments": f'{{"q": "{self.label()}"}}'},
+            }
             for name in ids
         ]
         self.messages.append({"role": "assistant", "content": None, "tool_calls": calls})
         for name in order:
-            self.messages.append({"role": "tool", "tool_call_id": name, "content": f"found {self.label()}"})
+            self.messages.append(
+                {"role": "tool", "tool_call_id": name, "content": f"found {self.label()}"}
+            )
 
     def step_functions(self, ids: list[str], order: list[str]) -> None:
         body = {"name": ids[0], "arguments": f'{{"q": "{self.label()}"}}'}
         self.messages.append({"role": "assistant", "content": None, "function_call": body})
-        self.messages.append({"role": "function", "name": ids[0], "content": f"found {self.label()}"})
+        self.messages.append(
+            {"role": "function", "name": ids[0], "content": f"found {self.label()}"}
+        )
 
     def step_autogen(self, ids: list[str], order: list[str]) -> None:
         self.step_chat(ids, [])
-        responses = [{"tool_call_id": name, "role": "tool", "content": f"found {self.label()}"} for name in order]
+        responses = [
+            {"tool_call_id": name, "role": "tool", "content": f"found {self.label()}"}
+            for name in order
+        ]
         content = "\n\n".join(str(response["content"]) for response in responses)
-        self.messages.append({"role": "tool", "content": content, "tool_responses": responses, "name": "user"})
+        self.messages.append(
+            {"role": "tool", "content": content, "tool_responses": responses, "name": "user"}
+        )
 
     def step_responses(self, ids: list[str], order: list[str]) -> None:
         thought = self.maybe_reason()
         if self.draw(st.booleans()):
             self.messages.append(
-                {"type": "web_search_call", "id": f"ws {self.label()}", "status": "completed", **thought}
+                {
+                    "type": "web_search_call",
+                    "id": f"ws {self.label()}",
+                    "status": "completed",
+                    **thought,
+                }
             )
         for name in ids:
             arguments = f'{{"q": "{self.label()}"}}'
-            call = {"type": "function_call", "call_id": name, "name": "look", "arguments": arguments}
+            call = {
+                "type": "function_call",
+                "call_id": name,
+                "name": "look",
+                "arguments": arguments,
+            }
             self.messages.append({**call, **thought})
         for name in order:
-            self.messages.append({"type": "function_call_output", "call_id": name, "output": f"found {self.label()}"})
+            self.messages.append(
+                {"type": "function_call_output", "call_id": name, "output": f"found {self.label()}"}
+            )
 
     def step_anthropic(self, ids: list[str], order: list[str]) -> None:
-        uses = [{"type": "tool_use", "id": name, "name": "look", "input": {"q": self.label()}} for name in ids]
-        self.messages.append({"role": "assistant", "content": [{"type": "text", "text": self.label()}, *uses]})
+        uses = [
+            {"type": "tool_use", "id": name, "name": "look", "input": {"q": self.label()}}
+            for name in ids
+        ]
+        self.messages.append(
+            {"role": "assistant", "content": [{"type": "text", "text": self.label()}, *uses]}
+        )
         blocks: list[Message] = [
-            {"type": "tool_result", "tool_use_id": name, "content": f"found {self.label()}"} for name in order
+            {"type": "tool_result", "tool_use_id": name, "content": f"found {self.label()}"}
+            for name in order
         ]
         if self.draw(st.booleans()):
             blocks.append({"type": "text", "text": f"and hurry {self.label()}"})
@@ -132,7 +165,9 @@ def damaged_histories(draw: st.DrawFn, dialects: tuple[str, ...] = DIALECTS) -> 
         if not messages:
             break
         index = draw(st.integers(0, len(messages) - 1))
-        damage = draw(st.sampled_from(("drop", "double", "move", "behead", "cut off", "drop a part")))
+        damage = draw(
+            st.sampled_from(("drop", "double", "move", "behead", "cut off", "drop a part"))
+        )
         if damage == "drop":
             del messages[index]
         elif damage == "double":

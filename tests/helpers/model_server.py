@@ -135,12 +135,16 @@ class ModelServer:
             number = len(self.requests)
             self._changed.notify_all()
             hold = self._holds.pop(0) if self._holds else None
-            shown = self._responses.get(body.get("previous_response_id", ""), []) + messages_of(body)
+            shown = self._responses.get(body.get("previous_response_id", ""), []) + messages_of(
+                body
+            )
             try:
                 check_chat(shown) if "messages" in body else check_items(shown, self._reasoned)
             except Refused as error:
                 return number, Reply(str(error), status=400), hold
-            reply = self._script.pop(0) if self._script else _derived(shown, body.get("tools") or [])
+            reply = (
+                self._script.pop(0) if self._script else _derived(shown, body.get("tools") or [])
+            )
             if "messages" not in body:
                 output = response(number, body, reply)["output"]
                 self._responses[f"resp_{number}"] = shown + output
@@ -184,7 +188,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(None)
 
     def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"null"))
+        self._answer(
+            json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"null")
+        )
 
     def _answer(self, body: Any) -> None:
         model: ModelServer = self.server.model  # type: ignore[attr-defined]
@@ -192,7 +198,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if not path.endswith(("/chat/completions", "/responses")):
                 found = model._control(path, body)
-                self._send(404 if found is None else 200, _error(404, "no such path") if found is None else found)
+                self._send(
+                    404 if found is None else 200,
+                    _error(404, "no such path") if found is None else found,
+                )
                 return
             number, reply, hold = model._take(path, body)
             streamed = bool(body.get("stream")) and reply.status == 200
@@ -202,7 +211,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(reply.status, _error(reply.status, reply.text or "as scripted"))
             elif streamed:
                 chat = "messages" in body
-                events = chat_chunks(number, body, reply) if chat else response_events(number, body, reply)
+                events = (
+                    chat_chunks(number, body, reply)
+                    if chat
+                    else response_events(number, body, reply)
+                )
                 self._stream(events, reply, hold)
             else:
                 make = chat_completion if "messages" in body else response
@@ -277,7 +290,9 @@ def _derived(shown: Sequence[Body], tools: Sequence[Body]) -> Reply:
         results.insert(0, _text(item.get("content", item.get("output"))))
     if results:
         return Reply("tool said: " + "; ".join(results))
-    newest = next((_text(item.get("content")) for item in reversed(shown) if item.get("role") == "user"), "")
+    newest = next(
+        (_text(item.get("content")) for item in reversed(shown) if item.get("role") == "user"), ""
+    )
     offered = {(tool.get("function") or tool).get("name") for tool in tools}
     calls = [
         Call(found[1], json.JSONDecoder().raw_decode(newest, found.end())[0])

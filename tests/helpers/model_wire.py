@@ -62,21 +62,29 @@ def messages_of(body: Body) -> list[Body]:
 def check_chat(messages: Sequence[Body]) -> None:
     """Every call is answered right behind the message that makes it, and nothing else is answered."""
     if not messages:
-        raise Refused("Invalid 'messages': empty array. Expected an array with minimum length 1, but got none.")
+        raise Refused(
+            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got none."
+        )
     open_calls: set[str] = set()
     for message in messages:
         if message.get("role") == "tool":
             if message.get("tool_call_id") not in open_calls:
-                raise Refused("messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.")
+                raise Refused(
+                    "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                )
             open_calls.remove(message["tool_call_id"])
         elif open_calls:
             break
         else:
             open_calls = {call["id"] for call in message.get("tool_calls") or ()}
-            if not open_calls and all(message.get(key) is None for key in ("content", "refusal", "function_call")):
+            if not open_calls and all(
+                message.get(key) is None for key in ("content", "refusal", "function_call")
+            ):
                 raise Refused("Invalid value for 'content': expected a string, got null.")
     if open_calls:
-        raise Refused("An assistant message with 'tool_calls' must be followed by tool messages for each tool_call_id.")
+        raise Refused(
+            "An assistant message with 'tool_calls' must be followed by tool messages for each tool_call_id."
+        )
 
 
 def check_items(items: Sequence[Body], reasoned: Mapping[str, str]) -> None:
@@ -98,8 +106,13 @@ def check_items(items: Sequence[Body], reasoned: Mapping[str, str]) -> None:
     if calls - outputs:
         raise Refused("No tool output found for function call.")
     for item, following in zip(items, [*items[1:], None], strict=True):
-        if item.get("type") == "reasoning" and reasoned.get((following or {}).get("id", "")) != item["id"]:
-            raise Refused("Item of type 'reasoning' was provided without its required following item.")
+        if (
+            item.get("type") == "reasoning"
+            and reasoned.get((following or {}).get("id", "")) != item["id"]
+        ):
+            raise Refused(
+                "Item of type 'reasoning' was provided without its required following item."
+            )
     for item, preceding in zip(items, [None, *items], strict=False):
         if item.get("id") in reasoned and (preceding or {}).get("id") != reasoned[item["id"]]:
             raise Refused("An item was provided without its required 'reasoning' item.")
@@ -115,7 +128,11 @@ def chat_completion(number: int, body: Body, reply: Reply) -> Body:
     if calls:
         message["tool_calls"] = calls
     choice = {"index": 0, "message": message, "finish_reason": _why(reply), "logprobs": None}
-    return {**_chat_head(number, body, "chat.completion"), "choices": [choice], "usage": _chat_usage(body)}
+    return {
+        **_chat_head(number, body, "chat.completion"),
+        "choices": [choice],
+        "usage": _chat_usage(body),
+    }
 
 
 def chat_chunks(number: int, body: Body, reply: Reply) -> list[Body]:
@@ -132,7 +149,9 @@ def chat_chunks(number: int, body: Body, reply: Reply) -> list[Body]:
         half = len(arguments) // 2
         first = {**call, "function": {**call["function"], "arguments": arguments[:half]}}
         chunks.append(chunk({"tool_calls": [{"index": index, **first}]}))
-        chunks.append(chunk({"tool_calls": [{"index": index, "function": {"arguments": arguments[half:]}}]}))
+        chunks.append(
+            chunk({"tool_calls": [{"index": index, "function": {"arguments": arguments[half:]}}]})
+        )
     chunks.append(chunk({}, _why(reply)))
     if (body.get("stream_options") or {}).get("include_usage"):
         chunks.append({**head, "choices": [], "usage": _chat_usage(body)})
@@ -154,7 +173,11 @@ def _chat_usage(body: Body) -> Body:
 
 def _chat_calls(number: int, reply: Reply) -> list[Body]:
     return [
-        {"id": f"call_{number}_{index}", "type": "function", "function": {"name": call.name, "arguments": call.text}}
+        {
+            "id": f"call_{number}_{index}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.text},
+        }
         for index, call in enumerate(reply.calls)
     ]
 
@@ -165,7 +188,9 @@ def _chat_calls(number: int, reply: Reply) -> list[Body]:
 def response(number: int, body: Body, reply: Reply) -> Body:
     """The whole answer."""
     shown = len(messages_of(body))
-    failed = {"code": "server_error", "message": "as scripted"} if reply.finish == "failed" else None
+    failed = (
+        {"code": "server_error", "message": "as scripted"} if reply.finish == "failed" else None
+    )
     reason = "max_output_tokens" if reply.finish == "length" else reply.finish
     incomplete = {"reason": reason} if reason and not failed else None
     return {
@@ -198,8 +223,17 @@ def response(number: int, body: Body, reply: Reply) -> Body:
 def response_events(number: int, body: Body, reply: Reply) -> list[Body]:
     """The same in pieces, numbered."""
     whole = response(number, body, reply)
-    begun = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None, "error": None}
-    events: list[Body] = [{"type": f"response.{what}", "response": begun} for what in ("created", "in_progress")]
+    begun = {
+        **whole,
+        "status": "in_progress",
+        "output": [],
+        "usage": None,
+        "incomplete_details": None,
+        "error": None,
+    }
+    events: list[Body] = [
+        {"type": f"response.{what}", "response": begun} for what in ("created", "in_progress")
+    ]
     for index, item in enumerate(whole["output"]):
         events += _item_events(index, item)
     events.append({"type": f"response.{whole['status']}", "response": whole})
@@ -214,15 +248,23 @@ def _item_events(index: int, item: Body) -> list[Body]:
         begun.update(status="in_progress", content=[])
         [part] = item["content"]
         place["content_index"] = 0
-        between.append({"type": "response.content_part.added", **place, "part": {**part, "text": ""}})
+        between.append(
+            {"type": "response.content_part.added", **place, "part": {**part, "text": ""}}
+        )
         for piece in pieces(part["text"]):
-            between.append({"type": "response.output_text.delta", **place, "delta": piece, "logprobs": []})
-        between.append({"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []})
+            between.append(
+                {"type": "response.output_text.delta", **place, "delta": piece, "logprobs": []}
+            )
+        between.append(
+            {"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []}
+        )
         between.append({"type": "response.content_part.done", **place, "part": part})
     elif item["type"] == "function_call":
         begun.update(status="in_progress", arguments="")
         arguments = {"name": item["name"], "arguments": item["arguments"]}
-        between.append({"type": "response.function_call_arguments.delta", **place, "delta": item["arguments"]})
+        between.append(
+            {"type": "response.function_call_arguments.delta", **place, "delta": item["arguments"]}
+        )
         between.append({"type": "response.function_call_arguments.done", **place, **arguments})
     return [
         {"type": "response.output_item.added", "output_index": index, "item": begun},
@@ -238,9 +280,21 @@ def _output(number: int, reply: Reply) -> list[Body]:
     if reply.text is not None:
         part = {"type": "output_text", "text": reply.text, "annotations": []}
         status = "incomplete" if reply.finish else "completed"
-        message = {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": status, "content": [part]}
+        message = {
+            "type": "message",
+            "id": f"msg_{number}",
+            "role": "assistant",
+            "status": status,
+            "content": [part],
+        }
         output.append(message)
     for index, call in enumerate(reply.calls):
-        names = {"id": f"fc_{number}_{index}", "call_id": f"call_{number}_{index}", "name": call.name}
-        output.append({"type": "function_call", **names, "arguments": call.text, "status": "completed"})
+        names = {
+            "id": f"fc_{number}_{index}",
+            "call_id": f"call_{number}_{index}",
+            "name": call.name,
+        }
+        output.append(
+            {"type": "function_call", **names, "arguments": call.text, "status": "completed"}
+        )
     return output

@@ -39,7 +39,10 @@ class Request(NamedTuple):
         path, _, query = self.target.partition("?")
         plain = ("CONTENT_TYPE", "CONTENT_LENGTH")
         return {
-            **{name if name in plain else f"HTTP_{name}": value for name, value in self.headers.items()},
+            **{
+                name if name in plain else f"HTTP_{name}": value
+                for name, value in self.headers.items()
+            },
             "REQUEST_METHOD": self.method,
             "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
             "QUERY_STRING": query,
@@ -57,7 +60,9 @@ class Request(NamedTuple):
 class Connection(StreamRequestHandler):
     """One request after the other, until the client goes away."""
 
-    disable_nagle_algorithm = True  # or the second request of a connection waits 40 ms for its answer
+    disable_nagle_algorithm = (
+        True  # or the second request of a connection waits 40 ms for its answer
+    )
     server: Server
 
     def handle(self) -> None:
@@ -91,7 +96,9 @@ class Connection(StreamRequestHandler):
         said: list[Any] = []
         with _one_at_a_time:
             body = b"".join(
-                self.server.moto(request.environ(), lambda *status_and_headers: said.extend(status_and_headers))
+                self.server.moto(
+                    request.environ(), lambda *status_and_headers: said.extend(status_and_headers)
+                )
             )
         status, headers = said[:2]
         names = {name.lower() for name, _ in headers}

@@ -205,7 +205,9 @@ class Proxy:
     def wait_for(self, what: str, times: int = 1, seconds: float = 30) -> None:
         """Until it did that so many times."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.did[what] >= times, seconds), f"never: {what} ({self.did})"
+            assert self._changed.wait_for(lambda: self.did[what] >= times, seconds), (
+                f"never: {what} ({self.did})"
+            )
 
     def refuse(self) -> None:
         """From now on nobody listens: a new connection is refused. Those that are there go on."""
@@ -291,7 +293,9 @@ class Proxy:
 class _Link:
     """One connection: two sockets, and a thread for each direction."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, speech: Speech) -> None:
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, speech: Speech
+    ) -> None:
         self._proxy, self._client, self._server, self._speech = proxy, client, server, speech
         self._lock = threading.Lock()
         self._swallows = False
@@ -338,7 +342,12 @@ class _Link:
                 held += frame
                 if wanted in ("cut", "swallow", "hold") and state == "answering":
                     continue
-                if wanted is not None and state == "at rest" and not failed and self._proxy.take(wanted):
+                if (
+                    wanted is not None
+                    and state == "at rest"
+                    and not failed
+                    and self._proxy.take(wanted)
+                ):
                     if wanted == "cut":
                         return
                     if wanted == "hold":

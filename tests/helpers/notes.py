@@ -50,7 +50,12 @@ def plan(key: str) -> Plan:
     size = LARGE if chance.random() < 0.03 else chance.choice([0, 10, 100, 1000, 5000])
     events = []
     for index in range(count):
-        data: dict[str, Any] = {"key": key, "index": index, "of": count, "text": f"{chance.random()} ä" * (size // 20)}
+        data: dict[str, Any] = {
+            "key": key,
+            "index": index,
+            "of": count,
+            "text": f"{chance.random()} ä" * (size // 20),
+        }
         data["sum"] = digest(data)
         events.append((f"noted.{index}", data))
     return Plan(key, stream, append_id, conditional, events)

@@ -25,7 +25,9 @@ IDLE = b"Z\0\0\0\5I"
 class Pooler:
     """Listens on a port of its own, and shares `size` connections to the server among all clients."""
 
-    def __init__(self, port: int, *, user: str = "postgres", database: str = "postgres", size: int = 3) -> None:
+    def __init__(
+        self, port: int, *, user: str = "postgres", database: str = "postgres", size: int = 3
+    ) -> None:
         self.did: Counter[str] = Counter()
         self._free: queue.SimpleQueue[_Server] = queue.SimpleQueue()
         self._servers = [_Server(port, user, database) for _ in range(size)]
@@ -95,7 +97,9 @@ class Pooler:
         self._count("sessions")
         key = _message(b"K", struct.pack("!ii", next(self._keys), 0))
         ready = _message(b"Z", b"I")
-        client.sendall(_message(b"R", struct.pack("!i", 0)) + self._servers[0].parameters + key + ready)
+        client.sendall(
+            _message(b"R", struct.pack("!i", 0)) + self._servers[0].parameters + key + ready
+        )
         return True
 
     def _session(self, client: socket.socket) -> None:
@@ -189,7 +193,9 @@ class _Server:
                     raise EOFError("the server is gone")
                 client.sendall(data)
                 answers += data
-                while len(answers) >= 5 and len(answers) > (size := int.from_bytes(answers[1:5], "big")):
+                while len(answers) >= 5 and len(answers) > (
+                    size := int.from_bytes(answers[1:5], "big")
+                ):
                     asked -= answers[:1] == b"Z"
                     rests = answers[: size + 1] == IDLE and not asked and not begun
                     answers = answers[size + 1 :]

@@ -37,14 +37,25 @@ class PostgresServer:
     def __init__(self, *, hba: str = HBA, memory: bool = False, **settings: object) -> None:
         self._binaries, self._user = _installed()
         in_memory = memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 * 1024**3
-        self._place = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=MEMORY if in_memory else None))
+        self._place = Path(
+            tempfile.mkdtemp(prefix="holdfast-pg-", dir=MEMORY if in_memory else None)
+        )
         self._data = self._place / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self.kills = 0
         if self._user is not None:
             shutil.chown(self._place, self._user)
-        self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", str(self._data))
+        self._run(
+            "initdb",
+            "--auth=trust",
+            "--encoding=utf8",
+            "--no-sync",
+            "-U",
+            "postgres",
+            "-D",
+            str(self._data),
+        )
         (self._data / "pg_hba.conf").write_text(hba)
         self.settings: dict[str, object] = {
             "listen_addresses": "127.0.0.1",
@@ -53,10 +64,19 @@ class PostgresServer:
             **settings,
         }
 
-    def url(self, *, user: str = "postgres", password: str = "", database: str = "postgres", port: int = 0) -> str:
+    def url(
+        self,
+        *,
+        user: str = "postgres",
+        password: str = "",
+        database: str = "postgres",
+        port: int = 0,
+    ) -> str:
         """It ends with an option, so that more can be added with `&`. `port`: of a proxy that stands before it."""
         secret = f":{quote(password, safe='')}" if password else ""
-        return f"postgresql://{user}{secret}@127.0.0.1:{port or self.port}/{database}?sslmode=disable"
+        return (
+            f"postgresql://{user}{secret}@127.0.0.1:{port or self.port}/{database}?sslmode=disable"
+        )
 
     def start(self) -> None:
         """Start it, and wait until it lets us in; after a kill it first repairs itself."""
@@ -71,7 +91,16 @@ class PostgresServer:
                 cwd=self._place,
             )
         deadline = time.monotonic() + PATIENCE_SECONDS
-        ready = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
+        ready = [
+            str(self._binaries / "pg_isready"),
+            "-q",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-U",
+            "postgres",
+        ]
         while subprocess.run(ready, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start: {self.log()[-2000:]}")
@@ -148,7 +177,9 @@ class PostgresServer:
 
     def _run(self, name: str, *args: str) -> None:
         command = [str(self._binaries / name), *args]
-        done = subprocess.run(command, user=self._user, cwd=self._place, capture_output=True, check=False)
+        done = subprocess.run(
+            command, user=self._user, cwd=self._place, capture_output=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{name} failed: {done.stderr.decode(errors='replace')}")
 

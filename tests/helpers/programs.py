@@ -7,7 +7,9 @@ import sys
 from .paths import TESTS
 
 
-def program(module: str, *args: object, function: str = "main", warnings: str = "default") -> list[str]:
+def program(
+    module: str, *args: object, function: str = "main", warnings: str = "default"
+) -> list[str]:
     """The command that runs a function of a module below tests/, with these arguments.
 
     The tests come last in the path of the process: some of their folders are named like modules of Python.

@@ -61,7 +61,10 @@ class Server:
 
     def rewrites(self) -> bool:
         """Whether it rewrites its append-only file, or is about to."""
-        return re.search(b"aof_rewrite_(in_progress|scheduled):1", self.info("persistence")) is not None
+        return (
+            re.search(b"aof_rewrite_(in_progress|scheduled):1", self.info("persistence"))
+            is not None
+        )
 
     def info(self, section: str) -> bytes:
         client = redis.Redis(port=self.port, protocol=2)

@@ -88,7 +88,10 @@ def everything(store: Store) -> dict[StreamKey, tuple[Any, ...]]:
     """Every stream of the store, and where it stands."""
     found: dict[StreamKey, tuple[Any, ...]] = {}
     for tenant, kind in [
-        *((store.tenant, kind) for kind in ("task", "conversation", "blob", "state", "stream", "audit", "closed")),
+        *(
+            (store.tenant, kind)
+            for kind in ("task", "conversation", "blob", "state", "stream", "audit", "closed")
+        ),
         ("$system", "tenant"),
     ]:
         after = ""

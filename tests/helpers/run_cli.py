@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 
 
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

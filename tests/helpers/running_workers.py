@@ -9,7 +9,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast import Store, Worker
-from holdfast.backends import Append, AppendResult, Backend, Conflict, Cursor, Description, Head, Record, StreamKey
+from holdfast.backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Cursor,
+    Description,
+    Head,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
 from holdfast.errors import CorruptRecord, Unavailable
 from holdfast.types import RunResult
 
@@ -34,7 +44,9 @@ class Reports:
 
     def wait_for(self, id: str, status: str, times: int = 1) -> RunResult:
         """The report that this task has come to this status; if it begins, that it was begun."""
-        self.wait_until(lambda said: sum((ran.id, ran.status) == (id, status) for ran in said) >= times)
+        self.wait_until(
+            lambda said: sum((ran.id, ran.status) == (id, status) for ran in said) >= times
+        )
         return next(ran for ran in reversed(self.all) if (ran.id, ran.status) == (id, status))
 
 
@@ -99,7 +111,7 @@ class Watched:
         self.strange = ""
         """The id of a task whose label is none."""
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self._call("append")
         return self.inner.append(batch)
 
@@ -118,16 +130,32 @@ class Watched:
         return self.inner.head(stream)
 
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
     ) -> Sequence[Head]:
         self._call("heads")
-        return self._given(self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit))
+        return self._given(
+            self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit)
+        )
 
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         self._call("due")
-        return self._given(self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit))
+        return self._given(
+            self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
+        )
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         self._call("delete")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import holdfast
-from holdfast.backends import Append, AppendResult, Conflict
+from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 
 
@@ -18,16 +18,16 @@ class Scripted(MemoryBackend):
         self.script: list[Callable[[Sequence[Append]], Any]] = []
         self.batches: list[Sequence[Append]] = []
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         if batch[0].stream.kind == "tenant":
             return super().append(batch)
         self.batches.append(list(batch))
         if self.script:
-            answer: Sequence[AppendResult | Conflict] = self.script.pop(0)(batch)
+            answer: Sequence[AppendResult | VersionMismatch] = self.script.pop(0)(batch)
             return answer
         return super().append(batch)
 
-    def really_append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def really_append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         return super().append(batch)
 
 

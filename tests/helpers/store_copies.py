@@ -12,13 +12,13 @@ from holdfast.backends import (
     Append,
     AppendResult,
     Backend,
-    Conflict,
     Cursor,
     Description,
     Head,
-    Listed,
+    HeadSummary,
     Record,
     StreamKey,
+    VersionMismatch,
 )
 
 LARGE = "x" * 100_000
@@ -76,7 +76,9 @@ def many(store: holdfast.Store, streams: int, appends: int = 3) -> None:
     for number in range(streams):
         stream = store.stream(f"s-{number:04}")
         for version in range(appends):
-            stream.append(("noted", version), ("noted", "more"), id=f"id-{version}" if version % 2 else None)
+            stream.append(
+                ("noted", version), ("noted", "more"), id=f"id-{version}" if version % 2 else None
+            )
 
 
 def dump(path: str | Path) -> dict[tuple[str, str, str], Any]:
@@ -85,13 +87,22 @@ def dump(path: str | Path) -> dict[tuple[str, str, str], Any]:
     try:
         found: dict[tuple[str, str, str], Any] = {}
         fields = "incarnation, status, label, owner, due_at, expires_at, due"
-        for row, *key in database.execute("SELECT stream, tenant, kind, id FROM streams").fetchall():
+        for row, *key in database.execute(
+            "SELECT stream, tenant, kind, id FROM streams"
+        ).fetchall():
             found[key[0], key[1], key[2]] = (
-                database.execute(f"SELECT {fields} FROM streams WHERE stream = ?", (row,)).fetchone(),
                 database.execute(
-                    "SELECT version, append_id, hash, body FROM records WHERE stream = ? ORDER BY version", (row,)
+                    f"SELECT {fields} FROM streams WHERE stream = ?", (row,)
+                ).fetchone(),
+                database.execute(
+                    "SELECT version, append_id, hash, body FROM records WHERE stream = ? ORDER BY version",
+                    (row,),
                 ).fetchall(),
-                sorted(database.execute("SELECT id, first, last FROM append_ids WHERE stream = ?", (row,)).fetchall()),
+                sorted(
+                    database.execute(
+                        "SELECT id, first, last FROM append_ids WHERE stream = ?", (row,)
+                    ).fetchall()
+                ),
             )
         return found
     finally:
@@ -104,7 +115,7 @@ class Wrapper:
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         return self.inner.append(batch)
 
     def read(
@@ -116,13 +127,25 @@ class Wrapper:
         return self.inner.head(stream)
 
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
-    ) -> Sequence[Listed]:
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
+    ) -> Sequence[HeadSummary]:
         return self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit)
 
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
-    ) -> Sequence[Listed]:
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
+    ) -> Sequence[HeadSummary]:
         return self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
@@ -142,20 +165,28 @@ class Recorder(Wrapper):
         super().__init__(inner)
         self.stored: list[Append] = []
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         answers = self.inner.append(batch)
         for append, answer in zip(batch, answers, strict=True):
             if isinstance(answer, AppendResult) and not answer.duplicate:
                 self.stored.append(append)
         return answers
 
-    def by_stream(self) -> dict[StreamKey, list[tuple[int, bytes, bytes, list[tuple[bytes, bytes]], bool]]]:
+    def by_stream(
+        self,
+    ) -> dict[StreamKey, list[tuple[int, bytes, bytes, list[tuple[bytes, bytes]], bool]]]:
         """What each stream was made of, append by append; not of streams that were deleted."""
         found: dict[StreamKey, Any] = {}
         for append in self.stored:
             head = self.inner.head(append.stream)
             if head is not None and head.incarnation == append.incarnation:
-                facts = (append.expected, append.expected_hash, append.id, list(append.records), append.indexed)
+                facts = (
+                    append.expected,
+                    append.expected_hash,
+                    append.id,
+                    list(append.records),
+                    append.indexed,
+                )
                 found.setdefault(append.stream, []).append(facts)
         return found
 

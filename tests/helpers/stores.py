@@ -45,7 +45,9 @@ def _named(text: str) -> tuple[str, ...]:
     kinds = tuple(text.split(","))
     unknown = {kind.removesuffix(SUFFIX) for kind in kinds} - set(ENGINES)
     if unknown:
-        raise pytest.UsageError(f"HOLDFAST_ENGINES must name some of {', '.join(ENGINES)}, got {', '.join(unknown)}")
+        raise pytest.UsageError(
+            f"HOLDFAST_ENGINES must name some of {', '.join(ENGINES)}, got {', '.join(unknown)}"
+        )
     return kinds
 
 
@@ -79,7 +81,11 @@ def url_of(kind: str, place: Path) -> str:
     engine = kind.removesuffix(SUFFIX)
     if engine in SERVERS:
         return url_on(engine, place)
-    return {"memory": "memory://", "sqlite": str(place / "agents.db"), "files": f"file://{place}/agents"}[engine]
+    return {
+        "memory": "memory://",
+        "sqlite": str(place / "agents.db"),
+        "files": f"file://{place}/agents",
+    }[engine]
 
 
 def encrypt_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

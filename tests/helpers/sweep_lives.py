@@ -24,7 +24,9 @@ EXPIRED, LIVING = ("a", "b", "c"), ("d", "e", "f", "g")
 
 def prepare(store: Store) -> None:
     for name in (*EXPIRED, *LIVING):
-        store.conversation(name).append(user(LARGE + name), user("y" * 70_000 + name) if name < "c" else user(name))
+        store.conversation(name).append(
+            user(LARGE + name), user("y" * 70_000 + name) if name < "c" else user(name)
+        )
     plant(store, "task", "t", -1, ("task.created", LARGE))
     plant(store, "task", "u", None, ("task.created", LARGE))
     for name in EXPIRED:
@@ -65,7 +67,9 @@ def die() -> None:
 def main() -> None:
     """Kill a sweep at each of its writes, each time in a new process on a new copy of the store; then judge."""
     kind, folder = sys.argv[1:]
-    place = {"sqlite": lambda at: f"{at}/agents.db", "files": lambda at: f"file://{at}/agents"}[kind]
+    place = {"sqlite": lambda at: f"{at}/agents.db", "files": lambda at: f"file://{at}/agents"}[
+        kind
+    ]
     os.makedirs(f"{folder}/first")
     with holdfast.open(place(f"{folder}/first")) as store:
         prepare(store)

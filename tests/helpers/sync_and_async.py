@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import holdfast
 from holdfast import AsyncTask, Store, Task
-from holdfast.tasks._steps import streams
+from holdfast.tasks.steps.declare import streams
 
 T = TypeVar("T")
 
@@ -30,7 +30,9 @@ class AwaitedTask:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.plain, name)
-        if not inspect.ismethod(found) or not (name == "step" or inspect.iscoroutinefunction(getattr(AsyncTask, name))):
+        if not inspect.ismethod(found) or not (
+            name == "step" or inspect.iscoroutinefunction(getattr(AsyncTask, name))
+        ):
             return found
 
         async def method(*args: Any, **kwargs: Any) -> Any:
@@ -57,7 +59,11 @@ class Ways:
 
     def task(self, id: str = "t", *, tenant: str | None = None, **options: Any) -> Any:
         store = self.store if tenant is None else self.store.for_tenant(tenant)
-        return store.aio.task(id, **options) if self.asynchronous else AwaitedTask(store.task(id, **options))
+        return (
+            store.aio.task(id, **options)
+            if self.asynchronous
+            else AwaitedTask(store.task(id, **options))
+        )
 
     def run(self, program: Coroutine[Any, Any, T]) -> T:
         if self.asynchronous:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 
 import holdfast
-from holdfast._kinds import KINDS
 from holdfast.backends import Append, Backend, Head, StreamKey
 from holdfast.backends.memory import MemoryBackend
+from holdfast.log.ids import KINDS
 
 Link = tuple[bytes, bytes]
 """Hash and body of a record."""
@@ -53,13 +53,22 @@ def chained(stream: StreamKey, life: bytes, bodies: list[bytes]) -> list[Link]:
     return made
 
 
-def rebuild(source: Backend, target: Backend, changes: Mapping[StreamKey, Change], *, one_by_one: bool = False) -> None:
+def rebuild(
+    source: Backend,
+    target: Backend,
+    changes: Mapping[StreamKey, Change],
+    *,
+    one_by_one: bool = False,
+) -> None:
     """Write what is in `source` to an empty store, in the same lives, with some streams changed.
 
     Engines store the hashes that they are given, so that this leaves what somebody leaves who writes to their tables. `one_by_one` keeps the
     append ids too, to which encrypted records are bound.
     """
-    tenants = ["$system", *(head.stream.id for head in source.heads(tenant="$system", kind="tenant"))]
+    tenants = [
+        "$system",
+        *(head.stream.id for head in source.heads(tenant="$system", kind="tenant")),
+    ]
     for tenant in tenants:
         for kind in KINDS:
             for head in source.heads(tenant=tenant, kind=kind):
@@ -67,7 +76,9 @@ def rebuild(source: Backend, target: Backend, changes: Mapping[StreamKey, Change
                 if one_by_one:
                     _append_each(source, target, head, new)
                 elif new:
-                    append = Append(head.stream, 0, b"", head.incarnation, b"i" * 16, new, fields=head.fields)
+                    append = Append(
+                        head.stream, 0, b"", head.incarnation, b"i" * 16, new, fields=head.fields
+                    )
                     target.append([append])
 
 
@@ -75,7 +86,19 @@ def _append_each(source: Backend, target: Backend, head: Head, new: list[Link]) 
     ids = [record.append_id for record in source.read(head.stream)]
     before = b""
     for number, link in enumerate(new):
-        target.append([Append(head.stream, number, before, head.incarnation, ids[number], [link], fields=head.fields)])
+        target.append(
+            [
+                Append(
+                    head.stream,
+                    number,
+                    before,
+                    head.incarnation,
+                    ids[number],
+                    [link],
+                    fields=head.fields,
+                )
+            ]
+        )
         before = link[0]
 
 

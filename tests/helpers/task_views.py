@@ -8,8 +8,18 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from holdfast.tasks._briefing import ResumeContext
-from holdfast.tasks._view import STATUSES, Drift, Failure, Note, PlanItem, StepProgress, StepInfo, StepStatus, TaskView
+from holdfast.tasks.resume_context.context import ResumeContext
+from holdfast.tasks.state.view import (
+    STATUSES,
+    Drift,
+    Failure,
+    Note,
+    PlanItem,
+    StepInfo,
+    StepProgress,
+    StepStatus,
+    TaskView,
+)
 
 T = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 
@@ -64,14 +74,18 @@ failures = st.builds(Failure, st.sampled_from(("Timeout", "")) | texts, texts)
 
 notes = st.builds(Note, texts, st.none() | texts, st.just(T))
 
-progress = st.builds(StepProgress, values, st.none() | st.floats(), st.none() | st.floats(), st.just(T))
+progress = st.builds(
+    StepProgress, values, st.none() | st.floats(), st.none() | st.floats(), st.just(T)
+)
 
 
 @st.composite
 def steps(draw: st.DrawFn, scopes: list[str]) -> StepInfo:
     scope, name = draw(st.sampled_from(scopes)), draw(names)
     status: StepStatus = draw(
-        st.sampled_from(("running", "interrupted", "waiting", "completed", "completed", "failed", "retrying"))
+        st.sampled_from(
+            ("running", "interrupted", "waiting", "completed", "completed", "failed", "retrying")
+        )
     )
     mode: Literal["", "once", "check"] = draw(st.sampled_from(("", "", "once", "check")))
     return StepInfo(
@@ -126,7 +140,9 @@ def views(draw: st.DrawFn) -> TaskView:
 
 
 def _top(recorded: dict[str, StepInfo]) -> st.SearchStrategy[str]:
-    return st.sampled_from([path for path, step in recorded.items() if not step.parent] or ["search"])
+    return st.sampled_from(
+        [path for path, step in recorded.items() if not step.parent] or ["search"]
+    )
 
 
 def own_words(context: ResumeContext) -> str:

@@ -17,13 +17,15 @@ import pydantic
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from holdfast._codec_walk import difference
+from holdfast.log.codec.walk import difference
 
 CANARY = "canary-7f3a"
 
 UTC = datetime.timezone.utc
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is not a failure
+unhurried = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine is not a failure
 
 
 class Color(enum.Enum):
@@ -144,7 +146,9 @@ scalars = (
     | text
 )
 
-natives = st.recursive(scalars, lambda inner: st.lists(inner, max_size=20) | st.dictionaries(text, inner, max_size=6))
+natives = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=20) | st.dictionaries(text, inner, max_size=6)
+)
 
 
 class Text(str):
@@ -163,10 +167,15 @@ BERLIN = datetime.timezone(datetime.timedelta(hours=2))
 ORDER = Order(
     id=uuid.UUID(int=7),
     at=datetime.datetime(2024, 5, 1, 12, 30, 0, 123456, BERLIN),
-    lines=[Line("tea", decimal.Decimal("1.50"), (Color.RED, Color.BLUE)), Line("cup", decimal.Decimal("12"))],
+    lines=[
+        Line("tea", decimal.Decimal("1.50"), (Color.RED, Color.BLUE)),
+        Line("cup", decimal.Decimal("12")),
+    ],
     tags={"a", "b"},
     customer=Person(
-        name="Ada", born=datetime.date(1815, 12, 10), friends=[Person(name="C", born=datetime.date(1791, 12, 26))]
+        name="Ada",
+        born=datetime.date(1815, 12, 10),
+        friends=[Person(name="C", born=datetime.date(1791, 12, 26))],
     ),
     notes={"free": [1, 2.5, None, {"x": True}]},
 )
@@ -250,14 +259,17 @@ DECLARED: list[tuple[object, Any]] = [
 ]
 
 moments = st.datetimes(
-    timezones=st.none() | st.integers(-1439, 1439).map(lambda m: datetime.timezone(datetime.timedelta(minutes=m)))
+    timezones=st.none()
+    | st.integers(-1439, 1439).map(lambda m: datetime.timezone(datetime.timedelta(minutes=m)))
 )
 
 lines = st.builds(Line, text, st.decimals(), st.lists(st.sampled_from(Color)).map(tuple))
 
 persons = st.recursive(
     st.builds(Person, name=text, born=st.dates(), friends=st.just([])),
-    lambda inner: st.builds(Person, name=text, born=st.dates(), friends=st.lists(inner, max_size=3)),
+    lambda inner: st.builds(
+        Person, name=text, born=st.dates(), friends=st.lists(inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
@@ -279,7 +291,9 @@ class Lossy(pydantic.BaseModel):
 
 class Unwritable(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
-    url: pydantic.HttpUrl = pydantic.HttpUrl("http://localhost")  # nothing that msgspec could write, but not at fault
+    url: pydantic.HttpUrl = pydantic.HttpUrl(
+        "http://localhost"
+    )  # nothing that msgspec could write, but not at fault
     thing: object
 
     @pydantic.field_serializer("thing")

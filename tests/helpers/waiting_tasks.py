@@ -9,9 +9,7 @@ import pydantic
 import pytest
 
 from helpers.sync_and_async import Ways, view
-from holdfast import (
-    Suspended,
-)
+from holdfast import Suspended
 
 
 def waits(ways: Ways, work: Any, id: str = "t", **options: Any) -> Suspended:

@@ -41,10 +41,17 @@ PHRASE = "phrase " + os.urandom(6).hex()
 KEY, OTHER = keys.generate(), keys.generate()
 
 SECRETS = {
-    "content": [WORD, *(base64.b64encode(b"." * before + WORD.encode())[4:-4].decode() for before in range(3))],
+    "content": [
+        WORD,
+        *(base64.b64encode(b"." * before + WORD.encode())[4:-4].decode() for before in range(3)),
+    ],
     "password": [PASSWORD],
     "passphrase": [PHRASE],
-    "key": [form for key in (KEY, OTHER) for form in (key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1])],
+    "key": [
+        form
+        for key in (KEY, OTHER)
+        for form in (key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1])
+    ],
 }
 
 
@@ -101,12 +108,19 @@ def exposed(calls: dict[str, Callable[[], Any]], *, results: bool = False) -> li
         for name, call in calls.items():
             try:
                 answer = call()
-            except (Exception, holdfast.Suspended) as error:  # which is no Exception: programs must not catch it
-                found += [f"{name}: {leak} in {type(error).__name__}" for leak in leaks(told(error))]
+            except (
+                Exception,
+                holdfast.Suspended,
+            ) as error:  # which is no Exception: programs must not catch it
+                found += [
+                    f"{name}: {leak} in {type(error).__name__}" for leak in leaks(told(error))
+                ]
             else:
                 if results:
                     shown = [leak for leak in leaks(repr(answer)) if leak != "content"]
-                    found += [f"{name}: {leak} in the repr of {type(answer).__name__}" for leak in shown]
+                    found += [
+                        f"{name}: {leak} in the repr of {type(answer).__name__}" for leak in shown
+                    ]
             found += [f"{name}: {leak} in a log" for text in heard.texts for leak in leaks(text)]
             heard.texts.clear()
     return sorted(set(found))
@@ -141,7 +155,9 @@ def refused(store: holdfast.Store) -> dict[str, Callable[[], Any]]:
     chat, memory, events = store.conversation("chat"), store.memory("space"), store.stream("events")
     document, typed = store.state("document"), store.state("document", Person)
 
-    def stepping(function: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], Any]:
+    def stepping(
+        function: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Callable[[], Any]:
         def step() -> Any:
             with store.task("failing", goal=WORD, input={"x": WORD}, wait=0, **options) as task:
                 return task.step("odd", function, *arguments)
@@ -263,7 +279,11 @@ def looks(store: holdfast.Store, folder: Path) -> dict[str, Callable[[], Any]]:
 
 def planted(backend: MemoryBackend) -> Iterator[MemoryBackend]:
     """Stores in which the secret stands where something else should."""
-    bad = [json.dumps(WORD).encode(), WORD.encode(), hostile.envelope(json.dumps({"x": WORD}).encode())]
+    bad = [
+        json.dumps(WORD).encode(),
+        WORD.encode(),
+        hostile.envelope(json.dumps({"x": WORD}).encode()),
+    ]
     for number, (stream, version) in enumerate(places(backend)):
         target = cloned(backend)
         body = bad[number % 3]
@@ -300,14 +320,23 @@ def test_content_is_in_no_log_or_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["ann@example.com", "4111 1111 1111 1111", "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "+49 170 1234567"]
+    "key",
+    [
+        "ann@example.com",
+        "4111 1111 1111 1111",
+        "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+        "+49 170 1234567",
+    ],
 )
 @pytest.mark.parametrize("redact", [False, True])
 def test_a_key_that_is_content_is_in_no_error(key: str, redact: bool) -> None:
     def refuse(field: str, text: str) -> str:
         raise ValueError(text)
 
-    with holdfast.open("memory://", redact=refuse if redact else False) as store, listening() as heard:
+    with (
+        holdfast.open("memory://", redact=refuse if redact else False) as store,
+        listening() as heard,
+    ):
         for value in (Odd(), float("nan"), "\ud800", "text" if redact else Odd()):
             with pytest.raises(holdfast.errors.NotSerializable, match=r"\[…\]: ") as caught:
                 store.stream("events").append(("n", {"list": [0, {key: value}]}))
@@ -326,7 +355,14 @@ def test_the_listener_hears_and_the_secrets_are_found() -> None:
 
 # -- reprs ---------------------------------------------------------------------------------------------------------------------------
 
-NAMES_AND_NUMBERS = {"AsyncArtifact", "Drift", "LeaseInfo", "SparedStream", "SweptStream", "StreamProblem"}
+NAMES_AND_NUMBERS = {
+    "AsyncArtifact",
+    "Drift",
+    "LeaseInfo",
+    "SparedStream",
+    "SweptStream",
+    "StreamProblem",
+}
 """Of what is public, what no test here comes by: kept short, because each holds ids, kinds, versions and words of ours alone."""
 
 READABLE = {
@@ -356,7 +392,9 @@ class Printed:
                     self.shows.add(type(thing).__name__)
                 else:
                     self.found.add(f"{leak} in the repr of {type(thing).__name__}")
-            for name in getattr(thing, "__struct_fields__", ()) or getattr(thing, "__dataclass_fields__", ()):
+            for name in getattr(thing, "__struct_fields__", ()) or getattr(
+                thing, "__dataclass_fields__", ()
+            ):
                 self.look(getattr(thing, name))
 
 
@@ -367,7 +405,11 @@ def test_what_is_printed_shows_content_and_no_secret(tmp_path: Path) -> None:
     def agent(task: holdfast.Task) -> None:
         printed.look(task)
         task.step("one", lambda word: printed.look(holdfast.current_step()), WORD)
-        task.step("model", holdfast.step(kind="model")(lambda messages: WORD), store.conversation("chat").window(9_000))
+        task.step(
+            "model",
+            holdfast.step(kind="model")(lambda messages: WORD),
+            store.conversation("chat").window(9_000),
+        )
         printed.look(task.attach("x", WORD.encode()))
         raise ValueError(WORD)
 
@@ -381,18 +423,37 @@ def test_what_is_printed_shows_content_and_no_secret(tmp_path: Path) -> None:
         for call in looks(store, tmp_path).values():
             printed.look(call())
         store.submit(agent, id="canary", goal=WORD, input=WORD)
-        printed.look([agent, store.run_due(), store.get_task("canary"), store.audit("canary", content=True)])
+        printed.look(
+            [agent, store.run_due(), store.get_task("canary"), store.audit("canary", content=True)]
+        )
         with pytest.raises(holdfast.StepFailed), store.task("saves") as task:
             task.step("saves", saves)
-        printed.look([holdfast.Worker(store), holdfast.step(agent), holdfast.EventType("x", Person)])
+        printed.look(
+            [holdfast.Worker(store), holdfast.step(agent), holdfast.EventType("x", Person)]
+        )
         chat = store.conversation("torn")
         chat.append({"role": "tool", "tool_call_id": "nobody's", "content": WORD})
         printed.look([chat.validate(), chat.append({"role": "user", "content": WORD})])
         (tmp_path / "messages.json").write_text(json.dumps([{"role": "user", "content": WORD}]))
         printed.look(store.conversation("imported").import_json(tmp_path / "messages.json"))
         twin = store.aio
-        printed.look([twin.conversation("x"), twin.task("x"), twin.memory("x"), twin.state("x"), twin.stream("x")])
-        printed.look([store.rekey(OTHER), store.anchor(io.StringIO()), list(store.streams()), list(store.states())])
+        printed.look(
+            [
+                twin.conversation("x"),
+                twin.task("x"),
+                twin.memory("x"),
+                twin.state("x"),
+                twin.stream("x"),
+            ]
+        )
+        printed.look(
+            [
+                store.rekey(OTHER),
+                store.anchor(io.StringIO()),
+                list(store.streams()),
+                list(store.states()),
+            ]
+        )
         printed.look([list(store.conversations()), list(store.memory_namespaces())])
         store.verify(progress=printed.look)
     with holdfast.open(tmp_path / "clear.db") as store:
@@ -402,7 +463,11 @@ def test_what_is_printed_shows_content_and_no_secret(tmp_path: Path) -> None:
     assert printed.found == set()
     assert printed.shows >= READABLE
     named = {name: getattr(module, name) for module in (holdfast, types) for name in module.__all__}
-    public = {name for name, kind in named.items() if isinstance(kind, type) and not issubclass(kind, BaseException)}
+    public = {
+        name
+        for name, kind in named.items()
+        if isinstance(kind, type) and not issubclass(kind, BaseException)
+    }
     assert public - printed.kinds == NAMES_AND_NUMBERS
 
 
@@ -437,7 +502,9 @@ def test_a_key_in_kms_is_in_no_log() -> None:
     made, backend = boto3_key(), Lasting()
     with listening() as heard:
         for _ in range(2):
-            with holdfast.open(backend, key=keys.kms(made, region="eu-central-1", endpoint=aws())) as store:
+            with holdfast.open(
+                backend, key=keys.kms(made, region="eu-central-1", endpoint=aws())
+            ) as store:
                 store.stream("s").append(("n", WORD))
     assert any("kms" in text for text in heard.texts)
     assert [text for text in heard.texts if "Plaintext" in text] == []
@@ -501,7 +568,10 @@ def passwords_tried(right: str, wrong: str, kill: Callable[[], None]) -> list[st
         holdfast.open(wrong)
     store = holdfast.open(right)
     few(store)
-    calls: dict[str, Callable[[], Any]] = {"wrong": lambda: holdfast.open(wrong), "right": lambda: [few(store), store]}
+    calls: dict[str, Callable[[], Any]] = {
+        "wrong": lambda: holdfast.open(wrong),
+        "right": lambda: [few(store), store],
+    }
     found = exposed(calls, results=True)
     kill()
     calls = {
@@ -517,7 +587,9 @@ def test_a_password_that_redis_asks_for_is_shown_nowhere(tmp_path: Path) -> None
     try:
         server("CONFIG", "SET", "requirepass", PASSWORD)
         options = "?connect_timeout_ms=500"
-        right, wrong = (server.url(options, user=f":{password}@") for password in (PASSWORD, PASSWORD + "x"))
+        right, wrong = (
+            server.url(options, user=f":{password}@") for password in (PASSWORD, PASSWORD + "x")
+        )
         assert passwords_tried(right, wrong, server.kill) == []
     finally:
         server.kill()
@@ -525,12 +597,16 @@ def test_a_password_that_redis_asks_for_is_shown_nowhere(tmp_path: Path) -> None
 
 def test_a_password_that_postgresql_asks_for_is_shown_nowhere() -> None:
     server = PostgresServer(
-        hba="host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n", memory=True
+        hba="host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n",
+        memory=True,
     )
     try:
         server.start()
         server.sql(f"CREATE ROLE canary LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
-        right, wrong = (server.url(user="canary", password=word) + "&timeout=1" for word in (PASSWORD, PASSWORD + "x"))
+        right, wrong = (
+            server.url(user="canary", password=word) + "&timeout=1"
+            for word in (PASSWORD, PASSWORD + "x")
+        )
         assert passwords_tried(right, wrong, server.kill) == []
     finally:
         server.close()
@@ -556,8 +632,12 @@ def key_leaks(folder: Path) -> list[str]:
     calls: dict[str, Callable[[], Any]] = {}
     for number, key in enumerate(bad):
         calls[f"key {number}"] = lambda key=key: holdfast.open(backend, key=key)  # type: ignore[misc]
-        calls[f"rekey {number}"] = lambda key=key: holdfast.open(cloned(backend), key=KEY).rekey(key)  # type: ignore[misc]
-        calls[f"anchor {number}"] = lambda key=key: holdfast.open(backend, key=KEY).anchor(io.StringIO(), key=key)  # type: ignore[misc]
+        calls[f"rekey {number}"] = lambda key=key: holdfast.open(cloned(backend), key=KEY).rekey(
+            key
+        )  # type: ignore[misc]
+        calls[f"anchor {number}"] = lambda key=key: holdfast.open(backend, key=KEY).anchor(
+            io.StringIO(), key=key
+        )  # type: ignore[misc]
     store = holdfast.open(backend, key=[KEY, OTHER])
     cipher: Any = store._log.cipher
     calls["reprs"] = lambda: [
@@ -578,7 +658,9 @@ def test_keys_and_passphrases_are_shown_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_the_errors_of_commands_show_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_errors_of_commands_show_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain_terminal(monkeypatch)
     path, sealed = tmp_path / "agents.db", tmp_path / "sealed.db"
     with holdfast.open(path) as store:

@@ -15,6 +15,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from holdfast.backends.dynamodb import DynamoDBBackend
+from holdfast.backends.s3 import S3Backend
+from holdfast.backends.s3.space import S3Space
 
 import holdfast
 from helpers import hostile_content as hostile
@@ -34,13 +37,10 @@ from helpers.hostile_content import (
 from helpers.memory_space import MemorySpace
 from helpers.servers import url_on
 from holdfast.backends import StreamKey
-from holdfast.backends import _dynamodb_space as dynamodb
-from holdfast.backends import _objects_format as form
-from holdfast.backends._objects import ObjectsBackend
-from holdfast.backends._s3_space import S3Space
-from holdfast.backends._space import Space
-from holdfast.backends.dynamodb import DynamoDBBackend
-from holdfast.backends.s3 import S3Backend
+from holdfast.backends.dynamodb import space as dynamodb
+from holdfast.backends.objects import format as form
+from holdfast.backends.objects.backend import ObjectsBackend
+from holdfast.backends.objects.space import Space
 from holdfast.errors import CorruptRecord
 
 EVENTS = StreamKey("default", "stream", "events")
@@ -84,12 +84,16 @@ class Objects:
         self.space = MemorySpace()
         with holdfast.open(ObjectsBackend(self.space, width=0)) as store:
             populate(store)
-        self.streams = _streams_by_partition(self.space, [partition for partition, _ in self.space.held("r")])
+        self.streams = _streams_by_partition(
+            self.space, [partition for partition, _ in self.space.held("r")]
+        )
 
     def with_planted(self, plant: Plant) -> ObjectsBackend:
         _, partition, name, data = plant
         copy = MemorySpace()
-        copy.objects = {partition: dict(objects) for partition, objects in self.space.objects.items()}
+        copy.objects = {
+            partition: dict(objects) for partition, objects in self.space.objects.items()
+        }
         copy.objects[partition].pop(name, None)
         if data is not None:
             copy.objects[partition][name] = data, 2**40
@@ -101,7 +105,9 @@ class Objects:
             data, kind = self.space.objects[partition][name][0], partition[0]
             raw = {**RAW, "cut": data[:-1], "the beginning": data[:20], "half": data[: len(data) // 2], "more": data + b"x",
                    "newer": b"HFO\x09" + data[4:]}  # fmt: skip
-            found += [(f"{kind} is {what}", partition, name, planted) for what, planted in raw.items()]
+            found += [
+                (f"{kind} is {what}", partition, name, planted) for what, planted in raw.items()
+            ]
             found += [(f"{kind} at {odd!r:.20}", partition, odd, data) for odd in NAMES]
             found.append((f"{kind} gone", partition, name, None))
             if kind in "rci":
@@ -116,7 +122,12 @@ class Objects:
         for path in _paths(whole) if len(content) < 20_000 else ():
             for value in VALUES:
                 packed = msgspec.msgpack.encode(_changed(whole, path, value))
-                yield f"{partition[0]}{path} = {value!r:.40}", partition, name, sealed(partition, name, packed)
+                yield (
+                    f"{partition[0]}{path} = {value!r:.40}",
+                    partition,
+                    name,
+                    sealed(partition, name, packed),
+                )
         for odd in NAMES if partition[0] == "c" else ():
             first = 2**63 - int.from_bytes(odd[:8], "big")
             packed = msgspec.msgpack.encode([first, *whole[1:]])
@@ -129,7 +140,7 @@ def _streams_by_partition(space: Space, roots: list[str]) -> dict[str, StreamKey
     for partition in roots:
         named = space.get(partition, form.ROOT)
         assert named is not None
-        root = msgspec.msgpack.decode(named.data[20:], type=form.Root)
+        root = msgspec.msgpack.decode(named.data[20:], type=form.StreamRoot)
         stream = found[partition] = StreamKey(root.tenant, root.kind, root.id)
         if root.life is not None:
             life = form.life_id(stream, root.life)
@@ -168,7 +179,9 @@ def test_whatever_an_object_is_the_store_has_only_our_errors(
 
 def test_a_commit_behind_all_others_is_no_circle(objects: Objects) -> None:
     """The name of the last version there could be: whoever asks for the one behind it would get it again."""
-    place = next(place for place, stream in objects.streams.items() if stream == EVENTS and place[0] == "c")
+    place = next(
+        place for place, stream in objects.streams.items() if stream == EVENTS and place[0] == "c"
+    )
     name = form.version_name(2**63)
     content = msgspec.msgpack.encode([2**63, b"i", b"n", False, [[b"h", b"{}"]], {}, 1, 1])
     backend = objects.with_planted(("last", place, name, sealed(place, name, content)))
@@ -177,10 +190,16 @@ def test_a_commit_behind_all_others_is_no_circle(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("kind", ["r", "c", "i"])
-def test_what_is_nested_in_a_field_that_nobody_knows_is_not_followed(objects: Objects, kind: str) -> None:
-    place = next(place for place, stream in objects.streams.items() if stream == EVENTS and place[0] == kind)
+def test_what_is_nested_in_a_field_that_nobody_knows_is_not_followed(
+    objects: Objects, kind: str
+) -> None:
+    place = next(
+        place for place, stream in objects.streams.items() if stream == EVENTS and place[0] == kind
+    )
     deep = [
-        plant for plant in objects.plants() if plant[1] == place and "nobody knows" in plant[0] and " with " in plant[0]
+        plant
+        for plant in objects.plants()
+        if plant[1] == place and "nobody knows" in plant[0] and " with " in plant[0]
     ]
     assert deep
     for plant in deep:
@@ -196,7 +215,17 @@ ATTRIBUTES: list[Any] = [
     {"B": _SUMS(2**32 - 1, 2**64 - 1, b"x" * 32)}, {"B": _SUMS(1000, 2**64 - 1, b"x" * 32)}, {"B": _SUMS(1, 2**63, b"x" * 32)},
     {"B": _SUMS(0, 0, hashlib.sha256(b"").digest())}, {"B": b"-1"}, {"B": b"9" * 5000}, {"B": b"1000"}, {"B": pickle.dumps(Tripwire())},
 ]  # fmt: skip
-KEYS = [b"\0", b"\x01", b"\x02", b"\x03", b"\xff", b"\x02x", b"\x02" + b"x" * 40, b"\x01\0", b"\x01" + b"\xff" * 600]
+KEYS = [
+    b"\0",
+    b"\x01",
+    b"\x02",
+    b"\x03",
+    b"\xff",
+    b"\x02x",
+    b"\x02" + b"x" * 40,
+    b"\x01\0",
+    b"\x01" + b"\xff" * 600,
+]
 
 
 class Items:
@@ -231,7 +260,12 @@ class Items:
                 key = {"p": {"S": partition}, "n": {"B": n}}
                 for attribute in "tdcx":
                     for value in ATTRIBUTES:
-                        yield f"{kind} {attribute} = {value!r:.40}", partition, n, {**item, attribute: value}
+                        yield (
+                            f"{kind} {attribute} = {value!r:.40}",
+                            partition,
+                            n,
+                            {**item, attribute: value},
+                        )
                         yield (
                             f"{kind} only {attribute} = {value!r:.40}",
                             partition,
@@ -241,16 +275,33 @@ class Items:
                 yield f"{kind} gone", partition, n, None
                 yield f"{kind} empty", partition, n, {**key, "t": {"B": b"x"}}
                 for odd in (*KEYS, b"\x02" + n[1:] + b"x" * 16):
-                    whole = {"p": {"S": partition}, "n": {"B": odd}, "t": {"B": b"t" * 16}, "d": {"B": b"x"}}
+                    whole = {
+                        "p": {"S": partition},
+                        "n": {"B": odd},
+                        "t": {"B": b"t" * 16},
+                        "d": {"B": b"x"},
+                    }
                     yield f"{kind} at {odd!r:.20}", partition, odd, whole
-                    for parts in ({"B": CONTENT.encode()}, {"B": b"-1"}, {"S": "x"}, {"B": b"1000"}):
-                        yield f"{kind} at {odd!r:.20} of {parts} parts", partition, odd, {**whole, "c": parts}
+                    for parts in (
+                        {"B": CONTENT.encode()},
+                        {"B": b"-1"},
+                        {"S": "x"},
+                        {"B": b"1000"},
+                    ):
+                        yield (
+                            f"{kind} at {odd!r:.20} of {parts} parts",
+                            partition,
+                            odd,
+                            {**whole, "c": parts},
+                        )
 
 
 @pytest.fixture
 def items(monkeypatch: pytest.MonkeyPatch) -> Items:
     monkeypatch.setattr(dynamodb, "PART_BYTES", 40 * 1024)
-    monkeypatch.setattr(FakeTableSpace, "describe", lambda self: MemorySpace().describe())  # it has no table
+    monkeypatch.setattr(
+        FakeTableSpace, "describe", lambda self: MemorySpace().describe()
+    )  # it has no table
     return Items()
 
 
@@ -263,7 +314,9 @@ def test_whatever_an_item_is_the_backend_has_only_our_errors(items: Items) -> No
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-def test_whatever_an_item_is_the_store_has_only_our_errors(items: Items, tmp_path: Path, asynchronous: bool) -> None:
+def test_whatever_an_item_is_the_store_has_only_our_errors(
+    items: Items, tmp_path: Path, asynchronous: bool
+) -> None:
     def look(plant: Plant) -> list[str]:
         opened = items.with_planted(plant)
         return foreign_errors(lambda: holdfast.open(opened), tmp_path, asynchronous=asynchronous)
@@ -294,7 +347,7 @@ PARTITIONS = ["a", "d", "r", "c"]
 
 
 def partition_of(kind: str, backend: ObjectsBackend) -> str:
-    from holdfast.backends._objects_index import all_partition, due_partition
+    from holdfast.backends.objects.index import all_partition, due_partition
 
     head = backend.head(EVENTS)
     assert head is not None
@@ -325,7 +378,9 @@ def test_items_without_a_name_are_in_no_list_of_dynamodb(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("attribute", "tdc")
-def test_an_item_of_dynamodb_with_other_types_is_damaged_and_stops_nobody_else(tmp_path: Path, attribute: str) -> None:
+def test_an_item_of_dynamodb_with_other_types_is_damaged_and_stops_nobody_else(
+    tmp_path: Path, attribute: str
+) -> None:
     url = url_on("dynamodb", tmp_path)
     filled(url)
     for value in ({"N": "9" * 38}, {"S": CONTENT}, {"L": [{"M": {"x": {"NULL": True}}}]}):
@@ -348,7 +403,14 @@ def test_folders_and_other_keys_are_in_no_list_of_s3(tmp_path: Path) -> None:
     space: Any = backend._space
     for kind in PARTITIONS:
         front = space._key(partition_of(kind, backend), b"")
-        for key in (front, front + "~", front + "folder/", front + "x", front + CONTENT, front + "é"):
+        for key in (
+            front,
+            front + "~",
+            front + "folder/",
+            front + "x",
+            front + CONTENT,
+            front + "é",
+        ):
             space._put(key, CONTENT.encode())
     assert listed(backend) == ["events", "more"]
     assert backend.damaged("default", "stream") == []
@@ -357,7 +419,9 @@ def test_folders_and_other_keys_are_in_no_list_of_s3(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_an_object_of_s3_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_of_s3_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = url_on("s3", tmp_path)
     filled(url)
     monkeypatch.setattr(S3Space, "max_bytes", 100_000)

@@ -16,6 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.sql import tables
+from holdfast.backends.redis import RedisBackend
 
 import holdfast
 from helpers import hostile_content as hostile
@@ -39,14 +42,13 @@ from helpers.hostile_content import (
 from helpers.tampering import rebuild
 from holdfast import OutcomeUnknown
 from holdfast.backends import Append, StreamKey
-from holdfast.backends._postgres_sql import tables
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.redis import RedisBackend
-from holdfast.conformance._build import timeless
+from holdfast.conformance.build import timeless
 from holdfast.errors import CorruptRecord
 
-pytestmark = pytest.mark.unencrypted("changes stored records, of which encryption leaves nothing to change")
+pytestmark = pytest.mark.unencrypted(
+    "changes stored records, of which encryption leaves nothing to change"
+)
 
 EVENTS = StreamKey("default", "stream", "events")
 
@@ -77,7 +79,9 @@ def test_whatever_the_newest_records_and_the_heads_are_only_our_errors_come_of_i
     clear: MemoryBackend, durable_url: str, tmp_path: Path, name: str, asynchronous: bool
 ) -> None:
     target = cloned(clear)
-    for number, stream in enumerate(stream for stream in target._streams if stream.tenant == "default"):
+    for number, stream in enumerate(
+        stream for stream in target._streams if stream.tenant == "default"
+    ):
         plant(target, stream, target._streams[stream].version, RAW[name])
         fields = FIELDS[number % len(FIELDS)]
         # What engines cannot hold, or refuse before it is sent.
@@ -188,9 +192,7 @@ class Postgres:
             for table in ("streams", "records", "append_ids")
         )
         numbered = "SELECT setval('target.stream_numbers', 100000)"
-        made = (
-            f"DROP SCHEMA IF EXISTS target CASCADE; CREATE SCHEMA target; {tables('target')}{''.join(copied)}{numbered}"
-        )
+        made = f"DROP SCHEMA IF EXISTS target CASCADE; CREATE SCHEMA target; {tables('target')}{''.join(copied)}{numbered}"
         self.connection.execute(made.encode())
         self.connection.execute(statement.encode())
 
@@ -205,7 +207,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     made.connection.close()
 
 
-def test_whatever_is_in_the_tables_of_postgres_the_backend_has_only_our_errors(postgres: Postgres) -> None:
+def test_whatever_is_in_the_tables_of_postgres_the_backend_has_only_our_errors(
+    postgres: Postgres,
+) -> None:
     def job(statement: str) -> list[str]:
         postgres.plant(statement)
         return foreign_answers(lambda: PostgresBackend(postgres.url), postgres.streams)
@@ -220,7 +224,9 @@ def test_whatever_is_in_the_tables_of_postgres_the_store_has_only_our_errors(
 ) -> None:
     def job(statement: str) -> list[str]:
         postgres.plant(statement)
-        return foreign_errors(lambda: holdfast.open(postgres.url), tmp_path, asynchronous=asynchronous)
+        return foreign_errors(
+            lambda: holdfast.open(postgres.url), tmp_path, asynchronous=asynchronous
+        )
 
     jobs = share([*STATEMENTS, *DEFINITIONS], 41, asynchronous)
     assert found_in_turn((statement, partial(job, statement)) for statement in jobs) == {}
@@ -230,7 +236,10 @@ def test_a_row_of_postgres_that_is_not_ours_stops_nobody_elses_work(postgres: Po
     for statement in [
         changed("streams", "version", _MOST, "kind = 'conversation'"),
         changed(
-            "records", "hash", "''", "stream = (SELECT stream FROM target.streams WHERE id = 'chat') AND version = 3"
+            "records",
+            "hash",
+            "''",
+            "stream = (SELECT stream FROM target.streams WHERE id = 'chat') AND version = 3",
         ),
         changed("streams", "hash", "''", "kind = 'conversation'"),
     ]:
@@ -255,7 +264,11 @@ def test_a_name_that_postgres_cannot_keep_is_of_nothing_there(postgres: Postgres
     """What is planted may name streams of any id, as a record does that has its value elsewhere."""
     postgres.plant("")
     backend = PostgresBackend(postgres.url)
-    for stream in (StreamKey("default", "blob", "a\0"), StreamKey("\0", "blob", "a"), StreamKey("default", "\0", "a")):
+    for stream in (
+        StreamKey("default", "blob", "a\0"),
+        StreamKey("\0", "blob", "a"),
+        StreamKey("default", "\0", "a"),
+    ):
         assert backend.head(stream) is None
         assert list(backend.read(stream)) == list(backend.read(stream, reverse=True)) == []
         assert list(backend.heads(tenant=stream.tenant, kind=stream.kind, after=stream.id)) == []
@@ -269,7 +282,11 @@ def goes_on(store: holdfast.Store) -> None:
     chat = store.conversation("chat")
     for way in (chat.messages, lambda: chat.append({"role": "user", "content": "x"})):
         assert attempted("chat", way) is None
-    assert [event.type for event in store.stream("events").read()] == ["order.placed", "order.paid", "order.sent"]
+    assert [event.type for event in store.stream("events").read()] == [
+        "order.placed",
+        "order.paid",
+        "order.sent",
+    ]
     store.stream("events").append(("order.closed", None))
     assert store.get_task("done") is not None
     assert store.state("large").load() == hostile.LARGE
@@ -347,7 +364,9 @@ class Redis:
             self.client.lset(key, at, value)
 
     def indexes(self, *kinds: str) -> list[str]:
-        return [f"{{holdfast:default:{shard:02}}}:x:{kind}" for shard in range(64) for kind in kinds]
+        return [
+            f"{{holdfast:default:{shard:02}}}:x:{kind}" for shard in range(64) for kind in kinds
+        ]
 
     def list_member(self, member: bytes, score: float) -> None:
         for key in self.indexes("task", "conversation"):
@@ -359,7 +378,9 @@ class Redis:
         for key in self.indexes("task"):
             for _ in range(40):
                 members = [b"a%03d", b"s00000007running%03d", b"d" + bytes(8) + b"%03d"]
-                self.client.zadd(key, {member % chance.randrange(1000): chance.random() for member in members})
+                self.client.zadd(
+                    key, {member % chance.randrange(1000): chance.random() for member in members}
+                )
 
     def each(self, part: str, act: Callable[[bytes], object]) -> None:
         for key in self.keys(part):
@@ -368,7 +389,10 @@ class Redis:
     def jobs(self) -> list[tuple[str, Callable[[], object]]]:
         """Everything that is planted, by a name."""
         found: list[tuple[str, Callable[[], object]]] = [
-            (f"{field} of {kind} = {value!r:.40}", partial(self.set_field, f":h:{kind}", field, value))
+            (
+                f"{field} of {kind} = {value!r:.40}",
+                partial(self.set_field, f":h:{kind}", field, value),
+            )
             for kind in ("task", "conversation")
             for field in "vhibmslodek"
             for value in WORDS
@@ -382,15 +406,21 @@ class Redis:
                 *(f":{letter}:{of}" for letter in "hrafx" for of in ("task", "memory", "tenant")),
             )
         ]
-        found += [(f"the counter = {value!r:.40}", partial(self.set_counter, value)) for value in WORDS]
+        found += [
+            (f"the counter = {value!r:.40}", partial(self.set_counter, value)) for value in WORDS
+        ]
         found += [
             (f"{field} = {value!r:.40}", partial(self.set_field, ":store", field, value))
             for field in ("schema", "epoch")
             for value in WORDS
         ]
-        found += [(f"an id leads to {value!r}", partial(self.set_versions, value)) for value in VERSIONS]
         found += [
-            (f"record {at} = {value!r:.40}", partial(self.set_record, at, value)) for at in (0, -1) for value in RECORDS
+            (f"an id leads to {value!r}", partial(self.set_versions, value)) for value in VERSIONS
+        ]
+        found += [
+            (f"record {at} = {value!r:.40}", partial(self.set_record, at, value))
+            for at in (0, -1)
+            for value in RECORDS
         ]
         found += [
             (f"{member!r:.40} at {score}", partial(self.list_member, member, score))
@@ -399,7 +429,10 @@ class Redis:
         ]
         found += [(f"disorder {seed}", partial(self.disorder, seed)) for seed in range(8)]
         found += [
-            ("more records", partial(self.each, ":r:", lambda key: self.client.rpush(key, *[b"x"] * 1000))),
+            (
+                "more records",
+                partial(self.each, ":r:", lambda key: self.client.rpush(key, *[b"x"] * 1000)),
+            ),
             ("fewer records", partial(self.each, ":r:", self.client.rpop)),
             ("no records", partial(self.each, ":r:", self.client.delete)),
             ("no heads", partial(self.each, ":h:", self.client.delete)),
@@ -433,7 +466,9 @@ def test_whatever_is_in_the_keys_of_redis_the_store_has_only_our_errors(
     def job(act: Callable[[], object]) -> list[str]:
         server.put_back()
         act()
-        return foreign_errors(lambda: holdfast.open(server.url), tmp_path, asynchronous=asynchronous)
+        return foreign_errors(
+            lambda: holdfast.open(server.url), tmp_path, asynchronous=asynchronous
+        )
 
     jobs = share(server.jobs(), 97, asynchronous)
     assert found_in_turn((name, partial(job, act)) for name, act in jobs) == {}
@@ -460,7 +495,9 @@ def test_the_size_that_a_head_in_redis_tells_is_a_size(server: Redis) -> None:
 def test_an_index_in_redis_that_is_out_of_order_is_an_error_and_no_circle(server: Redis) -> None:
     server.put_back()
     for key in server.indexes("task"):
-        server.client.zadd(key, {b"am": 0, b"az": 1, **{b"ab%d" % number: 2 + number for number in range(40)}})
+        server.client.zadd(
+            key, {b"am": 0, b"az": 1, **{b"ab%d" % number: 2 + number for number in range(40)}}
+        )
     backend = RedisBackend(server.url)
     with pytest.raises(CorruptRecord, match="not in order"):
         backend.heads(tenant="default", kind="task", limit=3)
@@ -468,7 +505,9 @@ def test_an_index_in_redis_that_is_out_of_order_is_an_error_and_no_circle(server
     backend.close()
 
 
-def appended_to(store: RedisBackend, stream: StreamKey, version: int, digest: bytes, life: bytes) -> Append:
+def appended_to(
+    store: RedisBackend, stream: StreamKey, version: int, digest: bytes, life: bytes
+) -> Append:
     return Append(stream, version, digest, life, b"i" * 16, [(b"h" * 32, b"{}")], indexed=True)
 
 
@@ -480,17 +519,24 @@ def test_an_id_in_redis_that_leads_nowhere_is_not_stored_a_second_time(server: R
         head = backend.head(EVENTS)
         assert head is not None
         with pytest.raises(CorruptRecord):
-            backend.append([appended_to(backend, EVENTS, head.version, head.hash, head.incarnation)])
+            backend.append(
+                [appended_to(backend, EVENTS, head.version, head.hash, head.incarnation)]
+            )
         assert timeless(backend.head(EVENTS)) == timeless(head)
         backend.close()
 
 
-def test_a_head_in_redis_that_is_not_ours_does_not_deny_what_was_stored_with_it(server: Redis) -> None:
+def test_a_head_in_redis_that_is_not_ours_does_not_deny_what_was_stored_with_it(
+    server: Redis,
+) -> None:
     server.put_back()
     server.set_field(":h:stream:events", "v", b"inf")
     backend = RedisBackend(server.url)
     new = StreamKey("default", "stream", "new")
-    batch = [appended_to(backend, new, 0, b"", b"l" * 16), appended_to(backend, EVENTS, 3, b"", b"")]
+    batch = [
+        appended_to(backend, new, 0, b"", b"l" * 16),
+        appended_to(backend, EVENTS, 3, b"", b""),
+    ]
     with pytest.raises(OutcomeUnknown):
         backend.append(batch)
     assert [record.body for record in backend.read(new)] == [b"{}"]

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from helpers import hostile_content as hostile
@@ -36,10 +37,9 @@ from helpers.hostile_content import (
 from helpers.run_cli import plain_terminal, run
 from helpers.tampering import rebuild
 from holdfast import HoldfastError, keys
-from holdfast.backends import Backend, Fields, StreamKey
+from holdfast.backends import Backend, HeadFields, StreamKey
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import CorruptRecord
 
 KEY = bytes(range(32))
@@ -49,7 +49,11 @@ BOTH_WAYS = pytest.mark.parametrize("asynchronous", [False, True], ids=["plain",
 
 def both_ways(jobs: list[Any], of: int) -> list[tuple[Any, bool]]:
     """A share of them, each with whether it is for the async interface."""
-    return [(job, asynchronous) for asynchronous in (False, True) for job in share(jobs, of, asynchronous)]
+    return [
+        (job, asynchronous)
+        for asynchronous in (False, True)
+        for job in share(jobs, of, asynchronous)
+    ]
 
 
 def named(value: Any) -> str:
@@ -100,14 +104,19 @@ def test_the_ways_of_reading_read(clear: MemoryBackend, tmp_path: Path, asynchro
                 failed.add(name)
     # These have nothing to find, or are refused, in a store that is in order.
     assert failed == {"window", "turn", "prompt", "task talk", "closed", "resolve"}
-    assert foreign_errors(lambda: holdfast.open(cloned(clear)), tmp_path, asynchronous=asynchronous) == []
+    assert (
+        foreign_errors(lambda: holdfast.open(cloned(clear)), tmp_path, asynchronous=asynchronous)
+        == []
+    )
 
 
 def test_the_tripwire_would_be_noticed(clear: MemoryBackend, tmp_path: Path) -> None:
     import pickle
 
     pickle.loads(RAW["pickle"])
-    assert foreign_errors(lambda: holdfast.open(cloned(clear)), tmp_path) == ["executed ('pickle',)"]
+    assert foreign_errors(lambda: holdfast.open(cloned(clear)), tmp_path) == [
+        "executed ('pickle',)"
+    ]
     hostile.TRIPPED.clear()
 
 
@@ -115,12 +124,16 @@ def test_the_tripwire_would_be_noticed(clear: MemoryBackend, tmp_path: Path) -> 
 
 
 def in_turn(
-    backend: MemoryBackend, jobs: list[tuple[Any, ...]], folder: Path, asynchronous: bool, key: bytes | None = None
+    backend: MemoryBackend,
+    jobs: list[tuple[Any, ...]],
+    folder: Path,
+    asynchronous: bool,
+    key: bytes | None = None,
 ) -> None:
     found: dict[str, tuple[Any, ...]] = {}
     for stream, version, name, planted in jobs:
         target = cloned(backend)
-        if isinstance(planted, Fields):
+        if isinstance(planted, HeadFields):
             target._streams[stream].fields = planted
         else:
             plant(target, stream, version, planted)
@@ -134,7 +147,11 @@ def in_turn(
 def test_whatever_a_record_is_only_our_errors_come_of_it(
     clear: MemoryBackend, tmp_path: Path, asynchronous: bool
 ) -> None:
-    jobs = [(stream, version, name, body) for stream, version in places(clear) for name, body in RAW.items()]
+    jobs = [
+        (stream, version, name, body)
+        for stream, version in places(clear)
+        for name, body in RAW.items()
+    ]
     in_turn(clear, share(jobs, 17, asynchronous), tmp_path, asynchronous)
 
 
@@ -154,7 +171,9 @@ def test_whatever_a_field_of_an_event_is_only_our_errors_come_of_it(
 def test_whatever_the_fields_of_a_head_are_only_our_errors_come_of_it(
     clear: MemoryBackend, tmp_path: Path, asynchronous: bool
 ) -> None:
-    jobs = [(stream, 0, repr(fields)[:99], fields) for stream in clear._streams for fields in FIELDS]
+    jobs = [
+        (stream, 0, repr(fields)[:99], fields) for stream in clear._streams for fields in FIELDS
+    ]
     in_turn(clear, share(jobs, 29, asynchronous), tmp_path, asynchronous)
 
 
@@ -165,7 +184,9 @@ def test_in_an_encrypted_store_only_our_errors_come_of_what_is_planted(
     jobs: list[tuple[Any, ...]] = []
     for stream, version in places(sealed):
         jobs += [(stream, version, name, body) for name, body in RAW.items()]
-    jobs += [(stream, 0, repr(fields)[:99], fields) for stream in sealed._streams for fields in FIELDS]
+    jobs += [
+        (stream, 0, repr(fields)[:99], fields) for stream in sealed._streams for fields in FIELDS
+    ]
     in_turn(sealed, share(jobs, 61, asynchronous), tmp_path, asynchronous, KEY)
 
 
@@ -176,16 +197,36 @@ def test_whatever_the_keys_of_a_store_are_only_our_errors_come_of_it(
     jobs = []
     for stream in sealed._streams:
         if stream.kind == "key":
-            jobs += [(stream, 1, *variant) for variant in variants(sealed._streams[stream].records[0].body)]
+            jobs += [
+                (stream, 1, *variant)
+                for variant in variants(sealed._streams[stream].records[0].body)
+            ]
     in_turn(sealed, share(jobs, 199, asynchronous), tmp_path, asynchronous, KEY)
 
 
-WRONG: list[Any] = [None, -1, 0, 1, 7, 2**62, 2**64 - 1, 1e300, "", "x", "9" * 5000, [], {}, {"n": 1}]
+WRONG: list[Any] = [
+    None,
+    -1,
+    0,
+    1,
+    7,
+    2**62,
+    2**64 - 1,
+    1e300,
+    "",
+    "x",
+    "9" * 5000,
+    [],
+    {},
+    {"n": 1},
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("fact", ["n", "r", "p", "salt", "how", "key", "check", "wrapped", "facts"])
-def test_whatever_a_ring_says_of_a_passphrase_costs_an_error_and_little_else(fact: str, wrong: Any) -> None:
+def test_whatever_a_ring_says_of_a_passphrase_costs_an_error_and_little_else(
+    fact: str, wrong: Any
+) -> None:
     backend, key = Lasting(), keys.passphrase("four words and more", n=1 << 14)
     with holdfast.open(backend, key=key) as store:
         store.stream("s").append(("noted", 1))
@@ -252,12 +293,14 @@ class Repeating(Lasting):
         lambda store: holdfast.copy(store._log.backend, MemoryBackend()),
     ],
 )
-def test_a_list_that_does_not_go_on_is_an_error(clear: MemoryBackend, ask: Callable[[holdfast.Store], Any]) -> None:
+def test_a_list_that_does_not_go_on_is_an_error(
+    clear: MemoryBackend, ask: Callable[[holdfast.Store], Any]
+) -> None:
     backend = Repeating()
     backend._streams = cloned(clear)._streams
     for key, stream in backend._streams.items():
         if key.kind == "conversation":
-            stream.fields = Fields(expires_at=1.0)
+            stream.fields = HeadFields(expires_at=1.0)
     with holdfast.open(backend) as store:
         try:
             ask(store)
@@ -321,10 +364,13 @@ def planted(database: Path, place: Path, what: tuple[str, str, str, str], *, typ
     path = place / "agents.db"
     path.write_bytes(database.read_bytes())
     connection = sqlite3.connect(path, isolation_level=None)
-    tables = connection.execute("SELECT sql, name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    tables = connection.execute(
+        "SELECT sql, name FROM sqlite_schema WHERE type = 'table'"
+    ).fetchall()
     if not typed:
         loose = [
-            (sql.replace("STRICT, ", "").replace("STRICT", "").replace("NOT NULL", ""), name) for sql, name in tables
+            (sql.replace("STRICT, ", "").replace("STRICT", "").replace("NOT NULL", ""), name)
+            for sql, name in tables
         ]
         connection = _with_schema(connection, path, loose)
     connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
@@ -335,9 +381,13 @@ def planted(database: Path, place: Path, what: tuple[str, str, str, str], *, typ
     return path
 
 
-def _with_schema(connection: sqlite3.Connection, path: Path, tables: list[Any]) -> sqlite3.Connection:
+def _with_schema(
+    connection: sqlite3.Connection, path: Path, tables: list[Any]
+) -> sqlite3.Connection:
     connection.execute("PRAGMA writable_schema = ON")
-    connection.executemany("UPDATE sqlite_schema SET sql = ? WHERE name = ? AND type = 'table'", tables)
+    connection.executemany(
+        "UPDATE sqlite_schema SET sql = ? WHERE name = ? AND type = 'table'", tables
+    )
     connection.close()
     return sqlite3.connect(path, isolation_level=None)
 
@@ -358,7 +408,9 @@ def test_a_row_of_other_types_than_its_table_has_is_an_error(
     assert foreign_errors(lambda: holdfast.open(path), tmp_path, asynchronous=asynchronous) == []
 
 
-def test_a_row_that_is_due_at_another_time_than_its_head_says_is_left_out(database: Path, tmp_path: Path) -> None:
+def test_a_row_that_is_due_at_another_time_than_its_head_says_is_left_out(
+    database: Path, tmp_path: Path
+) -> None:
     path = planted(database, tmp_path, ("streams", "due", "5.0", "id = 'asking'"), typed=True)
     with holdfast.open(path) as store:
         listed = [head.stream.id for head in store._log.backend.due(tenant="default", kind="task")]
@@ -433,7 +485,9 @@ def summed(line: dict[str, Any]) -> bytes:
     """The line with its length and the right sum, as somebody writes it who knows how."""
     from hashlib import sha256
 
-    inner = msgspec.json.encode({name: value for name, value in line.items() if name not in ("length", "sum")})[1:-1]
+    inner = msgspec.json.encode(
+        {name: value for name, value in line.items() if name not in ("length", "sum")}
+    )[1:-1]
     length = 0
     for _ in range(4):
         start = b'{"length":%d,' % length + inner
@@ -441,7 +495,9 @@ def summed(line: dict[str, Any]) -> bytes:
     return start + b',"sum":"%s"}\n' % sha256(start).hexdigest()[:32].encode()
 
 
-@pytest.mark.parametrize(("number", "asynchronous"), both_ways(list(range(len(LINES))), 3), ids=named)
+@pytest.mark.parametrize(
+    ("number", "asynchronous"), both_ways(list(range(len(LINES))), 3), ids=named
+)
 def test_whatever_a_line_says_only_our_errors_come_of_it(
     folder: Path, tmp_path: Path, number: int, asynchronous: bool
 ) -> None:
@@ -458,7 +514,11 @@ def test_whatever_a_line_says_only_our_errors_come_of_it(
         LINES[number](line)
         path.write_bytes(summed(line) + b"".join(rest))
     assert (
-        foreign_errors(lambda: holdfast.open(f"file://{root}?durability=process"), tmp_path, asynchronous=asynchronous)
+        foreign_errors(
+            lambda: holdfast.open(f"file://{root}?durability=process"),
+            tmp_path,
+            asynchronous=asynchronous,
+        )
         == []
     )
 
@@ -483,7 +543,12 @@ with holdfast.open(sys.argv[1]) as store:
 
 def limited(url: str, ways: int) -> list[str]:
     """What reading a stream comes to with a gigabyte of memory."""
-    done = subprocess.run([sys.executable, "-c", _LIMITED, url, str(ways)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, url, str(ways)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -520,7 +585,7 @@ def test_a_line_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_large_value_is_not_read_beyond_what_a_value_can_have(clear: MemoryBackend) -> None:
-    from holdfast._codec import MAX_STORED
+    from holdfast.log.codec import MAX_STORED
 
     backend = cloned(clear)
     events = StreamKey("default", "stream", "events")
@@ -528,14 +593,19 @@ def test_a_large_value_is_not_read_beyond_what_a_value_can_have(clear: MemoryBac
     body["blob"]["size"] = MAX_STORED + 1
     plant(backend, events, 3, msgspec.json.encode(body))
     read = list[StreamKey]()
-    backend.read = lambda stream, **options: (read.append(stream), MemoryBackend.read(backend, stream, **options))[1]  # type: ignore[method-assign]
+    backend.read = lambda stream, **options: (
+        read.append(stream),
+        MemoryBackend.read(backend, stream, **options),
+    )[1]  # type: ignore[method-assign]
     with holdfast.open(backend) as store, pytest.raises(CorruptRecord, match="no value has"):
         list(store.stream("events").read())
     assert not [stream for stream in read if stream.kind == "blob"]
 
 
-def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.backends.files._append.MAX_BYTES", 2000)
+def test_a_line_that_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.files.append.MAX_BYTES", 2000)
     with holdfast.open(f"file://{tmp_path}/agents") as store:
         stream = store.stream("s")
         stream.append(("noted", "x" * 500))
@@ -545,13 +615,20 @@ def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path: Path, monk
         assert [event.data[0] for event in stream.read()] == ["x", "y"]
 
 
-def test_a_subject_that_is_said_to_be_in_a_life_that_is_none_is_an_error(sealed: MemoryBackend) -> None:
-    from holdfast import _operations as ops
-    from holdfast._events import NewEvent
-    from holdfast._stream_ops import append_events, new_stamp
+def test_a_subject_that_is_said_to_be_in_a_life_that_is_none_is_an_error(
+    sealed: MemoryBackend,
+) -> None:
+    from holdfast.log import operations as ops
+    from holdfast.log.events import NewEvent
+    from holdfast.log.stream_ops import append_events, new_append_context
 
     with holdfast.open(cloned(sealed), key=KEY) as store:
         event = NewEvent("subject.used", b'{"kind":"conversation","id":"about","life":"no life"}')
-        ops.run(store._log, append_events(StreamKey("default", "subject", "person-7"), [event], new_stamp()))
+        ops.run(
+            store._log,
+            append_events(
+                StreamKey("default", "subject", "person-7"), [event], new_append_context()
+            ),
+        )
         with pytest.raises(CorruptRecord):
             store.erase(subject="person-7")

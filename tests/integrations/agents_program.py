@@ -30,7 +30,9 @@ class Program:
     def __init__(self, life: Life, store: holdfast.Store, base_url: str) -> None:
         self.life, self.base_url, self.model = life, base_url, "any"
         self.session, self.chat = HoldfastSession("chat", store), store.conversation("chat")
-        self.agent = Agent(name="tallying", tools=[function_tool(self.tally, name_override="tally")])
+        self.agent = Agent(
+            name="tallying", tools=[function_tool(self.tally, name_override="tally")]
+        )
 
     async def tally(self, n: int) -> str:
         """Count something."""
@@ -52,7 +54,9 @@ class Program:
             return ""
         hooks = {"request": [self.requesting]}
         http = openai.DefaultAsyncHttpxClient(event_hooks=hooks, verify=False)
-        client = openai.AsyncOpenAI(base_url=self.base_url, api_key="none", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(
+            base_url=self.base_url, api_key="none", max_retries=0, http_client=http
+        )
         self.agent.model = OpenAIResponsesModel(self.model, client)
         if turn % 3 == 0:
             return str(Runner.run_sync(self.agent, [], session=self.session).final_output)

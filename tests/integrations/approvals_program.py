@@ -29,7 +29,10 @@ class Program:
 
     def __init__(self, life: Life, points: list[str], store: holdfast.Store, base_url: str) -> None:
         self.life, self.points, self.base_url = life, points, base_url
-        self.session, self.chat = HoldfastSession("payments", store), store.aio.conversation("payments")
+        self.session, self.chat = (
+            HoldfastSession("payments", store),
+            store.aio.conversation("payments"),
+        )
         pay = function_tool(self.pay, name_override="pay", needs_approval=True)
         self.agent = Agent(name="cashier", tools=[pay])
 
@@ -51,7 +54,9 @@ class Program:
     async def live(self) -> None:
         hooks = {"request": [self.requesting]}
         async with openai.DefaultAsyncHttpxClient(event_hooks=hooks, verify=False) as http:
-            client = openai.AsyncOpenAI(base_url=self.base_url, api_key="none", max_retries=0, http_client=http)
+            client = openai.AsyncOpenAI(
+                base_url=self.base_url, api_key="none", max_retries=0, http_client=http
+            )
             self.agent.model = OpenAIResponsesModel("any", client)
             await self.chat.append(QUESTION, id="payment 1")
             while await self.chat.pending() is not None:

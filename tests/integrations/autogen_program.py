@@ -28,7 +28,9 @@ from holdfast.integrations.autogen import persisted
 
 from .lives import REHEARSAL, Life, live
 
-MODEL = ModelInfo(vision=False, function_calling=True, json_output=True, family="gpt-4o", structured_output=True)
+MODEL = ModelInfo(
+    vision=False, function_calling=True, json_output=True, family="gpt-4o", structured_output=True
+)
 CHOOSE = "Choose the next of {participants} after:\n{history}"
 MANY = 20 if LONG else 8
 TASKS = {"agent": MANY, "one task": 1, "round robin": 3, "selector": 2, "swarm": 2}
@@ -72,7 +74,11 @@ class Program:
         options = {"tools": [self.tally], "reflect_on_tool_use": True, **options}
         streamed = self.kind == "agent"
         return AssistantAgent(
-            name, self.client, system_message=f"You are {name}.", model_client_stream=streamed, **options
+            name,
+            self.client,
+            system_message=f"You are {name}.",
+            model_client_stream=streamed,
+            **options,
         )
 
     def runner(self) -> ChatAgent | Team:
@@ -81,11 +87,16 @@ class Program:
             return self.agent("writer")
         if self.kind == "swarm":
             writer = self.agent("writer", handoffs=["critic"], tools=[])
-            return Swarm([writer, self.agent("critic", handoffs=["writer"], tools=[])], termination_condition=stop)
+            return Swarm(
+                [writer, self.agent("critic", handoffs=["writer"], tools=[])],
+                termination_condition=stop,
+            )
         members: list[ChatAgent | Team] = [self.agent("writer"), self.agent("critic")]
         if self.kind == "selector":
             members.append(self.agent("editor"))
-            return SelectorGroupChat(members, self.client, termination_condition=stop, selector_prompt=CHOOSE)
+            return SelectorGroupChat(
+                members, self.client, termination_condition=stop, selector_prompt=CHOOSE
+            )
         return RoundRobinGroupChat(members, termination_condition=stop)
 
     async def requesting(self, request: Any) -> None:
@@ -95,15 +106,23 @@ class Program:
         self.life.note("request", shown=shown)
         place = f"the call after {len(shown)} messages to {shown[0]['content']}"
         assert isinstance(self.life, Life)
-        if not self.life.die_in_flight(place) and body.get("stream") and "call tally" not in str(shown[-1]):
+        if (
+            not self.life.die_in_flight(place)
+            and body.get("stream")
+            and "call tally" not in str(shown[-1])
+        ):
             self.life.die_in_flight(f"the stream of {place}", after=2)
 
     def saved(self, version: int, document: Any) -> None:
         state = document["state"]
-        managers = [part for part in state.get("agent_states", {}).values() if "message_thread" in part]
+        managers = [
+            part for part in state.get("agent_states", {}).values() if "message_thread" in part
+        ]
         thread = managers[0]["message_thread"] if managers else document["holdfast"].get("said", [])
         self.life.note("saved", thread=thread)
-        if not document["holdfast"].get("seen", True):  # else the program is about to end, and would have begun anew
+        if not document["holdfast"].get(
+            "seen", True
+        ):  # else the program is about to end, and would have begun anew
             self.life.point(f"after version {version}")
 
     async def run(self, place: str) -> None:
@@ -115,20 +134,32 @@ class Program:
             return version
 
         AsyncState.save = save  # type: ignore[method-assign,assignment]
-        async with self.http, holdfast.aopen(place) as store, persisted(store, "team", self.runner()) as run:
+        async with (
+            self.http,
+            holdfast.aopen(place) as store,
+            persisted(store, "team", self.runner()) as run,
+        ):
             self.life.note("born", resumed=run.resumed, pending=len(run.pending or ()))
             for number in range(TASKS[self.kind]):
                 async for item in run.run_stream(task=task_of(self.kind, number)):
                     if isinstance(item, TaskResult):
                         said = [message.id for message in item.messages]
-                        self.life.note("result", task=number, said=said, stop_reason=item.stop_reason)
+                        self.life.note(
+                            "result", task=number, said=said, stop_reason=item.stop_reason
+                        )
                     elif isinstance(item, BaseChatMessage):
                         self.life.note("said", task=number, id=item.id, source=item.source)
-                        if self.kind == "one task":  # in the others that is right after it was saved
+                        if (
+                            self.kind == "one task"
+                        ):  # in the others that is right after it was saved
                             self.life.point(f"{item.source} said {len(item.to_text())} characters")
 
     async def rehearse(self) -> None:
-        async with self.http, holdfast.aopen("memory://") as store, persisted(store, "team", self.runner()) as run:
+        async with (
+            self.http,
+            holdfast.aopen("memory://") as store,
+            persisted(store, "team", self.runner()) as run,
+        ):
             await run.run(task=task_of(self.kind, 0))
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
-from autogen_agentchat.conditions import (
-    MaxMessageTermination,
-)
+from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import (
     DiGraphBuilder,
     GraphFlow,
@@ -34,7 +32,11 @@ def seen_by(name: str, thread: list[Message]) -> list[tuple[str, Any]]:
     seen: list[tuple[str, Any]] = []
     for message in thread:
         if message["type"] == "ToolCallRequestEvent":
-            seen += [("calls", [call["id"] for call in message["content"]])] if message["source"] == name else []
+            seen += (
+                [("calls", [call["id"] for call in message["content"]])]
+                if message["source"] == name
+                else []
+            )
         elif message["type"] == "ToolCallExecutionEvent":
             results = [("result", result["call_id"]) for result in message["content"]]
             seen += results if message["source"] == name else []
@@ -58,13 +60,17 @@ def as_seen(shown: list[Message]) -> list[tuple[str, Any]]:
     return seen
 
 
-MODEL = ModelInfo(vision=True, function_calling=True, json_output=True, family="gpt-4o", structured_output=True)
+MODEL = ModelInfo(
+    vision=True, function_calling=True, json_output=True, family="gpt-4o", structured_output=True
+)
 
 
 class World:
     """A model, a store, and teams that are always made the same way, as a restarted program would."""
 
-    def __init__(self, server: ModelServer, store: AsyncStore, client: OpenAIChatCompletionClient) -> None:
+    def __init__(
+        self, server: ModelServer, store: AsyncStore, client: OpenAIChatCompletionClient
+    ) -> None:
         self.server, self.store, self.client = server, store, client
         self.tallied: list[int] = []
         self.work: Callable[[int], Awaitable[str]] = self._work
@@ -82,8 +88,12 @@ class World:
         return AssistantAgent(name, self.client, system_message=f"You are {name}.", **options)
 
     def team(self, *names: str, stop: Any = None, **options: Any) -> RoundRobinGroupChat:
-        members: list[ChatAgent | Team] = [self.agent(name) for name in names or ("writer", "critic")]
-        return RoundRobinGroupChat(members, termination_condition=stop or MaxMessageTermination(4), **options)
+        members: list[ChatAgent | Team] = [
+            self.agent(name) for name in names or ("writer", "critic")
+        ]
+        return RoundRobinGroupChat(
+            members, termination_condition=stop or MaxMessageTermination(4), **options
+        )
 
     def said(self, at: int = -1) -> list[tuple[str, Any]]:
         """What a request showed, without the system message."""
@@ -98,7 +108,11 @@ async def world(*replies: str) -> AsyncIterator[World]:
     with ModelServer(*replies) as server:
         async with holdfast.aopen("memory://") as store:
             client = OpenAIChatCompletionClient(
-                model="any", model_info=MODEL, base_url=server.base_url, api_key="none", max_retries=0
+                model="any",
+                model_info=MODEL,
+                base_url=server.base_url,
+                api_key="none",
+                max_retries=0,
             )
             try:
                 yield World(server, store, client)
@@ -134,7 +148,9 @@ def teams(w: World) -> dict[str, Callable[[], Any]]:
             [w.agent("writer", handoffs=["critic"]), w.agent("critic", handoffs=["writer"])],
             termination_condition=stop(5),
         ),
-        "nested": lambda: RoundRobinGroupChat([w.team(max_turns=2, stop=stop(9)), w.agent("editor")], max_turns=3),
+        "nested": lambda: RoundRobinGroupChat(
+            [w.team(max_turns=2, stop=stop(9)), w.agent("editor")], max_turns=3
+        ),
         "graph": lambda: _graph(w),
     }
 
@@ -145,4 +161,6 @@ def _graph(w: World) -> GraphFlow:
     for agent in (writer, critic, editor):
         builder.add_node(agent)
     builder.add_edge(writer, critic).add_edge(critic, editor)
-    return GraphFlow([writer, critic, editor], builder.build(), termination_condition=MaxMessageTermination(20))
+    return GraphFlow(
+        [writer, critic, editor], builder.build(), termination_condition=MaxMessageTermination(20)
+    )

@@ -38,7 +38,9 @@ def cut(cast: Cast, at: int) -> None:
     """Break off when somebody is to reply to the message of that number."""
     left = at
 
-    def listen(agent: Any, messages: Any = None, sender: Any = None, config: Any = None) -> tuple[bool, None]:
+    def listen(
+        agent: Any, messages: Any = None, sender: Any = None, config: Any = None
+    ) -> tuple[bool, None]:
         nonlocal left
         left -= 1
         if left == 0:
@@ -56,13 +58,24 @@ spoken: list[str] = []
 
 def actor(name: str, *lines: Any, **options: Any) -> Any:
     """An agent that says its next line. Which one that is follows from what it remembers."""
-    options = {"human_input_mode": "NEVER", "code_execution_config": False, "llm_config": False, **options}
+    options = {
+        "human_input_mode": "NEVER",
+        "code_execution_config": False,
+        "llm_config": False,
+        **options,
+    }
     agent = autogen.ConversableAgent(name, **options)
 
-    def speak(agent: Any, messages: Any = None, sender: Any = None, config: Any = None) -> tuple[bool, Any]:
+    def speak(
+        agent: Any, messages: Any = None, sender: Any = None, config: Any = None
+    ) -> tuple[bool, Any]:
         spoken.append(name)
         said = sum(message.get("name") == name or "tool_calls" in message for message in messages)
-        line = lines[said % len(lines)] if lines else f"{name}: {len(messages)} messages; {messages[-1]['content']}"
+        line = (
+            lines[said % len(lines)]
+            if lines
+            else f"{name}: {len(messages)} messages; {messages[-1]['content']}"
+        )
         return True, json.loads(json.dumps(line(messages) if callable(line) else line))
 
     agent.register_reply([autogen.Agent, None], speak, position=99)
@@ -72,7 +85,11 @@ def actor(name: str, *lines: Any, **options: Any) -> Any:
 def calls(*numbers: int) -> dict[str, Any]:
     """A line that calls the tool `tally` with each of the numbers."""
     tools = [
-        {"id": f"call_{n}", "type": "function", "function": {"name": "tally", "arguments": json.dumps({"n": n})}}
+        {
+            "id": f"call_{n}",
+            "type": "function",
+            "function": {"name": "tally", "arguments": json.dumps({"n": n})},
+        }
         for n in numbers
     ]
     return {"content": None, "tool_calls": tools}
@@ -92,7 +109,11 @@ def text() -> Cast:
 def counted() -> Cast:
     """No number of turns is given: the chat ends when the user has replied by itself three times."""
     assistant, user = actor("assistant"), actor("user", max_consecutive_auto_reply=3)
-    return Cast([assistant, user], [user, assistant], lambda: user.initiate_chat(assistant, message="Hi", silent=True))
+    return Cast(
+        [assistant, user],
+        [user, assistant],
+        lambda: user.initiate_chat(assistant, message="Hi", silent=True),
+    )
 
 
 def terminated() -> Cast:
@@ -107,7 +128,10 @@ def terminated() -> Cast:
 
 def silent() -> Cast:
     """Somebody has nothing to say, once."""
-    assistant, user = actor("assistant", lambda messages: None if len(messages) == 3 else "yes"), actor("user")
+    assistant, user = (
+        actor("assistant", lambda messages: None if len(messages) == 3 else "yes"),
+        actor("user"),
+    )
     begin = lambda: user.initiate_chat(assistant, message="Hello", max_turns=4, silent=True)  # noqa: E731
     return Cast([assistant, user], [assistant, user], begin)
 
@@ -122,16 +146,24 @@ def sent() -> Cast:
 
 
 def tools() -> Cast:
-    assistant, user = actor("assistant", calls(1), "fine", calls(2, 3, 4), "good"), with_tally(actor("user"))
+    assistant, user = (
+        actor("assistant", calls(1), "fine", calls(2, 3, 4), "good"),
+        with_tally(actor("user")),
+    )
     begin = lambda: user.initiate_chat(assistant, message="Count", max_turns=4, silent=True)  # noqa: E731
     return Cast([assistant, user], [assistant, user], begin)
 
 
 def tools_in_async_code() -> Cast:
-    assistant, user = actor("assistant", calls(1), "fine", calls(2, 3, 4), "good"), with_tally(actor("user"))
+    assistant, user = (
+        actor("assistant", calls(1), "fine", calls(2, 3, 4), "good"),
+        with_tally(actor("user")),
+    )
 
     def begin() -> Any:
-        return asyncio.run(user.a_initiate_chat(assistant, message="Count", max_turns=4, silent=True))
+        return asyncio.run(
+            user.a_initiate_chat(assistant, message="Count", max_turns=4, silent=True)
+        )
 
     return Cast([assistant, user], [assistant, user], begin)
 
@@ -162,11 +194,16 @@ def roles() -> Cast:
     return Cast([assistant, user], [assistant, user], begin)
 
 
-def _group(*members: Any, rounds: int = 7, guests: Sequence[Any] = (), **options: Any) -> tuple[Any, Sequence[Any]]:
+def _group(
+    *members: Any, rounds: int = 7, guests: Sequence[Any] = (), **options: Any
+) -> tuple[Any, Sequence[Any]]:
     options = {"speaker_selection_method": "round_robin", **options}
     chat = autogen.GroupChat([*members], messages=[], max_round=rounds, **options)
     manager = autogen.GroupChatManager(
-        chat, llm_config=False, silent=True, is_termination_msg=lambda message: message.get("content") == "TERMINATE"
+        chat,
+        llm_config=False,
+        silent=True,
+        is_termination_msg=lambda message: message.get("content") == "TERMINATE",
     )
     return manager, [manager, *members, *guests]
 
@@ -174,25 +211,39 @@ def _group(*members: Any, rounds: int = 7, guests: Sequence[Any] = (), **options
 def group() -> Cast:
     user, writer, critic = actor("user"), actor("writer"), actor("critic")
     manager, agents = _group(user, writer, critic, send_introductions=True)
-    return Cast(agents, [manager], lambda: user.initiate_chat(manager, message="Write", silent=True))
+    return Cast(
+        agents, [manager], lambda: user.initiate_chat(manager, message="Write", silent=True)
+    )
 
 
 def group_with_tools() -> Cast:
     user, writer = with_tally(actor("user")), actor("writer", calls(1, 2), "fine")
     manager, agents = _group(writer, user)
-    return Cast(agents, [manager], lambda: user.initiate_chat(manager, message="Count", silent=True))
+    return Cast(
+        agents, [manager], lambda: user.initiate_chat(manager, message="Count", silent=True)
+    )
 
 
 def group_in_async_code() -> Cast:
-    user, writer, critic = actor("user"), actor("writer", "one", "two"), actor("critic", "no", "TERMINATE")
+    user, writer, critic = (
+        actor("user"),
+        actor("writer", "one", "two"),
+        actor("critic", "no", "TERMINATE"),
+    )
     manager, agents = _group(user, writer, critic, rounds=20)
-    return Cast(agents, [manager], lambda: asyncio.run(user.a_initiate_chat(manager, message="Write", silent=True)))
+    return Cast(
+        agents,
+        [manager],
+        lambda: asyncio.run(user.a_initiate_chat(manager, message="Write", silent=True)),
+    )
 
 
 def group_with_a_guest() -> Cast:
     guest, writer, critic = actor("guest"), actor("writer"), actor("critic", "no", "TERMINATE")
     manager, agents = _group(writer, critic, guests=[guest], rounds=20)
-    return Cast(agents, [manager, guest], lambda: guest.initiate_chat(manager, message="Write", silent=True))
+    return Cast(
+        agents, [manager, guest], lambda: guest.initiate_chat(manager, message="Write", silent=True)
+    )
 
 
 PLAYS: list[Callable[[], Cast]] = [

@@ -37,13 +37,19 @@ class Calm(Life):
 def model_at(base_url: str, model: str = "gpt-4o-mini") -> dict[str, Any]:
     """What makes an agent ask that model. Without `cache_seed: None` the framework answers from a cache on disk."""
     return {
-        "config_list": [{"model": model, "api_key": "none", "base_url": base_url, "max_retries": 0}],
+        "config_list": [
+            {"model": model, "api_key": "none", "base_url": base_url, "max_retries": 0}
+        ],
         "cache_seed": None,
     }
 
 
 def question(turn: int) -> str:
-    tools = f': call tally {{"n": {turn}}} and call tally {{"n": {-turn}}}' if turn in TOOL_TURNS else ""
+    tools = (
+        f': call tally {{"n": {turn}}} and call tally {{"n": {-turn}}}'
+        if turn in TOOL_TURNS
+        else ""
+    )
     return f"turn {turn}{tools}"
 
 
@@ -88,12 +94,18 @@ class Program:
     def agent(self, name: str, **options: Any) -> Any:
         """An agent that notes each message which it is to reply to: by then the message has been acknowledged."""
         agent = autogen.ConversableAgent(
-            name, human_input_mode="NEVER", code_execution_config=False, system_message=f"You are {name}.", **options
+            name,
+            human_input_mode="NEVER",
+            code_execution_config=False,
+            system_message=f"You are {name}.",
+            **options,
         )
         agent.register_reply([autogen.Agent, None], self.heard, position=0)
         return agent
 
-    def heard(self, agent: Any, messages: Any = None, sender: Any = None, config: Any = None) -> tuple[bool, None]:
+    def heard(
+        self, agent: Any, messages: Any = None, sender: Any = None, config: Any = None
+    ) -> tuple[bool, None]:
         self.acknowledge()
         self.life.point(f"{agent.name} has heard message {len(messages)}")
         if agent.llm_config:
@@ -106,7 +118,9 @@ class Program:
         if self.assistant is None:
             return
         [messages] = self.assistant.chat_messages.values()
-        for message in [{"role": "system", "content": self.assistant.system_message}, *messages][self.acknowledged :]:
+        for message in [{"role": "system", "content": self.assistant.system_message}, *messages][
+            self.acknowledged :
+        ]:
             self.life.note("ack", messages=as_shown(message))
         self.acknowledged = max(self.acknowledged, 1 + len(messages))
 
@@ -123,10 +137,14 @@ class Program:
         def tally(n: int) -> str:
             return self.tally(n)
 
-        autogen.register_function(tally, caller=assistant, executor=user, name="tally", description="Count something.")
+        autogen.register_function(
+            tally, caller=assistant, executor=user, name="tally", description="Count something."
+        )
         return assistant, user
 
-    def ask_on(self, agent: Any, messages: Any = None, sender: Any = None, config: Any = None) -> tuple[bool, str]:
+    def ask_on(
+        self, agent: Any, messages: Any = None, sender: Any = None, config: Any = None
+    ) -> tuple[bool, str]:
         return True, question(len(messages) // 2 + 1) if self.asks_on else "and then?"
 
     def two(self) -> None:
@@ -144,7 +162,9 @@ class Program:
         with persisted(self.store, "chat", assistant, user) as chat:
             while chat.conversation.count() < 24 or chat.pending:
                 message = chat.pending or question(chat.conversation.count() // 4 + 1)
-                asyncio.run(user.a_initiate_chat(assistant, message=message, max_turns=2, silent=True))
+                asyncio.run(
+                    user.a_initiate_chat(assistant, message=message, max_turns=2, silent=True)
+                )
                 self.life.point(f"after {chat.conversation.count()} messages")
         self.acknowledge()
         self.life.note("end", memory=memory_of(assistant, user))
@@ -154,7 +174,11 @@ class Program:
         team = [self.agent(name, llm_config=self.model) for name in ("planner", "writer", "critic")]
         user = self.agent("user", llm_config=False, default_auto_reply="go on")
         chat = autogen.GroupChat(
-            [user, *team], messages=[], max_round=12, speaker_selection_method="round_robin", send_introductions=True
+            [user, *team],
+            messages=[],
+            max_round=12,
+            speaker_selection_method="round_robin",
+            send_introductions=True,
         )
         manager = autogen.GroupChatManager(chat, llm_config=False, silent=True)
         with persisted(self.store, "chat", manager):
@@ -176,5 +200,7 @@ def main() -> None:
 
 
 def rehearse(base_url: str) -> None:
-    agent = autogen.ConversableAgent("rehearsing", llm_config=model_at(base_url, REHEARSAL), human_input_mode="NEVER")
+    agent = autogen.ConversableAgent(
+        "rehearsing", llm_config=model_at(base_url, REHEARSAL), human_input_mode="NEVER"
+    )
     agent.generate_reply(messages=[{"role": "user", "content": "Are you there?"}])

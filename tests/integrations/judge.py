@@ -32,11 +32,17 @@ def run_program(
 
     Every request must have shown the model what was acknowledged until then, and that alone, unless `exactly` is False.
     """
-    command = program(f"integrations.{module}", server.base_url, place, notes, *args, warnings="error")
+    command = program(
+        f"integrations.{module}", server.base_url, place, notes, *args, warnings="error"
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = list(read_notes(notes))
-    shown = [messages_of(request["body"]) for request in server.requests if request["body"]["model"] != REHEARSAL]
+    shown = [
+        messages_of(request["body"])
+        for request in server.requests
+        if request["body"]["model"] != REHEARSAL
+    ]
     acknowledged: list[dict[str, Any]] = []
     requests = 0
     for note in found:

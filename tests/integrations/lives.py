@@ -33,7 +33,9 @@ class Life:
 
     def __init__(self, notes: str, server: str) -> None:
         self.past = (
-            {note["point"] for note in read_notes(notes) if note["what"] == "kill"} if os.path.exists(notes) else set()
+            {note["point"] for note in read_notes(notes) if note["what"] == "kill"}
+            if os.path.exists(notes)
+            else set()
         )
         self._notes, self._server = Notes(notes), server.removesuffix("/v1")
 
@@ -68,7 +70,9 @@ class Life:
             return json.load(answer)
 
 
-def live(run: Callable[[Life], None], notes: str, server: str, rehearse: Callable[[], None]) -> None:
+def live(
+    run: Callable[[Life], None], notes: str, server: str, rehearse: Callable[[], None]
+) -> None:
     """Run the program life after life, until one gets to the end.
 
     The rehearsal comes first: frameworks import and build a good deal at their first answer, and all lives inherit that.

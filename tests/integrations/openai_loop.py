@@ -10,7 +10,7 @@ import openai
 
 import holdfast
 from helpers.model_server import ModelServer
-from holdfast.integrations.openai import Answer, complete
+from holdfast.integrations.openai import TurnAnswer, complete
 
 HELLO = {"role": "user", "content": "hello"}
 
@@ -28,16 +28,16 @@ class Loop:
     def chat(self) -> holdfast.Conversation:
         return self.store.conversation("chat")
 
-    def complete(self, **options: Any) -> Answer:
+    def complete(self, **options: Any) -> TurnAnswer:
         if self.awaited:
             return asyncio.run(self._complete(**options))
         with openai.OpenAI(**settings(self.server, self.awaited)) as client:
-            answer: Answer = complete(client, self.chat, model="any", api=self.api, **options)
+            answer: TurnAnswer = complete(client, self.chat, model="any", api=self.api, **options)
             return answer
 
-    async def _complete(self, **options: Any) -> Answer:
+    async def _complete(self, **options: Any) -> TurnAnswer:
         async with openai.AsyncOpenAI(**settings(self.server, self.awaited)) as client:
-            answer: Answer = await complete(
+            answer: TurnAnswer = await complete(
                 client, self.store.aio.conversation("chat"), model="any", api=self.api, **options
             )
             return answer
@@ -48,7 +48,9 @@ class Loop:
             return asyncio.run(self._pieces(take, **options))
         heard: list[str] = []
         with openai.OpenAI(**settings(self.server, self.awaited)) as client:
-            for piece in complete(client, self.chat, model="any", api=self.api, stream=True, **options):
+            for piece in complete(
+                client, self.chat, model="any", api=self.api, stream=True, **options
+            ):
                 heard.append(piece)
                 if len(heard) == take:
                     break
@@ -58,7 +60,9 @@ class Loop:
         heard: list[str] = []
         chat = self.store.aio.conversation("chat")
         async with openai.AsyncOpenAI(**settings(self.server, self.awaited)) as client:
-            async with complete(client, chat, model="any", api=self.api, stream=True, **options) as pieces:
+            async with complete(
+                client, chat, model="any", api=self.api, stream=True, **options
+            ) as pieces:
                 async for piece in pieces:
                     heard.append(piece)
                     if len(heard) == take:

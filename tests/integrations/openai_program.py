@@ -100,7 +100,9 @@ class Program:
         if turn % 2:
             return asyncio.run(self.take_async(turn))
         self.chat.append(question(turn), id=f"turn {turn}")
-        with openai.DefaultHttpxClient(event_hooks={"request": [self.requesting]}, verify=False) as http:
+        with openai.DefaultHttpxClient(
+            event_hooks={"request": [self.requesting]}, verify=False
+        ) as http:
             client = openai.OpenAI(**self.client, http_client=http)
             if turn not in STREAMED_TURNS:
                 return str(complete(client, self.chat, model=self.model, **self.options).text)
@@ -116,9 +118,13 @@ class Program:
         async with openai.DefaultAsyncHttpxClient(event_hooks=hooks, verify=False) as http:
             client = openai.AsyncOpenAI(**self.client, http_client=http)
             if turn not in STREAMED_TURNS:
-                return str((await complete(client, self.chat_async, model=self.model, **self.options)).text)
+                return str(
+                    (await complete(client, self.chat_async, model=self.model, **self.options)).text
+                )
             text = ""
-            async for piece in complete(client, self.chat_async, model=self.model, stream=True, **self.options):
+            async for piece in complete(
+                client, self.chat_async, model=self.model, stream=True, **self.options
+            ):
                 text += piece
                 self.hear(turn, text)
             return text

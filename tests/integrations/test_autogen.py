@@ -11,20 +11,14 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.base import Response, TaskResult
-from autogen_agentchat.conditions import (
-    MaxMessageTermination,
-)
+from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import (
     BaseChatMessage,
     ModelClientStreamingChunkEvent,
     StructuredMessage,
     TextMessage,
 )
-from autogen_agentchat.teams import (
-    DiGraphBuilder,
-    GraphFlow,
-    MagenticOneGroupChat,
-)
+from autogen_agentchat.teams import DiGraphBuilder, GraphFlow, MagenticOneGroupChat
 from autogen_core import CancellationToken
 from pydantic import BaseModel
 
@@ -32,8 +26,8 @@ import holdfast
 from helpers.model_server import ModelServer
 from helpers.paths import ROOT
 from holdfast.errors import IdReused
-from holdfast.integrations._autogen_states import manager_of
 from holdfast.integrations.autogen import persisted
+from holdfast.integrations.autogen.states import manager_of
 
 from .autogen_world import World, as_seen, lived, teams, texts
 
@@ -73,7 +67,11 @@ def test_without_a_task_it_goes_on_and_says_only_what_is_new() -> None:
             result = await run.run()
             assert run.pending is None
         assert len(result.messages) == 2
-        assert w.said() == [("user", "begin"), ("assistant", "one"), ("user", result.messages[0].to_text())]
+        assert w.said() == [
+            ("user", "begin"),
+            ("assistant", "one"),
+            ("user", result.messages[0].to_text()),
+        ]
 
     lived(life, "one")
 
@@ -86,7 +84,12 @@ def test_another_task_begins_anew_with_all_its_turns_and_what_was_said_is_known(
                     if isinstance(item, BaseChatMessage) and item.source == "critic":
                         break
                 result = await run.run(task="something else")
-            assert [message.source for message in result.messages] == ["user", "writer", "critic", "writer"]
+            assert [message.source for message in result.messages] == [
+                "user",
+                "writer",
+                "critic",
+                "writer",
+            ]
             assert w.said()[0] == ("user", "begin")
             assert ("user", "something else") in w.said()
 
@@ -142,12 +145,18 @@ def test_the_task_itself_can_be_left_out_of_the_output() -> None:
     async def life(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, f"{runner}", runner) as run:
-                stream = [item async for item in run.run_stream(task="begin", output_task_messages=False)]
+                stream = [
+                    item async for item in run.run_stream(task="begin", output_task_messages=False)
+                ]
                 result = stream[-1]
                 assert isinstance(result, TaskResult)
                 assert result.messages == stream[:-1]
-                again = await run.run(task=TextMessage(id="x", content="y", source="user"), output_task_messages=False)
-                third = await run.run(task=TextMessage(id="x", content="y", source="user"), output_task_messages=False)
+                again = await run.run(
+                    task=TextMessage(id="x", content="y", source="user"), output_task_messages=False
+                )
+                third = await run.run(
+                    task=TextMessage(id="x", content="y", source="user"), output_task_messages=False
+                )
             assert "begin" not in texts(result)
             assert again == third
             assert {message.source for message in again.messages} <= {"writer", "critic"}
@@ -165,7 +174,9 @@ def test_an_id_that_comes_again_with_other_words_is_refused() -> None:
                 with pytest.raises(IdReused, match="'x'") as caught:
                     await run.run(task=TextMessage(id="x", content="two", source="user"))
                 assert caught.value.id == "x"
-                again = await run.run(task=TextMessage(id="x", content="one", source="user", metadata={"try": "2"}))
+                again = await run.run(
+                    task=TextMessage(id="x", content="one", source="user", metadata={"try": "2"})
+                )
                 assert again == first
                 assert len(w.server.requests) == requests
 
@@ -250,7 +261,10 @@ def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
             await w.store.state("flow").load(version=version.version)
             for version in await w.store.state("flow").history()
         ]
-        said = [[message["source"] for message in manager_of(state["state"])["message_thread"]] for state in states]
+        said = [
+            [message["source"] for message in manager_of(state["state"])["message_thread"]]
+            for state in states
+        ]
         assert [sorted(sources) for sources in said[:3]] == [
             ["user"],
             ["user", "writer"],
@@ -259,7 +273,11 @@ def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
         await w.store.state("cut").save(states[1])
         async with persisted(w.store, "cut", flow()) as run:
             result = await run.run(task="begin")
-        assert sorted(message.source for message in result.messages)[:3] == ["critic", "editor", "user"]
+        assert sorted(message.source for message in result.messages)[:3] == [
+            "critic",
+            "editor",
+            "user",
+        ]
 
     lived(life)
 
@@ -268,9 +286,15 @@ def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
 def test_a_team_that_cannot_go_on_from_the_middle_begins_its_task_anew() -> None:
     def ledger(satisfied: bool) -> str:
         entry = {"reason": "so", "answer": False}
-        answers = {"is_request_satisfied": satisfied, "is_in_loop": False, "is_progress_being_made": True}
+        answers = {
+            "is_request_satisfied": satisfied,
+            "is_in_loop": False,
+            "is_progress_being_made": True,
+        }
         words = {"next_speaker": "writer", "instruction_or_question": "go on"}
-        return json.dumps({name: {**entry, "answer": answer} for name, answer in {**answers, **words}.items()})
+        return json.dumps(
+            {name: {**entry, "answer": answer} for name, answer in {**answers, **words}.items()}
+        )
 
     async def life(w: World) -> None:
         def team() -> MagenticOneGroupChat:
@@ -358,7 +382,9 @@ def test_an_answer_with_a_structure_comes_again_as_it_was() -> None:
     async def life(w: World) -> None:
         task = TextMessage(id="today", content="How warm is it?", source="user")
         for _ in range(2):
-            async with persisted(w.store, "agent", w.agent("writer", tools=[], output_content_type=Forecast)) as run:
+            async with persisted(
+                w.store, "agent", w.agent("writer", tools=[], output_content_type=Forecast)
+            ) as run:
                 result = await run.run(task=task)
             answer = result.messages[-1]
             assert isinstance(answer, StructuredMessage)
@@ -420,10 +446,22 @@ def test_the_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
             third.wait()
             program.kill()
         server.say("salty", "FINE")
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=env, timeout=60, check=False
+        )
     assert said == ["user: kelp\n", "writer: a limerick\n", "critic: needs more salt\n"]
     assert done.returncode == 0, done.stderr
     again = done.stdout.splitlines()
-    assert again[:4] == ["(going on)", "user: kelp", "writer: a limerick", "critic: needs more salt"]
+    assert again[:4] == [
+        "(going on)",
+        "user: kelp",
+        "writer: a limerick",
+        "critic: needs more salt",
+    ]
     assert again[4].startswith("writer: ")
-    assert [kind for kind, _ in as_seen(server.shown()[3])] == ["system", "user", "assistant", "user"]
+    assert [kind for kind, _ in as_seen(server.shown()[3])] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]

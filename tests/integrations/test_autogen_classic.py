@@ -52,7 +52,11 @@ def test_twenty_turns_killed_at_every_boundary_show_the_model_what_was_acknowled
     _, killed = both(tmp_path, "two")
     assert len(killed.acknowledged) == 1 + 2 * TURNS + len(TOOL_TURNS)
     # After each message that somebody was to answer, during each model call, and in each tool.
-    assert len(killed.points) == len(set(killed.points)) == (2 * TURNS - 1) + TURNS + 2 * len(TOOL_TURNS)
+    assert (
+        len(killed.points)
+        == len(set(killed.points))
+        == (2 * TURNS - 1) + TURNS + 2 * len(TOOL_TURNS)
+    )
     # A tool is run again only if it had not answered: killed in the first of two, then in the second, then done.
     assert Counter(note["n"] for note in killed.of("tool")) == {
         **dict.fromkeys(TOOL_TURNS, 3),
@@ -66,14 +70,20 @@ def test_one_exchange_after_another_in_async_code_killed_at_every_boundary(tmp_p
     assert len(killed.points) == len(set(killed.points)) == 18 + 12 + 2 + 6
 
 
-def test_a_group_killed_at_every_boundary_shows_each_speaker_what_was_said_once_and_in_order(tmp_path: Path) -> None:
+def test_a_group_killed_at_every_boundary_shows_each_speaker_what_was_said_once_and_in_order(
+    tmp_path: Path,
+) -> None:
     _, killed = both(tmp_path, "group", judged=False)
     assert len(killed.points) == len(set(killed.points)) == 11 + 9
 
 
-def test_the_page_about_classic_autogen_runs_and_prints_what_it_says(server: ModelServer, tmp_path: Path) -> None:
+def test_the_page_about_classic_autogen_runs_and_prints_what_it_says(
+    server: ModelServer, tmp_path: Path
+) -> None:
     model = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
-    printed, promised = run_page("docs/howto/autogen-classic.md", tmp_path, warnings="default", **model)
+    printed, promised = run_page(
+        "docs/howto/autogen-classic.md", tmp_path, warnings="default", **model
+    )
     rest = iter(printed)  # the framework prints as well, in between
     assert [line for line in promised if line not in rest] == []
     assert len(promised) > 6
@@ -91,7 +101,11 @@ def test_the_example_goes_on_after_a_kill(server: ModelServer, tmp_path: Path) -
     printed, _ = second.communicate('call roll {"sides": 1}\n')
     assert second.returncode == 0
     ours = [line for line in printed.splitlines() if line.startswith(("(", "seen", "tool"))]
-    assert ours == ["(going on after 1 messages)", "seen 2 messages; last: what are dice?", "tool said: 1"]
+    assert ours == [
+        "(going on after 1 messages)",
+        "seen 2 messages; last: what are dice?",
+        "tool said: 1",
+    ]
     assert [len(shown) for shown in server.shown()] == [2, 2, 4, 6]
 
 
@@ -114,14 +128,18 @@ def both(place: Path, chat: str, *, judged: bool = True) -> tuple[Verdict, Verdi
             verdict = run("classic_program", server, place / f"{how}.db", place / how, chat, how)
             found.append((verdict, server.shown()[how == "killed" :]))  # a rehearsal comes first
     (calm, alone), (killed, shown) = found
-    assert without_call_ids([new for old, new in pairwise([None, *shown]) if old != new]) == without_call_ids(alone)
+    assert without_call_ids(
+        [new for old, new in pairwise([None, *shown]) if old != new]
+    ) == without_call_ids(alone)
     assert without_call_ids(killed.of("end")) == without_call_ids(calm.of("end"))
     return calm, killed
 
 
 def run_unjudged(module: str, server: ModelServer, place: Path, notes: Path, *args: str) -> Verdict:
     """As `run_program`, for several speakers: each has a view of its own, and there is no one list of what was acknowledged."""
-    command = program(f"integrations.{module}", server.base_url, place, notes, *args, warnings="error")
+    command = program(
+        f"integrations.{module}", server.base_url, place, notes, *args, warnings="error"
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = list(read_notes(notes))
@@ -129,7 +147,9 @@ def run_unjudged(module: str, server: ModelServer, place: Path, notes: Path, *ar
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
-def test_a_chat_that_is_cut_off_anywhere_ends_like_one_that_is_not(play: Callable[[], Cast]) -> None:
+def test_a_chat_that_is_cut_off_anywhere_ends_like_one_that_is_not(
+    play: Callable[[], Cast],
+) -> None:
     with holdfast.open("memory://") as store:
         whole = play()
         spoken.clear()
@@ -166,5 +186,6 @@ def test_a_chat_that_is_cut_off_anywhere_ends_like_one_that_is_not(play: Callabl
 
 def stored(store: holdfast.Store, id: str) -> list[Any]:
     return [
-        (entry.message, {**entry.meta, "opens": "opens" in entry.meta}) for entry in store.conversation(id).entries()
+        (entry.message, {**entry.meta, "opens": "opens" in entry.meta})
+        for entry in store.conversation(id).entries()
     ]

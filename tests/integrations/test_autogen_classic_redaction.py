@@ -67,12 +67,17 @@ def test_what_was_stored_before_anything_was_redacted_is_known(store: holdfast.S
         with holdfast.open(keeps._log.backend, redact=True) as redacts:
             with persisted(redacts, "chat", *again.persisted) as chat:
                 again.begin()
-            assert [message["content"] for message in chat.conversation.messages()][:2] == [TEXT, "one"]
+            assert [message["content"] for message in chat.conversation.messages()][:2] == [
+                TEXT,
+                "one",
+            ]
             assert chat.conversation.count() == 6
 
 
 @pytest.mark.skipif(not NEW_CLASSIC, reason="it has no context variables")
-def test_a_context_variable_that_is_redacted_stays_as_the_program_has_made_it(store: holdfast.Store) -> None:
+def test_a_context_variable_that_is_redacted_stays_as_the_program_has_made_it(
+    store: holdfast.Store,
+) -> None:
     def made() -> Cast:
         play = couple()
         play.agents[0].context_variables.update({"api_key": "abc", "step": 0})

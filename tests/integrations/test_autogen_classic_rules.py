@@ -38,7 +38,9 @@ def couple(server: ModelServer | None = None) -> tuple[Any, Any]:
     """An assistant, with a model if there is one, and a user."""
     brain: dict[str, Any] = {"llm_config": model_at(server.base_url)} if server else {}
     return (
-        autogen.AssistantAgent("assistant", system_message="Be kind.", **brain) if server else actor("assistant")
+        autogen.AssistantAgent("assistant", system_message="Be kind.", **brain)
+        if server
+        else actor("assistant")
     ), actor("user")
 
 
@@ -49,7 +51,9 @@ def texts(messages: list[Any]) -> list[Any]:
 # -- what the model sees ----------------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_the_model_is_shown_the_past(store: holdfast.Store, server: ModelServer) -> None:
+def test_after_a_restart_the_model_is_shown_the_past(
+    store: holdfast.Store, server: ModelServer
+) -> None:
     for question in ("My name is Ada.", "What is my name?"):
         assistant, user = couple(server)
         with persisted(store, "chat", assistant, user):
@@ -60,7 +64,10 @@ def test_after_a_restart_the_model_is_shown_the_past(store: holdfast.Store, serv
         "seen 2 messages; last: My name is Ada.",
         "What is my name?",
     ]
-    assert texts(result.chat_history) == [*texts(server.shown()[1])[1:], "seen 4 messages; last: What is my name?"]
+    assert texts(result.chat_history) == [
+        *texts(server.shown()[1])[1:],
+        "seen 4 messages; last: What is my name?",
+    ]
 
 
 def test_what_is_stored_is_the_view_of_the_agent_that_is_named_first(store: holdfast.Store) -> None:
@@ -68,7 +75,11 @@ def test_what_is_stored_is_the_view_of_the_agent_that_is_named_first(store: hold
     with persisted(store, "chat", *play.persisted) as chat:
         play.begin()
     assistant, user = play.agents
-    assert chat.conversation.messages() == assistant.chat_messages[user] != user.chat_messages[assistant]
+    assert (
+        chat.conversation.messages()
+        == assistant.chat_messages[user]
+        != user.chat_messages[assistant]
+    )
     assert chat.conversation.validate() == []
     senders = [(entry.meta["from"], entry.meta["to"]) for entry in chat.conversation.entries()]
     assert senders == [("user", "assistant"), ("assistant", "user")] * 4
@@ -91,7 +102,9 @@ def test_a_model_error_leaves_the_exchange_pending_and_the_same_call_goes_on_wit
     assert [len(shown) for shown in server.shown()] == [2, 4, 4, 6]
 
 
-def test_another_message_after_a_cut_leaves_what_was_said_where_it_is(store: holdfast.Store) -> None:
+def test_another_message_after_a_cut_leaves_what_was_said_where_it_is(
+    store: holdfast.Store,
+) -> None:
     first = text()
     cut(first, 3)
     with pytest.raises(Cut), persisted(store, "chat", *first.persisted):
@@ -153,11 +166,15 @@ def test_hooks_of_the_program_are_applied_once(store: holdfast.Store) -> None:
             pass
     said = texts(chat.conversation.messages())
     assert said[0] == "Hello!"
-    assert [content.count("!") for content in said] == list(range(1, 7))  # each quotes the one before
+    assert [content.count("!") for content in said] == list(
+        range(1, 7)
+    )  # each quotes the one before
     assert play.agents[0].chat_messages[play.agents[1]] == chat.conversation.messages()
 
 
-def test_a_template_is_sent_as_in_a_chat_that_was_not_cut(store: holdfast.Store, server: ModelServer) -> None:
+def test_a_template_is_sent_as_in_a_chat_that_was_not_cut(
+    store: holdfast.Store, server: ModelServer
+) -> None:
     def chat(id: str, at: int) -> Any:
         assistant, user = couple(server)
         assistant.llm_config["allow_format_str_template"] = True
@@ -192,7 +209,9 @@ def test_a_template_is_sent_as_in_a_chat_that_was_not_cut(store: holdfast.Store,
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_clear_history_clears_the_stored_chat_only_if_it_is_asked_for(store: holdfast.Store, awaited: bool) -> None:
+def test_clear_history_clears_the_stored_chat_only_if_it_is_asked_for(
+    store: holdfast.Store, awaited: bool
+) -> None:
     def begin(user: Any, *args: Any, **options: Any) -> None:
         if awaited:
             asyncio.run(user.a_initiate_chat(*args, **options, max_turns=1, silent=True))
@@ -215,7 +234,9 @@ def test_clear_history_clears_the_stored_chat_only_if_it_is_asked_for(store: hol
     ]  # fmt: skip
 
 
-def test_a_chat_that_is_deleted_leaves_nothing_to_the_next_of_its_name(store: holdfast.Store) -> None:
+def test_a_chat_that_is_deleted_leaves_nothing_to_the_next_of_its_name(
+    store: holdfast.Store,
+) -> None:
     assistant, user = couple()
     with persisted(store, "chat", assistant, user):
         user.initiate_chat(assistant, message="Hello", silent=True, max_turns=2)
@@ -293,10 +314,15 @@ def test_a_method_that_the_program_had_replaced_is_as_it_was(store: holdfast.Sto
     assert assistant.receive is receive
 
 
-def test_one_user_talks_to_two_assistants_in_two_blocks_that_end_in_any_order(store: holdfast.Store) -> None:
+def test_one_user_talks_to_two_assistants_in_two_blocks_that_end_in_any_order(
+    store: holdfast.Store,
+) -> None:
     user, one, other = actor("user"), actor("one"), actor("other")
     with ExitStack() as blocks:
-        first, second = persisted(store, "first", one, user), persisted(store, "second", user, other)
+        first, second = (
+            persisted(store, "first", one, user),
+            persisted(store, "second", user, other),
+        )
         blocks.enter_context(first)
         with second:
             user.initiate_chat(one, message="to one", max_turns=1, silent=True)
@@ -305,7 +331,9 @@ def test_one_user_talks_to_two_assistants_in_two_blocks_that_end_in_any_order(st
         user.initiate_chat(one, message="again", max_turns=1, silent=True)
     assert texts(first.conversation.messages())[::2] == ["to one", "again"]
     assert texts(second.conversation.messages())[::2] == ["to the other"]
-    assert texts(user.chat_messages[other])[0] == "not stored"  # outside its block the framework clears
+    assert (
+        texts(user.chat_messages[other])[0] == "not stored"
+    )  # outside its block the framework clears
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -323,7 +351,10 @@ def test_a_block_can_be_entered_again_but_not_twice_at_once(store: holdfast.Stor
     for question in ("one", "two"):
         with chat:
             user.initiate_chat(assistant, message=question, max_turns=1, silent=True)
-            with pytest.raises(RuntimeError, match="leave it first"), persisted(store, "other", user, assistant):
+            with (
+                pytest.raises(RuntimeError, match="leave it first"),
+                persisted(store, "other", user, assistant),
+            ):
                 pass
     assert texts(chat.conversation.messages())[::2] == ["one", "two"]
     assert store.conversation("other").messages() == []
@@ -349,7 +380,9 @@ def test_the_order_of_the_agents_may_change(store: holdfast.Store) -> None:
         assert again.memory() == play.memory()
 
 
-def test_after_a_cut_a_chat_goes_on_by_send_as_it_would_have_without_a_restart(store: holdfast.Store) -> None:
+def test_after_a_cut_a_chat_goes_on_by_send_as_it_would_have_without_a_restart(
+    store: holdfast.Store,
+) -> None:
     plays = []
     for name in ("whole", "chat"):
         first = text()
@@ -385,7 +418,8 @@ def test_a_chat_goes_on_by_send_as_it_would_have_without_a_restart(store: holdfa
 def test_a_queue_of_chats_is_stored_where_it_is_persisted(store: holdfast.Store) -> None:
     user, one, other = actor("user"), actor("one"), actor("other")
     queue = [
-        {"recipient": agent, "message": f"to {agent.name}", "max_turns": 1, "silent": True} for agent in (other, one)
+        {"recipient": agent, "message": f"to {agent.name}", "max_turns": 1, "silent": True}
+        for agent in (other, one)
     ]
     with persisted(store, "chat", one, user) as chat:
         user.initiate_chats(queue)
@@ -443,7 +477,9 @@ def test_context_variables_come_back_as_far_as_they_are_json(store: holdfast.Sto
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_what_is_not_json_is_refused_before_anybody_has_heard_it(store: holdfast.Store, awaited: bool) -> None:
+def test_what_is_not_json_is_refused_before_anybody_has_heard_it(
+    store: holdfast.Store, awaited: bool
+) -> None:
     assistant, user = couple()
     with persisted(store, "chat", assistant, user) as chat:
         user.initiate_chat(assistant, message="Hello", max_turns=1, silent=True)
@@ -451,7 +487,9 @@ def test_what_is_not_json_is_refused_before_anybody_has_heard_it(store: holdfast
         message = {"content": lambda context: "secret", "context": {}}
         with pytest.raises(holdfast.errors.NotSerializable) as refused:
             if awaited:
-                asyncio.run(user.a_initiate_chat(assistant, message=message, max_turns=1, silent=True))
+                asyncio.run(
+                    user.a_initiate_chat(assistant, message=message, max_turns=1, silent=True)
+                )
             else:
                 user.send(message, assistant, silent=True)
         assert "secret" not in str(refused.value)
@@ -460,7 +498,9 @@ def test_what_is_not_json_is_refused_before_anybody_has_heard_it(store: holdfast
     assert chat.conversation.count() == 4
 
 
-def test_if_somebody_else_has_added_to_the_chat_the_next_message_is_not_sent(store: holdfast.Store) -> None:
+def test_if_somebody_else_has_added_to_the_chat_the_next_message_is_not_sent(
+    store: holdfast.Store,
+) -> None:
     assistant, user = couple()
     with persisted(store, "chat", assistant, user) as chat:
         user.initiate_chat(assistant, message="Hello", max_turns=1, silent=True)
@@ -513,7 +553,9 @@ def test_agents_that_do_not_fit_are_refused(store: holdfast.Store) -> None:
 
 
 def test_a_conversation_of_another_kind_is_refused(store: holdfast.Store) -> None:
-    store.conversation("chat").append({"type": "function_call_output", "call_id": "1", "output": "x"})
+    store.conversation("chat").append(
+        {"type": "function_call_output", "call_id": "1", "output": "x"}
+    )
     with pytest.raises(ValueError, match="version 1"), persisted(store, "chat", *couple()):
         pass
 
@@ -559,7 +601,9 @@ def test_who_speaks_next_is_not_asked_again(store: holdfast.Store, server: Model
     """The model chooses the speakers. It is asked once for each choice, and the next one is asked as without a cut."""
     for at in (4, 0):
         user, writer, critic = actor("user"), actor("writer"), actor("critic")
-        chat = autogen.GroupChat([user, writer, critic], messages=[], max_round=5, speaker_selection_method="auto")
+        chat = autogen.GroupChat(
+            [user, writer, critic], messages=[], max_round=5, speaker_selection_method="auto"
+        )
         manager = autogen.GroupChatManager(chat, llm_config=model_at(server.base_url), silent=True)
         count = 0
 
@@ -585,11 +629,15 @@ def test_who_speaks_next_is_not_asked_again(store: holdfast.Store, server: Model
         "writer",
         "critic",
     ]
-    assert len(server.requests) == 5  # four choices, and the last of them once more: who was chosen had not spoken
+    assert (
+        len(server.requests) == 5
+    )  # four choices, and the last of them once more: who was chosen had not spoken
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_group_chat_that_has_ended_goes_on_through_resume(store: holdfast.Store, awaited: bool) -> None:
+def test_a_group_chat_that_has_ended_goes_on_through_resume(
+    store: holdfast.Store, awaited: bool
+) -> None:
     first = group()
     with persisted(store, "chat", *first.persisted):
         first.begin()
@@ -603,7 +651,9 @@ def test_a_group_chat_that_has_ended_goes_on_through_resume(store: holdfast.Stor
 
             async def go_on() -> None:
                 speaker, message = await manager.a_resume(messages=messages, silent=True)
-                await speaker.a_initiate_chat(manager, message=message, clear_history=False, silent=True)
+                await speaker.a_initiate_chat(
+                    manager, message=message, clear_history=False, silent=True
+                )
 
             asyncio.run(go_on())
         else:
@@ -626,7 +676,9 @@ def test_what_is_sent_after_resume_takes_the_place_of_the_last_word(store: holdf
     with persisted(store, "chat", *again.persisted) as chat:
         before = texts(chat.conversation.messages())
         speaker, message = manager.resume(
-            messages=manager.groupchat.messages, remove_termination_string=lambda _: "no end yet", silent=True
+            messages=manager.groupchat.messages,
+            remove_termination_string=lambda _: "no end yet",
+            silent=True,
         )
         speaker.initiate_chat(manager, message=message, clear_history=False, silent=True)
     after = texts(chat.conversation.messages())
@@ -642,7 +694,10 @@ def test_what_is_sent_after_resume_takes_the_place_of_the_last_word(store: holdf
 def test_who_is_not_in_the_group_must_be_named(store: holdfast.Store) -> None:
     play = group()
     guest = actor("guest")
-    with persisted(store, "chat", *play.persisted) as chat, pytest.raises(ValueError, match="'guest'"):
+    with (
+        persisted(store, "chat", *play.persisted) as chat,
+        pytest.raises(ValueError, match="'guest'"),
+    ):
         guest.initiate_chat(play.agents[0], message="Hello", silent=True)
     assert chat.conversation.count() == 0
 

@@ -47,10 +47,19 @@ def check_request(shown: list[Message], thread: list[Message]) -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(kind: str, tmp_path: Path) -> None:
+def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(
+    kind: str, tmp_path: Path
+) -> None:
     place, notes_file = tmp_path / "agents.db", tmp_path / "notes"
     with Chooser() as server:
-        command = program("integrations.autogen_program", server.base_url, place, notes_file, kind, warnings="error")
+        command = program(
+            "integrations.autogen_program",
+            server.base_url,
+            place,
+            notes_file,
+            kind,
+            warnings="error",
+        )
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     notes = list(read_notes(notes_file))
@@ -61,7 +70,9 @@ def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(kind: 
     sent = []
     for note in notes:
         if note["what"] == "saved":
-            assert note["thread"][: len(thread)] == thread  # nothing that was stored is ever taken back
+            assert (
+                note["thread"][: len(thread)] == thread
+            )  # nothing that was stored is ever taken back
             thread = note["thread"]
         elif note["what"] == "request":
             check_request(note["shown"], thread)
@@ -75,7 +86,10 @@ def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(kind: 
 
     # All tasks were given once, in order, and each had its turns.
     chat = [message for message in thread if message["type"].endswith("Message")]
-    contents = [getattr(task, "content", task) for task in (task_of(kind, number) for number in range(TASKS[kind]))]
+    contents = [
+        getattr(task, "content", task)
+        for task in (task_of(kind, number) for number in range(TASKS[kind]))
+    ]
     assert [message["content"] for message in chat if message["source"] == "user"] == contents
     assert len(chat) == len(contents) + turns
     if kind in ("round robin", "one task"):
@@ -86,7 +100,9 @@ def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(kind: 
     last = max(at for at, note in enumerate(notes) if note["what"] == "born")
     results = [note for note in notes[last:] if note["what"] == "result"]
     assert [note["task"] for note in results] == list(range(TASKS[kind]))
-    assert [said for note in results for said in note["said"]] == [message["id"] for message in thread]
+    assert [said for note in results for said in note["said"]] == [
+        message["id"] for message in thread
+    ]
     if kind != "agent":
         assert {note["stop_reason"] for note in results} == {
             f"Maximum number of messages {TURNS_PER_TASK[kind] + 1} reached, "
@@ -119,6 +135,8 @@ def check_kills(kind: str, notes: list[Message], thread: list[Message]) -> None:
         )  # after a tool the model is asked once more, after a handoff it is not
         assert kinds["the call"] == turns + more + choices
         assert kinds["in tool"] == more
-        assert set(tools.values()) <= {3}  # killed in it, and after it: a turn that was cut off begins anew
+        assert set(tools.values()) <= {
+            3
+        }  # killed in it, and after it: a turn that was cut off begins anew
     if kind == "one task":
         assert kinds["writer said"] + kinds["critic said"] + kinds["user said"] == turns + 1

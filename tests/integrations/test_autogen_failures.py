@@ -18,14 +18,8 @@ from autogen_agentchat.conditions import (
     TimeoutTermination,
     TokenUsageTermination,
 )
-from autogen_agentchat.messages import (
-    BaseChatMessage,
-    HandoffMessage,
-    MultiModalMessage,
-)
-from autogen_agentchat.teams import (
-    SelectorGroupChat,
-)
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, MultiModalMessage
+from autogen_agentchat.teams import SelectorGroupChat
 from autogen_agentchat.ui import Console
 from autogen_core import CancellationToken, Image
 from autogen_core.model_context import UnboundedChatCompletionContext
@@ -42,7 +36,9 @@ from .autogen_world import World, as_seen, lived, seen_by, teams, texts
 
 
 @pytest.mark.parametrize("kind", ["round robin", "three", "alone", "selector", "swarm"])
-def test_a_state_that_was_saved_at_any_instant_is_taken_on_so_that_each_message_is_seen_once(kind: str) -> None:
+def test_a_state_that_was_saved_at_any_instant_is_taken_on_so_that_each_message_is_seen_once(
+    kind: str,
+) -> None:
     async def life(w: World) -> None:
         make = teams(w)[kind]
         team = make()
@@ -71,11 +67,18 @@ def test_a_state_that_was_saved_at_any_instant_is_taken_on_so_that_each_message_
             async with persisted(w.store, name, make()) as run:
                 async for _ in run.run_stream():
                     break
-            shown = next(shown for shown in w.server.shown()[before:] if shown[0]["content"].startswith("You are "))
+            shown = next(
+                shown
+                for shown in w.server.shown()[before:]
+                if shown[0]["content"].startswith("You are ")
+            )
             name = shown[0]["content"].removeprefix("You are ").removesuffix(".")
             expected = seen_by(name, thread)
             assert as_seen(shown)[1:][: len(expected)] == expected, number
-            assert {kind for kind, _ in as_seen(shown)[1:][len(expected) :]} <= {"calls", "result"}, number
+            assert {kind for kind, _ in as_seen(shown)[1:][len(expected) :]} <= {
+                "calls",
+                "result",
+            }, number
             thread_of[len(thread)] = name
             chat = [message["source"] for message in thread if message["type"].endswith("Message")]
             if kind in ("round robin", "three"):
@@ -90,7 +93,9 @@ def test_a_selector_may_choose_the_one_who_was_cut_off_again() -> None:
     def team(w: World, **options: Any) -> SelectorGroupChat:
         members: list[ChatAgent | Team] = [w.agent(name) for name in ("writer", "critic", "editor")]
         stop = MaxMessageTermination(3)
-        return SelectorGroupChat(members, w.client, termination_condition=stop, selector_prompt=CHOOSE, **options)
+        return SelectorGroupChat(
+            members, w.client, termination_condition=stop, selector_prompt=CHOOSE, **options
+        )
 
     async def life(w: World) -> None:
         first = team(w)
@@ -110,13 +115,19 @@ def test_a_selector_may_choose_the_one_who_was_cut_off_again() -> None:
             async with persisted(w.store, "team", again) as run:
                 await run.run()
         prompts = [shown[0]["content"] for shown in w.server.shown()[at:]]
-        assert prompts[0].startswith(CHOOSE.format(participants=["writer", "critic", "editor"], history="user: begin"))
-        assert all(prompt.count("user: begin") == 1 for prompt in prompts if prompt.startswith("Choose"))
+        assert prompts[0].startswith(
+            CHOOSE.format(participants=["writer", "critic", "editor"], history="user: begin")
+        )
+        assert all(
+            prompt.count("user: begin") == 1 for prompt in prompts if prompt.startswith("Choose")
+        )
 
     lived(life, "writer")
 
 
-def test_repairing_is_logged_and_a_whole_state_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_repairing_is_logged_and_a_whole_state_is_left_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def life(w: World) -> None:
         team = w.team()
         hold = w.server.hold()
@@ -178,11 +189,23 @@ def test_the_number_of_turns_goes_on_being_counted() -> None:
             async for item in run.run_stream(task="begin"):
                 if isinstance(item, BaseChatMessage) and item.source == "writer":
                     break
-        async with persisted(w.store, "team", w.team(stop=MaxMessageTermination(100), max_turns=3)) as run:
+        async with persisted(
+            w.store, "team", w.team(stop=MaxMessageTermination(100), max_turns=3)
+        ) as run:
             result = await run.run(task="begin")
-            assert [message.source for message in result.messages] == ["user", "writer", "critic", "writer"]
+            assert [message.source for message in result.messages] == [
+                "user",
+                "writer",
+                "critic",
+                "writer",
+            ]
             result = await run.run(task="more")
-        assert [message.source for message in result.messages] == ["user", "critic", "writer", "critic"]
+        assert [message.source for message in result.messages] == [
+            "user",
+            "critic",
+            "writer",
+            "critic",
+        ]
 
     lived(life)
 
@@ -198,7 +221,12 @@ def test_after_a_failure_of_the_model_the_same_block_goes_on_and_nobody_is_left_
                 await run.run(task="begin")
             assert run.pending is not None
             result = await run.run(task="begin")
-        assert [message.source for message in result.messages] == ["user", "writer", "critic", "writer"]
+        assert [message.source for message in result.messages] == [
+            "user",
+            "writer",
+            "critic",
+            "writer",
+        ]
         assert texts(result)[1] == "one"
         assert w.said(2) == w.said(1) == [("user", "begin"), ("user", "one")]
 
@@ -210,7 +238,9 @@ def test_what_could_not_be_stored_was_not_said() -> None:
         for runner in (w.team(), w.agent("writer")):
             said: list[Any] = []
             other = w.agent("writer") if isinstance(runner, AssistantAgent) else w.team()
-            hold = None if isinstance(runner, AssistantAgent) else w.server.hold()  # it goes on only when it is read
+            hold = (
+                None if isinstance(runner, AssistantAgent) else w.server.hold()
+            )  # it goes on only when it is read
             async with persisted(w.store, "x", runner) as run:
                 stream = run.run_stream(task="begin")
                 said.append(await stream.__anext__())
@@ -254,7 +284,9 @@ def test_a_run_that_is_cancelled_goes_on_in_the_same_block(how: str, during: str
             before = asyncio.all_tasks()
             works, w.work = w.work, stuck if during == "a tool" else w.work
             hold = w.server.hold() if during == "a call" else None
-            waiting = asyncio.ensure_future(asyncio.to_thread(hold.wait) if hold else in_tool.wait())
+            waiting = asyncio.ensure_future(
+                asyncio.to_thread(hold.wait) if hold else in_tool.wait()
+            )
             reading = asyncio.create_task(read())
             await waiting
             if how == "leaving":
@@ -267,12 +299,9 @@ def test_a_run_that_is_cancelled_goes_on_in_the_same_block(how: str, during: str
                 hold.release()
             w.work = works
             result = await run.run(task='call tally {"n": 1}')
-        assert [message.source for message in result.messages if isinstance(message, BaseChatMessage)] == [
-            "user",
-            "writer",
-            "critic",
-            "writer",
-        ]
+        assert [
+            message.source for message in result.messages if isinstance(message, BaseChatMessage)
+        ] == ["user", "writer", "critic", "writer"]
         assert w.said(-2)[0] == ("user", 'call tally {"n": 1}')
         assert asyncio.all_tasks() <= before  # nobody waits for ever
 
@@ -311,12 +340,15 @@ def test_a_state_of_other_participants_is_refused_and_left_as_it_is() -> None:
         ]
         for other in others:
             with pytest.raises(
-                LayoutChanged, match=r"'team' was saved as TeamState 1\.0\.0; writer: AssistantAgentState"
+                LayoutChanged,
+                match=r"'team' was saved as TeamState 1\.0\.0; writer: AssistantAgentState",
             ):
                 async with persisted(w.store, "team", other):
                     pass
         assert await w.document() == document
-        async with persisted(w.store, "other", others[1]) as run:  # a refusal leaves no trace in the team either
+        async with persisted(
+            w.store, "other", others[1]
+        ) as run:  # a refusal leaves no trace in the team either
             await run.run(task="begin")
 
     lived(life)
@@ -357,10 +389,19 @@ def test_another_version_is_reported_a_newer_form_and_another_document_are_refus
 def test_one_team_serves_one_conversation_after_the_other_and_none_sees_the_others() -> None:
     async def life(w: World) -> None:
         for runner in (w.team(), w.agent("writer")):
-            for name, task in (("a", "about a"), ("b", "about b"), ("a", "more about a"), ("c", "about c")):
+            for name, task in (
+                ("a", "about a"),
+                ("b", "about b"),
+                ("a", "more about a"),
+                ("c", "about c"),
+            ):
                 async with persisted(w.store, f"{name} {runner.name}", runner) as run:
                     await run.run(task=task)
-                    foreign = [text for _, text in w.said() if "about" in text and f"about {name}" not in text]
+                    foreign = [
+                        text
+                        for _, text in w.said()
+                        if "about" in text and f"about {name}" not in text
+                    ]
                     assert foreign == []
             async with persisted(w.store, f"a {runner.name}", runner) as run:
                 with pytest.raises(RuntimeError, match="in such a block already"):
@@ -406,7 +447,9 @@ def test_pictures_and_handoffs_are_kept() -> None:
     lived(life)
 
 
-def test_a_sync_store_and_the_console_do_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sync_store_and_the_console_do_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def life(w: World) -> None:
         with holdfast.open(str(tmp_path / "agents.db")) as store:
             async with persisted(store, "team", w.team()) as run:

@@ -50,7 +50,8 @@ def test_a_chat_that_openai_refuses_is_refused(messages: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [[USER, CALL], [USER, OUTPUT, CALL], [USER, CALL, CALL, OUTPUT], [USER, CALL, OUTPUT, OUTPUT]]
+    "items",
+    [[USER, CALL], [USER, OUTPUT, CALL], [USER, CALL, CALL, OUTPUT], [USER, CALL, OUTPUT, OUTPUT]],
 )
 def test_items_that_openai_refuses_are_refused(items: list[Any]) -> None:
     with ModelServer() as server, pytest.raises(HTTPError, match="400"):
@@ -64,7 +65,10 @@ def test_reasoning_and_what_followed_from_it_are_refused_without_each_other() ->
         for torn in ([USER, reasoning], [USER, message], [USER, reasoning, USER, message]):
             with pytest.raises(HTTPError, match="400"):
                 post(url, {"model": "any", "input": torn})
-        assert post(url, {"model": "any", "input": [USER, reasoning, message, USER]})["status"] == "completed"
+        assert (
+            post(url, {"model": "any", "input": [USER, reasoning, message, USER]})["status"]
+            == "completed"
+        )
 
 
 def test_a_call_is_held_until_it_is_released() -> None:
@@ -72,7 +76,9 @@ def test_a_call_is_held_until_it_is_released() -> None:
         hold = server.hold()
         answers: list[Any] = []
         body = {"model": "any", "messages": [USER]}
-        asking = threading.Thread(target=lambda: answers.append(post(f"{server.base_url}/chat/completions", body)))
+        asking = threading.Thread(
+            target=lambda: answers.append(post(f"{server.base_url}/chat/completions", body))
+        )
         asking.start()
         hold.wait()
         assert (answers, len(server.requests)) == ([], 1)
@@ -97,7 +103,10 @@ def test_it_can_live_in_a_process_of_its_own() -> None:
             with pytest.raises(HTTPError, match="503"):
                 post(f"{base}/chat/completions", {"model": "any", "messages": [USER]})
             with urlopen(f"{root}/_log") as log:
-                assert [request["body"]["messages"] for request in json.load(log)] == [[USER], [USER]]
+                assert [request["body"]["messages"] for request in json.load(log)] == [
+                    [USER],
+                    [USER],
+                ]
         finally:
             process.kill()
 
@@ -107,12 +116,13 @@ def test_scripted_replies_come_first_and_then_those_that_follow_from_the_request
         url = f"{server.base_url}/chat/completions"
         tools = [{"type": "function", "function": {"name": "f"}}]
         said = [
-            post(url, {"model": "any", "messages": [USER], "tools": tools})["choices"][0]["message"] for _ in range(3)
+            post(url, {"model": "any", "messages": [USER], "tools": tools})["choices"][0]["message"]
+            for _ in range(3)
         ]
         assert (said[0]["content"], said[2]["content"]) == ("one", "seen 1 messages; last: hello")
         assert said[1]["tool_calls"][0]["function"]["arguments"] == "not json"
         asking = {"role": "user", "content": 'please call f {"a": {"b": 1}} and call g {}'}
-        [call] = post(url, {"model": "any", "messages": [asking], "tools": tools})["choices"][0]["message"][
-            "tool_calls"
-        ]
+        [call] = post(url, {"model": "any", "messages": [asking], "tools": tools})["choices"][0][
+            "message"
+        ]["tool_calls"]
         assert json.loads(call["function"]["arguments"]) == {"a": {"b": 1}}

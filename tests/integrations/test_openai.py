@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from helpers.model_server import Call, ModelServer, Reply
-from holdfast.integrations.openai import Answer, NoAnswer, complete
+from holdfast.integrations.openai import NoAnswer, TurnAnswer, complete
 
 from .openai_loop import HELLO, Loop, settings
 
@@ -34,14 +34,18 @@ def test_an_answer_is_stored_as_the_sdk_would_send_it_back(loop: Loop) -> None:
     assert loop.chat.messages() == [HELLO, *answer.messages]
     with openai.OpenAI(**settings(loop.server)) as client:
         if loop.api == "chat":
-            message = client.chat.completions.create(model="any", messages=[HELLO]).choices[0].message  # type: ignore[list-item]
+            message = (
+                client.chat.completions.create(model="any", messages=[HELLO]).choices[0].message
+            )  # type: ignore[list-item]
             assert answer.messages == [message.to_dict()]
         else:
             [item] = client.responses.create(model="any", input="hello").output
             assert [{**answer.messages[0], "id": item.id}] == [item.to_dict()]
 
 
-def test_what_the_model_and_the_bill_need_is_noted_beside_the_answer_and_never_sent(loop: Loop) -> None:
+def test_what_the_model_and_the_bill_need_is_noted_beside_the_answer_and_never_sent(
+    loop: Loop,
+) -> None:
     loop.chat.append(HELLO)
     answer = loop.complete()
     assert answer.meta["model"] == "any"
@@ -74,7 +78,9 @@ def test_an_empty_chat_has_nothing_to_answer(loop: Loop) -> None:
 
 
 def test_instructions_alone_are_nothing_to_answer(loop: Loop) -> None:
-    loop.chat.append({"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."})
+    loop.chat.append(
+        {"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}
+    )
     with pytest.raises(ValueError, match="append the user's message first"):
         loop.complete()
     assert loop.server.requests == []
@@ -93,7 +99,10 @@ def test_an_older_request_that_is_repeated_gets_its_own_answer(loop: Loop) -> No
 
 def test_the_window_is_what_the_model_is_shown_with_the_system_prompt(loop: Loop) -> None:
     for number in range(30):
-        loop.chat.append({"role": "user", "content": f"question {number}"}, {"role": "assistant", "content": "yes"})
+        loop.chat.append(
+            {"role": "user", "content": f"question {number}"},
+            {"role": "assistant", "content": "yes"},
+        )
     loop.chat.append(HELLO)
     loop.complete(system="Be brief.", window=5, counter=lambda message: 1)
     assert loop.shown() == [
@@ -111,7 +120,9 @@ def test_all_of_the_chat_is_shown_if_no_window_is_given_mended_if_need_be(loop: 
         calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
         loop.chat.append({"role": "assistant", "content": None, "tool_calls": calls})
     else:
-        loop.chat.append({"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"})
+        loop.chat.append(
+            {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+        )
     loop.chat.append(HELLO)
     assert loop.complete(system="Be brief.").text.startswith("seen 304 messages")
 
@@ -123,8 +134,12 @@ def test_other_options_go_to_the_sdk(loop: Loop) -> None:
     assert (body["temperature"], body["seed"]) == (0.5, 7)
 
 
-@pytest.mark.parametrize("reply", [Reply("half", finish="length"), Reply(None, reasoning=True, finish="length")])
-def test_an_answer_that_ran_out_of_tokens_is_an_answer_and_says_so(reply: Reply, loop: Loop) -> None:
+@pytest.mark.parametrize(
+    "reply", [Reply("half", finish="length"), Reply(None, reasoning=True, finish="length")]
+)
+def test_an_answer_that_ran_out_of_tokens_is_an_answer_and_says_so(
+    reply: Reply, loop: Loop
+) -> None:
     loop.server.say(reply)
     loop.chat.append(HELLO)
     answer = loop.complete()
@@ -134,15 +149,27 @@ def test_an_answer_that_ran_out_of_tokens_is_an_answer_and_says_so(reply: Reply,
     loop.complete()
 
 
-def test_reasoning_is_sent_back_with_what_followed_from_it(server: ModelServer, chat: holdfast.Conversation) -> None:
-    server.say(Reply(calls=[Call("add", {"a": 1, "b": 2})], reasoning=True), Reply("three", reasoning=True))
+def test_reasoning_is_sent_back_with_what_followed_from_it(
+    server: ModelServer, chat: holdfast.Conversation
+) -> None:
+    server.say(
+        Reply(calls=[Call("add", {"a": 1, "b": 2})], reasoning=True), Reply("three", reasoning=True)
+    )
     chat.append(HELLO)
     with openai.OpenAI(**settings(server)) as client:
         complete(client, chat, model="any", api="responses", tools=[add])
         chat.append(HELLO)
         complete(client, chat, model="any", api="responses", tools=[add])
     kinds = [item.get("type", item.get("role")) for item in server.shown()[-1]]
-    assert kinds == ["user", "reasoning", "function_call", "function_call_output", "reasoning", "message", "user"]
+    assert kinds == [
+        "user",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "message",
+        "user",
+    ]
 
 
 # -- errors and retries ---------------------------------------------------------------------------------------------
@@ -150,7 +177,9 @@ def test_reasoning_is_sent_back_with_what_followed_from_it(server: ModelServer, 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_errors_of_the_sdk_come_through_and_nothing_is_stored(status: int, streamed: bool, loop: Loop) -> None:
+def test_errors_of_the_sdk_come_through_and_nothing_is_stored(
+    status: int, streamed: bool, loop: Loop
+) -> None:
     loop.chat.append(HELLO)
     version = loop.chat.version()
     loop.server.say(status)
@@ -170,7 +199,10 @@ def test_a_failed_response_is_no_answer(server: ModelServer, chat: holdfast.Conv
         with pytest.raises(NoAnswer, match="server_error"):
             list(complete(client, chat, model="any", api="responses", stream=True))
         assert chat.messages() == [HELLO]
-        assert complete(client, chat, model="any", api="responses").text == "seen 1 messages; last: hello"
+        assert (
+            complete(client, chat, model="any", api="responses").text
+            == "seen 1 messages; last: hello"
+        )
 
 
 def test_a_rewound_answer_is_asked_for_anew_even_if_it_comes_out_the_same(loop: Loop) -> None:
@@ -185,7 +217,7 @@ def test_a_rewound_answer_is_asked_for_anew_even_if_it_comes_out_the_same(loop: 
 def test_of_two_that_answer_at_once_the_first_one_counts(loop: Loop) -> None:
     loop.chat.append(HELLO)
     hold = loop.server.hold()
-    answers: list[Answer] = []
+    answers: list[TurnAnswer] = []
     slow = threading.Thread(target=lambda: answers.append(loop.complete()))
     slow.start()
     hold.wait()
@@ -224,7 +256,12 @@ def test_client_and_conversation_are_of_the_same_kind(chat: holdfast.Conversatio
 def test_wrong_arguments_say_what_to_pass(chat: holdfast.Conversation) -> None:
     with openai.OpenAI(api_key="none") as client:
         wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
-            (chat, client, {}, r"chat must be a conversation, like store.conversation\('support-42'\), got OpenAI"),
+            (
+                chat,
+                client,
+                {},
+                r"chat must be a conversation, like store.conversation\('support-42'\), got OpenAI",
+            ),
             (client, "support-42", {}, "got str"),
             ("gpt-5", chat, {}, r"client must be an OpenAI\(\) or AsyncOpenAI\(\), got str"),
             (client, chat, {"window": "8000"}, "window must be an integer >= 1, got str"),
@@ -237,7 +274,14 @@ def test_wrong_arguments_say_what_to_pass(chat: holdfast.Conversation) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"messages": []}, {"input": []}, {"previous_response_id": "x"}, {"conversation": "x"}, {"n": 2}]
+    "option",
+    [
+        {"messages": []},
+        {"input": []},
+        {"previous_response_id": "x"},
+        {"conversation": "x"},
+        {"n": 2},
+    ],
 )
 def test_options_that_contradict_the_chat_are_refused(option: dict[str, Any], loop: Loop) -> None:
     loop.chat.append(HELLO)
@@ -247,11 +291,16 @@ def test_options_that_contradict_the_chat_are_refused(option: dict[str, Any], lo
 
 
 def test_an_unknown_api_is_refused(server: ModelServer, chat: holdfast.Conversation) -> None:
-    with openai.OpenAI(**settings(server)) as client, pytest.raises(ValueError, match="'chat' or 'responses'"):
+    with (
+        openai.OpenAI(**settings(server)) as client,
+        pytest.raises(ValueError, match="'chat' or 'responses'"),
+    ):
         complete(client, chat, model="any", api="completions")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(("module", "package"), [("openai", "openai"), ("openai_agents", "openai-agents")])
+@pytest.mark.parametrize(
+    ("module", "package"), [("openai", "openai"), ("openai_agents", "openai-agents")]
+)
 def test_a_missing_package_says_what_to_install(module: str, package: str) -> None:
     hidden = {"openai": "openai", "openai_agents": "agents"}[module]
     code = f"import sys; sys.modules[{hidden!r}] = None; import holdfast.integrations.{module}"

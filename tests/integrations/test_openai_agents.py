@@ -61,7 +61,9 @@ def store() -> Iterator[holdfast.Store]:
 
 def agent_of(server: ModelServer, kind: Any = OpenAIResponsesModel) -> Agent[Any]:
     # Connections are not kept: they would outlive the event loop of the run, and nobody could close them.
-    client = openai.AsyncOpenAI(**settings(server, awaited=True), default_headers={"connection": "close"})
+    client = openai.AsyncOpenAI(
+        **settings(server, awaited=True), default_headers={"connection": "close"}
+    )
     model: Model = kind("any", client)
     return Agent(name="clerk", model=model, tools=[add, pay])
 
@@ -90,7 +92,9 @@ def test_the_latest_items_come_in_order(store: holdfast.Store) -> None:
 
 
 @pytest.mark.parametrize("given", [{"limit": 3}, SessionSettings(limit=3)])
-def test_settings_hold_a_limit_that_an_explicit_one_overrides(given: Any, store: holdfast.Store) -> None:
+def test_settings_hold_a_limit_that_an_explicit_one_overrides(
+    given: Any, store: holdfast.Store
+) -> None:
     async def main() -> None:
         session = HoldfastSession("chat", store, session_settings=given)
         assert session.session_settings == SessionSettings(limit=3)
@@ -106,7 +110,9 @@ def test_settings_hold_a_limit_that_an_explicit_one_overrides(given: Any, store:
 def test_items_with_the_same_id_are_all_kept(store: holdfast.Store) -> None:
     async def main() -> None:
         session = HoldfastSession("chat", store)
-        twins: list[Any] = [{"id": "__fake_id__", "role": "assistant", "content": text} for text in ("a", "b", "b")]
+        twins: list[Any] = [
+            {"id": "__fake_id__", "role": "assistant", "content": text} for text in ("a", "b", "b")
+        ]
         await session.add_items(twins[:2])
         await session.add_items(twins[2:])
         assert await session.get_items() == twins
@@ -116,17 +122,23 @@ def test_items_with_the_same_id_are_all_kept(store: holdfast.Store) -> None:
 
 def test_no_two_callers_pop_the_same_item(store: holdfast.Store) -> None:
     async def pop(count: int) -> list[Any]:
-        return await asyncio.gather(*(HoldfastSession("chat", store).pop_item() for _ in range(count)))
+        return await asyncio.gather(
+            *(HoldfastSession("chat", store).pop_item() for _ in range(count))
+        )
 
     asyncio.run(HoldfastSession("chat", store).add_items(items(20)))
     popped: list[Any] = []
-    threads = [threading.Thread(target=lambda: popped.extend(asyncio.run(pop(8)))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: popped.extend(asyncio.run(pop(8)))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert popped.count(None) == 4
-    assert sorted(item["content"] for item in popped if item) == sorted(item["content"] for item in items(20))
+    assert sorted(item["content"] for item in popped if item) == sorted(
+        item["content"] for item in items(20)
+    )
 
 
 def test_a_cleared_session_begins_again(store: holdfast.Store) -> None:
@@ -160,7 +172,9 @@ def test_one_session_serves_run_run_sync_and_run_streamed_each_in_its_own_loop(
             loop.close()
 
     async def run_streamed() -> Any:
-        result = Runner.run_streamed(agent_of(server, kind), 'call add {"a": 1, "b": 2}', session=session)
+        result = Runner.run_streamed(
+            agent_of(server, kind), 'call add {"a": 1, "b": 2}', session=session
+        )
         async for _ in result.stream_events():
             pass
         return result.final_output
@@ -179,14 +193,18 @@ def test_one_session_serves_run_run_sync_and_run_streamed_each_in_its_own_loop(
     assert store.conversation("chat").validate() == []
 
 
-def test_a_run_that_failed_goes_on_without_asking_the_user_again(server: ModelServer, store: holdfast.Store) -> None:
+def test_a_run_that_failed_goes_on_without_asking_the_user_again(
+    server: ModelServer, store: holdfast.Store
+) -> None:
     async def main() -> None:
         session, chat = HoldfastSession("chat", store), store.aio.conversation("chat")
         server.say(Reply(calls=[Call("add", {"a": 1, "b": 2})]), 500)
         with pytest.raises(openai.InternalServerError):
             await Runner.run(agent_of(server), "add", session=session)
         assert await chat.pending() is not None
-        assert (await Runner.run(agent_of(server), [], session=session)).final_output == "tool said: 3"
+        assert (
+            await Runner.run(agent_of(server), [], session=session)
+        ).final_output == "tool said: 3"
         assert await chat.pending() is None
         assert server.shown()[1] == server.shown()[2]
 
@@ -202,20 +220,27 @@ def test_one_session_object_serves_many_tenants_by_the_context_of_the_run(
     async def main() -> None:
         session = HoldfastSession("chat", store, tenant=tenant)
         for name in ("acme", "globex", "acme"):
-            await Runner.run(agent_of(server), f"I am {name}", session=session, context={"tenant": name})
+            await Runner.run(
+                agent_of(server), f"I am {name}", session=session, context={"tenant": name}
+            )
         with pytest.raises(TypeError, match="for_tenant"):
             await session.get_items()
 
     asyncio.run(main())
     said = [
-        [message["content"] for message in store.for_tenant(name).conversation("chat").messages()[::2]]
+        [
+            message["content"]
+            for message in store.for_tenant(name).conversation("chat").messages()[::2]
+        ]
         for name in ("acme", "globex")
     ]
     assert said == [["I am acme", "I am acme"], ["I am globex"]]
     assert list(store.conversations()) == []
 
 
-def test_a_run_that_waits_is_approved_elsewhere(kind: Any, server: ModelServer, store: holdfast.Store) -> None:
+def test_a_run_that_waits_is_approved_elsewhere(
+    kind: Any, server: ModelServer, store: holdfast.Store
+) -> None:
     async def ask() -> None:
         session = HoldfastSession("chat", store)
         result = await Runner.run(agent_of(server, kind), 'call pay {"amount": 7}', session=session)
@@ -242,10 +267,14 @@ def test_a_run_that_waits_is_approved_elsewhere(kind: Any, server: ModelServer, 
     assert store.conversation("chat").validate() == []
 
 
-def test_a_decision_can_be_kept_before_it_is_acted_on(server: ModelServer, store: holdfast.Store) -> None:
+def test_a_decision_can_be_kept_before_it_is_acted_on(
+    server: ModelServer, store: holdfast.Store
+) -> None:
     async def main() -> None:
         session = HoldfastSession("chat", store)
-        await session.save_run(await Runner.run(agent_of(server), 'call pay {"amount": 7}', session=session))
+        await session.save_run(
+            await Runner.run(agent_of(server), 'call pay {"amount": 7}', session=session)
+        )
         run = await session.load_run(agent_of(server))
         assert run is not None
         run.reject(run.get_interruptions()[0], rejection_message="too much")
@@ -260,11 +289,16 @@ def test_a_decision_can_be_kept_before_it_is_acted_on(server: ModelServer, store
     assert paid == []
 
 
-def test_without_a_run_that_waits_there_is_none_to_load(server: ModelServer, store: holdfast.Store) -> None:
+def test_without_a_run_that_waits_there_is_none_to_load(
+    server: ModelServer, store: holdfast.Store
+) -> None:
     async def main() -> None:
         session = HoldfastSession("chat", store)
         assert await session.load_run(agent_of(server)) is None
-        assert await session.save_run(await Runner.run(agent_of(server), "hello", session=session)) is False
+        assert (
+            await session.save_run(await Runner.run(agent_of(server), "hello", session=session))
+            is False
+        )
         assert await session.load_run(agent_of(server)) is None
 
     asyncio.run(main())

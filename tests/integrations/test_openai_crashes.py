@@ -21,7 +21,9 @@ def test_a_chat_killed_at_every_boundary_shows_the_model_exactly_what_was_acknow
     api: str, tmp_path: Path
 ) -> None:
     with ModelServer() as server:
-        verdict = run_program("openai_program", server, tmp_path / "agents.db", tmp_path / "notes", api)
+        verdict = run_program(
+            "openai_program", server, tmp_path / "agents.db", tmp_path / "notes", api
+        )
 
     # In a tool turn the calls are one append, in both dialects, and so is each of the two results.
     kinds = Counter(" ".join(point.split(" ")[:2]) for point in verdict.points)
@@ -44,7 +46,9 @@ def test_a_chat_killed_at_every_boundary_shows_the_model_exactly_what_was_acknow
         assert chat.pending() is None
         assert chat.drafts() == []
     assert [
-        turn for turn in range(1, TURNS + 1) if not any(note["turn"] == turn for note in verdict.of("answer"))
+        turn
+        for turn in range(1, TURNS + 1)
+        if not any(note["turn"] == turn for note in verdict.of("answer"))
     ] == []
 
     # Each was killed inside once and then ran to its end: what had a result was never run again.

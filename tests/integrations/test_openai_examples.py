@@ -21,7 +21,11 @@ EXAMPLES = ROOT / "examples"
 @contextmanager
 def started(server: ModelServer, example: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     """An example while it runs; it ends with the block, by kill -9 if it has not ended by then."""
-    settings = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    settings = {
+        "OPENAI_BASE_URL": server.base_url,
+        "OPENAI_API_KEY": "none",
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    }
     with subprocess.Popen(
         [sys.executable, str(EXAMPLES / example), *args],
         stdin=subprocess.PIPE,
@@ -53,7 +57,9 @@ def end(program: subprocess.Popen[str]) -> Sequence[str]:
     return said.splitlines()
 
 
-def test_the_chat_in_the_terminal_goes_on_where_it_was_killed(server: ModelServer, tmp_path: Path) -> None:
+def test_the_chat_in_the_terminal_goes_on_where_it_was_killed(
+    server: ModelServer, tmp_path: Path
+) -> None:
     command = "openai_chat.py", str(tmp_path / "chat.db")
     with started(server, *command) as program:
         say(program, 'call roll {"sides": 1}')
@@ -70,7 +76,9 @@ def test_the_chat_in_the_terminal_goes_on_where_it_was_killed(server: ModelServe
         assert end(program) == []
 
 
-def test_the_cashier_killed_while_it_asks_asks_again_and_pays_once(server: ModelServer, tmp_path: Path) -> None:
+def test_the_cashier_killed_while_it_asks_asks_again_and_pays_once(
+    server: ModelServer, tmp_path: Path
+) -> None:
     words, place = 'call pay {"amount": 7, "to": "Ann"}', str(tmp_path / "agents.db")
     command = "openai_agents_session.py", "bill-17", words, place
     question = 'pay {"amount": 7, "to": "Ann"}? [y/n]'

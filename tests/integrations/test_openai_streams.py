@@ -36,10 +36,14 @@ def test_what_is_streamed_is_sent_back_as_it_would_be_if_it_had_not_been(loop: L
     if loop.api == "chat":
         assert answer == {"role": "assistant", "content": "seen 1 messages; last: hello"}
     else:
-        assert answer["content"] == [{"type": "output_text", "text": "seen 1 messages; last: hello", "annotations": []}]
+        assert answer["content"] == [
+            {"type": "output_text", "text": "seen 1 messages; last: hello", "annotations": []}
+        ]
 
 
-def test_the_answer_is_at_hand_when_the_stream_ends(server: ModelServer, chat: holdfast.Conversation) -> None:
+def test_the_answer_is_at_hand_when_the_stream_ends(
+    server: ModelServer, chat: holdfast.Conversation
+) -> None:
     chat.append(HELLO)
     with openai.OpenAI(**settings(server)) as client:
         pieces = complete(client, chat, model="any", stream=True)
@@ -102,7 +106,9 @@ def test_who_stops_listening_keeps_what_was_said_as_an_interrupted_answer(loop: 
     assert loop.complete().text == "seen 3 messages; last: go on"
 
 
-def test_a_stream_that_nobody_begins_to_hear_asks_nothing(server: ModelServer, chat: holdfast.Conversation) -> None:
+def test_a_stream_that_nobody_begins_to_hear_asks_nothing(
+    server: ModelServer, chat: holdfast.Conversation
+) -> None:
     chat.append(HELLO)
     with openai.OpenAI(**settings(server)) as client:
         complete(client, chat, model="any", stream=True).close()
@@ -125,7 +131,9 @@ def test_an_async_stream_that_is_merely_dropped_is_closed_by_its_loop(server: Mo
         asyncio.run(main(store.aio))
 
 
-def test_a_cancelled_stream_keeps_its_draft_and_the_answer_is_asked_for_again(server: ModelServer) -> None:
+def test_a_cancelled_stream_keeps_its_draft_and_the_answer_is_asked_for_again(
+    server: ModelServer,
+) -> None:
     async def main(store: holdfast.AsyncStore) -> None:
         chat = store.conversation("chat")
         await chat.append(HELLO)
@@ -146,7 +154,9 @@ def test_a_cancelled_stream_keeps_its_draft_and_the_answer_is_asked_for_again(se
             hold.release()
             assert await chat.messages() == [HELLO]
             assert [draft.text for draft in await chat.drafts()] == ["seen 1 "]
-            assert (await complete(client, chat, model="any")).text == "seen 1 messages; last: hello"
+            assert (
+                await complete(client, chat, model="any")
+            ).text == "seen 1 messages; last: hello"
 
     with holdfast.open("memory://") as store:
         asyncio.run(main(store.aio))

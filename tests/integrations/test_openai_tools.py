@@ -38,7 +38,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type
 
 def schema_of_add(api: str) -> dict[str, Any]:
     function = {"name": "add", "parameters": SCHEMA}
-    return {"type": "function", "function": function} if api == "chat" else {"type": "function", **function}
+    return (
+        {"type": "function", "function": function}
+        if api == "chat"
+        else {"type": "function", **function}
+    )
 
 
 def results(messages: list[dict[str, Any]]) -> list[str]:
@@ -85,7 +89,9 @@ def test_a_result_that_was_rewound_is_stored_anew_even_if_it_is_the_same(loop: L
         loop.chat.rewind(version=called)
 
 
-def test_an_error_in_a_tool_comes_through_and_only_what_has_no_result_is_run_again(loop: Loop) -> None:
+def test_an_error_in_a_tool_comes_through_and_only_what_has_no_result_is_run_again(
+    loop: Loop,
+) -> None:
     runs: list[tuple[int, int]] = []
     broken = True
 
@@ -124,7 +130,9 @@ def test_wrong_arguments_are_told_to_the_model(arguments: Any, told: str, loop: 
 def test_a_tool_that_does_not_exist_is_told_to_the_model(loop: Loop) -> None:
     loop.server.say(Reply(calls=[Call("subtract", {}), Call("add", {"a": 1, "b": 2})]))
     loop.chat.append(HELLO)
-    assert loop.complete(tools=[add]).text == "tool said: error: there is no tool named 'subtract'; 3"
+    assert (
+        loop.complete(tools=[add]).text == "tool said: error: there is no tool named 'subtract'; 3"
+    )
 
 
 def test_a_schema_of_ones_own_goes_with_a_function_by_name(loop: Loop) -> None:
@@ -148,7 +156,9 @@ def test_calls_of_a_tool_without_a_function_are_for_the_caller_to_answer(loop: L
         if loop.api == "chat":
             loop.chat.append({"role": "tool", "tool_call_id": call["id"], "content": result})
         else:
-            loop.chat.append({"type": "function_call_output", "call_id": call["call_id"], "output": result})
+            loop.chat.append(
+                {"type": "function_call_output", "call_id": call["call_id"], "output": result}
+            )
     assert loop.complete(tools=[schema]).text == "tool said: three; seven"
 
 
@@ -189,7 +199,9 @@ def forecast(
 
 
 def test_a_functions_schema_follows_from_its_signature(loop: Loop) -> None:
-    loop.server.say(Reply(calls=[Call("forecast", {"place": {"city": "Delft"}, "day": "2026-05-04"})]))
+    loop.server.say(
+        Reply(calls=[Call("forecast", {"place": {"city": "Delft"}, "day": "2026-05-04"})])
+    )
     loop.chat.append(HELLO)
     loop.complete(tools=[forecast])
     [offered] = loop.server.requests[0]["body"]["tools"]
@@ -213,7 +225,9 @@ def test_async_tools_run_in_the_loop_and_others_beside_it(server: ModelServer) -
         await chat.append(ADD_TWICE)
         async with openai.AsyncOpenAI(**settings(server, awaited=True)) as client:
             schemas, functions = [schema_of_add("chat")], {"add": add_async}
-            return (await complete(client, chat, model="any", tools=schemas, functions=functions)).text
+            return (
+                await complete(client, chat, model="any", tools=schemas, functions=functions)
+            ).text
 
     with holdfast.open("memory://") as store:
         assert asyncio.run(main(store.aio)) == "tool said: 3; 7"
@@ -228,7 +242,10 @@ def test_a_step_of_a_task_may_be_a_tool_async_or_not(server: ModelServer) -> Non
         return a + b
 
     async def main(store: holdfast.AsyncStore) -> str:
-        async with openai.AsyncOpenAI(**settings(server, awaited=True)) as client, store.task("t") as task:
+        async with (
+            openai.AsyncOpenAI(**settings(server, awaited=True)) as client,
+            store.task("t") as task,
+        ):
             chat = task.conversation()
             await chat.append(ADD_TWICE)
             return (await complete(client, chat, model="any", tools=[add])).text
@@ -243,7 +260,10 @@ def test_a_step_of_a_task_may_be_a_tool_async_or_not(server: ModelServer) -> Non
 
 
 def test_async_tools_need_an_async_client(server: ModelServer, chat: holdfast.Conversation) -> None:
-    with openai.OpenAI(**settings(server)) as client, pytest.raises(TypeError, match="async tools need an AsyncOpenAI"):
+    with (
+        openai.OpenAI(**settings(server)) as client,
+        pytest.raises(TypeError, match="async tools need an AsyncOpenAI"),
+    ):
         complete(client, chat, model="any", tools=[add_async])
 
 
@@ -276,7 +296,10 @@ def unknown(a: Forecast) -> None:
 def test_tools_that_cannot_be_offered_are_refused_before_anything_is_asked(
     options: dict[str, Any], problem: str, server: ModelServer, chat: holdfast.Conversation
 ) -> None:
-    with openai.OpenAI(**settings(server)) as client, pytest.raises((TypeError, ValueError), match=problem):
+    with (
+        openai.OpenAI(**settings(server)) as client,
+        pytest.raises((TypeError, ValueError), match=problem),
+    ):
         complete(client, chat, model="any", **options)
 
 
@@ -317,7 +340,9 @@ def test_a_tool_has_run_even_if_its_result_cannot_be_shown(
 def test_a_coroutine_has_not_run_and_is_no_result(loop: Loop) -> None:
     loop.chat.append(ADD_TWICE)
     with pytest.raises(TypeError, match="declare it with async def"):
-        loop.complete(tools=[schema_of_add(loop.api)], functions={"add": lambda a, b: add_async(a, b)})
+        loop.complete(
+            tools=[schema_of_add(loop.api)], functions={"add": lambda a, b: add_async(a, b)}
+        )
     assert results(loop.chat.messages()) == []
 
 
@@ -334,13 +359,19 @@ def test_the_id_of_a_call_is_the_same_when_it_is_run_again(loop: Loop) -> None:
         await asyncio.sleep(0)
         return await asyncio.to_thread(add, a, b)
 
-    tools = {"tools": [schema_of_add(loop.api)], "functions": {"add": add_later if loop.awaited else add}}
+    tools = {
+        "tools": [schema_of_add(loop.api)],
+        "functions": {"add": add_later if loop.awaited else add},
+    }
     loop.chat.append(ADD_TWICE)
     for _ in range(2):
         with pytest.raises(OSError, match="the network is down"):
             loop.complete(**tools)
     assert loop.complete(tools=[add]).text == "tool said: 3; 7"
-    first, second = [message["tool_call_id"] if loop.api == "chat" else message["call_id"] for message in outputs(loop)]
+    first, second = [
+        message["tool_call_id"] if loop.api == "chat" else message["call_id"]
+        for message in outputs(loop)
+    ]
     assert first != second
     assert ids == [first, first, first, second]
 

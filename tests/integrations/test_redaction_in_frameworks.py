@@ -67,7 +67,11 @@ def lived(store: holdfast.Store, life: Callable[[World], Awaitable[None]], *repl
     async def run() -> None:
         with ModelServer(*replies) as server:
             client = OpenAIChatCompletionClient(
-                model="any", model_info=MODEL, base_url=server.base_url, api_key="none", max_retries=0
+                model="any",
+                model_info=MODEL,
+                base_url=server.base_url,
+                api_key="none",
+                max_retries=0,
             )
             try:
                 await life(World(server, store.aio, client))
@@ -77,7 +81,9 @@ def lived(store: holdfast.Store, life: Callable[[World], Awaitable[None]], *repl
     asyncio.run(run())
 
 
-def test_a_run_of_autogen_that_is_cut_off_goes_on_with_the_same_task(backend: Seen, store: holdfast.Store) -> None:
+def test_a_run_of_autogen_that_is_cut_off_goes_on_with_the_same_task(
+    backend: Seen, store: holdfast.Store
+) -> None:
     async def life(w: World) -> None:
         async with persisted(w.store, "team", w.team()) as run:
             async for item in run.run_stream(task=TEXT):
@@ -93,7 +99,9 @@ def test_a_run_of_autogen_that_is_cut_off_goes_on_with_the_same_task(backend: Se
     backend.check()
 
 
-def test_a_result_of_autogen_that_was_not_had_comes_again(backend: Seen, store: holdfast.Store) -> None:
+def test_a_result_of_autogen_that_was_not_had_comes_again(
+    backend: Seen, store: holdfast.Store
+) -> None:
     async def life(w: World) -> None:
         with pytest.raises(ZeroDivisionError):
             async with persisted(w.store, "agent", w.agent("writer")) as run:
@@ -117,7 +125,9 @@ def test_a_message_to_autogen_with_an_id_is_known_by_it(store: holdfast.Store) -
         assert len(w.server.requests) == 3
         async with persisted(w.store, "team", w.team()) as run:
             with pytest.raises(IdReused):
-                await run.run(task=TextMessage(content="something else", source="user", id="request-17"))
+                await run.run(
+                    task=TextMessage(content="something else", source="user", id="request-17")
+                )
 
     lived(store, life)
 
@@ -157,7 +167,10 @@ def test_a_tool_is_called_with_what_is_stored_of_its_arguments(
     with ModelServer(Reply(calls=[LOGIN]), TEXT) as server:
         loop = Loop(server, store, api, False)
         loop.chat.append(
-            {"role": "user", "content": [{"type": "text" if api == "chat" else "input_text", "text": TEXT}]}
+            {
+                "role": "user",
+                "content": [{"type": "text" if api == "chat" else "input_text", "text": TEXT}],
+            }
         )
         if streamed:
             loop.pieces(tools=[login])
@@ -183,12 +196,18 @@ def test_a_run_of_the_agents_sdk_waits_unless_its_call_cannot_be_stored(
     backend: Seen, store: holdfast.Store, to: str
 ) -> None:
     async def main(server: ModelServer) -> None:
-        client = openai.AsyncOpenAI(**settings(server, awaited=True), default_headers={"connection": "close"})
-        agent: Agent[Any] = Agent(name="clerk", model=OpenAIResponsesModel("any", client), tools=[pay])
+        client = openai.AsyncOpenAI(
+            **settings(server, awaited=True), default_headers={"connection": "close"}
+        )
+        agent: Agent[Any] = Agent(
+            name="clerk", model=OpenAIResponsesModel("any", client), tools=[pay]
+        )
         session = HoldfastSession("chat", store)
         result = await Runner.run(agent, TEXT, session=session)
         if to == CARD:
-            with pytest.raises(NotSerializable, match="a tool call in it has something to be redacted") as caught:
+            with pytest.raises(
+                NotSerializable, match="a tool call in it has something to be redacted"
+            ) as caught:
                 await session.save_run(result)
             assert CARD not in str(caught.value)
             assert await session.load_run(agent) is None

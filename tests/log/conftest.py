@@ -8,8 +8,8 @@ import pytest
 
 import holdfast
 from helpers.scripted_log import Scripted
-from holdfast._log import Log
 from holdfast._store import Store
+from holdfast.log.log import Log
 
 
 @pytest.fixture

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from helpers.scripted_log import Scripted, numbers
-from holdfast import _committer
-from holdfast._committer import Committer
-from holdfast._log import Log
 from holdfast._store import Store
-from holdfast.backends import Append, AppendResult, Conflict
-from holdfast.errors import (
-    OutcomeUnknown,
-    Unavailable,
-)
+from holdfast.backends import Append, AppendResult, VersionMismatch
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.log import committer
+from holdfast.log.committer import Committer
+from holdfast.log.log import Log
 
 # -- group commit ----------------------------------------------------------------------------------
 
@@ -30,7 +27,7 @@ class Gated(Scripted):
         super().__init__()
         self.entered, self.gate = threading.Event(), threading.Event()
 
-    def hold(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def hold(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self.entered.set()
         assert self.gate.wait(30)
         return self.really_append(batch)
@@ -48,7 +45,9 @@ def test_threads_that_wait_share_the_next_commit() -> None:
         store.stream(f"s{number}").append(("n", 0))
     backend.batches.clear()
     backend.script.append(backend.hold)
-    threads = [threading.Thread(target=store.stream(f"s{n}").append, args=[("n", 1)]) for n in range(9)]
+    threads = [
+        threading.Thread(target=store.stream(f"s{n}").append, args=[("n", 1)]) for n in range(9)
+    ]
     threads[0].start()
     assert backend.entered.wait(30)
     for thread in threads[1:]:
@@ -113,7 +112,9 @@ def test_an_interrupted_leader_leaves_the_lead_to_others() -> None:
     log.close()
 
 
-def test_a_bug_in_the_backend_is_an_error_for_its_batch_and_not_for_ever(backend: Scripted, log: Log) -> None:
+def test_a_bug_in_the_backend_is_an_error_for_its_batch_and_not_for_ever(
+    backend: Scripted, log: Log
+) -> None:
     stream = Store(log, "default").stream("s")
     stream.append(("n", 1))
     backend.script[:] = [lambda batch: []] * 2  # too few answers
@@ -126,7 +127,9 @@ def test_a_bug_in_the_backend_is_an_error_for_its_batch_and_not_for_ever(backend
     assert numbers(stream) in ([1, 3], [1, 2, 3], [1, 2, 2, 3])
 
 
-def test_if_no_thread_can_be_started_the_store_goes_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_thread_can_be_started_the_store_goes_on(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(log, "default")
     store.stream("s").append(("n", 1))
 
@@ -147,7 +150,9 @@ def test_if_no_thread_can_be_started_the_store_goes_on(log: Log, monkeypatch: py
 
 
 @pytest.mark.parametrize("where", ["_commit_batch", "_hand_over"])
-def test_an_interrupt_at_an_awkward_place_leaves_nobody_waiting(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_at_an_awkward_place_leaves_nobody_waiting(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = Gated()
     log = Log(backend)
     store = Store(log, "default")
@@ -178,14 +183,16 @@ def test_an_interrupt_at_an_awkward_place_leaves_nobody_waiting(where: str, monk
     log.close()
 
 
-def test_the_lead_is_never_given_to_a_caller_who_was_already_told_his_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lead_is_never_given_to_a_caller_who_was_already_told_his_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The leader is interrupted between waking a follower and noting that he did."""
     backend = Gated()
     log = Log(backend)
     store = Store(log, "default")
     for name in "abc":
         store.stream(name).append(("n", 0))
-    original, hits = _committer._release, []
+    original, hits = committer._release, []
 
     def interrupted(wake: threading.Lock) -> None:
         original(wake)
@@ -194,7 +201,7 @@ def test_the_lead_is_never_given_to_a_caller_who_was_already_told_his_outcome(mo
             follower.join(30)  # it is awake, and leaves
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(_committer, "_release", interrupted)
+    monkeypatch.setattr(committer, "_release", interrupted)
     backend.script.append(backend.hold)
     holder = threading.Thread(target=store.stream("a").append, args=[("n", 1)])
     holder.start()

@@ -13,11 +13,7 @@ import pytest
 
 import holdfast
 from helpers.scripted_log import Scripted, numbers
-from holdfast import _operations as ops
-from holdfast._events import NewEvent, seal
-from holdfast._log import Log
 from holdfast._store import Store
-from holdfast._stream_ops import new_stamp
 from holdfast.backends import Append, Record, StreamKey
 from holdfast.errors import (
     CorruptRecord,
@@ -28,13 +24,19 @@ from holdfast.errors import (
     StoreClosed,
     Unavailable,
 )
+from holdfast.log import operations as ops
+from holdfast.log.events import NewEvent, encode_envelopes
+from holdfast.log.log import Log
+from holdfast.log.stream_ops import new_append_context
 
 KEY = StreamKey("default", "stream", "s")
 
 
-def request(number: int, **place: Any) -> ops.Append:
-    stamp = new_stamp()
-    return ops.Append(KEY, seal([NewEvent("n", b"%d" % number)], stamp, {}), stamp, **place)
+def request(number: int, **place: Any) -> ops.AppendRecords:
+    stamp = new_append_context()
+    return ops.AppendRecords(
+        KEY, encode_envelopes([NewEvent("n", b"%d" % number)], stamp, {}), stamp, **place
+    )
 
 
 def foreign_writer(backend: Scripted) -> holdfast.Stream:
@@ -58,7 +60,9 @@ def raising(error: Exception) -> Callable[[Sequence[Append]], Any]:
 # -- where an append goes --------------------------------------------------------------------------
 
 
-def test_a_plain_append_goes_wherever_the_stream_is(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_a_plain_append_goes_wherever_the_stream_is(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     stream.append(("n", 1))
     foreign_writer(backend).append(("n", 2))
     appended = stream.append(("n", 3), ("n", 4))
@@ -66,7 +70,9 @@ def test_a_plain_append_goes_wherever_the_stream_is(backend: Scripted, stream: h
     assert numbers(stream) == [1, 2, 3, 4]
 
 
-def test_an_expected_version_that_is_no_longer_true_writes_nothing(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_an_expected_version_that_is_no_longer_true_writes_nothing(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     stream.append(("n", 1))
     foreign_writer(backend).append(("n", 2))
     with pytest.raises(holdfast.Conflict) as caught:
@@ -75,7 +81,9 @@ def test_an_expected_version_that_is_no_longer_true_writes_nothing(backend: Scri
     assert numbers(stream) == [1, 2]
 
 
-def test_an_append_that_has_seen_everything_foreign_goes_on_after_our_own(log: Log, stream: holdfast.Stream) -> None:
+def test_an_append_that_has_seen_everything_foreign_goes_on_after_our_own(
+    log: Log, stream: holdfast.Stream
+) -> None:
     log.handle(request(1))
     log.handle(request(2))
     assert log.handle(request(3, seen=0)).last == 3
@@ -93,7 +101,9 @@ def test_an_append_that_has_not_seen_what_somebody_else_wrote_is_refused(
     assert numbers(stream) == [1, 2, 4]
 
 
-def test_reading_alone_does_not_count_as_having_seen(backend: Scripted, log: Log, stream: holdfast.Stream) -> None:
+def test_reading_alone_does_not_count_as_having_seen(
+    backend: Scripted, log: Log, stream: holdfast.Stream
+) -> None:
     """A view that reads the stream in another thread must not let an operation pass that decided before it."""
     log.handle(request(1))
     foreign_writer(backend).append(("n", 2))
@@ -126,14 +136,18 @@ def test_content_is_compared_by_value_and_not_by_its_bytes(stream: holdfast.Stre
 
 
 @pytest.mark.parametrize("actor", [5, "", "a\0b", "\ud800"])
-def test_an_actor_that_could_not_be_read_back_is_refused(stream: holdfast.Stream, actor: Any) -> None:
+def test_an_actor_that_could_not_be_read_back_is_refused(
+    stream: holdfast.Stream, actor: Any
+) -> None:
     with pytest.raises(holdfast.errors.InvalidId), holdfast.correlate("req-1", actor=actor):
         stream.append(("n", 1))
     assert numbers(stream) == []
 
 
 @pytest.mark.parametrize("other", [[("n", 9)], [("m", 1)], [("n", 1), ("n", 2)]])
-def test_other_content_under_a_known_id_is_refused(stream: holdfast.Stream, other: list[tuple[str, int]]) -> None:
+def test_other_content_under_a_known_id_is_refused(
+    stream: holdfast.Stream, other: list[tuple[str, int]]
+) -> None:
     stream.append(("n", 1), id="req-1")
     with pytest.raises(IdReused, match="req-1"):
         stream.append(*other, id="req-1")
@@ -179,7 +193,9 @@ def test_after_a_duplicate_the_next_append_still_finds_its_place(stream: holdfas
 # -- lost answers ----------------------------------------------------------------------------------
 
 
-def test_an_answer_lost_after_the_commit_is_settled_as_done(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_an_answer_lost_after_the_commit_is_settled_as_done(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     stream.append(("n", 1))
 
     def store_and_lose(batch: Sequence[Append]) -> Any:
@@ -202,7 +218,9 @@ def test_an_append_that_is_absent_is_sent_again_with_the_same_bytes_for_the_same
     assert numbers(stream) == [1, 2]
 
 
-def test_an_error_that_is_not_ours_is_taken_for_doubt(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_an_error_that_is_not_ours_is_taken_for_doubt(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     def store_and_crash(batch: Sequence[Append]) -> Any:
         backend.really_append(batch)
         raise RuntimeError("a bug in the driver")
@@ -225,7 +243,11 @@ def test_if_somebody_else_took_the_version_the_append_moves_on_under_its_id(
 
     backend.script.append(lose_to_another)
     assert stream.append(("n", 3)).last == 3
-    lost, moved = (batch[0] for batch in backend.batches if batch[0].expected >= 1 and batch[0] is not taken(backend))
+    lost, moved = (
+        batch[0]
+        for batch in backend.batches
+        if batch[0].expected >= 1 and batch[0] is not taken(backend)
+    )
     assert lost.id == moved.id and (lost.expected, moved.expected) == (1, 2)
     assert numbers(stream) == [1, 2, 3]
 
@@ -251,7 +273,9 @@ def test_past_the_deadline_the_outcome_is_unknown_and_a_repeat_settles_it(
     assert numbers(stream) == [1, 2]
 
 
-def test_a_repeat_of_an_append_that_never_arrived_stores_it(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_a_repeat_of_an_append_that_never_arrived_stores_it(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     backend.script[:] = [raising(OutcomeUnknown("lost"))] * 100_000
     with pytest.raises(OutcomeUnknown) as caught:
         stream.append(("n", 1), id="req-1")
@@ -262,7 +286,9 @@ def test_a_repeat_of_an_append_that_never_arrived_stores_it(backend: Scripted, s
     assert numbers(stream) == [1]
 
 
-def test_a_repeat_with_other_content_is_refused_even_after_doubt(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_a_repeat_with_other_content_is_refused_even_after_doubt(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     backend.script[:] = [raising(OutcomeUnknown("lost"))] * 100_000
     with pytest.raises(OutcomeUnknown):
         stream.append(("n", 1), id="req-1")
@@ -271,7 +297,9 @@ def test_a_repeat_with_other_content_is_refused_even_after_doubt(backend: Script
         stream.append(("n", 2), id="req-1")
 
 
-def test_a_certain_error_means_not_stored_and_the_store_goes_on(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_a_certain_error_means_not_stored_and_the_store_goes_on(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     stream.append(("n", 1))
     for error in (Unavailable("down"), StorageFull("full")):
         backend.script.append(raising(error))
@@ -281,7 +309,9 @@ def test_a_certain_error_means_not_stored_and_the_store_goes_on(backend: Scripte
     assert numbers(stream) == [1, 3]
 
 
-def test_one_member_that_cannot_be_stored_does_not_fail_the_others(backend: Scripted, log: Log) -> None:
+def test_one_member_that_cannot_be_stored_does_not_fail_the_others(
+    backend: Scripted, log: Log
+) -> None:
     async def main() -> list[Any]:
         store = Store(log, "default").aio
         await store.stream("warm-up").append(("n", 0))
@@ -305,7 +335,9 @@ def test_one_member_that_cannot_be_stored_does_not_fail_the_others(backend: Scri
 # -- an engine that went back in time --------------------------------------------------------------
 
 
-def test_an_engine_that_lost_acknowledged_writes_is_noticed(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_an_engine_that_lost_acknowledged_writes_is_noticed(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     for number in range(3):
         stream.append(("n", number))
     kept = backend._streams[KEY]
@@ -318,7 +350,9 @@ def test_an_engine_that_lost_acknowledged_writes_is_noticed(backend: Scripted, s
     assert len(backend._streams[KEY].records) == 1
 
 
-def test_another_history_of_the_same_length_is_noticed(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_another_history_of_the_same_length_is_noticed(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     stream.append(("n", 1))
     kept = backend._streams[KEY]
     kept.records[0] = msgspec.structs.replace(kept.records[0], hash=b"?" * 32)
@@ -340,7 +374,9 @@ def tampered(backend: Scripted, change: Callable[[list[Record]], None]) -> holdf
 
 
 def edit(records: list[Record]) -> None:
-    records[2] = msgspec.structs.replace(records[2], body=records[2].body.replace(b'"data":2', b'"data":7'))
+    records[2] = msgspec.structs.replace(
+        records[2], body=records[2].body.replace(b'"data":2', b'"data":7')
+    )
 
 
 def swap(records: list[Record]) -> None:
@@ -362,7 +398,9 @@ def cut_the_front(records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("change", [edit, swap, cut_the_middle, cut_the_tail, cut_the_front])
-def test_tampering_is_reported_and_never_returned(backend: Scripted, change: Callable[[list[Record]], None]) -> None:
+def test_tampering_is_reported_and_never_returned(
+    backend: Scripted, change: Callable[[list[Record]], None]
+) -> None:
     stream = tampered(backend, change)
     seen: list[Any] = []
     with pytest.raises(CorruptRecord) as caught:
@@ -397,12 +435,16 @@ def test_the_record_before_a_page_anchors_it_but_is_not_returned(stream: holdfas
 def test_a_record_taken_from_another_stream_is_refused(backend: Scripted) -> None:
     for name in ("s", "t"):
         Store(Log(backend), "default").stream(name).append(("n", name))
-    backend._streams[KEY].records[0] = backend._streams[StreamKey("default", "stream", "t")].records[0]
+    backend._streams[KEY].records[0] = backend._streams[
+        StreamKey("default", "stream", "t")
+    ].records[0]
     with pytest.raises(CorruptRecord):
         list(foreign_writer(backend).read())
 
 
-def test_a_stream_that_began_a_new_life_is_read_as_it_is_now(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_a_stream_that_began_a_new_life_is_read_as_it_is_now(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     for number in range(3):
         stream.append(("n", number))
     other = foreign_writer(backend)
@@ -417,7 +459,12 @@ def test_a_stream_that_began_a_new_life_is_read_as_it_is_now(backend: Scripted, 
 def test_a_closed_store_says_so(log: Log, stream: holdfast.Stream) -> None:
     stream.append(("n", 1))
     log.close()
-    for call in (lambda: stream.append(("n", 2)), stream.version, lambda: list(stream.read()), stream.delete):
+    for call in (
+        lambda: stream.append(("n", 2)),
+        stream.version,
+        lambda: list(stream.read()),
+        stream.delete,
+    ):
         with pytest.raises(StoreClosed):
             call()
     with pytest.raises(StoreClosed):
@@ -427,17 +474,27 @@ def test_a_closed_store_says_so(log: Log, stream: holdfast.Stream) -> None:
 def test_every_append_is_logged_with_its_correlation_id_and_without_content(
     stream: holdfast.Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG, logger="holdfast"), holdfast.correlate("req-17", actor="alice"):
+    with (
+        caplog.at_level(logging.DEBUG, logger="holdfast"),
+        holdfast.correlate("req-17", actor="alice"),
+    ):
         stream.append(("n", "CANARY-content"), ("n", 2))
     record: Any = caplog.records[-1]
     assert record.correlation == "req-17"
-    assert (record.stream, record.version, record.event, record.tenant) == ("s", 2, "appended", "default")
+    assert (record.stream, record.version, record.event, record.tenant) == (
+        "s",
+        2,
+        "appended",
+        "default",
+    )
     assert record.bytes > 0 and record.milliseconds >= 0
     assert "CANARY" not in caplog.text
     assert [(event.correlation, event.by) for event in stream.read()] == [("req-17", "alice")] * 2
 
 
-def test_appends_are_events_on_the_current_span_of_a_program_that_traces(stream: holdfast.Stream) -> None:
+def test_appends_are_events_on_the_current_span_of_a_program_that_traces(
+    stream: holdfast.Stream,
+) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -484,7 +541,9 @@ def test_an_append_is_reported_in_the_callers_context(stream: holdfast.Stream) -
     assert {"sync", "async"} <= set(seen)
 
 
-def test_a_logging_filter_that_fails_does_not_make_a_stored_append_look_failed(stream: holdfast.Stream) -> None:
+def test_a_logging_filter_that_fails_does_not_make_a_stored_append_look_failed(
+    stream: holdfast.Stream,
+) -> None:
     class Broken(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             raise ValueError("broken filter")

@@ -10,11 +10,11 @@ from test_log_faults import late_together, violations_of
 
 from holdfast import Conflict as ConflictError
 from holdfast import OutcomeUnknown
-from holdfast._appender import Answer, Appender, Entry
-from holdfast._log import Log
-from holdfast.backends import Append, AppendResult, Conflict
+from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend, _Stream
 from holdfast.errors import Unavailable
+from holdfast.log.appender import Answer, Appender, PendingAppend
+from holdfast.log.log import Log
 
 SEEDS = 2000
 
@@ -22,7 +22,9 @@ SEEDS = 2000
 class AbsentMeansNotDone(Appender):
     """Takes an append that cannot be found for one that was not stored, though it may still be on its way."""
 
-    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
+    def _send_alone(
+        self, append: Append, *, in_doubt: bool, deadline: float | None = None
+    ) -> Answer:
         try:
             if in_doubt and not self.backend.read(append.stream, after=append.expected, limit=1):
                 return Unavailable("not found, so not stored")
@@ -34,14 +36,22 @@ class AbsentMeansNotDone(Appender):
 class NoDoubt(Appender):
     """Believes a lost answer to be a refusal."""
 
-    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
-        return Unavailable("no answer, so not stored") if in_doubt else super()._send_alone(append, in_doubt=False)
+    def _send_alone(
+        self, append: Append, *, in_doubt: bool, deadline: float | None = None
+    ) -> Answer:
+        return (
+            Unavailable("no answer, so not stored")
+            if in_doubt
+            else super()._send_alone(append, in_doubt=False)
+        )
 
 
 class FreshIds(Appender):
     """Sends an append in doubt again under a new id."""
 
-    def _send_alone(self, append: Append, *, in_doubt: bool, deadline: float | None = None) -> Answer:
+    def _send_alone(
+        self, append: Append, *, in_doubt: bool, deadline: float | None = None
+    ) -> Answer:
         if not in_doubt:
             return super()._send_alone(append, in_doubt=False)
         for _ in range(20):
@@ -55,27 +65,30 @@ class FreshIds(Appender):
 class NoGhosts(Appender):
     """Forgets that an append whose predecessor is missing may still arrive together with it."""
 
-    def _take(self, entry: Entry, answer: Answer) -> bool:
-        if isinstance(answer, Conflict):
-            answer = Conflict(answer.head)
+    def _take(self, entry: PendingAppend, answer: Answer) -> bool:
+        if isinstance(answer, VersionMismatch):
+            answer = VersionMismatch(answer.head)
         return super()._take(entry, answer)
 
 
 class ForgetsDoubts(Appender):
     """Treats the repetition of an append in doubt as a new one."""
 
-    def _remember_doubt(self, entry: Entry, ghosts: list[Append]) -> None:
+    def _remember_doubt(self, entry: PendingAppend, ghosts: list[Append]) -> None:
         pass
 
 
 class NoVersionCheck(MemoryBackend):
     """Appends wherever the stream is."""
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         if stream is not None:
             append = msgspec.structs.replace(
-                append, expected=stream.version, expected_hash=stream.hash, incarnation=stream.incarnation
+                append,
+                expected=stream.version,
+                expected_hash=stream.hash,
+                incarnation=stream.incarnation,
             )
         return super()._append(append, now)
 
@@ -83,7 +96,7 @@ class NoVersionCheck(MemoryBackend):
 class NoHashCheck(MemoryBackend):
     """Compares the version, but not the hash: does not notice that another history has the same length."""
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         if stream is not None and stream.incarnation == append.incarnation:
             append = msgspec.structs.replace(append, expected_hash=stream.hash)

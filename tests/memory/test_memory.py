@@ -18,7 +18,7 @@ from holdfast import MemoryHit, MemoryItem, NotFound, Store, testing
 from holdfast.backends import Append
 from holdfast.backends.memory import MemoryBackend
 from holdfast.memory import Weights
-from holdfast.memory._model import Said
+from holdfast.memory.model import Remembering
 
 MAY = datetime(2025, 5, 7, 9, 30, tzinfo=timezone.utc)
 
@@ -55,8 +55,18 @@ def test_what_was_remembered_is_recalled_with_all_that_was_said_of_it(memory: Aw
         meta={"step": 3},
     )
     hit = memory.recall("How do we handle an Acme dispute?", k=1)[0]
-    assert (hit.id, hit.text, hit.source, hit.at) == (told, "Acme disputes need form 12B", "task/claims-42", MAY)
-    assert (hit.tags, hit.importance, hit.author, hit.subject) == (("acme", "forms"), 0.8, "user", "person-7")
+    assert (hit.id, hit.text, hit.source, hit.at) == (
+        told,
+        "Acme disputes need form 12B",
+        "task/claims-42",
+        MAY,
+    )
+    assert (hit.tags, hit.importance, hit.author, hit.subject) == (
+        ("acme", "forms"),
+        0.8,
+        "user",
+        "person-7",
+    )
     assert hit.meta == {"step": 3}
     assert hit.score > 0 and hit.why["words"] > 0
     got = memory.get(told)
@@ -65,7 +75,9 @@ def test_what_was_remembered_is_recalled_with_all_that_was_said_of_it(memory: Aw
 
 
 def test_several_are_remembered_together_in_order(memory: Awaited) -> None:
-    ids = memory.remember_many([{"text": f"Fact {number}", "meta": {"n": number}} for number in range(30)])
+    ids = memory.remember_many(
+        [{"text": f"Fact {number}", "meta": {"n": number}} for number in range(30)]
+    )
     assert [one.id for one in memory.all()] == ids
     assert [one.meta["n"] for one in memory.all()] == list(range(30))
     assert memory.remember_many([]) == []
@@ -73,7 +85,9 @@ def test_several_are_remembered_together_in_order(memory: Awaited) -> None:
 
 
 @pytest.mark.every_engine
-def test_another_store_and_a_later_one_know_what_was_remembered(durable_url: str, asynchronous: bool) -> None:
+def test_another_store_and_a_later_one_know_what_was_remembered(
+    durable_url: str, asynchronous: bool
+) -> None:
     with holdfast.open(durable_url) as store, holdfast.open(durable_url) as other:
         Awaited(store, asynchronous).remember("Refunds above 500 are approved by Dana")
         assert texts(Awaited(other, asynchronous).recall("who approves refunds?")) == [
@@ -93,7 +107,9 @@ class Counted(MemoryBackend):
         self.appends = 0
 
     def append(self, batch: Any) -> Any:
-        self.appends += sum(isinstance(one, Append) and one.stream.kind == "memory" for one in batch)
+        self.appends += sum(
+            isinstance(one, Append) and one.stream.kind == "memory" for one in batch
+        )
         return super().append(batch)
 
 
@@ -144,7 +160,12 @@ def test_a_question_is_only_text(memory: Awaited) -> None:
 )
 def test_languages_of_all_kinds_are_found(plain: holdfast.Memory, text: str, question: str) -> None:
     plain.remember_many(
-        [{"text": text}, {"text": "今日は天気がいい"}, {"text": "The weather is fine"}, {"text": "Сегодня дождь"}]
+        [
+            {"text": text},
+            {"text": "今日は天気がいい"},
+            {"text": "The weather is fine"},
+            {"text": "Сегодня дождь"},
+        ]
     )
     assert texts(plain.recall(question, k=1)) == [text]
 
@@ -164,7 +185,9 @@ def test_a_turn_is_found_by_what_was_said_just_before_it(plain: holdfast.Memory)
     assert {hit.source for hit in alone} == {"chat/x"}
 
 
-def test_what_came_from_the_same_source_as_good_matches_is_found_before_the_rest(plain: holdfast.Memory) -> None:
+def test_what_came_from_the_same_source_as_good_matches_is_found_before_the_rest(
+    plain: holdfast.Memory,
+) -> None:
     plain.remember_many(
         [
             {"text": "The import job failed on Monday", "source": "task/1"},
@@ -190,18 +213,24 @@ def test_new_important_and_useful_ones_come_first_but_bury_nothing(plain: holdfa
         old = plain.remember("Berta prefers tea in the morning", source="a")
         clock.advance(400 * 86400)
         plain.remember("Anton prefers tea in the morning", source="b")
-        assert texts(plain.recall("prefers tea in the morning", k=1)) == ["Anton prefers tea in the morning"]
+        assert texts(plain.recall("prefers tea in the morning", k=1)) == [
+            "Anton prefers tea in the morning"
+        ]
         for _ in range(5):
             plain.feedback(old, useful=True)
-        assert texts(plain.recall("prefers tea in the morning", k=1)) == ["Berta prefers tea in the morning"]
+        assert texts(plain.recall("prefers tea in the morning", k=1)) == [
+            "Berta prefers tea in the morning"
+        ]
         clock.advance(400 * 86400)
-        assert texts(plain.recall("prefers tea in the morning", k=1)) == ["Anton prefers tea in the morning"], (
-            "it fades"
-        )
+        assert texts(plain.recall("prefers tea in the morning", k=1)) == [
+            "Anton prefers tea in the morning"
+        ], "it fades"
         weak = plain.remember("Tea is also sold on Mondays", importance=1.0)
         for _ in range(5):
             plain.feedback(weak, useful=True)
-        assert texts(plain.recall("Anton prefers tea in the morning", k=1)) == ["Anton prefers tea in the morning"]
+        assert texts(plain.recall("Anton prefers tea in the morning", k=1)) == [
+            "Anton prefers tea in the morning"
+        ]
 
 
 def test_a_memory_that_was_of_no_use_comes_later(memory: Awaited) -> None:
@@ -220,7 +249,13 @@ def test_only_what_is_asked_for_is_recalled_and_listed(memory: Awaited) -> None:
     memory.remember_many(
         [
             {"text": "Tea one", "tags": ["a", "b"], "source": "s1", "author": "user", "at": MAY},
-            {"text": "Tea two", "tags": ["a"], "source": "s2", "author": "model", "at": MAY + timedelta(days=1)},
+            {
+                "text": "Tea two",
+                "tags": ["a"],
+                "source": "s2",
+                "author": "model",
+                "at": MAY + timedelta(days=1),
+            },
             {"text": "Tea three", "source": "s1", "author": "tool", "at": MAY + timedelta(days=2)},
         ]
     )
@@ -241,19 +276,25 @@ def test_only_what_is_asked_for_is_recalled_and_listed(memory: Awaited) -> None:
 
 def test_a_narrow_filter_finds_its_one_among_many_better_matches(plain: holdfast.Memory) -> None:
     plain.remember_many([{"text": f"tea tea number {n}", "source": "many"} for n in range(1500)])
-    wanted = plain.remember("Somebody once mentioned tea in a very long sentence about other things", source="one")
+    wanted = plain.remember(
+        "Somebody once mentioned tea in a very long sentence about other things", source="one"
+    )
     assert [hit.id for hit in plain.recall("tea", source="one")] == [wanted]
 
 
 def test_a_score_and_a_budget_cut_the_list(memory: Awaited) -> None:
     memory.remember_many(
-        [{"text": "Green tea from Japan"}, {"text": "Black tea"}, {"text": "Coffee " + "x" * 4000 + " tea"}]
+        [
+            {"text": "Green tea from Japan"},
+            {"text": "Black tea"},
+            {"text": "Coffee " + "x" * 4000 + " tea"},
+        ]
     )
     everything = memory.recall("green tea from Japan", k=10)
     assert len(everything) == 3
-    assert texts(memory.recall("green tea from Japan", k=10, min_score=everything[0].score * 0.99)) == [
-        "Green tea from Japan"
-    ]
+    assert texts(
+        memory.recall("green tea from Japan", k=10, min_score=everything[0].score * 0.99)
+    ) == ["Green tea from Japan"]
     assert texts(memory.recall("tea", k=10, max_tokens=60)) != texts(memory.recall("tea", k=10))
     assert all(len(text) < 100 for text in texts(memory.recall("tea", k=10, max_tokens=60)))
     assert memory.recall("tea", k=10, max_tokens=1) == []
@@ -267,7 +308,9 @@ def test_a_score_and_a_budget_cut_the_list(memory: Awaited) -> None:
 @pytest.mark.every_engine
 def test_what_is_known_is_reinforced_and_keeps_its_id(memory: Awaited) -> None:
     first = memory.remember("Acme disputes need form 12B", tags=["acme"], importance=0.4)
-    again = memory.remember("  acme disputes NEED form 12B. ", tags=["forms"], importance=0.9, meta={"a": 1})
+    again = memory.remember(
+        "  acme disputes NEED form 12B. ", tags=["forms"], importance=0.9, meta={"a": 1}
+    )
     assert again == first
     [known] = memory.all()
     assert (known.text, known.mentions) == ("Acme disputes need form 12B", 2)
@@ -278,7 +321,9 @@ def test_what_is_known_is_reinforced_and_keeps_its_id(memory: Awaited) -> None:
 
 
 def test_in_one_go_too_what_is_said_twice_is_one(memory: Awaited) -> None:
-    ids = memory.remember_many([{"text": "Paris is sunny"}, {"text": "paris is sunny!"}, {"text": "Rome is sunny"}])
+    ids = memory.remember_many(
+        [{"text": "Paris is sunny"}, {"text": "paris is sunny!"}, {"text": "Rome is sunny"}]
+    )
     assert ids[0] == ids[1] != ids[2]
     assert texts(memory.all()) == ["Paris is sunny", "Rome is sunny"]
 
@@ -307,7 +352,9 @@ def test_many_threads_that_say_the_same_leave_one_memory(tmp_path: Path) -> None
 
         def say() -> None:
             for number in range(5):
-                ids.append(store.memory("m").remember(f"Fact {number} is known", meta={"n": number}))
+                ids.append(
+                    store.memory("m").remember(f"Fact {number} is known", meta={"n": number})
+                )
 
         threads = [threading.Thread(target=say) for _ in range(8)]
         for thread in threads:
@@ -315,7 +362,9 @@ def test_many_threads_that_say_the_same_leave_one_memory(tmp_path: Path) -> None
         for thread in threads:
             thread.join()
         kept = list(store.memory("m").all())
-        assert sorted(text for text in texts(kept)) == [f"Fact {number} is known" for number in range(5)]
+        assert sorted(text for text in texts(kept)) == [
+            f"Fact {number} is known" for number in range(5)
+        ]
         assert {one.mentions for one in kept} == {8}
         assert set(ids) == {one.id for one in kept}
 
@@ -378,7 +427,9 @@ def test_a_memory_with_a_time_to_live_goes_by_itself(plain: holdfast.Memory) -> 
         assert texts(plain.recall("lift")) == ["The lift is on the left"]
         assert plain.get(told) is None
         assert plain.stats().memories == 1
-        assert plain.remember("The lift is broken", ttl=60) != told, "what has expired is not known any more"
+        assert plain.remember("The lift is broken", ttl=60) != told, (
+            "what has expired is not known any more"
+        )
         plain.remember("The lift is broken")
         clock.advance(3600)
         assert len(plain.recall("lift")) == 2, "said again without an end, it stays"
@@ -395,7 +446,9 @@ def test_a_namespace_that_is_deleted_begins_anew(memory: Awaited) -> None:
     assert texts(memory.recall("world")) == ["The new world"]
 
 
-def test_nothing_of_a_deleted_namespace_is_left_in_the_file(tmp_path: Path, asynchronous: bool) -> None:
+def test_nothing_of_a_deleted_namespace_is_left_in_the_file(
+    tmp_path: Path, asynchronous: bool
+) -> None:
     with holdfast.open(tmp_path / "agents.db") as store:
         memory = Awaited(store, asynchronous)
         memory.remember("The word is xylophone")
@@ -439,7 +492,9 @@ def test_namespaces_and_tenants_never_see_each_other(store: Store, asynchronous:
     assert mine.forget(others[1].all()[0].id) is False
     score = mine.recall(secret)[0].score
     others[0].forget_where(older_than=0)
-    assert mine.recall(secret)[0].score == pytest.approx(score, rel=1e-3), "nor how much others have"
+    assert mine.recall(secret)[0].score == pytest.approx(score, rel=1e-3), (
+        "nor how much others have"
+    )
 
 
 @pytest.mark.every_engine
@@ -512,7 +567,11 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "at", [datetime.min.replace(tzinfo=timezone.utc), datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)]
+    "at",
+    [
+        datetime.min.replace(tzinfo=timezone.utc),
+        datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc),
+    ],
 )
 def test_any_time_that_a_datetime_can_be_is_remembered(at: datetime) -> None:
     with holdfast.open("memory://") as store:
@@ -526,7 +585,7 @@ def test_a_time_that_no_datetime_can_be_does_not_hide_the_other_memories(store: 
     memory = store.memory("m")
     memory.remember("a good fact")
     for at in (-9e10, 9e12):
-        make, _ = memory._saying([Said("a fact of another time", at=at, expires_at=9e12)])
+        make, _ = memory._saying([Remembering("a fact of another time", at=at, expires_at=9e12)])
         memory._append(make)
     assert sorted(texts(memory.recall("fact"))) == sorted(texts(list(memory.all())))
     assert len(list(memory.all())) == 3
@@ -568,7 +627,10 @@ def test_weights_say_what_counts() -> None:
         with pytest.raises(TypeError):
             store.memory("x", weights={"source": 1})  # type: ignore[arg-type]
         store.memory("m").remember_many(
-            [{"text": "Where is the key?", "source": "s"}, {"text": "Under the mat.", "source": "s"}]
+            [
+                {"text": "Where is the key?", "source": "s"},
+                {"text": "Under the mat.", "source": "s"},
+            ]
         )
         alone = store.memory("m", weights=Weights(neighbour=0.0, source=0.0))
         assert texts(alone.recall("where is the key")) == ["Where is the key?"]

@@ -14,9 +14,9 @@ import pytest
 
 import holdfast
 from helpers.concept_embedder import TEXTS, Concepts, fill, texts
-from holdfast.memory import _calling, _filling
-from holdfast.memory._resources import vectors_of
 from holdfast.memory.embedders import Embedder, OpenAIEmbedder
+from holdfast.memory.resources import vectors_of
+from holdfast.memory.vectors import backfill, calls
 
 SOON = 0.05
 """Seconds, for a test that waits for a time to be over."""
@@ -55,7 +55,9 @@ def store() -> Iterator[holdfast.Store]:
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["coroutine", "plain"])
-def test_the_store_goes_on_while_many_recalls_wait_for_the_embedder(asynchronous: bool, held: Held) -> None:
+def test_the_store_goes_on_while_many_recalls_wait_for_the_embedder(
+    asynchronous: bool, held: Held
+) -> None:
     async def play() -> None:
         release, asked = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -81,7 +83,9 @@ def test_the_store_goes_on_while_many_recalls_wait_for_the_embedder(asynchronous
             release.set()
             held.go.set()
             assert {texts(found)[0] for found in await asyncio.gather(*recalls)} == {TEXTS[0]}
-            assert sum(map(len, held.inner.batches)) == 20 + len(TEXTS), "each memory once, though many asked"
+            assert sum(map(len, held.inner.batches)) == 20 + len(TEXTS), (
+                "each memory once, though many asked"
+            )
 
     asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -91,7 +95,10 @@ def test_two_recalls_do_not_make_the_same_vectors_and_the_second_waits_for_them(
 ) -> None:
     memory, found = store.memory("m", embed=held), []
     fill(memory)
-    threads = [threading.Thread(target=lambda: found.append(memory.recall("any puppy?", k=1))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(memory.recall("any puppy?", k=1)))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for _ in range(2):
@@ -114,16 +121,16 @@ def test_who_has_waited_for_another_sees_to_what_was_remembered_meanwhile(
             go.wait()
         return inner(texts)
 
-    begin = _filling.Filling.begin
+    begin = backfill.Backfill.begin
 
-    def seen(filling: _filling.Filling) -> Any:
+    def seen(filling: backfill.Backfill) -> Any:
         other = begin(filling)
         if other is not None:
             waits.set()
         return other
 
-    monkeypatch.setattr(_filling.Filling, "begin", seen)
-    monkeypatch.setattr(_filling, "SLICE", len(TEXTS))
+    monkeypatch.setattr(backfill.Backfill, "begin", seen)
+    monkeypatch.setattr(backfill, "SLICE", len(TEXTS))
     memory, found = store.memory("m", embed=Embedder(embed, name="concepts", timeout=60)), []
     fill(memory)
     threads = [threading.Thread(target=memory.recall, args=("any puppy?",))]
@@ -152,7 +159,9 @@ def test_an_async_recall_that_is_given_up_leaves_the_others_to_go_on(held: Held)
                 return Concepts()(texts)
 
             waiting = asyncio.ensure_future(
-                store.memory("m", embed=Embedder(embed, name="concepts", timeout=60)).recall("any puppy?")
+                store.memory("m", embed=Embedder(embed, name="concepts", timeout=60)).recall(
+                    "any puppy?"
+                )
             )
             await stuck.wait()
             waiting.cancel()
@@ -170,7 +179,10 @@ def both(play: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
     """Play it on a plain store, and on an async one."""
     with holdfast.open("memory://") as store:
         play(store, lambda value: value)
-    with holdfast.open("memory://") as store, asyncio.Runner() if hasattr(asyncio, "Runner") else _Loop() as loop:
+    with (
+        holdfast.open("memory://") as store,
+        asyncio.Runner() if hasattr(asyncio, "Runner") else _Loop() as loop,
+    ):
         play(store.aio, loop.run)
 
 
@@ -228,7 +240,7 @@ def test_a_batch_that_takes_too_long_is_smaller_the_next_time(store: holdfast.St
 def test_calls_that_never_come_back_do_not_take_the_place_of_others(
     store: holdfast.Store, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_calling, "MOST_LOST", 6)
+    monkeypatch.setattr(calls, "MOST_LOST", 6)
     held.timeout = SOON
     fill(store.memory("m"))
     while len(vectors_of(store._log).callers._lost) < 6:
@@ -254,15 +266,15 @@ def test_closing_a_store_does_not_wait_for_its_embedder(held: Held) -> None:
 
 
 def test_those_who_fail_together_count_once(store: holdfast.Store) -> None:
-    trouble, now = _filling.Trouble(), [1000.0]
+    trouble, now = backfill.EmbedderTrouble(), [1000.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.memory._filling.time.monotonic", lambda: now[0])
+        patch.setattr("holdfast.memory.vectors.backfill.time.monotonic", lambda: now[0])
         for _ in range(5000):
-            trouble.failed("x", _calling.TooSlow())
+            trouble.failed("x", calls.TooSlow())
         now[0] += 2.1
         assert not trouble.resting()
         for _ in range(2000):  # and for ever: the pause does not grow beyond all bounds
-            trouble.failed("x", _calling.TooSlow())
+            trouble.failed("x", calls.TooSlow())
             now[0] += 61
             assert not trouble.resting()
 
@@ -316,7 +328,10 @@ def closure() -> Any:
     ],
 )
 def test_what_is_made_on_the_fly_needs_a_name(made: Any, store: holdfast.Store) -> None:
-    for refused in (lambda: store.memory("m", embed=made), lambda: holdfast.open("memory://", embed=made)):
+    for refused in (
+        lambda: store.memory("m", embed=made),
+        lambda: holdfast.open("memory://", embed=made),
+    ):
         with pytest.raises(ValueError, match=r"Embedder\(embed, name='my-model-1'\)"):
             refused()
     memory = store.memory("m", embed=Embedder(made, name="mine"))
@@ -329,13 +344,17 @@ def test_a_function_of_a_module_is_named_by_its_place(store: holdfast.Store) -> 
     assert memory._embedding.name.endswith("test_memory_asking.module_level")
 
 
-def test_vectors_of_two_models_that_one_function_makes_are_not_compared(store: holdfast.Store) -> None:
+def test_vectors_of_two_models_that_one_function_makes_are_not_compared(
+    store: holdfast.Store,
+) -> None:
     def embed(texts: list[str], model: str) -> list[list[float]]:
         rows = Concepts()(texts)
         return rows if model == "small" else [row[1:] + row[:1] for row in rows]  # other directions
 
     for model in ("small", "large"):
-        memory = store.memory("m", embed=Embedder(functools.partial(embed, model=model), name=model))
+        memory = store.memory(
+            "m", embed=Embedder(functools.partial(embed, model=model), name=model)
+        )
         if model == "small":
             fill(memory)
         assert texts(memory.recall("any puppy?", k=1)) == [TEXTS[0]]
@@ -363,7 +382,10 @@ def test_the_async_client_of_openai_needs_the_async_store(store: holdfast.Store)
     client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1")
     with pytest.raises(TypeError, match="async"):
         store.memory("m", embed=OpenAIEmbedder(client))
-    assert OpenAIEmbedder(openai.OpenAI(api_key="none", base_url="http://127.0.0.1:1")).is_async is False
+    assert (
+        OpenAIEmbedder(openai.OpenAI(api_key="none", base_url="http://127.0.0.1:1")).is_async
+        is False
+    )
 
 
 # -- the embedder of a store -----------------------------------------------------------------------------------

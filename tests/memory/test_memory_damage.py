@@ -13,11 +13,13 @@ import pytest
 import holdfast
 from helpers.memory_facts import FACTS, answers, fill, indexed, inner, right_answers
 from helpers.stores import url_of
-from holdfast.memory._sqlite_index import FORMAT
+from holdfast.memory.search.sqlite import FORMAT
 
 
 @pytest.mark.parametrize("damage", ["not a database", "torn", "another program's"])
-def test_a_damaged_index_of_its_own_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+def test_a_damaged_index_of_its_own_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
     url = url_of("files", tmp_path)
     fill(url)
     expected, path = indexed(url), tmp_path / "agents" / "memory.db"
@@ -69,7 +71,9 @@ def test_a_damaged_page_in_the_store_s_own_file_is_not_touched_and_memories_are_
     expected = indexed(url)
     with raw(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'memory_docs'").fetchall()[0]
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'memory_docs'"
+        ).fetchall()[0]
     with path.open("r+b") as file:
         file.seek((root - 1) * 4096)
         file.write(b"\x55" * 4096)
@@ -82,12 +86,15 @@ def test_a_damaged_page_in_the_store_s_own_file_is_not_touched_and_memories_are_
         assert file.read(4096) == b"\x55" * 4096
 
 
+@pytest.mark.slow
 def test_pages_that_the_index_seems_to_share_with_the_store_are_not_freed(tmp_path: Path) -> None:
     url, path = url_of("sqlite", tmp_path), tmp_path / "agents.db"
     fill(url)
     with holdfast.open(url, index="memory") as store:
         for number in range(300):
-            store.memory("m").remember(f"Customer Max ordered {number} pens {'x' * 200}", source="pens")
+            store.memory("m").remember(
+                f"Customer Max ordered {number} pens {'x' * 200}", source="pens"
+            )
     expected = indexed(url)
     with raw(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -103,14 +110,16 @@ def test_pages_that_the_index_seems_to_share_with_the_store_are_not_freed(tmp_pa
             assert connection.execute(f"PRAGMA quick_check({table})").fetchall() == [("ok",)]
 
 
-def test_a_store_that_cannot_be_written_is_recalled_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_written_is_recalled_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = url_of("sqlite", tmp_path)
     fill(url)
 
     def flags(path: str) -> int:
         return apsw.SQLITE_OPEN_READONLY if path != ":memory:" else apsw.SQLITE_OPEN_READWRITE
 
-    monkeypatch.setattr("holdfast.memory._sqlite_file._flags", flags)
+    monkeypatch.setattr("holdfast.memory.search.sqlite_file._flags", flags)
     with holdfast.open(url) as store:
         assert answers(store) == right_answers(url) and inner(store) == ":memory:"
 
@@ -120,9 +129,13 @@ def test_a_trigger_planted_on_the_index_cannot_reach_the_store_s_own_tables(tmp_
     fill(url)
     indexed(url)
     with raw(tmp_path / "agents.db") as connection:
-        connection.execute("CREATE TRIGGER sneaky AFTER INSERT ON memory_docs BEGIN DELETE FROM records; END")
+        connection.execute(
+            "CREATE TRIGGER sneaky AFTER INSERT ON memory_docs BEGIN DELETE FROM records; END"
+        )
     with holdfast.open(url) as store:
         store.memory("m").remember("Customer Kim ordered 5 lamps")
-        assert [hit.text for hit in store.memory("m").recall("Kim", k=1)] == ["Customer Kim ordered 5 lamps"]
+        assert [hit.text for hit in store.memory("m").recall("Kim", k=1)] == [
+            "Customer Kim ordered 5 lamps"
+        ]
         assert store.memory("m").stats().memories == len(FACTS) + 1
     assert [hits[:1] for hits in right_answers(url)] == [hits[:1] for hits in indexed(url)]

@@ -45,15 +45,20 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_openai_embeds_with_the_model_and_dimensions_that_are_asked_for(server: Server, client: openai.OpenAI) -> None:
+def test_openai_embeds_with_the_model_and_dimensions_that_are_asked_for(
+    server: Server, client: openai.OpenAI
+) -> None:
     recalls(OpenAIEmbedder(client))
     assert {request["model"] for request in server.requests} == {"text-embedding-3-small"}
     assert not any("dimensions" in request for request in server.requests)
     server.requests.clear()
     recalls(OpenAIEmbedder(client, "nomic-embed-text", dimensions=3))
-    assert {(request["model"], request["dimensions"]) for request in server.requests} == {("nomic-embed-text", 3)}
+    assert {(request["model"], request["dimensions"]) for request in server.requests} == {
+        ("nomic-embed-text", 3)
+    }
 
 
+@pytest.mark.slow
 def test_openai_gets_long_texts_cut_and_in_requests_that_are_not_too_large(
     server: Server, client: openai.OpenAI
 ) -> None:
@@ -66,7 +71,9 @@ def test_openai_gets_long_texts_cut_and_in_requests_that_are_not_too_large(
     assert max(sizes) <= 250_000
 
 
-def test_an_endpoint_that_is_down_leaves_recall_by_words(server: Server, client: openai.OpenAI) -> None:
+def test_an_endpoint_that_is_down_leaves_recall_by_words(
+    server: Server, client: openai.OpenAI
+) -> None:
     server.status = 503
     with holdfast.open("memory://") as store:
         memory = store.memory("m", embed=OpenAIEmbedder(client))
@@ -77,13 +84,18 @@ def test_an_endpoint_that_is_down_leaves_recall_by_words(server: Server, client:
         assert memory.recall("puppy")[0].why["meaning"] > 0
 
 
+@pytest.mark.slow
 def test_the_async_client_is_awaited_on_the_async_store(server: Server) -> None:
     async def play() -> None:
         server.longest = 24_000
         async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
             async with holdfast.aopen("memory://") as store:
                 memory = store.memory("m", embed=OpenAIEmbedder(client, most_bytes=24_000))
-                texts = ["Her sedan was blue", "The terrier slept", *[f"item{n} " * 2_500 for n in range(30)]]
+                texts = [
+                    "Her sedan was blue",
+                    "The terrier slept",
+                    *[f"item{n} " * 2_500 for n in range(30)],
+                ]
                 await memory.remember_many([{"text": text} for text in texts])
                 [hit] = await memory.recall("puppy", k=1)
                 assert hit.text == "The terrier slept"
@@ -92,7 +104,9 @@ def test_the_async_client_is_awaited_on_the_async_store(server: Server) -> None:
     asyncio.run(play())
 
 
-def test_without_a_client_the_environment_says_where_to_ask(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_client_the_environment_says_where_to_ask(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     assert OpenAIEmbedder()(["puppy"]) == [meaning("puppy", 4)]
@@ -104,7 +118,9 @@ def test_without_a_client_the_environment_says_where_to_ask(server: Server, monk
 class Encoder:
     """Has what the package documents of `SentenceTransformer`: the package itself brings torch along, which is too much for a test."""
 
-    def encode(self, sentences: list[str], *, show_progress_bar: bool, convert_to_numpy: bool) -> Any:
+    def encode(
+        self, sentences: list[str], *, show_progress_bar: bool, convert_to_numpy: bool
+    ) -> Any:
         assert convert_to_numpy and not show_progress_bar
         return np.array([meaning(text) for text in sentences], np.float32)
 
@@ -141,7 +157,9 @@ def static_model(tmp_path: Path) -> Any:
 
     words = ["[UNK]", *ANIMALS]
     tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]")
+        tokenizers.models.WordLevel(
+            {word: place for place, word in enumerate(words)}, unk_token="[UNK]"
+        )
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     rows = np.array([[0.01, 0.01], *ANIMALS.values()], np.float32)

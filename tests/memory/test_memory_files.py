@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from helpers.memory_facts import answers, fill, indexed, inner, right_answers
 from helpers.stores import url_of
-from holdfast.memory._sqlite_file import APPLICATION_ID, TABLES
+from holdfast.memory.search.sqlite_file import APPLICATION_ID, TABLES
 
 
 def done(path: Path, *statements: str) -> list[tuple[Any, ...]]:
@@ -70,7 +70,9 @@ def test_a_file_of_something_else_is_refused_as_index_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_the_store_s_own_file_is_no_place_for_an_index_of_its_own(tmp_path: Path, link: bool) -> None:
+def test_the_store_s_own_file_is_no_place_for_an_index_of_its_own(
+    tmp_path: Path, link: bool
+) -> None:
     url, path = url_of("sqlite", tmp_path), tmp_path / "agents.db"
     with pytest.raises(ValueError, match="is no index of memories"):
         holdfast.open(url, index=path)
@@ -113,7 +115,9 @@ def test_an_empty_file_may_become_the_index(tmp_path: Path, empty: str) -> None:
     assert done(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
 
 
-def test_an_index_of_ours_in_a_given_place_is_mended_as_long_as_it_can_be_told_to_be_ours(tmp_path: Path) -> None:
+def test_an_index_of_ours_in_a_given_place_is_mended_as_long_as_it_can_be_told_to_be_ours(
+    tmp_path: Path,
+) -> None:
     url, path = url_of("sqlite", tmp_path), tmp_path / "index.db"
     fill(url)
     expected = right_answers(url)
@@ -128,14 +132,16 @@ def test_an_index_of_ours_in_a_given_place_is_mended_as_long_as_it_can_be_told_t
         holdfast.open(url, index=path)
 
 
-def test_a_mark_is_in_the_file_itself_before_anything_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_is_in_the_file_itself_before_anything_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed at any instant after that, it is known to be ours."""
     url, path = url_of("sqlite", tmp_path), tmp_path / "index.db"
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.memory._sqlite_file._wal", killed)
+    monkeypatch.setattr("holdfast.memory.search.sqlite_file._wal", killed)
     with holdfast.open(url, index=path) as store, pytest.raises(KeyboardInterrupt):
         store.memory("m").recall("tea")
     assert path.read_bytes()[68:72] == APPLICATION_ID.to_bytes(4, "big")
@@ -144,13 +150,17 @@ def test_a_mark_is_in_the_file_itself_before_anything_else_is(tmp_path: Path, mo
 # -- tables of somebody else -------------------------------------------------------------------------------------------------------
 
 
-def test_tables_of_others_in_the_store_s_file_stay_although_their_names_begin_like_ours(tmp_path: Path) -> None:
+def test_tables_of_others_in_the_store_s_file_stay_although_their_names_begin_like_ours(
+    tmp_path: Path,
+) -> None:
     url, path = url_of("sqlite", tmp_path), tmp_path / "agents.db"
     fill(url)
     for table in ("memory_notes", "memory_docs"):
         done(path, f"CREATE TABLE {table} (text)", f"INSERT INTO {table} VALUES ('mine')")
     with holdfast.open(url) as store:
-        assert answers(store) == right_answers(url) and inner(store) == ":memory:", "there is no room for ours"
+        assert answers(store) == right_answers(url) and inner(store) == ":memory:", (
+            "there is no room for ours"
+        )
     assert done(path, "SELECT text FROM memory_docs") == [("mine",)]
     done(path, "DROP TABLE memory_docs")
     with holdfast.open(url) as store:
@@ -166,10 +176,15 @@ def test_a_trigger_on_the_index_cannot_reach_tables_of_others(tmp_path: Path) ->
     fill(url)
     indexed(url)
     done(path, "CREATE TABLE memory_notes (text)", "INSERT INTO memory_notes VALUES ('mine')")
-    done(path, "CREATE TRIGGER memory_sneaky AFTER INSERT ON memory_docs BEGIN DELETE FROM memory_notes; END")
+    done(
+        path,
+        "CREATE TRIGGER memory_sneaky AFTER INSERT ON memory_docs BEGIN DELETE FROM memory_notes; END",
+    )
     with holdfast.open(url) as store:
         store.memory("m").remember("Customer Kim ordered 5 lamps")
-        assert [hit.text for hit in store.memory("m").recall("Kim", k=1)] == ["Customer Kim ordered 5 lamps"]
+        assert [hit.text for hit in store.memory("m").recall("Kim", k=1)] == [
+            "Customer Kim ordered 5 lamps"
+        ]
     assert done(path, "SELECT text FROM memory_notes") == [("mine",)]
 
 
@@ -190,14 +205,22 @@ def left_in(path: Path, *words: bytes) -> int:
 
 
 @pytest.mark.parametrize("still_open", [True, False])
-def test_nothing_of_a_deleted_namespace_is_left_in_the_index(tmp_path: Path, still_open: bool) -> None:
+def test_nothing_of_a_deleted_namespace_is_left_in_the_index(
+    tmp_path: Path, still_open: bool
+) -> None:
     path = tmp_path / "index.db"
     with holdfast.open(url_of("sqlite", tmp_path), index=path) as store:
         for number in range(60):
             for namespace in ("mine", "theirs"):
                 text = f"{namespace} phrase{number} belongs to patient {number}"
-                store.memory(namespace).remember(text, tags=[f"{namespace}tag"], source=f"{namespace}source{number}")
-        assert len(store.memory("mine").recall("patient")) == len(store.memory("theirs").recall("patient")) == 5
+                store.memory(namespace).remember(
+                    text, tags=[f"{namespace}tag"], source=f"{namespace}source{number}"
+                )
+        assert (
+            len(store.memory("mine").recall("patient"))
+            == len(store.memory("theirs").recall("patient"))
+            == 5
+        )
         store.memory("mine").forget_where(source="minesource7")
         assert store.memory("mine").recall("phrase8")
         assert store.memory("mine").delete()
@@ -206,7 +229,8 @@ def test_nothing_of_a_deleted_namespace_is_left_in_the_index(tmp_path: Path, sti
     assert left_in(path, b"mine") == 0 and left_in(path, b"theirs") > 60
     with holdfast.open(url_of("sqlite", tmp_path), index=path) as store:
         assert (
-            len(store.memory("theirs").recall("phrase7 patient")) == 5 and store.memory("mine").recall("phrase7") == []
+            len(store.memory("theirs").recall("phrase7 patient")) == 5
+            and store.memory("mine").recall("phrase7") == []
         )
 
 
@@ -214,7 +238,10 @@ def test_a_text_that_is_forgotten_is_overwritten_in_the_index(tmp_path: Path) ->
     path = tmp_path / "index.db"
     with holdfast.open(url_of("sqlite", tmp_path), index=path) as store:
         memory = store.memory("m")
-        names = [memory.remember(f"the safe opens with the code word xylo{number}phone") for number in range(5)]
+        names = [
+            memory.remember(f"the safe opens with the code word xylo{number}phone")
+            for number in range(5)
+        ]
         memory.recall("safe")
         memory.forget(names[2])
         memory.recall("safe")

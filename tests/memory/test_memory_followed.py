@@ -15,10 +15,10 @@ import holdfast
 from helpers.memory_facts import FACTS, STORES, answers, fill, indexed, right_answers
 from helpers.run_cli import run
 from helpers.stores import url_of
-from holdfast import _clock
-from holdfast.memory._following import DROP_SECONDS
-from holdfast.memory._resources import MOST_FOLLOWED, follower_of, resources_of
+from holdfast.backends import clock as _clock
 from holdfast.memory.embedders import Embedder
+from holdfast.memory.resources import MOST_FOLLOWED, follower_of, resources_of
+from holdfast.memory.search.catch_up import DROP_SECONDS
 
 
 def texts(store: holdfast.Store, namespace: str = "m") -> list[str]:
@@ -36,7 +36,9 @@ def remember(url: str, *facts: str, index: Path | None = None) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_store_that_was_restored_from_a_backup_shows_what_is_in_it_and_what_is_new(tmp_path: Path, lost: int) -> None:
+def test_a_store_that_was_restored_from_a_backup_shows_what_is_in_it_and_what_is_new(
+    tmp_path: Path, lost: int
+) -> None:
     """The index is ahead of the stream, as far as it, or behind it; and then the stream goes on."""
     url, folder, backup = url_of("files", tmp_path), tmp_path / "agents", tmp_path / "backup"
     remember(url, "Ann likes tea", "Bob likes coffee")
@@ -59,12 +61,16 @@ def test_a_store_that_was_restored_from_a_backup_shows_what_is_in_it_and_what_is
             "Ida likes juice",
         ]
         assert [hit.text for hit in store.memory("m").recall("Ida", k=1)] == ["Ida likes juice"]
-        assert store.memory("m").get(new) is not None and store.memory("m").recall("who plays?") == []
+        assert (
+            store.memory("m").get(new) is not None and store.memory("m").recall("who plays?") == []
+        )
         assert store.memory("m").stats().version == 5
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
-def test_a_copy_with_the_index_of_the_original_recalls_nothing_of_it(tmp_path: Path, more: int) -> None:
+def test_a_copy_with_the_index_of_the_original_recalls_nothing_of_it(
+    tmp_path: Path, more: int
+) -> None:
     """Both have the same life, and are at the same version, or not: only the records differ."""
     first, second, index = f"{tmp_path}/a.db", f"{tmp_path}/b.db", tmp_path / "index.db"
     remember(first, "Ann likes tea", index=index)
@@ -75,7 +81,9 @@ def test_a_copy_with_the_index_of_the_original_recalls_nothing_of_it(tmp_path: P
             store.memory("m").remember(f"Eve plays chess against {number}")
     for _ in range(2):
         with holdfast.open(second, index=index) as store:
-            assert [hit.text for hit in store.memory("m").recall("who likes coffee?")] == ["Ann likes tea"]
+            assert [hit.text for hit in store.memory("m").recall("who likes coffee?")] == [
+                "Ann likes tea"
+            ]
             assert len(texts(store)) == more + 2
         with holdfast.open(first, index=index) as store:
             assert texts(store) == ["Ann likes tea", "Bob likes coffee"]
@@ -93,14 +101,17 @@ def test_the_position_in_an_index_says_which_record_is_there(tmp_path: Path) -> 
 
 
 def test_an_event_of_a_kind_that_only_a_newer_release_knows_is_passed_over(tmp_path: Path) -> None:
-    from holdfast import _operations as ops
-    from holdfast._events import NewEvent
-    from holdfast._stream_ops import append_events, new_stamp
+    from holdfast.log import operations as ops
+    from holdfast.log.events import NewEvent
+    from holdfast.log.stream_ops import append_events, new_append_context
 
     with holdfast.open(url_of("sqlite", tmp_path)) as store:
         memory = store.memory("m")
         memory.remember("Ann likes tea")
-        ops.run(store._log, append_events(memory._key, [NewEvent("memory.painted", b"{}")], new_stamp()))
+        ops.run(
+            store._log,
+            append_events(memory._key, [NewEvent("memory.painted", b"{}")], new_append_context()),
+        )
         memory.remember("Bob likes coffee")
         assert texts(store) == ["Ann likes tea", "Bob likes coffee"]
 
@@ -112,7 +123,7 @@ def test_an_event_of_a_kind_that_only_a_newer_release_knows_is_passed_over(tmp_p
 def test_while_the_index_is_made_anew_everybody_is_answered(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.memory._following.BATCH", 3)
+    monkeypatch.setattr("holdfast.memory.search.catch_up.BATCH", 3)
     url = url_of(name, tmp_path)
     with holdfast.open(url) as store:
         memory = store.memory("m")
@@ -138,7 +149,10 @@ def test_while_the_index_is_made_anew_everybody_is_answered(
         memory.remember("Customer Zoe ordered 99 boats")
         memory.rebuild()
         assert len(asked) > 7 and all(answer == (expected, len(FACTS) + 1) for answer in asked)
-        assert answers(store) == expected and memory.recall("boats", k=1)[0].text == "Customer Zoe ordered 99 boats"
+        assert (
+            answers(store) == expected
+            and memory.recall("boats", k=1)[0].text == "Customer Zoe ordered 99 boats"
+        )
 
 
 def inside(store: holdfast.Store) -> Any:
@@ -157,7 +171,7 @@ def test_what_a_rebuild_that_was_cut_off_has_left_is_taken_away(
         memory, expected = store.memory("m"), answers(store)
         follower, kind = follower_of(store._log, memory._key), type(inside(store))
         with monkeypatch.context() as patched:
-            patched.setattr("holdfast.memory._following.BATCH", 3)
+            patched.setattr("holdfast.memory.search.catch_up.BATCH", 3)
             patched.setattr(kind, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 memory.rebuild()
@@ -184,7 +198,9 @@ def test_a_rebuild_mends_what_is_wrong_in_the_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_what_has_expired_leaves_the_index(name: str, tmp_path: Path, clock: Callable[[float], None]) -> None:
+def test_what_has_expired_leaves_the_index(
+    name: str, tmp_path: Path, clock: Callable[[float], None]
+) -> None:
     with holdfast.open(url_of(name, tmp_path)) as store:
         memory = store.memory("m")
         memory.remember("The key of the shed is blue")
@@ -192,7 +208,9 @@ def test_what_has_expired_leaves_the_index(name: str, tmp_path: Path, clock: Cal
         memory.recall("token")
         index = follower_of(store._log, memory._key).index
         clock(11)
-        assert memory.stats().memories == 1 and index.expired(memory._key, _clock.time(), 9), "it was just now"
+        assert memory.stats().memories == 1 and index.expired(memory._key, _clock.time(), 9), (
+            "it was just now"
+        )
         clock(DROP_SECONDS)
         assert memory.recall("token") == [] and index.expired(memory._key, _clock.time(), 9) == []
         again = memory.remember("The token is 3", ttl=10)
@@ -211,7 +229,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return go_on
 
 
-def test_what_has_expired_is_not_sent_to_the_embedder(tmp_path: Path, clock: Callable[[float], None]) -> None:
+def test_what_has_expired_is_not_sent_to_the_embedder(
+    tmp_path: Path, clock: Callable[[float], None]
+) -> None:
     sent: list[str] = []
 
     def embed(given: Sequence[str]) -> list[list[float]]:
@@ -227,6 +247,7 @@ def test_what_has_expired_is_not_sent_to_the_embedder(tmp_path: Path, clock: Cal
         assert sorted(sent) == ["The key of the shed is blue", "shed"]
 
 
+@pytest.mark.slow
 def test_a_process_keeps_only_some_namespaces_in_mind(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
         first = store.memory("0").remember("Ann likes tea")
@@ -253,7 +274,9 @@ def test_of_two_who_supersede_the_same_memory_at_once_the_second_is_told(
 
             def after_the_rival(self: Any, make: Any, old: str = old, rival: str = rival) -> Any:
                 monkeypatch.setattr(type(mine), "_append", append)
-                theirs.supersede(old, "Carl signs the orders") if rival == "supersede" else theirs.forget(old)
+                theirs.supersede(
+                    old, "Carl signs the orders"
+                ) if rival == "supersede" else theirs.forget(old)
                 return append(self, make)
 
             monkeypatch.setattr(type(mine), "_append", after_the_rival)
@@ -282,6 +305,8 @@ def test_of_many_who_supersede_at_once_one_does(tmp_path: Path) -> None:
             assert sum(isinstance(one, holdfast.NotFound) for one in done.values()) == 3
             assert [known.text async for known in memory.all()] == [f"{name} signs the orders"]
             assert any(await asyncio.gather(*(memory.forget(new_id) for _ in range(4))))
-            assert [known async for known in memory.all()] == [] and await memory.forget(new_id) is False
+            assert [known async for known in memory.all()] == [] and await memory.forget(
+                new_id
+            ) is False
 
     asyncio.run(at_once())

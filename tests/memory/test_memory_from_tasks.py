@@ -18,9 +18,9 @@ from holdfast import Store, Task, TaskView, testing
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import TaskEnded, Unavailable
-from holdfast.tasks._memory import OUTCOME_CHARACTERS
-from holdfast.testing._matrix import Matrix, Run, _all, _points, _target, _undisturbed
-from holdfast.testing._stores import url_at
+from holdfast.tasks.memory import OUTCOME_CHARACTERS
+from holdfast.testing.matrix import Matrix, MatrixRun, _all, _points, _target, _undisturbed
+from holdfast.testing.stores import url_at
 
 pytestmark = pytest.mark.usefixtures("no_agents")
 
@@ -37,11 +37,19 @@ def test_a_finished_task_leaves_its_outcome_its_decisions_and_its_discoveries(wa
     ways.resume(work, **BUYER)
     record = view(ways)
     discovery, decision, outcome = ways.store.memory("buyer").all()
-    assert (discovery.text, discovery.tags) == ("prices of vendor B are without tax", ("discovery",))
-    assert (decision.text, decision.tags) == ("vendor A\nBecause: the only one with an SLA", ("decision",))
+    assert (discovery.text, discovery.tags) == (
+        "prices of vendor B are without tax",
+        ("discovery",),
+    )
+    assert (decision.text, decision.tags) == (
+        "vendor A\nBecause: the only one with an SLA",
+        ("decision",),
+    )
     assert outcome.text == 'Order three laptops\nOutcome: {"laptops": 3, "vendor": "A"}'
     assert outcome.tags == ("outcome",)
-    assert {(memory.source, memory.author) for memory in (discovery, decision, outcome)} == {("task/t", "model")}
+    assert {(memory.source, memory.author) for memory in (discovery, decision, outcome)} == {
+        ("task/t", "model")
+    }
     assert (discovery.at, decision.at) == (record.discoveries[0].at, record.decisions[0].at)
     assert discovery.importance == decision.importance > outcome.importance
 
@@ -52,7 +60,10 @@ def test_a_task_that_has_finished_leaves_nothing_more(ways: Ways) -> None:
         return await task.finish("ordered")
 
     assert [ways.resume(work, **BUYER) for _ in range(3)] == ["ordered"] * 3
-    assert known(ways.store) == [("vendor A", ("decision",), 1), (f"{GOAL}\nOutcome: ordered", ("outcome",), 1)]
+    assert known(ways.store) == [
+        ("vendor A", ("decision",), 1),
+        (f"{GOAL}\nOutcome: ordered", ("outcome",), 1),
+    ]
 
 
 def test_what_several_runs_have_noted_is_left_once(ways: Ways) -> None:
@@ -64,7 +75,9 @@ def test_what_several_runs_have_noted_is_left_once(ways: Ways) -> None:
 
     with pytest.raises(ValueError, match="a bug"):
         ways.resume(work, **BUYER)
-    assert remembered(ways.store) == []  # not before it ends, and whoever started it has seen the failure
+    assert (
+        remembered(ways.store) == []
+    )  # not before it ends, and whoever started it has seen the failure
     ways.resume(work)
     assert known(ways.store) == [
         ("Ann signs the orders", ("discovery",), 1),
@@ -73,7 +86,9 @@ def test_what_several_runs_have_noted_is_left_once(ways: Ways) -> None:
 
 
 @ON_MEMORY
-def test_without_an_agent_nothing_is_remembered_and_without_a_goal_only_what_was_noted(ways: Ways) -> None:
+def test_without_an_agent_nothing_is_remembered_and_without_a_goal_only_what_was_noted(
+    ways: Ways,
+) -> None:
     async def work(task: Any) -> None:
         await task.decide("vendor A")
         await task.finish(7)
@@ -95,7 +110,9 @@ def test_a_task_that_has_nothing_to_leave_writes_nothing(ways: Ways) -> None:
 
 
 @ON_MEMORY
-@pytest.mark.parametrize(("result", "shown"), [(None, "done"), ("", "done"), ("a\nb", "a\nb"), (0, "0"), ([], "[]")])
+@pytest.mark.parametrize(
+    ("result", "shown"), [(None, "done"), ("", "done"), ("a\nb", "a\nb"), (0, "0"), ([], "[]")]
+)
 def test_how_a_result_is_told(ways: Ways, result: object, shown: str) -> None:
     async def work(task: Any) -> None:
         await task.finish(result)
@@ -135,7 +152,12 @@ def test_a_function_says_what_is_remembered(ways: Ways) -> None:
     def lessons(task: TaskView) -> Iterator[Any]:
         seen.append(task)
         yield f"{task.result} from {task.decisions[0].text}"
-        yield {"text": "laptops take two weeks", "tags": ["delivery"], "source": "the vendor", "importance": 1}
+        yield {
+            "text": "laptops take two weeks",
+            "tags": ["delivery"],
+            "source": "the vendor",
+            "importance": 1,
+        }
 
     async def work(task: Any) -> None:
         await task.decide("vendor A")
@@ -145,7 +167,11 @@ def test_a_function_says_what_is_remembered(ways: Ways) -> None:
     assert [(task.status, task.result) for task in seen] == [("finished", "laptops")]
     first, second = ways.store.memory("buyer").all()
     assert (first.text, first.source, first.tags) == ("laptops from vendor A", "task/t", ())
-    assert (second.text, second.source, second.tags) == ("laptops take two weeks", "the vendor", ("delivery",))
+    assert (second.text, second.source, second.tags) == (
+        "laptops take two weeks",
+        "the vendor",
+        ("delivery",),
+    )
 
 
 def test_the_function_of_an_async_task_may_be_async() -> None:
@@ -248,7 +274,10 @@ def test_a_worker_leaves_the_lesson_when_it_tries_no_more(store: Store) -> None:
         raise ValueError("the form is gone")
 
     def lesson(heard: int) -> list[tuple[str, tuple[str, ...], int]]:
-        return [(text, ("failure",), heard) for text in (f"{GOAL}\nFailed: ValueError", "ValueError: the form is gone")]
+        return [
+            (text, ("failure",), heard)
+            for text in (f"{GOAL}\nFailed: ValueError", "ValueError: the form is gone")
+        ]
 
     with testing.fake_clock() as clock:
         store.submit("failing", "t", goal=GOAL)
@@ -298,6 +327,7 @@ def left_in(url: str, agent: str) -> list[tuple[str, tuple[str, ...], int]]:
         return known(store, agent)
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_a_task_leaves_everything_and_each_once(tmp_path: Path) -> None:
     matrix = matrix_of(agents.buyer, tmp_path)
     expected = _undisturbed(matrix)
@@ -312,7 +342,10 @@ def test_killed_at_any_write_a_task_leaves_everything_and_each_once(tmp_path: Pa
         ("vendor A\nBecause: the only one with an SLA", ("decision",), 1),
         (f"{GOAL}\nOutcome: three laptops ordered", ("outcome",), 1),
     ]
-    left = {point: left_in(url_at("sqlite", tmp_path / f"point {n}"), "buyer") for n, point in enumerate(points)}
+    left = {
+        point: left_in(url_at("sqlite", tmp_path / f"point {n}"), "buyer")
+        for n, point in enumerate(points)
+    }
     assert left == dict.fromkeys(points, everything)
 
 
@@ -320,11 +353,14 @@ AFTER_IT = "after memory.remembered fickle"
 """What it leaves is written, that it has ended is not. What follows is the version; (2): the first try there was a repeat."""
 
 
-@pytest.mark.parametrize(("kills", "number"), [(["1"], 0), (["1", "3 (2)"], 1), (["1", "3 (2)", "5 (2)"], 0)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kills", "number"), [(["1"], 0), (["1", "3 (2)"], 1), (["1", "3 (2)", "5 (2)"], 0)]
+)
 def test_what_a_killed_run_would_have_ended_with_is_not_remembered(
     kills: list[str], number: int, tmp_path: Path
 ) -> None:
-    run = Run(matrix_of(agents.fickle, tmp_path), "run")
+    run = MatrixRun(matrix_of(agents.fickle, tmp_path), "run")
     for place in kills:
         assert run._live(f"{AFTER_IT} {place}") == ("killed", "")
     assert run.to_its_end().result == f"offer number {number}"
@@ -355,10 +391,13 @@ LEFT = {
 
 @pytest.mark.parametrize("end", LEFT)
 def test_whatever_end_is_recorded_only_that_is_remembered(end: str, tmp_path: Path) -> None:
-    run = Run(matrix_of(agents.fickle, tmp_path), "run")
+    run = MatrixRun(matrix_of(agents.fickle, tmp_path), "run")
     assert run._live(f"{AFTER_IT} 1") == ("killed", "")
     with holdfast.open(run.url) as store:
-        assert remembered(store, "fickle") == ["the vendor answers on Mondays", f"{GOAL}\nOutcome: offer number 1"]
+        assert remembered(store, "fickle") == [
+            "the vendor answers on Mondays",
+            f"{GOAL}\nOutcome: offer number 1",
+        ]
         ended(store, end)
         assert remembered(store, "fickle") == LEFT[end]
 
@@ -401,9 +440,10 @@ def test_cancelling_a_task_forgets_nothing_that_it_remembered_on_the_way(ways: W
     assert remembered(ways.store) == ["Ann signs the orders"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
 def test_but_it_is_if_somebody_else_has_said_it_too(first: bool, tmp_path: Path) -> None:
-    run = Run(matrix_of(agents.fickle, tmp_path), "run")
+    run = MatrixRun(matrix_of(agents.fickle, tmp_path), "run")
 
     def say_it() -> None:
         with holdfast.open(run.url) as store:
@@ -436,7 +476,10 @@ def test_a_task_whose_memories_cannot_be_written_has_not_ended(asynchronous: boo
             ways.resume(work, **BUYER)
         assert view(ways).status == "pending"
         ways.resume(work)
-        assert known(store) == [("vendor A", ("decision",), 1), (f"{GOAL}\nOutcome: ordered", ("outcome",), 1)]
+        assert known(store) == [
+            ("vendor A", ("decision",), 1),
+            (f"{GOAL}\nOutcome: ordered", ("outcome",), 1),
+        ]
 
 
 def test_an_engine_that_is_away_for_a_moment_is_waited_for() -> None:
@@ -453,8 +496,13 @@ def test_an_engine_that_is_away_for_a_moment_is_waited_for() -> None:
 @pytest.mark.every_engine
 def test_what_a_task_remembers_it_remembers_once_however_often_it_is_run(ways: Ways) -> None:
     async def work(task: Any) -> list[str]:
-        ids = [await task.remember("Ann signs the orders", tags=["people"], importance=0.9, ttl=1e6) for _ in range(2)]
-        ids.append(await task.remember("Bob signs them in May", at=0, subject="bob", meta={"page": 3}))
+        ids = [
+            await task.remember("Ann signs the orders", tags=["people"], importance=0.9, ttl=1e6)
+            for _ in range(2)
+        ]
+        ids.append(
+            await task.remember("Bob signs them in May", at=0, subject="bob", meta={"page": 3})
+        )
         if not task.resumed:
             raise ValueError("a bug")
         await task.finish(remember=False)
@@ -466,9 +514,18 @@ def test_what_a_task_remembers_it_remembers_once_however_often_it_is_run(ways: W
     assert ways.resume(work) == ids  # it has finished
     ann, bob = ways.store.memory("buyer").all()
     assert ids == [ann.id, ann.id, bob.id]
-    assert (ann.text, ann.tags, ann.source, ann.mentions) == ("Ann signs the orders", ("people",), "task/t", 1)
+    assert (ann.text, ann.tags, ann.source, ann.mentions) == (
+        "Ann signs the orders",
+        ("people",),
+        "task/t",
+        1,
+    )
     assert ann.expires_at is not None and ann.expires_at > ann.at
-    assert (bob.at, bob.subject, bob.meta) == (datetime.fromtimestamp(0, timezone.utc), "bob", {"page": 3})
+    assert (bob.at, bob.subject, bob.meta) == (
+        datetime.fromtimestamp(0, timezone.utc),
+        "bob",
+        {"page": 3},
+    )
 
 
 def test_a_task_reinforces_what_is_known_and_gets_its_id(ways: Ways) -> None:

@@ -15,10 +15,10 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from helpers.task_views import FLAG, T, own_words, texts, view_of
 from holdfast import MemoryItem, Store, Suspended, Task, testing
-from holdfast.memory._model import Said
 from holdfast.memory.embedders import Embedder
-from holdfast.tasks._briefing import brief
-from holdfast.tasks._memory import unless_recalled
+from holdfast.memory.model import Remembering
+from holdfast.tasks.memory import unless_recalled
+from holdfast.tasks.resume_context.context import brief
 
 pytestmark = pytest.mark.usefixtures("no_agents")
 
@@ -75,7 +75,9 @@ def test_of_others_and_of_itself_a_task_is_told_nothing(ways: Ways) -> None:
 @ON_MEMORY
 def test_how_many_memories_are_told_is_said_and_they_keep_to_the_budget(ways: Ways) -> None:
     for number in range(9):
-        ways.store.memory("buyer").remember(f"laptops come from vendor {number} " + "and so on " * 60)
+        ways.store.memory("buyer").remember(
+            f"laptops come from vendor {number} " + "and so on " * 60
+        )
     assert len(briefing(ways).memories) == 5
     assert len(briefing(ways, memories=7).memories) == 7
     nothing = briefing(ways, memories=0)
@@ -120,7 +122,11 @@ def test_the_same_task_and_the_same_memories_give_the_same_briefing(store: Store
 
 
 @settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
-@given(texts.filter(lambda text: bool(text.strip())), texts.map(lambda text: text[:100]), st.integers(400, 3000))
+@given(
+    texts.filter(lambda text: bool(text.strip())),
+    texts.map(lambda text: text[:100]),
+    st.integers(400, 3000),
+)
 def test_what_is_recalled_stays_a_quotation(text: str, source: str, budget: int) -> None:
     memory = MemoryItem(
         id="1", text=text, at=T, first_at=T, source=source, sources=(source,), tags=(), meta={}, author=FLAG, importance=0.5, subject=None,
@@ -141,7 +147,10 @@ class Meant:
 
     def __call__(self, texts: list[str]) -> list[list[float]]:
         self.asked += texts
-        return [[float("laptop" in text.lower() or "notebook" in text), float("desk" in text), 0.1] for text in texts]
+        return [
+            [float("laptop" in text.lower() or "notebook" in text), float("desk" in text), 0.1]
+            for text in texts
+        ]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -152,7 +161,9 @@ def test_a_briefing_finds_by_meaning_with_the_embedder_of_the_store(asynchronous
         store.memory("buyer").remember_many(
             [{"text": "notebooks come from vendor A"}, {"text": "desks are made of oak"}]
         )
-        assert list(briefing(ways, memories=1).memories.values()) == ["notebooks come from vendor A"]
+        assert list(briefing(ways, memories=1).memories.values()) == [
+            "notebooks come from vendor A"
+        ]
         assert GOAL in embed.asked
         assert list(ways.store.task("t").resume_context(memories=1).memories.values()) == [
             "notebooks come from vendor A"
@@ -175,7 +186,9 @@ def test_a_briefing_finds_by_meaning_with_the_embedder_of_the_agent(store: Store
 
     for agent in ("plain", "async"):
         embed.asked.clear()
-        store.memory(agent).remember_many([{"text": "notebooks come from vendor A"}, {"text": "desks are made of oak"}])
+        store.memory(agent).remember_many(
+            [{"text": "notebooks come from vendor A"}, {"text": "desks are made of oak"}]
+        )
         store.submit(agent, agent, goal=GOAL)
         assert [ran.status for ran in store.run_due()] == ["finished"]
         view = store.get_task(agent)
@@ -239,7 +252,9 @@ def test_the_same_outcome_again_is_no_confirmation_if_it_was_told(ways: Ways) ->
 
 @ON_MEMORY
 def test_a_decision_that_was_recalled_is_known_with_and_without_its_reason(ways: Ways) -> None:
-    ways.store.memory("buyer").remember("order laptops from vendor A\nBecause: the only one with an SLA")
+    ways.store.memory("buyer").remember(
+        "order laptops from vendor A\nBecause: the only one with an SLA"
+    )
 
     async def work(task: Any) -> None:
         await task.resume_context()
@@ -293,10 +308,14 @@ def test_who_only_asks_for_a_briefing_leaves_a_waiting_task_as_it_is(ways: Ways)
     assert "task.recalled" in [event.type for event in ways.store.task("t").history()]
 
 
-@given(st.lists(texts.filter(lambda text: bool(text.strip())), max_size=4), st.lists(texts, max_size=4))
+@given(
+    st.lists(texts.filter(lambda text: bool(text.strip())), max_size=4), st.lists(texts, max_size=4)
+)
 @settings(deadline=None, max_examples=examples(25))
-def test_of_what_is_left_only_what_was_recalled_is_taken_out(left: list[str], recalled: list[str]) -> None:
-    said = [Said(text) for text in left]
+def test_of_what_is_left_only_what_was_recalled_is_taken_out(
+    left: list[str], recalled: list[str]
+) -> None:
+    said = [Remembering(text) for text in left]
     kept = unless_recalled(said, recalled)
     assert [one for one in said if one in kept] == kept  # in order
     assert not {one.text for one in kept} & set(recalled)
@@ -312,4 +331,6 @@ def test_what_several_tasks_find_out_is_one_memory_whatever_the_day() -> None:
                 task.finish("done")
             clock.advance(86_400)
         known = [one for one in store.memory("claims").all() if "discovery" in one.tags]
-        assert [(one.text, one.mentions) for one in known] == [("The archive is closed on Mondays", 3)]
+        assert [(one.text, one.mentions) for one in known] == [
+            ("The archive is closed on Mondays", 3)
+        ]

@@ -18,26 +18,37 @@ import holdfast
 from helpers.example_counts import examples
 from helpers.servers import url_on
 from holdfast.backends import StreamKey
-from holdfast.memory._fold import Changes, Fold, Happened
-from holdfast.memory._following import apply
-from holdfast.memory._index import Index
-from holdfast.memory._model import Doc, Forgotten, Judged, Position, Said, Superseded, Used, Where, sources_of
-from holdfast.memory._sqlite_index import SQLiteIndex
+from holdfast.memory.fold import IndexChanges, MemoryEvent, MemoryFold
+from holdfast.memory.model import (
+    Forgotten,
+    IndexPosition,
+    Judged,
+    MemoryDoc,
+    MemoryFilter,
+    Remembering,
+    Superseded,
+    Used,
+    sources_of,
+)
+from holdfast.memory.search.catch_up import apply
+from holdfast.memory.search.index import MemoryIndex
+from holdfast.memory.search.sqlite import SQLiteIndex
 
 LIFE = b"one life"
 NOW = 1_700_000_000.0
-ALL = Where(now=NOW)
+ALL = MemoryFilter(now=NOW)
 SPACE = StreamKey("default", "memory", "ada")
 
 _counter = itertools.count()
 
 
 @pytest.fixture(params=("memory", "file", "store", "postgres"))
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
+def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryIndex]:
     """An empty index of each kind."""
     if request.param == "postgres":
         from holdfast.backends.postgres import PostgresBackend
-        from holdfast.memory._postgres_index import PostgresIndex
+
+        from holdfast.memory.search.postgres import PostgresIndex
 
         backend = PostgresBackend(url_on("postgres", tmp_path))
         yield PostgresIndex(backend)
@@ -46,31 +57,46 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
     path = str(tmp_path / "a.db")
     if request.param == "store":
         holdfast.open(path).close()
-    index = SQLiteIndex(":memory:" if request.param == "memory" else path, shared=request.param == "store")
+    index = SQLiteIndex(
+        ":memory:" if request.param == "memory" else path, shared=request.param == "store"
+    )
     yield index
     index.close()
 
 
-def said(version: int, text: str, **more: Any) -> Happened:
-    return Happened(version, f"id-{version}", NOW + version, Said(text, **{"at": NOW - 1000 + version, **more}))
+def said(version: int, text: str, **more: Any) -> MemoryEvent:
+    return MemoryEvent(
+        version,
+        f"id-{version}",
+        NOW + version,
+        Remembering(text, **{"at": NOW - 1000 + version, **more}),
+    )
 
 
-def follow(index: Index, space: StreamKey, events: Sequence[Happened], life: bytes = LIFE) -> None:
+def follow(
+    index: MemoryIndex, space: StreamKey, events: Sequence[MemoryEvent], life: bytes = LIFE
+) -> None:
     assert apply(index, space, index.position(space), life, events)
 
 
-def texts(docs: Sequence[Doc]) -> list[str]:
+def texts(docs: Sequence[MemoryDoc]) -> list[str]:
     return [doc.text for doc in docs]
 
 
-def found(index: Index, *terms: str, space: StreamKey = SPACE, where: Where = ALL, limit: int = 100) -> list[str]:
+def found(
+    index: MemoryIndex,
+    *terms: str,
+    space: StreamKey = SPACE,
+    where: MemoryFilter = ALL,
+    limit: int = 100,
+) -> list[str]:
     return texts(index.search(space, dict.fromkeys(terms, 1.0), where, limit).docs)
 
 
 # -- positions -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_index_that_followed_nothing_knows_nothing(index: Index) -> None:
+def test_an_index_that_followed_nothing_knows_nothing(index: MemoryIndex) -> None:
     assert index.position(SPACE) is None
     assert index.known(SPACE, ["id-1"], ["0123456789ab"]) == ([], {})
     assert index.search(SPACE, {"cat": 1.0}, ALL, 10) == ([], 0, 0.0, {})
@@ -78,29 +104,47 @@ def test_an_index_that_followed_nothing_knows_nothing(index: Index) -> None:
     assert list(index.page(SPACE, 0, 10, ALL)) == []
     assert index.counts(SPACE, NOW) == (0, 0, None, None)
     assert index.expired(SPACE, NOW, 10) == []
-    index.clear(SPACE, Position(LIFE, 1))
+    index.clear(SPACE, IndexPosition(LIFE, 1))
 
 
-def test_a_write_from_a_position_that_has_passed_does_nothing_at_all(index: Index) -> None:
+def test_a_write_from_a_position_that_has_passed_does_nothing_at_all(index: MemoryIndex) -> None:
     follow(index, SPACE, [said(1, "Ada likes tea")])
-    for stale in (None, Position(LIFE, 0), Position(LIFE, 2), Position(b"another", 1), Position(LIFE, 1, b"other")):
-        assert not apply(index, SPACE, stale, stale.life if stale else LIFE, [said(2, "Ada likes coffee")])
-    assert index.position(SPACE) == Position(LIFE, 1)
+    for stale in (
+        None,
+        IndexPosition(LIFE, 0),
+        IndexPosition(LIFE, 2),
+        IndexPosition(b"another", 1),
+        IndexPosition(LIFE, 1, b"other"),
+    ):
+        assert not apply(
+            index, SPACE, stale, stale.incarnation if stale else LIFE, [said(2, "Ada likes coffee")]
+        )
+    assert index.position(SPACE) == IndexPosition(LIFE, 1)
     assert found(index, "tea", "coffe") == ["Ada likes tea"]
     assert index.search(SPACE, {"tea": 1.0, "coffe": 1.0}, ALL, 10)[1:] == (1, 3.0, {"tea": 1})
 
 
-def test_of_writers_at_one_position_exactly_one_writes(index: Index) -> None:
+def test_of_writers_at_one_position_exactly_one_writes(index: MemoryIndex) -> None:
     rounds, writers = 5, 4
     for version in range(1, rounds + 1):
         before, won = index.position(SPACE), []
         start = threading.Barrier(writers)
 
         def write(
-            writer: int, version: int = version, before: Any = before, won: Any = won, start: Any = start
+            writer: int,
+            version: int = version,
+            before: Any = before,
+            won: Any = won,
+            start: Any = start,
         ) -> None:
             start.wait()
-            if apply(index, SPACE, before, LIFE, [said(version, f"fact {version} of writer number {writer}")]):
+            if apply(
+                index,
+                SPACE,
+                before,
+                LIFE,
+                [said(version, f"fact {version} of writer number {writer}")],
+            ):
                 won.append(writer)
 
         threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
@@ -109,19 +153,24 @@ def test_of_writers_at_one_position_exactly_one_writes(index: Index) -> None:
         for thread in threads:
             thread.join()
         assert len(won) == 1
-        assert index.position(SPACE) == Position(LIFE, version)
+        assert index.position(SPACE) == IndexPosition(LIFE, version)
     assert len(index.page(SPACE, 0, 100, ALL)) == rounds
     assert index.search(SPACE, {"fact": 1.0}, ALL, 100).frequency == {"fact": rounds}
 
 
-def test_a_namespace_is_cleared_only_at_the_position_that_was_meant(index: Index) -> None:
+def test_a_namespace_is_cleared_only_at_the_position_that_was_meant(index: MemoryIndex) -> None:
     other = SPACE._replace(id="bob")
     for space in (SPACE, other):
         follow(index, space, [said(1, "Ada likes tea"), said(2, "Bob likes tea too")])
-    for elsewhere in (Position(b"another", 2), Position(LIFE, 1), Position(LIFE, 3), Position(LIFE, 2, b"other")):
+    for elsewhere in (
+        IndexPosition(b"another", 2),
+        IndexPosition(LIFE, 1),
+        IndexPosition(LIFE, 3),
+        IndexPosition(LIFE, 2, b"other"),
+    ):
         index.clear(SPACE, elsewhere)
         assert len(found(index, "tea")) == 2
-    index.clear(SPACE, Position(LIFE, 2))
+    index.clear(SPACE, IndexPosition(LIFE, 2))
     assert index.position(SPACE) is None and found(index, "tea") == []
     assert len(found(index, "tea", space=other)) == 2
     follow(index, SPACE, [said(1, "Eve likes tea as well")], b"another")
@@ -130,7 +179,7 @@ def test_a_namespace_is_cleared_only_at_the_position_that_was_meant(index: Index
     assert index.known(SPACE, ["id-2"], []) == ([], {})
 
 
-def test_a_namespace_is_replaced_at_once_unless_it_has_followed_further(index: Index) -> None:
+def test_a_namespace_is_replaced_at_once_unless_it_has_followed_further(index: MemoryIndex) -> None:
     beside, other = SPACE._replace(tenant="$default"), SPACE._replace(id="bob")
     assert index.replace(SPACE, beside), "there is nothing to put in its place"
     follow(index, SPACE, [said(1, "Ada likes tea"), said(2, "Bob likes tea too")])
@@ -141,7 +190,7 @@ def test_a_namespace_is_replaced_at_once_unless_it_has_followed_further(index: I
     follow(index, beside, [said(2, "Bob likes white tea")])
     assert index.replace(SPACE, beside)
     assert sorted(found(index, "tea")) == ["Ada likes green tea", "Bob likes white tea"]
-    assert index.position(SPACE) == Position(LIFE, 2) and index.position(beside) is None
+    assert index.position(SPACE) == IndexPosition(LIFE, 2) and index.position(beside) is None
     assert index.search(SPACE, {"tea": 1.0, "too": 1.0}, ALL, 9)[1:] == (2, 4.0, {"tea": 2})
     assert found(index, "tea", space=other) == ["Eve likes tea as well"]
     follow(index, beside, [said(1, "Kim likes tea")], b"another")
@@ -149,21 +198,32 @@ def test_a_namespace_is_replaced_at_once_unless_it_has_followed_further(index: I
     assert found(index, "tea") == ["Kim likes tea"]
 
 
-def test_what_has_expired_is_told_and_taken_out_once(index: Index) -> None:
+def test_what_has_expired_is_told_and_taken_out_once(index: MemoryIndex) -> None:
     ends = {1: None, 2: NOW - 5, 3: NOW + 5, 4: NOW - 9}
-    follow(index, SPACE, [said(version, f"fact {version}", expires_at=end) for version, end in ends.items()])
+    follow(
+        index,
+        SPACE,
+        [said(version, f"fact {version}", expires_at=end) for version, end in ends.items()],
+    )
     assert texts(index.expired(SPACE, NOW, 10)) == ["fact 4", "fact 2"]
-    assert texts(index.expired(SPACE, NOW, 1)) == texts(index.expired(SPACE, NOW - 7, 10)) == ["fact 4"]
-    at, gone = Position(LIFE, 4), Changes([], list(index.expired(SPACE, NOW, 10)), {})
+    assert (
+        texts(index.expired(SPACE, NOW, 1))
+        == texts(index.expired(SPACE, NOW - 7, 10))
+        == ["fact 4"]
+    )
+    at, gone = IndexPosition(LIFE, 4), IndexChanges([], list(index.expired(SPACE, NOW, 10)), {})
     answers = []
-    threads = [threading.Thread(target=lambda: answers.append(index.write(SPACE, at, at, gone))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(index.write(SPACE, at, at, gone)))
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert any(answers) and list(index.expired(SPACE, NOW, 10)) == []
-    assert index.search(SPACE, {"fact": 1.0}, Where(now=0.0), 9)[1:3] == (2, 2.0)
-    assert len(index.page(SPACE, 0, 10, Where(now=0.0))) == 2
+    assert index.search(SPACE, {"fact": 1.0}, MemoryFilter(now=0.0), 9)[1:3] == (2, 2.0)
+    assert len(index.page(SPACE, 0, 10, MemoryFilter(now=0.0))) == 2
 
 
 # -- searching -----------------------------------------------------------------------------------------------------------
@@ -177,10 +237,17 @@ PLACES = [
 ]
 
 
-def test_namespaces_and_tenants_never_show_through(index: Index) -> None:
+def test_namespaces_and_tenants_never_show_through(index: MemoryIndex) -> None:
     mine, others = PLACES[0], PLACES[1:]
     for space in others:
-        follow(index, space, [said(n, f"The secret word of cat {n} is {space.id}", source="s") for n in range(1, 30)])
+        follow(
+            index,
+            space,
+            [
+                said(n, f"The secret word of cat {n} is {space.id}", source="s")
+                for n in range(1, 30)
+            ],
+        )
     follow(index, mine, [said(7, "A dog barks", source="s")])
     question = {"secret": 1.0, "word": 1.0, "cat": 1.0, "1_cat": 1.0}
     assert index.search(mine, question, ALL, 10) == ([], 1, 2.0, {})
@@ -188,7 +255,9 @@ def test_namespaces_and_tenants_never_show_through(index: Index) -> None:
     assert dog.text == "A dog barks"
     assert index.around(mine, [dog], 3, ALL) == [([], [])]
     assert index.known(
-        mine, ["id-1", "id-8"], [key for doc in index.page(others[0], 0, 5, ALL) for key in doc.keys]
+        mine,
+        ["id-1", "id-8"],
+        [key for doc in index.page(others[0], 0, 5, ALL) for key in doc.keys],
     ) == ([], {})
     assert texts(index.page(mine, 0, 100, ALL)) == ["A dog barks"]
     assert index.counts(mine, NOW).memories == 1
@@ -196,23 +265,35 @@ def test_namespaces_and_tenants_never_show_through(index: Index) -> None:
 
 
 def test_rare_terms_bring_candidates_and_common_ones_only_while_those_are_too_few(
-    index: Index, monkeypatch: pytest.MonkeyPatch
+    index: MemoryIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.memory._sqlite_search.WORK", 6)
-    monkeypatch.setattr("holdfast.memory._postgres_index_sql.WORK", 6)
+    monkeypatch.setattr("holdfast.memory.search.sqlite_search.WORK", 6)
+    monkeypatch.setattr("holdfast.memory.search.postgres_sql.WORK", 6)
     foods = ["apple", "bread", "cheese", "dates", "eggs", "figs", "grapes"]
     follow(index, SPACE, [said(n, f"We buy {food} often") for n, food in enumerate(foods, 1)])
     assert found(index, "appl", "often", limit=1) == ["We buy apple often"]
     assert len(found(index, "appl", "often", limit=5)) == 5
-    assert index.search(SPACE, {"appl": 1.0, "often": 1.0}, ALL, 1).frequency == {"appl": 1, "often": 7}
+    assert index.search(SPACE, {"appl": 1.0, "often": 1.0}, ALL, 1).frequency == {
+        "appl": 1,
+        "often": 7,
+    }
     assert len(found(index, "often", limit=6)) == 6
-    assert set(found(index, "appl", "bread", "absent")) == {"We buy apple often", "We buy bread often"}
+    assert set(found(index, "appl", "bread", "absent")) == {
+        "We buy apple often",
+        "We buy bread often",
+    }
 
 
-def test_the_most_promising_come_first_and_no_more_than_asked_for(index: Index) -> None:
+def test_the_most_promising_come_first_and_no_more_than_asked_for(index: MemoryIndex) -> None:
     events = [said(n, f"The train number {n} was late") for n in range(1, 20)]
     follow(
-        index, SPACE, [*events, said(20, "The night train to Vienna was late"), said(21, "Vienna is rainy and grey")]
+        index,
+        SPACE,
+        [
+            *events,
+            said(20, "The night train to Vienna was late"),
+            said(21, "Vienna is rainy and grey"),
+        ],
     )
     assert found(index, "night", "train", "vienna", limit=2) == [
         "The night train to Vienna was late",
@@ -221,30 +302,39 @@ def test_the_most_promising_come_first_and_no_more_than_asked_for(index: Index) 
 
 
 @pytest.mark.parametrize(
-    "term", ["it's", 'a"b', "a\\b", "a' | b", "a & !b", "x:*", "NEAR(a b)", "%s", "{}", "жук", "日本"]
+    "term",
+    ["it's", 'a"b', "a\\b", "a' | b", "a & !b", "x:*", "NEAR(a b)", "%s", "{}", "жук", "日本"],
 )
-def test_terms_are_data(index: Index, term: str) -> None:
+def test_terms_are_data(index: MemoryIndex, term: str) -> None:
     follow(index, SPACE, [said(1, "plain words"), said(2, "жук 日本")])
     expected = ["жук 日本"] if term in ("жук", "日本") else []
     assert found(index, term) == expected
     assert set(found(index, term, "plain")) == {*expected, "plain words"}
 
 
-def test_what_looks_like_an_operator_in_a_text_is_found(index: Index) -> None:
+def test_what_looks_like_an_operator_in_a_text_is_found(index: MemoryIndex) -> None:
     follow(
-        index, SPACE, [said(1, "AT&T calls at 12:30 about C++, C#, re-entry, ada@example.org and x.y"), said(2, "else")]
+        index,
+        SPACE,
+        [
+            said(1, "AT&T calls at 12:30 about C++, C#, re-entry, ada@example.org and x.y"),
+            said(2, "else"),
+        ],
     )
     (doc,) = index.page(SPACE, 0, 1, ALL)
     for term in doc.terms.split():
         assert [one.number for one in index.search(SPACE, {term: 1.0}, ALL, 5).docs] == [1], term
 
 
-def test_a_text_of_very_many_words_is_kept_and_found(index: Index) -> None:
-    characters = "".join(chr(0x4E00 + n % 20_000) + chr(0x4E00 + n * 7 % 19_997) for n in range(50_000))
+@pytest.mark.slow
+def test_a_text_of_very_many_words_is_kept_and_found(index: MemoryIndex) -> None:
+    characters = "".join(
+        chr(0x4E00 + n % 20_000) + chr(0x4E00 + n * 7 % 19_997) for n in range(50_000)
+    )
     follow(index, SPACE, [said(1, characters), said(2, "short")])
     assert [doc.number for doc in index.search(SPACE, {characters[:2]: 1.0}, ALL, 5).docs] == [1]
     assert index.known(SPACE, ["id-1"], []).docs[0].text == characters
-    follow(index, SPACE, [Happened(3, "id-3", NOW, Forgotten(["id-1"]))])
+    follow(index, SPACE, [MemoryEvent(3, "id-3", NOW, Forgotten(["id-1"]))])
     assert found(index, characters[:2]) == [] and texts(index.page(SPACE, 0, 9, ALL)) == ["short"]
 
 
@@ -255,9 +345,9 @@ SOURCES = (None, "chat 1", "chat'2")
 VALID = st.sampled_from([None, NOW - 5, NOW + 500, NOW + 10_000])
 
 
-def _said(draw: st.DrawFn) -> Said:
+def _said(draw: st.DrawFn) -> Remembering:
     words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5))
-    return Said(
+    return Remembering(
         " ".join(words),
         tags=tuple(sorted(draw(st.sets(st.sampled_from(["a", "b\x1f", 'c"']), max_size=2)))),
         source=draw(st.sampled_from(SOURCES)),
@@ -270,30 +360,34 @@ def _said(draw: st.DrawFn) -> Said:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[list[Happened]]:
+def histories(draw: st.DrawFn) -> list[list[MemoryEvent]]:
     """Events in batches, as a follower reads them."""
-    events: list[Happened] = []
+    events: list[MemoryEvent] = []
     for version in range(1, draw(st.integers(1, 25)) + 1):
         some = st.integers(1, version).map(lambda number: f"id-{number}")
         kind = draw(st.sampled_from(["said"] * 6 + ["superseded", "forgotten", "judged", "used"]))
         event: Any = {
             "said": lambda: _said(draw),
             "superseded": lambda: Superseded(draw(some), _said(draw)),  # noqa: B023  called at once
-            "forgotten": lambda: Forgotten(draw(st.lists(some, max_size=2)), draw(st.sampled_from(SOURCES))),  # noqa: B023
+            "forgotten": lambda: Forgotten(
+                draw(st.lists(some, max_size=2)), draw(st.sampled_from(SOURCES))
+            ),  # noqa: B023
             "judged": lambda: Judged(draw(some), draw(st.booleans())),  # noqa: B023
             "used": lambda: Used(draw(st.lists(some, max_size=3))),  # noqa: B023
         }[kind]()
-        events.append(Happened(version, f"id-{version}", NOW + version, event))
+        events.append(MemoryEvent(version, f"id-{version}", NOW + version, event))
     cuts = sorted(draw(st.sets(st.integers(1, len(events)), max_size=4)) | {0, len(events)})
     return [events[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
 
 WHERES = st.builds(
-    Where,
+    MemoryFilter,
     now=st.sampled_from([NOW, NOW + 5_000]),
     tags=st.sampled_from([(), ("a",), ("a", 'c"'), ("b\x1f",)]),
     source=st.sampled_from(SOURCES),
-    author=st.sampled_from([None, "model", "user", ("model", "user"), ("nobody", "user"), ("nobody", "none")]),
+    author=st.sampled_from(
+        [None, "model", "user", ("model", "user"), ("nobody", "user"), ("nobody", "none")]
+    ),
     without=st.sampled_from([(), (), ("model",), ("nobody", "user"), ("model", "user")]),
     subject=st.sampled_from([None, None, "Ada"]),
     since=st.sampled_from([None, NOW - 50, NOW]),
@@ -304,44 +398,59 @@ WHERES = st.builds(
 class Model:
     """All events of a namespace folded at once, with everything in plain dicts."""
 
-    def __init__(self, batches: Sequence[Sequence[Happened]]) -> None:
-        fold = Fold()
+    def __init__(self, batches: Sequence[Sequence[MemoryEvent]]) -> None:
+        fold = MemoryFold()
         self.names = [happened.id for batch in batches for happened in batch]
         for batch in batches:
             for happened in batch:
                 fold.apply(happened)
-        self.docs: dict[int, Doc] = {doc.number: doc for doc in fold.changes().put}
-        self.ids = {name: doc.number for name in self.names if (doc := fold._find(name)) is not None}
+        self.docs: dict[int, MemoryDoc] = {doc.number: doc for doc in fold.changes().put}
+        self.ids = {
+            name: doc.number for name in self.names if (doc := fold._find(name)) is not None
+        }
 
-    def words(self, doc: Doc) -> set[str]:
+    def words(self, doc: MemoryDoc) -> set[str]:
         return {*doc.terms.split(), *doc.context.split()}
 
-    def around(self, doc: Doc, reach: int, where: Where) -> tuple[list[Doc], list[Doc]]:
+    def around(
+        self, doc: MemoryDoc, reach: int, where: MemoryFilter
+    ) -> tuple[list[MemoryDoc], list[MemoryDoc]]:
         if doc.source is None:
             return [], []
         line = sorted(
-            (one for one in self.docs.values() if one.source == doc.source and (where.has(one) or one is doc)),
+            (
+                one
+                for one in self.docs.values()
+                if one.source == doc.source and (where.has(one) or one is doc)
+            ),
             key=lambda one: (one.first_at, one.number),
         )
         at = line.index(doc)
         return line[max(0, at - reach) : at][::-1], line[at + 1 : at + 1 + reach]
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(batches=histories(), where=WHERES, reach=st.integers(1, 3))
 def test_an_index_equals_a_plain_fold_of_all_events(
-    index: Index, batches: list[list[Happened]], where: Where, reach: int
+    index: MemoryIndex, batches: list[list[MemoryEvent]], where: MemoryFilter, reach: int
 ) -> None:
     space = SPACE._replace(id=f"n{next(_counter)}")
     for batch in batches:
         follow(index, space, batch)
     model = Model(batches)
     wanted = [doc for _, doc in sorted(model.docs.items()) if where.has(doc)]
-    assert index.position(space) == Position(LIFE, len(model.names))
+    assert index.position(space) == IndexPosition(LIFE, len(model.names))
     assert _everything(index, space, where) == wanted
     known = index.known(space, model.names, [])
     assert known.aliases == model.ids
-    assert {doc.number: doc for doc in known.docs} == {number: model.docs[number] for number in model.ids.values()}
+    assert {doc.number: doc for doc in known.docs} == {
+        number: model.docs[number] for number in model.ids.values()
+    }
     for doc in model.docs.values():
         assert doc.number in {one.number for one in index.known(space, [], doc.keys[:1]).docs}
     counted = Counter(word for doc in model.docs.values() for word in model.words(doc))
@@ -365,19 +474,28 @@ def test_an_index_equals_a_plain_fold_of_all_events(
     assert index.counts(space, where.now) == (len(alive), sources, oldest, newest)
 
 
-def _everything(index: Index, space: StreamKey, where: Where) -> list[Doc]:
-    docs: list[Doc] = []
+def _everything(index: MemoryIndex, space: StreamKey, where: MemoryFilter) -> list[MemoryDoc]:
+    docs: list[MemoryDoc] = []
     while page := index.page(space, docs[-1].number if docs else 0, 3, where):
         docs += page
     return docs
 
 
-def test_what_changes_is_found_by_its_new_words_only(index: Index) -> None:
+def test_what_changes_is_found_by_its_new_words_only(index: MemoryIndex) -> None:
     follow(index, SPACE, [said(1, "Ada likes tea"), said(2, "Ada likes cats")])
     (doc,) = index.known(SPACE, ["id-1"], []).docs
     changed = msgspec.structs.replace(doc, text="Bob rows", terms="bob row", keys=("0000000000ff",))
-    assert index.write(SPACE, Position(LIFE, 2), Position(LIFE, 3), Changes([changed], [], {"other": 1}))
+    assert index.write(
+        SPACE,
+        IndexPosition(LIFE, 2),
+        IndexPosition(LIFE, 3),
+        IndexChanges([changed], [], {"other": 1}),
+    )
     assert found(index, "tea") == [] and found(index, "bob") == ["Bob rows"]
     assert index.known(SPACE, [], list(doc.keys)).docs == []
     assert index.known(SPACE, ["other"], ["0000000000ff"]) == ([changed], {"other": 1})
-    assert index.search(SPACE, {"tea": 1.0, "bob": 1.0, "ada": 1.0}, ALL, 9)[1:] == (2, 2.5, {"bob": 1, "ada": 1})
+    assert index.search(SPACE, {"tea": 1.0, "bob": 1.0, "ada": 1.0}, ALL, 9)[1:] == (
+        2,
+        2.5,
+        {"bob": 1, "ada": 1},
+    )

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import MemoryItem, Store, testing
-from holdfast.memory._duplicates import signature
-from holdfast.memory._fold import Changes, Fold, Happened
-from holdfast.memory._model import Doc, Forgotten, Said, Superseded
-from holdfast.memory._sayings import SAYINGS, WORDINGS
+from holdfast.memory.duplicates.find import signature
+from holdfast.memory.fold import IndexChanges, MemoryEvent, MemoryFold
+from holdfast.memory.model import Forgotten, MemoryDoc, Remembering, Superseded
+from holdfast.memory.sources import SAYINGS, WORDINGS
 
 NEW_YEAR = 1767225600.0
 DAY = 86_400.0
@@ -34,7 +34,9 @@ def only(memory: holdfast.Memory, **asked: Any) -> MemoryItem:
 
 
 @pytest.mark.every_engine
-def test_a_text_that_may_be_a_slip_of_the_finger_is_kept_found_and_told(memory: holdfast.Memory) -> None:
+def test_a_text_that_may_be_a_slip_of_the_finger_is_kept_found_and_told(
+    memory: holdfast.Memory,
+) -> None:
     first = memory.remember("The nightly job was retried by the scheduler")
     assert memory.remember("The nightly job was retired by the scheduler") == first
     known = only(memory)
@@ -50,11 +52,16 @@ def test_a_text_that_may_be_a_slip_of_the_finger_is_kept_found_and_told(memory: 
 
 
 def test_the_wording_that_is_heard_most_often_is_the_text(memory: holdfast.Memory) -> None:
-    slip, right = "Ann keeps the signed contarcts in the safe", "Ann keeps the signed contracts in the safe"
+    slip, right = (
+        "Ann keeps the signed contarcts in the safe",
+        "Ann keeps the signed contracts in the safe",
+    )
     for text in (slip, right, right):
         memory.remember(text)
     assert (only(memory).text, only(memory).variants, only(memory).mentions) == (right, (slip,), 3)
-    memory.remember("Ann keeps the signed contrcats in the safe")  # two letters away from the first, one from the other
+    memory.remember(
+        "Ann keeps the signed contrcats in the safe"
+    )  # two letters away from the first, one from the other
     assert only(memory).text == right and len(only(memory).variants) == 2
     memory.remember(slip.upper())
     assert len(only(memory).variants) == 2
@@ -63,7 +70,9 @@ def test_the_wording_that_is_heard_most_often_is_the_text(memory: holdfast.Memor
 def test_a_wording_is_known_by_another_wording_of_the_memory(memory: holdfast.Memory) -> None:
     first = memory.remember("Ann keeps the quarterly contracts in the cabinet")
     assert memory.remember("Ann keeps the quartelry contracts in the cabinet") == first
-    assert memory.remember("Ann keeps the quartelry contracts in the cabient") == first  # two slips from the first
+    assert (
+        memory.remember("Ann keeps the quartelry contracts in the cabient") == first
+    )  # two slips from the first
     assert len(only(memory).variants) == 2
 
 
@@ -76,14 +85,20 @@ def test_a_model_is_told_all_wordings_and_what_it_repeats_of_them_is_no_news(sto
         assert "retried by" in text and "retired by" in text
         task.discover("orders are retired by the nightly job")
         task.finish("done")
-    assert [(one.mentions, one.sources) for one in memory.all() if "Orders" in one.text] == [(2, ())]
+    assert [(one.mentions, one.sources) for one in memory.all() if "Orders" in one.text] == [
+        (2, ())
+    ]
 
 
 def test_a_memory_with_very_many_wordings_is_followed_by_another(store: Store) -> None:
     memory = store.memory("claims")
     right = "characteristically unsystematic documentation " * 3 + "of it"
     places = [at for at in range(len(right) - 1) if " " not in right[at : at + 2]]
-    texts = list(dict.fromkeys([right, *(right[:at] + right[at + 1] + right[at] + right[at + 2 :] for at in places)]))
+    texts = list(
+        dict.fromkeys(
+            [right, *(right[:at] + right[at + 1] + right[at] + right[at + 2 :] for at in places)]
+        )
+    )
     assert len(texts) > WORDINGS
     memory.remember_many([{"text": text} for text in texts])
     kept = list(memory.all())
@@ -93,7 +108,9 @@ def test_a_memory_with_very_many_wordings_is_followed_by_another(store: Store) -
     assert max(one.full_text.count("unsystematic") for one in kept) <= 3 * 16
 
 
-def test_what_expires_does_not_live_on_as_a_wording_of_something_else(memory: holdfast.Memory) -> None:
+def test_what_expires_does_not_live_on_as_a_wording_of_something_else(
+    memory: holdfast.Memory,
+) -> None:
     with testing.fake_clock(start=NEW_YEAR) as clock:
         memory.remember("The nightly job was retried by the scheduler")
         memory.remember("The nightly job was retired by the scheduler", ttl=60)
@@ -118,7 +135,9 @@ def test_what_two_people_say_is_two_memories(memory: holdfast.Memory) -> None:
     assert [hit.text for hit in memory.recall("refunds", author="ann")] == [text]
 
 
-def test_a_model_that_adds_to_what_it_was_told_neither_confirms_nor_changes_it(store: Store) -> None:
+def test_a_model_that_adds_to_what_it_was_told_neither_confirms_nor_changes_it(
+    store: Store,
+) -> None:
     memory = store.memory("buyer")
     told = "Laptops over 1000 euros need an approval by Ann"
     memory.remember(told, author="ann", source="policy")
@@ -128,16 +147,19 @@ def test_a_model_that_adds_to_what_it_was_told_neither_confirms_nor_changes_it(s
         task.discover(f"FYI: {told}")
         task.finish("ordered")
     assert [
-        (one.text, one.mentions, one.author, one.sources) for one in memory.all(tags=()) if "approval" in one.text
-    ] == [
-        (told, 1, "ann", ("policy",)),
-        (f"{told}, apparently waived", 1, "model", ("task/t",)),
-    ]
+        (one.text, one.mentions, one.author, one.sources)
+        for one in memory.all(tags=())
+        if "approval" in one.text
+    ] == [(told, 1, "ann", ("policy",)), (f"{told}, apparently waived", 1, "model", ("task/t",))]
 
 
-def test_answers_and_events_of_different_times_are_different_memories(memory: holdfast.Memory) -> None:
+def test_answers_and_events_of_different_times_are_different_memories(
+    memory: holdfast.Memory,
+) -> None:
     lines = ["Do you eat meat?", "No.", "Do you smoke?", "Yes.", "Do you drink alcohol?", "No."]
-    said = [{"text": text, "source": "interview", "at": NEW_YEAR + at} for at, text in enumerate(lines)]
+    said = [
+        {"text": text, "source": "interview", "at": NEW_YEAR + at} for at, text in enumerate(lines)
+    ]
     memory.remember_many(said)
     assert [one.text for one in memory.all()] == lines
     memory.remember_many(said)  # the same interview, brought in again
@@ -149,7 +171,10 @@ def test_what_is_said_again_is_as_old_as_the_last_time_it_was_said(memory: holdf
         memory.remember("The payment server is down", at=NEW_YEAR - 365 * DAY, source="incident-1")
         memory.remember("The payment server is down")
         known = only(memory)
-        assert (known.first_at.timestamp(), known.at.timestamp()) == (NEW_YEAR - 365 * DAY, NEW_YEAR)
+        assert (known.first_at.timestamp(), known.at.timestamp()) == (
+            NEW_YEAR - 365 * DAY,
+            NEW_YEAR,
+        )
         assert len(memory.recall("payment server", since=NEW_YEAR - DAY)) == 1
         assert memory.recall("payment server", until=NEW_YEAR - DAY) == []
         assert memory.forget_where(older_than=30 * DAY) == 0
@@ -157,9 +182,19 @@ def test_what_is_said_again_is_as_old_as_the_last_time_it_was_said(memory: holdf
         assert stats.oldest == known.first_at and stats.newest == known.at
 
 
-def test_a_line_of_a_dialogue_keeps_its_place_when_it_is_said_again(memory: holdfast.Memory) -> None:
-    lines = ["Which colour does she like?", "Turquoise, as always", "Fine, ordered.", "Where do we meet?", "In Ghent"]
-    memory.remember_many([{"text": t, "source": "talk", "at": NEW_YEAR + at} for at, t in enumerate(lines)])
+def test_a_line_of_a_dialogue_keeps_its_place_when_it_is_said_again(
+    memory: holdfast.Memory,
+) -> None:
+    lines = [
+        "Which colour does she like?",
+        "Turquoise, as always",
+        "Fine, ordered.",
+        "Where do we meet?",
+        "In Ghent",
+    ]
+    memory.remember_many(
+        [{"text": t, "source": "talk", "at": NEW_YEAR + at} for at, t in enumerate(lines)]
+    )
     memory.remember(lines[0], source="talk")
     hits = memory.recall("which colour does she like?", 2)
     assert [hit.text for hit in hits] == lines[:2]
@@ -174,14 +209,26 @@ def test_a_memory_has_all_its_sources_and_is_found_by_each(memory: holdfast.Memo
     memory.remember("Bob signs nothing", source="mail-2")
     for source in ("mail-1", "mail-2", "mail-3"):
         found = next(iter(memory.all(source=source)))
-        assert (found.source, found.sources, found.mentions) == ("mail-1", ("mail-1", "mail-2", "mail-3"), 5)
-        assert "Ann signs the orders" in [hit.text for hit in memory.recall("who signs?", source=source)]
+        assert (found.source, found.sources, found.mentions) == (
+            "mail-1",
+            ("mail-1", "mail-2", "mail-3"),
+            5,
+        )
+        assert "Ann signs the orders" in [
+            hit.text for hit in memory.recall("who signs?", source=source)
+        ]
     assert list(memory.all(source="mail-4")) == memory.recall("who signs?", source="mail-4") == []
     assert memory.stats().sources == 3
 
 
 def test_who_forgets_a_source_forgets_what_only_that_source_said(memory: holdfast.Memory) -> None:
-    memory.remember("Ann signs the orders", source="mail-1", tags=["a"], meta={"from": "x", "seen": 1}, importance=0.9)
+    memory.remember(
+        "Ann signs the orders",
+        source="mail-1",
+        tags=["a"],
+        meta={"from": "x", "seen": 1},
+        importance=0.9,
+    )
     memory.remember("Ann signs the orders", source="mail-2", tags=["b"], meta={"from": "y"})
     memory.remember("Bob counts the paper", source="mail-1")
     assert only(memory, tags=["a", "b"]).meta == {"from": "y", "seen": 1}
@@ -224,7 +271,10 @@ def test_a_wording_goes_with_the_source_that_used_it(memory: holdfast.Memory) ->
     memory.remember("The nightly job was retried by the scheduler", source="log")
     memory.remember("The nightly job was retired by the scheduler", source="mail")
     memory.forget_where(source="log")
-    assert (only(memory).text, only(memory).variants) == ("The nightly job was retired by the scheduler", ())
+    assert (only(memory).text, only(memory).variants) == (
+        "The nightly job was retired by the scheduler",
+        (),
+    )
     assert memory.recall("retried") == [] and len(memory.recall("retired")) == 1
 
 
@@ -274,21 +324,42 @@ def test_a_memory_that_is_superseded_hands_on_what_it_had(store: Store, asynchro
             return asyncio.run(store.aio.memory("claims").supersede(id, text, **given))
         return memory.supersede(id, text, **given)
 
-    given: dict[str, Any] = {"tags": ["a"], "importance": 0.9, "meta": {"m": 1}, "subject": "s", "author": "ann"}
+    given: dict[str, Any] = {
+        "tags": ["a"],
+        "importance": 0.9,
+        "meta": {"m": 1},
+        "subject": "s",
+        "author": "ann",
+    }
     with testing.fake_clock(start=NEW_YEAR):
-        old = memory.remember("Ann signs the orders", source="mail-1", ttl=3600, at=NEW_YEAR - DAY, **given)
+        old = memory.remember(
+            "Ann signs the orders", source="mail-1", ttl=3600, at=NEW_YEAR - DAY, **given
+        )
         memory.remember("Ann signs the orders", source="mail-2", ttl=1800, **given)
         memory.feedback(old, useful=True)
     with testing.fake_clock(start=NEW_YEAR + 60):
         new = memory.get(supersede(old, "Bob signs the orders"))
         assert new is not None and new.id != old
-        assert (new.tags, new.importance, new.meta, new.subject, new.author) == (("a",), 0.9, {"m": 1}, "s", "ann")
+        assert (new.tags, new.importance, new.meta, new.subject, new.author) == (
+            ("a",),
+            0.9,
+            {"m": 1},
+            "s",
+            "ann",
+        )
         assert new.expires_at is not None and new.expires_at.timestamp() == NEW_YEAR + 3600
         assert (new.at.timestamp(), new.sources) == (NEW_YEAR - DAY, ("mail-1", "mail-2"))
         assert memory.recall("who signs?")[0].why["use"] > 0
-        same = memory.get(supersede(new.id, "bob signs the orders", importance=0.2, ttl=None, source="mail-3"))
+        same = memory.get(
+            supersede(new.id, "bob signs the orders", importance=0.2, ttl=None, source="mail-3")
+        )
         assert same is not None
-        assert (same.importance, same.expires_at, same.sources, same.mentions) == (0.2, None, ("mail-3",), new.mentions)
+        assert (same.importance, same.expires_at, same.sources, same.mentions) == (
+            0.2,
+            None,
+            ("mail-3",),
+            new.mentions,
+        )
         with pytest.raises(TypeError):
             supersede(same.id, "x", tag=["typo"])
 
@@ -299,7 +370,8 @@ def test_what_takes_the_place_of_a_useful_memory_is_as_useful(memory: holdfast.M
     memory.feedback(old, useful=True)
     new = memory.supersede(old, "Bob signs the orders")
     uses = {
-        hit.id: (hit.mentions, hit.why.get("use", 0.0)) for hit in memory.recall("who signs orders or counts paper?")
+        hit.id: (hit.mentions, hit.why.get("use", 0.0))
+        for hit in memory.recall("who signs orders or counts paper?")
     }
     assert uses[new][0] == 1 and uses[new][1] > 0
 
@@ -315,7 +387,7 @@ WORDINGS_OF_ONE = [
     "The nightly job was retried by the scheudler",
 ]
 SAID = st.builds(
-    Said,
+    Remembering,
     text=st.sampled_from(WORDINGS_OF_ONE),
     tags=st.sampled_from([(), ("a",), ("b",)]),
     source=st.sampled_from([None, "x", "y"]),
@@ -326,7 +398,12 @@ SAID = st.builds(
 )
 EVENTS = st.lists(
     SAID
-    | st.builds(Superseded, id=st.sampled_from(["e1", "e2", "e3"]), by=SAID, sources=st.sampled_from([(), ("z",)]))
+    | st.builds(
+        Superseded,
+        id=st.sampled_from(["e1", "e2", "e3"]),
+        by=SAID,
+        sources=st.sampled_from([(), ("z",)]),
+    )
     | st.builds(
         Forgotten,
         ids=st.lists(st.sampled_from(["e1", "e2", "e3", "e4"]), max_size=4),
@@ -337,18 +414,23 @@ EVENTS = st.lists(
 )
 
 
-def folded(events: list[Any], size: int) -> dict[int, Doc]:
+def folded(events: list[Any], size: int) -> dict[int, MemoryDoc]:
     """What an index has after it has followed these events, some at a time."""
-    docs: dict[int, Doc] = {}
+    docs: dict[int, MemoryDoc] = {}
     aliases: dict[str, int] = {}
-    happened = [Happened(number, f"e{number}", float(number), event) for number, event in enumerate(events, 1)]
+    happened = [
+        MemoryEvent(number, f"e{number}", float(number), event)
+        for number, event in enumerate(events, 1)
+    ]
     for start in range(0, len(happened), size):
         known = list(docs.values())[::-1]
-        names = {doc.id: doc.number for doc in known} | {name: at for name, at in aliases.items() if at in docs}
-        fold = Fold(known, names)
+        names = {doc.id: doc.number for doc in known} | {
+            name: at for name, at in aliases.items() if at in docs
+        }
+        fold = MemoryFold(known, names)
         for one in happened[start : start + size]:
             fold.apply(one)
-        changes: Changes = fold.changes()
+        changes: IndexChanges = fold.changes()
         docs.update({doc.number: doc for doc in changes.put})
         for doc in changes.gone:
             docs.pop(doc.number, None)
@@ -356,23 +438,28 @@ def folded(events: list[Any], size: int) -> dict[int, Doc]:
     return docs
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(EVENTS, st.integers(1, 5))
-@example([Said(WORDINGS_OF_ONE[0], at=at) for at in (5.0, 7.0, None)], 1)
-def test_it_does_not_matter_how_many_events_are_folded_at_a_time(events: list[Any], size: int) -> None:
+@example([Remembering(WORDINGS_OF_ONE[0], at=at) for at in (5.0, 7.0, None)], 1)
+def test_it_does_not_matter_how_many_events_are_folded_at_a_time(
+    events: list[Any], size: int
+) -> None:
     assert folded(events, size) == folded(events, 100)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(SAID, max_size=14))
-def test_nothing_that_was_said_is_lost(said: list[Said]) -> None:
+def test_nothing_that_was_said_is_lost(said: list[Remembering]) -> None:
     docs = folded(said, 3).values()
     assert sum(doc.mentions for doc in docs) == len(said)
     for one in said:
         found = [
             doc
             for doc in docs
-            if signature(one.text).words in [signature(text).words for text in (doc.text, *doc.variants)]
+            if signature(one.text).words
+            in [signature(text).words for text in (doc.text, *doc.variants)]
             and doc.author == one.author
             and (one.source is None or one.source in (doc.source, *doc.sources))
             and set(one.tags) <= set(doc.tags)
@@ -383,8 +470,14 @@ def test_nothing_that_was_said_is_lost(said: list[Said]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(SAID, max_size=14), st.sampled_from(["x", "y"]))
-def test_what_is_left_without_a_source_is_what_the_others_said(said: list[Said], source: str) -> None:
-    forgotten = folded([*said, Forgotten([f"e{number}" for number in range(1, len(said) + 1)], source)], 100)
-    texts = {signature(text).words for doc in forgotten.values() for text in (doc.text, *doc.variants)}
+def test_what_is_left_without_a_source_is_what_the_others_said(
+    said: list[Remembering], source: str
+) -> None:
+    forgotten = folded(
+        [*said, Forgotten([f"e{number}" for number in range(1, len(said) + 1)], source)], 100
+    )
+    texts = {
+        signature(text).words for doc in forgotten.values() for text in (doc.text, *doc.variants)
+    }
     assert texts == {signature(one.text).words for one in said if one.source != source}
     assert all(source not in (doc.source, *doc.sources) for doc in forgotten.values())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
+from holdfast.backends.postgres import PostgresBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,32 +19,44 @@ from helpers.example_counts import examples
 from helpers.run_cli import run
 from helpers.servers import postgres, url_on
 from holdfast.backends import StreamKey
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.memory import _postgres_near
-from holdfast.memory._embedding import unit
-from holdfast.memory._fold import Changes
-from holdfast.memory._model import Doc, Position, Where
-from holdfast.memory._postgres_index import PostgresIndex
-from holdfast.memory._postgres_near import PostgresNear
+from holdfast.memory.fold import IndexChanges
+from holdfast.memory.model import IndexPosition, MemoryDoc, MemoryFilter
+from holdfast.memory.search.postgres import PostgresIndex
+from holdfast.memory.vectors import pgvector
+from holdfast.memory.vectors.embedding import unit
+from holdfast.memory.vectors.pgvector import PostgresNear
 
-ALL, MODEL = Where(now=1.0), "model/2"
+ALL, MODEL = MemoryFilter(now=1.0), "model/2"
 
 
 def space(name: str) -> StreamKey:
     return StreamKey("default", "memory", name)
 
 
-def doc(number: int, **more: Any) -> Doc:
-    return Doc(number, f"id-{number}", f"text {number}", at=float(number), first_at=0.0, terms=f"t{number}", **more)
+def doc(number: int, **more: Any) -> MemoryDoc:
+    return MemoryDoc(
+        number,
+        f"id-{number}",
+        f"text {number}",
+        at=float(number),
+        first_at=0.0,
+        terms=f"t{number}",
+        **more,
+    )
 
 
-def fill(index: PostgresIndex, name: str, rows: Any, **more: Callable[[int], Any]) -> list[Doc]:
+def fill(
+    index: PostgresIndex, name: str, rows: Any, **more: Callable[[int], Any]
+) -> list[MemoryDoc]:
     """Memories 1, 2, … with these vectors."""
-    docs = [doc(number, **{key: of(number) for key, of in more.items()}) for number in range(1, len(rows) + 1)]
+    docs = [
+        doc(number, **{key: of(number) for key, of in more.items()})
+        for number in range(1, len(rows) + 1)
+    ]
     for start in range(0, len(docs), 2000):
         some, before = docs[start : start + 2000], index.position(space(name))
-        after = Position(b"life", start + len(some))
-        assert index.write(space(name), before, after, Changes(some, [], {}))
+        after = IndexPosition(b"life", start + len(some))
+        assert index.write(space(name), before, after, IndexChanges(some, [], {}))
         made = [(one, rows[one.number - 1].astype("<f4").tobytes()) for one in some]
         index.put_vectors(space(name), MODEL, made)
     return docs
@@ -55,7 +68,9 @@ def near_of(index: PostgresIndex) -> PostgresNear:
     return near
 
 
-def nearest(index: PostgresIndex, name: str, question: Any, limit: int = 10, where: Where = ALL) -> list[int]:
+def nearest(
+    index: PostgresIndex, name: str, question: Any, limit: int = 10, where: MemoryFilter = ALL
+) -> list[int]:
     prepared = near_of(index).prepared(space(name), MODEL, len(question))
     found = prepared.nearest(np.asarray(question, np.float32), where, limit, limit)
     numbers = [one.number for one, _ in found.docs]
@@ -89,7 +104,9 @@ SETS = {"random": random_set, "clustered": clustered_set}
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresIndex, dict[str, Any]]]:
+def large(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[PostgresIndex, dict[str, Any]]]:
     """Two namespaces side by side: what is nearest in one must not push out what is nearest in the other."""
     backend = PostgresBackend(url_on("postgres", tmp_path_factory.mktemp("large")))
     index = PostgresIndex(backend)
@@ -100,12 +117,18 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresIn
     backend.close()
 
 
+@pytest.mark.slow
+@pytest.mark.server
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(("close", "share"), [(_postgres_near.CLOSE, 0.99), (900, 0.95)])
+@pytest.mark.parametrize(("close", "share"), [(pgvector.CLOSE, 0.99), (900, 0.95)])
 def test_the_server_finds_nearly_all_of_the_true_nearest(
-    large: tuple[PostgresIndex, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, name: str, close: int, share: float
+    large: tuple[PostgresIndex, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    close: int,
+    share: float,
 ) -> None:
-    monkeypatch.setattr(_postgres_near, "CLOSE", close)
+    monkeypatch.setattr(pgvector, "CLOSE", close)
     index, rows = large
     found = 0
     for question in SETS[name](np.random.default_rng(2), 30):
@@ -115,6 +138,7 @@ def test_the_server_finds_nearly_all_of_the_true_nearest(
     assert prepared.levels, "by their short forms first"
 
 
+@pytest.mark.server
 def test_the_server_knows_from_the_start_that_the_short_forms_are_many(
     large: tuple[PostgresIndex, dict[str, Any]],
 ) -> None:
@@ -126,7 +150,10 @@ def test_the_server_knows_from_the_start_that_the_short_forms_are_many(
     assert known >= COUNT
 
 
-def test_what_any_memory_is_like_is_the_average(large: tuple[PostgresIndex, dict[str, Any]]) -> None:
+@pytest.mark.server
+def test_what_any_memory_is_like_is_the_average(
+    large: tuple[PostgresIndex, dict[str, Any]],
+) -> None:
     index, rows = large
     prepared = near_of(index).prepared(space("clustered"), MODEL, NUMBERS)
     for question in clustered_set(np.random.default_rng(3), 5):
@@ -134,6 +161,7 @@ def test_what_any_memory_is_like_is_the_average(large: tuple[PostgresIndex, dict
         assert common == pytest.approx(float((rows["clustered"] @ question).mean()), abs=0.02)
 
 
+@pytest.mark.server
 def test_however_many_processes_of_the_server_look_they_find_the_same(
     large: tuple[PostgresIndex, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,21 +171,24 @@ def test_however_many_processes_of_the_server_look_they_find_the_same(
     before = index._backend.rows(setting, ())
     alone = nearest(index, "random", question)
     assert index._backend.rows(setting, ()) == before != [("0",)], "it holds for one statement"
-    monkeypatch.setattr(_postgres_near, "DIVIDED", COUNT)
+    monkeypatch.setattr(pgvector, "DIVIDED", COUNT)
     assert nearest(index, "random", question) == alone
 
 
+@pytest.mark.server
 def test_when_the_nearest_are_not_like_the_first_ones_all_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many short forms have to be sorted is guessed from the first ones."""
-    monkeypatch.setattr(_postgres_near, "SAMPLE", 10)
-    monkeypatch.setattr(_postgres_near, "FIRST", 100)
-    monkeypatch.setattr(_postgres_near, "CLOSE", 50)
+    monkeypatch.setattr(pgvector, "SAMPLE", 10)
+    monkeypatch.setattr(pgvector, "FIRST", 100)
+    monkeypatch.setattr(pgvector, "CLOSE", 50)
     backend = PostgresBackend(url_on("postgres", tmp_path))
     index = PostgresIndex(backend)
     rows = random_set(np.random.default_rng(4), 400)
-    rows[:10] = unit(rows[:10] * 0.01 + rows[0])  # the first ones are alike, the question is one of them
+    rows[:10] = unit(
+        rows[:10] * 0.01 + rows[0]
+    )  # the first ones are alike, the question is one of them
     fill(index, "m", rows)
     found = nearest(index, "m", rows[0], limit=30)
     assert len(found) == 30 and {*found[:10]} == {*range(1, 11)}
@@ -183,13 +214,18 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresInd
     for name in ("few", "coded"):
         fill(index, name, rows, **more)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_postgres_near, "FIRST", 50)
+        patch.setattr(pgvector, "FIRST", 50)
         assert near_of(index).prepared(space("coded"), MODEL, 20).levels
     yield index, rows
     backend.close()
 
 
-@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.server
+@settings(
+    deadline=None,
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     seed=st.integers(0, 1000),
     close=st.sampled_from([1, 7, 50, N, 1000]),
@@ -213,9 +249,9 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
     index, rows = many
     question = unit(4 + np.random.default_rng(seed).standard_normal((1, 20)).astype(np.float32))[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_postgres_near, "CLOSE", close)
-        patch.setattr(_postgres_near, "CHOSEN", close)
-        found = nearest(index, name, question, wanted, Where(now=1.0, **options))
+        patch.setattr(pgvector, "CLOSE", close)
+        patch.setattr(pgvector, "CHOSEN", close)
+        found = nearest(index, name, question, wanted, MemoryFilter(now=1.0, **options))
     best = [number for number in true_nearest(rows, question, N) if chosen(number)]
     assert len(found) == min(wanted, len(best)), "never too few"
     assert set(found) <= set(best)
@@ -229,16 +265,22 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
 # -- following the vectors -------------------------------------------------------------------------
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("first", [2, 1000])
 def test_what_is_gone_is_not_found_and_what_is_new_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    monkeypatch.setattr(_postgres_near, "FIRST", first)
+    monkeypatch.setattr(pgvector, "FIRST", first)
     backend = PostgresBackend(url_on("postgres", tmp_path))
     index, rows = PostgresIndex(backend), np.eye(8, dtype=np.float32)
     docs = fill(index, "m", rows[:5])
     assert nearest(index, "m", rows[2])[0] == 3
-    assert index.write(space("m"), Position(b"life", 5), Position(b"life", 6), Changes([doc(7)], [docs[2]], {}))
+    assert index.write(
+        space("m"),
+        IndexPosition(b"life", 5),
+        IndexPosition(b"life", 6),
+        IndexChanges([doc(7)], [docs[2]], {}),
+    )
     assert sorted(nearest(index, "m", rows[2])) == [1, 2, 4, 5]
     index.put_vectors(space("m"), MODEL, [(doc(7), rows[2].tobytes())])
     assert nearest(index, "m", rows[2])[0] == 7
@@ -257,14 +299,18 @@ def test_what_is_gone_is_not_found_and_what_is_new_is(
 
 def _left(backend: PostgresBackend) -> dict[str, int]:
     names = ("levels", "halves", "codes")
-    return {name: backend.rows(f"SELECT count(*) FROM {backend.schema}.memory_{name}", ())[0][0] for name in names}
+    return {
+        name: backend.rows(f"SELECT count(*) FROM {backend.schema}.memory_{name}", ())[0][0]
+        for name in names
+    }
 
 
+@pytest.mark.server
 def test_those_who_fill_and_forget_at_once_leave_exactly_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_near, "FIRST", 150)
-    monkeypatch.setattr(_postgres_near, "PAGE", 40)
+    monkeypatch.setattr(pgvector, "FIRST", 150)
+    monkeypatch.setattr(pgvector, "PAGE", 40)
     backends = [PostgresBackend(url_on("postgres", tmp_path)) for _ in range(4)]
     indexes = [PostgresIndex(backend) for backend in backends]
     rows = random_set(np.random.default_rng(6), 300)
@@ -274,10 +320,10 @@ def test_those_who_fill_and_forget_at_once_leave_exactly_what_there_is(
         try:
             for step in range(30):
                 if place == 0:  # forgets
-                    gone = Changes([], [docs[10 * step]], {})
-                    while (before := indexes[0].position(space("m"))) is not None and not indexes[0].write(
-                        space("m"), before, Position(b"life", before.version + 1), gone
-                    ):
+                    gone = IndexChanges([], [docs[10 * step]], {})
+                    while (before := indexes[0].position(space("m"))) is not None and not indexes[
+                        0
+                    ].write(space("m"), before, IndexPosition(b"life", before.version + 1), gone):
                         pass
                 else:
                     near_of(indexes[place]).prepared(space("m"), MODEL, NUMBERS)
@@ -296,6 +342,7 @@ def test_those_who_fill_and_forget_at_once_leave_exactly_what_there_is(
         backend.close()
 
 
+@pytest.mark.server
 def test_what_is_added_while_the_short_forms_begin_gets_its_own(tmp_path: Path) -> None:
     url = url_on("postgres", tmp_path)
     backend = PostgresBackend(url)
@@ -303,7 +350,12 @@ def test_what_is_added_while_the_short_forms_begin_gets_its_own(tmp_path: Path) 
     fill(index, "m", rows[:5])
     assert len(nearest(index, "m", rows[0])) == 5
     assert _left(backend) == {"levels": 1, "halves": 5, "codes": 0}
-    assert index.write(space("m"), index.position(space("m")), Position(b"life", 6), Changes([doc(6)], [], {}))
+    assert index.write(
+        space("m"),
+        index.position(space("m")),
+        IndexPosition(b"life", 6),
+        IndexChanges([doc(6)], [], {}),
+    )
     index.put_vectors(space("m"), MODEL, [(doc(6), rows[5].tobytes())])
     [(model,)] = backend.rows(f"SELECT model FROM {backend.schema}.memory_models", ())
     with (
@@ -323,10 +375,11 @@ def test_what_is_added_while_the_short_forms_begin_gets_its_own(tmp_path: Path) 
     backend.close()
 
 
+@pytest.mark.server
 def test_vectors_that_are_too_long_for_it_are_compared_by_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_near, "MOST_NUMBERS", 3)
+    monkeypatch.setattr(pgvector, "MOST_NUMBERS", 3)
     with holdfast.open(url_on("postgres", tmp_path)) as store:
         memory = store.memory("m", embed=four)
         memory.remember_many([{"text": "a"}, {"text": "b"}])
@@ -357,7 +410,9 @@ def admin() -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def database(tmp_path: Path, admin: psycopg.Connection[Any]) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+def database(
+    tmp_path: Path, admin: psycopg.Connection[Any]
+) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
     """A database of its own with a role that may make tables in it: the role's URL, and a connection of its administrator."""
     name = "d" + url_on("postgres", tmp_path)[-16:]
     admin.execute(f"CREATE DATABASE {name}")
@@ -381,6 +436,7 @@ def found_by(url: str, asked: list[str] | None = None, *, remember: bool = False
         return stats.compared_by
 
 
+@pytest.mark.server
 def test_without_the_right_to_create_the_extension_the_process_compares_until_somebody_has_created_it(
     database: tuple[str, psycopg.Connection[Any]],
 ) -> None:
@@ -394,6 +450,7 @@ def test_without_the_right_to_create_the_extension_the_process_compares_until_so
     assert sorted(asked) == ["a", "b", "c", "d"], "what there was is not embedded again"
 
 
+@pytest.mark.server
 def test_who_may_create_the_extension_does_and_a_dropped_one_is_made_again(
     database: tuple[str, psycopg.Connection[Any]],
 ) -> None:
@@ -406,7 +463,10 @@ def test_who_may_create_the_extension_does_and_a_dropped_one_is_made_again(
     assert sorted(asked) == ["a", "b", "c", "d"]
 
 
-def test_an_extension_that_is_too_old_is_left_alone(database: tuple[str, psycopg.Connection[Any]]) -> None:
+@pytest.mark.server
+def test_an_extension_that_is_too_old_is_left_alone(
+    database: tuple[str, psycopg.Connection[Any]],
+) -> None:
     url, owner = database
     owner.execute("CREATE EXTENSION vector")
     owner.execute("UPDATE pg_extension SET extversion = '0.6.2' WHERE extname = 'vector'")
@@ -415,7 +475,10 @@ def test_an_extension_that_is_too_old_is_left_alone(database: tuple[str, psycopg
     assert found_by(url) == "pgvector"
 
 
-def test_a_schema_may_be_called_as_sql_likes_it(database: tuple[str, psycopg.Connection[Any]]) -> None:
+@pytest.mark.server
+def test_a_schema_may_be_called_as_sql_likes_it(
+    database: tuple[str, psycopg.Connection[Any]],
+) -> None:
     url, owner = database
     owner.execute("CREATE EXTENSION vector")
     assert found_by(f"{url}&schema=user", remember=True) == "pgvector"
@@ -423,14 +486,19 @@ def test_a_schema_may_be_called_as_sql_likes_it(database: tuple[str, psycopg.Con
     assert found_by(f"{url}&schema=user") == "process"
 
 
-def test_without_an_embedder_nothing_is_created(database: tuple[str, psycopg.Connection[Any]]) -> None:
+@pytest.mark.server
+def test_without_an_embedder_nothing_is_created(
+    database: tuple[str, psycopg.Connection[Any]],
+) -> None:
     url, owner = database
     as_owner = url.replace(url.partition("//")[2].partition(":@")[0] + ":@", "postgres:@")
     with holdfast.open(as_owner) as store:
         store.memory("m").remember("Ada likes tea")
         assert store.memory("m").recall("tea")
         assert store.memory("m").stats().compared_by is None
-    assert owner.execute("SELECT count(*) FROM pg_extension WHERE extname = 'vector'").fetchone() == (0,)
+    assert owner.execute(
+        "SELECT count(*) FROM pg_extension WHERE extname = 'vector'"
+    ).fetchone() == (0,)
 
 
 # -- by hand ---------------------------------------------------------------------------------------
@@ -442,6 +510,7 @@ def printed(url: str) -> str:
     return result.stdout
 
 
+@pytest.mark.server
 def test_what_schema_prints_has_the_tables_of_memories_as_holdfast_makes_them(
     tmp_path: Path, admin: psycopg.Connection[Any]
 ) -> None:
@@ -459,6 +528,7 @@ def test_what_schema_prints_has_the_tables_of_memories_as_holdfast_makes_them(
         assert made == hand and len(made) >= least
 
 
+@pytest.mark.server
 def test_a_role_that_may_create_nothing_uses_what_was_made_by_hand(
     database: tuple[str, psycopg.Connection[Any]],
 ) -> None:
@@ -474,9 +544,14 @@ def test_a_role_that_may_create_nothing_uses_what_was_made_by_hand(
     assert owner.execute("SELECT count(*) FROM holdfast.memory_halves").fetchone() == (4,)
 
 
-def test_tables_of_another_format_are_made_anew_by_hand_too(database: tuple[str, psycopg.Connection[Any]]) -> None:
+@pytest.mark.server
+def test_tables_of_another_format_are_made_anew_by_hand_too(
+    database: tuple[str, psycopg.Connection[Any]],
+) -> None:
     url, owner = database
     owner.execute(printed(url))
-    owner.execute("UPDATE holdfast.memory_format SET format = 1; ALTER TABLE holdfast.memory_docs DROP COLUMN words")
+    owner.execute(
+        "UPDATE holdfast.memory_format SET format = 1; ALTER TABLE holdfast.memory_docs DROP COLUMN words"
+    )
     owner.execute(printed(url))
     assert owner.execute("SELECT words FROM holdfast.memory_docs").fetchall() == []

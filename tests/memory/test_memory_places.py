@@ -18,7 +18,7 @@ from helpers.servers import url_on
 from helpers.stores import url_of
 from holdfast.backends import IndexFile, IndexPlace, StreamKey
 from holdfast.backends.memory import MemoryBackend
-from holdfast.memory._resources import follower_of
+from holdfast.memory.resources import follower_of
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "holdfast"
 
 
-def test_each_engine_has_its_index_where_the_data_is_or_on_this_machine(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.server
+def test_each_engine_has_its_index_where_the_data_is_or_on_this_machine(
+    tmp_path: Path, cache: Path
+) -> None:
     files = tmp_path / "agents"
     for name, place in {
         "sqlite": str(tmp_path / "agents.db"),
@@ -46,7 +49,9 @@ def test_each_engine_has_its_index_where_the_data_is_or_on_this_machine(tmp_path
         store.memory("m").remember("tea")
         assert Path(inner(store)).parent == cache
     (made,) = cache.glob("*.db")
-    assert stat.S_IMODE(made.stat().st_mode) == 0o600 and stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(made.stat().st_mode) == 0o600 and stat.S_IMODE(cache.stat().st_mode) == 0o700
+    )
     assert stat.S_IMODE((files / "memory.db").stat().st_mode) == 0o600
     with holdfast.open(MemoryBackend()) as store:
         assert inner(store) == ":memory:"
@@ -63,7 +68,10 @@ def test_a_backend_of_your_own_can_say_where_its_index_is(tmp_path: Path, cache:
     with holdfast.open(backend) as store:
         assert Path(inner(store)).parent == cache
     backend = Hosting()
-    backend.places = [IndexFile(str(tmp_path / "no folder" / "index.db")), IndexFile(str(tmp_path / "index.db"))]
+    backend.places = [
+        IndexFile(str(tmp_path / "no folder" / "index.db")),
+        IndexFile(str(tmp_path / "index.db")),
+    ]
     with holdfast.open(backend) as store:
         store.memory("m").remember("tea")
         assert [hit.text for hit in store.memory("m").recall("tea")] == ["tea"]
@@ -79,7 +87,9 @@ def test_the_index_can_be_elsewhere(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "agents.db") as connection:
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     connection.close()
-    assert not [name for name in names if name.startswith("memory")], "nothing of it is in the store's own file"
+    assert not [name for name in names if name.startswith("memory")], (
+        "nothing of it is in the store's own file"
+    )
 
 
 async def _recalled(url: str, index: Path) -> list[str]:
@@ -96,6 +106,7 @@ def test_an_async_store_takes_the_same_option(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere.db").exists()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("obstacle", ["a file", "open to others"])
 def test_without_a_cache_directory_the_index_is_in_memory(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture, obstacle: str
@@ -113,6 +124,7 @@ def test_without_a_cache_directory_the_index_is_in_memory(
     assert len([record for record in caplog.records if "it is in memory" in record.message]) == 1
 
 
+@pytest.mark.server
 def test_a_user_who_may_make_no_tables_has_the_index_on_this_machine(
     tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,7 +144,10 @@ def test_a_user_who_may_make_no_tables_has_the_index_on_this_machine(
     assert "may not make them" in caplog.text
 
 
-def test_a_write_whose_answer_was_lost_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.server
+def test_a_write_whose_answer_was_lost_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.backends.postgres import PostgresBackend
 
     url = url_on("postgres", tmp_path)
@@ -148,21 +163,25 @@ def test_a_write_whose_answer_was_lost_is_looked_for(tmp_path: Path, monkeypatch
 
     with holdfast.open(url) as store:
         follower_of(store._log, store.memory("m")._key).index.position(store.memory("m")._key)
-        monkeypatch.setattr("holdfast.memory._following.BATCH", 3)
+        monkeypatch.setattr("holdfast.memory.search.catch_up.BATCH", 3)
         monkeypatch.setattr(PostgresBackend, "transact", without_answer)
         assert answers(store) == right_answers(url) and len(lost) == 3
 
 
+@pytest.mark.server
 def test_the_tables_are_made_once_however_many_begin_at_once(tmp_path: Path) -> None:
     from holdfast.backends.postgres import PostgresBackend
-    from holdfast.memory._postgres_index import PostgresIndex
+
+    from holdfast.memory.search.postgres import PostgresIndex
 
     backends = [PostgresBackend(url_on("postgres", tmp_path)) for _ in range(6)]
     space = StreamKey("default", "memory", "m")
     for _ in range(4):
         start, failed = threading.Barrier(len(backends)), []
 
-        def begin(index: PostgresIndex, start: threading.Barrier = start, failed: list[Exception] = failed) -> None:
+        def begin(
+            index: PostgresIndex, start: threading.Barrier = start, failed: list[Exception] = failed
+        ) -> None:
             start.wait()
             try:
                 index.position(space)
@@ -182,7 +201,11 @@ def test_the_tables_are_made_once_however_many_begin_at_once(tmp_path: Path) -> 
         backend.close()
 
 
-def test_a_text_with_more_words_than_postgres_can_index_is_kept_and_found_by_its_first_ones(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_text_with_more_words_than_postgres_can_index_is_kept_and_found_by_its_first_ones(
+    tmp_path: Path,
+) -> None:
     text = "".join(chr(0x20000 + n % 20_000) + chr(0x20000 + n * 7 % 19_997) for n in range(50_000))
     with holdfast.open(url_on("postgres", tmp_path)) as store:
         assert store.memory("m").stats().memories == 0
@@ -195,10 +218,14 @@ def test_a_text_with_more_words_than_postgres_can_index_is_kept_and_found_by_its
         store.memory("m").remember(text)
         store.memory("m").remember("short")
         for start in range(0, 40_000, 2_000):
-            assert [hit.text for hit in store.memory("m").recall(text[start : start + 2], k=1)] == [text]
+            assert [hit.text for hit in store.memory("m").recall(text[start : start + 2], k=1)] == [
+                text
+            ]
         assert store.memory("m").stats().memories == 2
 
 
+@pytest.mark.slow
+@pytest.mark.server
 def test_the_index_needs_nothing_of_a_session() -> None:
     with running(memory=True) as server, Pooler(server.port) as pooler:
         url = f"{server.url(port=pooler.port)}&prepare=off"

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from helpers.memory_facts import FACTS, QUESTIONS, STORES, answers, fill, right_answers
 from helpers.stores import url_of
-from holdfast.memory._resources import follower_of
+from holdfast.memory.resources import follower_of
 
 
 @pytest.fixture(params=STORES)
@@ -26,7 +26,7 @@ def filled_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 CHILD = """
 import sys, os, signal, holdfast
-from holdfast.memory import _following, _sqlite_file, _sturdy
+from holdfast.memory.search import catch_up, fallback, sqlite_file
 url = sys.argv[1]
 {more}
 with holdfast.open(url) as store:
@@ -41,12 +41,17 @@ with holdfast.open(url) as store:
 def child(url: str, more: str = "") -> subprocess.Popen[str]:
     code = CHILD.format(more=more, questions=QUESTIONS)
     return subprocess.Popen(
-        [sys.executable, "-c", code, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
+        [sys.executable, "-c", code, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
     )
 
 
+@pytest.mark.slow
 def test_sixteen_processes_that_catch_up_at_once_leave_one_right_index(filled_url: str) -> None:
-    children = [child(filled_url, "_following.BATCH = 3") for _ in range(16)]
+    children = [child(filled_url, "catch_up.BATCH = 3") for _ in range(16)]
     for one in children:
         assert one.stdout is not None and one.stdout.readline() == "ready\n"
     for one in children:
@@ -63,8 +68,8 @@ def test_sixteen_processes_that_catch_up_at_once_leave_one_right_index(filled_ur
 
 
 KILLED_AROUND = """
-_following.BATCH = 3
-write, calls = _sturdy.FallbackIndex.write, []
+catch_up.BATCH = 3
+write, calls = fallback.FallbackIndex.write, []
 def killed(self, *args):
     calls.append(None)
     if len(calls) == 4 and {before}:
@@ -73,11 +78,11 @@ def killed(self, *args):
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return done
-_sturdy.FallbackIndex.write = killed
+fallback.FallbackIndex.write = killed
 """
 KILLED_IN_COMMIT = """
-_following.BATCH = 3
-configure, commits = _sqlite_file.SQLiteFile._configure, []
+catch_up.BATCH = 3
+configure, commits = sqlite_file.SQLiteFile._configure, []
 def hooked(self, connection):
     configure(self, connection)
     def commit():
@@ -86,15 +91,22 @@ def hooked(self, connection):
             os.kill(os.getpid(), signal.SIGKILL)
         return False
     connection.set_commit_hook(commit)
-_sqlite_file.SQLiteFile._configure = hooked
+sqlite_file.SQLiteFile._configure = hooked
 """
 
 
-@pytest.mark.unencrypted("the index of an encrypted store is in memory, and gone with who was killed")
+@pytest.mark.slow
+@pytest.mark.unencrypted(
+    "the index of an encrypted store is in memory, and gone with who was killed"
+)
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        *((name, KILLED_AROUND.format(before=before)) for name in STORES for before in (True, False)),
+        *(
+            (name, KILLED_AROUND.format(before=before))
+            for name in STORES
+            for before in (True, False)
+        ),
         ("sqlite", KILLED_IN_COMMIT),
         ("files", KILLED_IN_COMMIT),
     ],
@@ -108,8 +120,12 @@ def test_whoever_comes_after_one_that_was_killed_while_catching_up_finds_it_righ
     victim.communicate("go\n", timeout=60)
     assert victim.returncode == -signal.SIGKILL
     with holdfast.open(filled_url) as store:
-        position = follower_of(store._log, store.memory("m")._key).index.position(store.memory("m")._key)
-        assert position is not None and 0 < position.version < len(FACTS), "it was in the middle of it"
+        position = follower_of(store._log, store.memory("m")._key).index.position(
+            store.memory("m")._key
+        )
+        assert position is not None and 0 < position.version < len(FACTS), (
+            "it was in the middle of it"
+        )
         assert answers(store) == right_answers(filled_url)
         assert store.memory("m").stats().memories == len(FACTS)
 
@@ -121,11 +137,17 @@ def test_a_forked_child_recalls_beside_its_parent(filled_url: str) -> None:
         if child == 0:
             try:
                 store.memory("m").remember("Customer Kim ordered 5 lamps")
-                os._exit(0 if len(store.memory("m").recall("Kim")) > 0 and len(answers(store)) == 4 else 1)
+                os._exit(
+                    0
+                    if len(store.memory("m").recall("Kim")) > 0 and len(answers(store)) == 4
+                    else 1
+                )
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
-        assert [hit.text for hit in store.memory("m").recall("Kim", k=1)] == ["Customer Kim ordered 5 lamps"]
+        assert [hit.text for hit in store.memory("m").recall("Kim", k=1)] == [
+            "Customer Kim ordered 5 lamps"
+        ]
         assert answers(store)[1] == expected[1]
 
 

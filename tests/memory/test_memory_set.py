@@ -42,7 +42,11 @@ def of_source(memory: Memory) -> list[Memory]:
 
 def speakers(memory: Memory) -> set[str]:
     """The first names of a conversation; everyone's turns have them, so they tell nothing apart."""
-    return {name[:5] for name in memory.source.split("/")[0].split("-and-")} if "-and-" in memory.source else set()
+    return (
+        {name[:5] for name in memory.source.split("/")[0].split("-and-")}
+        if "-and-" in memory.source
+        else set()
+    )
 
 
 def words(text: str) -> set[str]:
@@ -86,8 +90,16 @@ def test_every_kind_of_question_has_its_share() -> None:
 
 def test_nothing_is_there_twice() -> None:
     assert len(BY_ID) == len(MEMORIES)
-    assert [text for text, count in Counter(memory.text.lower() for memory in MEMORIES).items() if count > 1] == []
-    assert [text for text, count in Counter(question.text.lower() for question in QUESTIONS).items() if count > 1] == []
+    assert [
+        text
+        for text, count in Counter(memory.text.lower() for memory in MEMORIES).items()
+        if count > 1
+    ] == []
+    assert [
+        text
+        for text, count in Counter(question.text.lower() for question in QUESTIONS).items()
+        if count > 1
+    ] == []
 
 
 def test_every_memory_is_complete_and_follows_the_one_before() -> None:
@@ -98,7 +110,9 @@ def test_every_memory_is_complete_and_follows_the_one_before() -> None:
         assert memory.at.utcoffset() == timedelta(0), memory.id
     for source in {memory.source for memory in MEMORIES}:
         told = [memory for memory in MEMORIES if memory.source == source]
-        assert [memory.id for memory in told] == [f"{source}#{number}" for number in range(1, len(told) + 1)]
+        assert [memory.id for memory in told] == [
+            f"{source}#{number}" for number in range(1, len(told) + 1)
+        ]
         assert all(earlier.at < later.at for earlier, later in pairwise(told)), source
 
 

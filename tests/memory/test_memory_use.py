@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.memory import Weights
-from holdfast.memory._embedding import Embedding
+from holdfast.memory.vectors.embedding import Embedding
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,9 @@ def test_feedback_is_yes_or_no() -> None:
 
 
 @pytest.mark.parametrize("index", ["memory", ":memory:", "memory://"])
-def test_an_index_in_memory_makes_no_file(index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_in_memory_makes_no_file(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with holdfast.open("agents.db", index=index) as store:
         store.memory("buyer").remember("Ann signs the orders")
@@ -53,22 +55,28 @@ def test_the_modules_are_there_without_an_import_of_their_own() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_an_embedder_of_a_script_goes_by_the_name_of_its_file(tmp_path: Path) -> None:
     program = (
-        "from holdfast.memory._embedding import Embedding\n"
+        "from holdfast.memory.vectors.embedding import Embedding\n"
         "def embed(texts): return [[1.0] for _ in texts]\n"
         "print(Embedding(embed, awaited=False).name)\n"
     )
     for name in ("ask", "ingest"):
         (tmp_path / f"{name}.py").write_text(program)
         done = subprocess.run(
-            [sys.executable, str(tmp_path / f"{name}.py")], check=True, timeout=60, capture_output=True, text=True
+            [sys.executable, str(tmp_path / f"{name}.py")],
+            check=True,
+            timeout=60,
+            capture_output=True,
+            text=True,
         )
         assert done.stdout.split()[-1] == f"{name}.embed"
     with pytest.raises(ValueError, match="name"):
         Embedding(lambda texts: [[1.0] for _ in texts], awaited=False)
 
 
+@pytest.mark.slow
 def test_wordllama_does_not_set_up_logging_for_the_program() -> None:
     program = (
         "import logging; from holdfast.memory.embedders import WordLlamaEmbedder; WordLlamaEmbedder()\n"
@@ -81,7 +89,9 @@ def test_what_the_briefing_told_is_not_reinforced_by_remembering_it() -> None:
     with holdfast.open("memory://") as store:
         memory = store.memory("buyer")
         name = memory.remember("Vendor B quotes its prices without tax", author="ann")
-        with store.task("order", goal="Order from vendor B at its quoted prices", agent="buyer") as task:
+        with store.task(
+            "order", goal="Order from vendor B at its quoted prices", agent="buyer"
+        ) as task:
             assert "without tax" in task.resume_context().text
             assert task.remember("Vendor B quotes its prices without tax.") == name
             new = task.remember("Vendor B delivers on Fridays")

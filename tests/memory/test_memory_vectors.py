@@ -20,21 +20,26 @@ import holdfast
 from helpers.concept_embedder import TEXTS, Concepts, fill, texts
 from helpers.servers import url_on
 from holdfast.backends import StreamKey
-from holdfast.memory import Weights, _filling, _postgres_index, _vectors
-from holdfast.memory._calling import run
-from holdfast.memory._embedding import unit
-from holdfast.memory._fold import Changes
-from holdfast.memory._index import Index
-from holdfast.memory._model import Doc, Position, Where
-from holdfast.memory._resources import follower_of, vectors_of
-from holdfast.memory._sqlite_index import SQLiteIndex
+from holdfast.memory import Weights
 from holdfast.memory.embedders import Embedder
+from holdfast.memory.fold import IndexChanges
+from holdfast.memory.model import IndexPosition, MemoryDoc, MemoryFilter
+from holdfast.memory.resources import follower_of, vectors_of
+from holdfast.memory.search import postgres
+from holdfast.memory.search.index import MemoryIndex
+from holdfast.memory.search.sqlite import SQLiteIndex
+from holdfast.memory.vectors import backfill
+from holdfast.memory.vectors import nearest as _vectors
+from holdfast.memory.vectors.calls import run
+from holdfast.memory.vectors.embedding import unit
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "postgres without pgvector"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[holdfast.Store]:
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[holdfast.Store]:
     if request.param == "postgres without pgvector":
-        monkeypatch.setattr(_postgres_index, "near_of", lambda backend: None)
+        monkeypatch.setattr(postgres, "near_of", lambda backend: None)
     urls = {"memory": lambda: "memory://", "sqlite": lambda: f"sqlite:///{tmp_path}/agents.db"}
     with holdfast.open(urls.get(request.param, lambda: url_on("postgres", tmp_path))()) as store:
         yield store
@@ -48,7 +53,9 @@ def embed() -> Concepts:
 # -- finding ---------------------------------------------------------------------------------------
 
 
-def test_a_memory_is_found_that_shares_no_word_with_the_question(store: holdfast.Store, embed: Concepts) -> None:
+def test_a_memory_is_found_that_shares_no_word_with_the_question(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     memory = store.memory("m", embed=embed)
     fill(memory)
     found = memory.recall("any puppy?", k=1)
@@ -67,7 +74,9 @@ def test_who_has_an_embedder_makes_the_vectors_of_what_others_remembered(
     assert store.memory("m").stats().vectors == len(TEXTS)
 
 
-def test_remembering_asks_no_embedder_and_each_memory_is_embedded_once(store: holdfast.Store, embed: Concepts) -> None:
+def test_remembering_asks_no_embedder_and_each_memory_is_embedded_once(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     memory = store.memory("m", embed=embed)
     memory.remember_many([{"text": f"fact number {number} about the car"} for number in range(600)])
     assert not embed.batches
@@ -83,14 +92,18 @@ def test_remembering_asks_no_embedder_and_each_memory_is_embedded_once(store: ho
     assert embed.batches == [["vehicle"], ["a quick brown hound"]]
 
 
-def test_all_are_embedded_at_once_for_whoever_asks_for_that(store: holdfast.Store, embed: Concepts) -> None:
+def test_all_are_embedded_at_once_for_whoever_asks_for_that(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     memory = store.memory("m", embed=embed)
     fill(memory)
     memory.remember_many([{"text": f"fact number {number} about the car"} for number in range(600)])
     assert memory.embed_all() == 604
     assert memory.stats().vectors == 604
     assert memory.embed_all() == 0
-    assert sum(map(len, embed.batches)) == 604 + 2, "to begin with, it asks how long the vectors are"
+    assert sum(map(len, embed.batches)) == 604 + 2, (
+        "to begin with, it asks how long the vectors are"
+    )
     with pytest.raises(ValueError, match="embed="):
         store.memory("m").embed_all()
     assert asyncio.run(store.aio.memory("m", embed=Concepts("another")).embed_all()) == 604
@@ -102,7 +115,9 @@ def test_who_asks_for_all_hears_that_the_embedder_fails_and_goes_on_later(
     memory = store.memory("m", embed=embed)
     memory.remember_many([{"text": f"fact number {number} about the car"} for number in range(600)])
     embed.refuses = lambda texts: len(embed.batches) > 3
-    with pytest.raises(holdfast.errors.Unavailable, match="concepts failed: it raised ConnectionError"):
+    with pytest.raises(
+        holdfast.errors.Unavailable, match="concepts failed: it raised ConnectionError"
+    ):
         memory.embed_all()
     assert memory.stats().vectors == 512
     embed.refuses = lambda texts: False
@@ -143,9 +158,13 @@ def test_a_vector_without_its_embedder_is_refused(store: holdfast.Store) -> None
         store.memory("m").recall("puppy", vector=[1.0])
 
 
-def test_an_exact_match_is_not_buried_by_an_embedder_that_thinks_otherwise(store: holdfast.Store) -> None:
+def test_an_exact_match_is_not_buried_by_an_embedder_that_thinks_otherwise(
+    store: holdfast.Store,
+) -> None:
     exact = "The invoice number of Hartmann is 4711"
-    others = [f"Hartmann has an invoice from week {week}, see folder {week + 70}" for week in range(40)]
+    others = [
+        f"Hartmann has an invoice from week {week}, see folder {week + 70}" for week in range(40)
+    ]
 
     def contrary(texts: list[str]) -> list[list[float]]:
         return [[-1.0, 0.1] if text == exact else [1.0, 0.1] for text in texts]
@@ -162,7 +181,9 @@ def test_an_embedder_without_weight_is_not_asked(store: holdfast.Store, embed: C
     assert not embed.batches
 
 
-def test_a_question_may_be_embedded_in_another_way_than_a_memory(store: holdfast.Store, embed: Concepts) -> None:
+def test_a_question_may_be_embedded_in_another_way_than_a_memory(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     class Asymmetric(Concepts):
         def query(self, text: str) -> list[float]:
             return [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
@@ -174,7 +195,9 @@ def test_a_question_may_be_embedded_in_another_way_than_a_memory(store: holdfast
 
 def test_what_an_embedder_makes_nothing_of_is_still_found_by_words(store: holdfast.Store) -> None:
     def broken(texts: list[str]) -> Any:
-        return np.array([[np.nan, 1.0] if "sedan" in text else [0.0, 0.0] for text in texts], np.float64)
+        return np.array(
+            [[np.nan, 1.0] if "sedan" in text else [0.0, 0.0] for text in texts], np.float64
+        )
 
     memory = store.memory("m", embed=broken)
     fill(memory)
@@ -185,7 +208,9 @@ def test_what_an_embedder_makes_nothing_of_is_still_found_by_words(store: holdfa
 # -- what changes ----------------------------------------------------------------------------------
 
 
-def test_what_is_forgotten_or_superseded_is_not_found_by_its_meaning(store: holdfast.Store, embed: Concepts) -> None:
+def test_what_is_forgotten_or_superseded_is_not_found_by_its_meaning(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     memory = store.memory("m", embed=embed)
     first = memory.remember("Rex the terrier sleeps late")
     second = memory.remember("a hound lives next door")
@@ -198,7 +223,9 @@ def test_what_is_forgotten_or_superseded_is_not_found_by_its_meaning(store: hold
     assert texts(memory.recall("physician", k=1)) == ["a surgeon lives next door"]
 
 
-def test_a_memory_whose_text_changes_gets_another_vector(store: holdfast.Store, embed: Concepts) -> None:
+def test_a_memory_whose_text_changes_gets_another_vector(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     memory = store.memory("m", embed=embed)
     known = memory.remember("The surgeon archives his letters on Mondays", source="a")
     assert memory.remember("The surgeon archvies his letters on Mondays", source="b") == known
@@ -211,7 +238,9 @@ def test_a_memory_whose_text_changes_gets_another_vector(store: holdfast.Store, 
     assert memory.stats().vectors == 1 + len(TEXTS)
 
 
-def test_vectors_of_another_model_are_never_compared_and_two_models_are_kept(store: holdfast.Store) -> None:
+def test_vectors_of_another_model_are_never_compared_and_two_models_are_kept(
+    store: holdfast.Store,
+) -> None:
     fill(store.memory("m"))
     for name, length in (("a", 6), ("b", 6), ("b", 9), ("a", 6)):
         model = Concepts(name, length)
@@ -223,14 +252,21 @@ def test_vectors_of_another_model_are_never_compared_and_two_models_are_kept(sto
     assert index.models(memory._key) == (4, {"b/9": 4, "a/6": 4})
 
 
-def test_namespaces_and_tenants_do_not_find_each_others_meaning(store: holdfast.Store, embed: Concepts) -> None:
+def test_namespaces_and_tenants_do_not_find_each_others_meaning(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     fill(store.memory("mine", embed=embed))
-    for other in (store.memory("other", embed=embed), store.for_tenant("else").memory("mine", embed=embed)):
+    for other in (
+        store.memory("other", embed=embed),
+        store.for_tenant("else").memory("mine", embed=embed),
+    ):
         other.remember("the clinic opens at nine")
         assert texts(other.recall("puppy hound terrier")) in ([], ["the clinic opens at nine"])
 
 
-def test_a_namespace_that_begins_anew_knows_nothing_of_its_former_life(store: holdfast.Store, embed: Concepts) -> None:
+def test_a_namespace_that_begins_anew_knows_nothing_of_its_former_life(
+    store: holdfast.Store, embed: Concepts
+) -> None:
     memory = store.memory("m", embed=embed)
     fill(memory)
     assert memory.recall("puppy")
@@ -279,7 +315,7 @@ def test_an_embedder_that_keeps_failing_is_left_alone_for_a_while(
     store: holdfast.Store, embed: Concepts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(_filling.time, "monotonic", lambda: now)
+    monkeypatch.setattr(backfill.time, "monotonic", lambda: now)
     fill(store.memory("m"))
     embed.refuses = lambda texts: True
     for _ in range(10):
@@ -295,7 +331,9 @@ def test_one_text_that_is_refused_does_not_keep_the_others_from_their_vectors(
 ) -> None:
     memory = store.memory("m", embed=embed)
     fill(memory)
-    memory.remember_many([{"text": f"fact number {number} about the wage"} for number in range(300)])
+    memory.remember_many(
+        [{"text": f"fact number {number} about the wage"} for number in range(300)]
+    )
     embed.refuses = lambda texts: TEXTS[1] in texts
     assert texts(memory.recall("puppy", k=1)) == [TEXTS[0]]
     assert memory.stats().vectors == 255
@@ -311,13 +349,19 @@ def test_one_text_that_is_refused_does_not_keep_the_others_from_their_vectors(
     memory.forget_where(source="a")
     embed.batches.clear()
     memory.recall("puppy")
-    assert embed.batches == [["puppy"], ["The surgeon archvies his letters on Mondays"]], "nor when older ones are"
+    assert embed.batches == [["puppy"], ["The surgeon archvies his letters on Mondays"]], (
+        "nor when older ones are"
+    )
     assert "refuses" in caplog.text
 
 
-@pytest.mark.parametrize("answer", [[], [[1.0]], [[1.0], [1.0, 2.0]], [[], []], "ab", None, [["x"], ["y"]]])
+@pytest.mark.parametrize(
+    "answer", [[], [[1.0]], [[1.0], [1.0, 2.0]], [[], []], "ab", None, [["x"], ["y"]]]
+)
 def test_an_embedder_that_answers_nonsense_has_failed(store: holdfast.Store, answer: Any) -> None:
-    memory = store.memory("m", embed=Embedder(lambda texts: answer if len(texts) > 1 else [[1.0, 0.0]], name="odd"))
+    memory = store.memory(
+        "m", embed=Embedder(lambda texts: answer if len(texts) > 1 else [[1.0, 0.0]], name="odd")
+    )
     memory.remember_many([{"text": "a blue sedan"}, {"text": "a red hound"}])
     [hit] = memory.recall("red hound", k=1)
     assert hit.text == "a red hound"
@@ -335,7 +379,9 @@ def test_without_numpy_an_embedder_says_what_to_install() -> None:
         "store = holdfast.open('memory://'); store.memory('m').remember('x'); print(store.memory('m').recall('x')[0].text)\n"
         "try: store.memory('m', embed=len)\nexcept holdfast.errors.MissingExtra as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("x\n")
     assert "pip install '.[memory]'" in done.stdout
 
@@ -358,8 +404,12 @@ def test_an_async_embedder_runs_on_the_loop_of_the_async_store() -> None:
             await memory.remember_many([{"text": text} for text in TEXTS])
             answers = await asyncio.gather(*(memory.recall("any puppy?", k=1) for _ in range(20)))
             assert {found[0].text for found in answers} == {TEXTS[0]}
-            assert sum(len(batch) for batch in plain.batches) == 20 + len(TEXTS), "made once, though many asked"
-            assert texts(await store.memory("m", embed=Concepts()).recall("drizzle", k=1)) == [TEXTS[3]]
+            assert sum(len(batch) for batch in plain.batches) == 20 + len(TEXTS), (
+                "made once, though many asked"
+            )
+            assert texts(await store.memory("m", embed=Concepts()).recall("drizzle", k=1)) == [
+                TEXTS[3]
+            ]
         assert loops == {asyncio.get_running_loop()}
 
     asyncio.run(play())
@@ -416,7 +466,9 @@ N = 400
 
 def spread(texts: list[str]) -> Any:
     """Vectors that are all over, the same for the same text; with much in common, as real models have it."""
-    return np.stack([4 + np.random.default_rng(list(text.encode())).standard_normal(20) for text in texts])
+    return np.stack(
+        [4 + np.random.default_rng(list(text.encode())).standard_normal(20) for text in texts]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -440,21 +492,29 @@ def many() -> Iterator[holdfast.Memory]:
         yield memory
 
 
-def meant(memory: holdfast.Memory, question: str) -> _vectors.Meaning:
+def meant(memory: holdfast.Memory, question: str) -> _vectors.VectorQuery:
     """A question as a vector, asked of a memory."""
-    vectors, embedding, index = vectors_of(memory._log), memory._embedding, follower_of(memory._log, memory._key)
+    vectors, embedding, index = (
+        vectors_of(memory._log),
+        memory._embedding,
+        follower_of(memory._log, memory._key),
+    )
     assert embedding is not None
     asked = run(vectors.question(embedding, question, time.monotonic() + 60))
     assert asked is not None
-    return vectors.meaning(cast("Index", index.current()), memory._key, embedding, asked)
+    return vectors.meaning(cast("MemoryIndex", index.current()), memory._key, embedding, asked)
 
 
 def brute(question: str, chosen: Callable[[int], bool]) -> list[str]:
-    rows, asked = unit(spread([f"item{number}" for number in range(N)])), unit(spread([question]))[0]
+    rows, asked = (
+        unit(spread([f"item{number}" for number in range(N)])),
+        unit(spread([question]))[0],
+    )
     order = np.argsort(-(rows @ asked)).tolist()
     return [f"item{number}" for number in order if chosen(number)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     question=st.text("abc", min_size=1, max_size=8),
@@ -477,7 +537,12 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
     options, chosen = asked[kind]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_vectors, "PREFILTER", prefilter)
-        found = [doc.text for doc in meant(many, question).nearest(Where(now=1.0, **options), wanted, wanted)]
+        found = [
+            doc.text
+            for doc in meant(many, question).nearest(
+                MemoryFilter(now=1.0, **options), wanted, wanted
+            )
+        ]
     best = brute(question, chosen)
     assert len(found) == min(wanted, len(best)), "never too few"
     assert set(found) <= set(best)
@@ -487,14 +552,20 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
     assert places == sorted(places), "nearest first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wider", [10, 3, 1])
-def test_the_bits_bring_most_of_the_nearest(many: holdfast.Memory, monkeypatch: pytest.MonkeyPatch, wider: int) -> None:
+def test_the_bits_bring_most_of_the_nearest(
+    many: holdfast.Memory, monkeypatch: pytest.MonkeyPatch, wider: int
+) -> None:
     """By the estimate alone, by the bits and then the estimate, and by the bits alone."""
     monkeypatch.setattr(_vectors, "PREFILTER", N // 4)
     monkeypatch.setattr(_vectors, "WIDER", wider)
     found = 0
     for number in range(40):
-        nearest = [doc.text for doc in meant(many, f"question {number}").nearest(Where(now=1.0), 10, 1)]
+        nearest = [
+            doc.text
+            for doc in meant(many, f"question {number}").nearest(MemoryFilter(now=1.0), 10, 1)
+        ]
         found += len({*nearest} & {*brute(f"question {number}", lambda _: True)[:10]})
     assert found > 300, f"{found} of 400; by chance it would be 100"
 
@@ -513,7 +584,8 @@ def test_bits_are_counted_alike_where_numpy_cannot(monkeypatch: pytest.MonkeyPat
     words = np.random.default_rng(5).integers(0, 2**64, (3, 50), np.uint64)
     question = np.array([0, 2**64 - 1, 12345], np.uint64)
     by_hand = [
-        sum(bin(int(word ^ asked)).count("1") for word, asked in zip(row, question, strict=True)) for row in words.T
+        sum(bin(int(word ^ asked)).count("1") for word, asked in zip(row, question, strict=True))
+        for row in words.T
     ]
     assert _vectors._apart(words, question).tolist() == by_hand
     monkeypatch.delattr(np, "bitwise_count", raising=False)
@@ -533,7 +605,7 @@ def test_vectors_have_the_length_one_or_none(rows: list[list[float]]) -> None:
 def test_bits_that_were_dropped_to_make_room_are_read_again(
     store: holdfast.Store, embed: Concepts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_filling, "MOST_NAMESPACES", 1)
+    monkeypatch.setattr(backfill, "MOST_NAMESPACES", 1)
     for name in ("a", "b"):
         fill(store.memory(name))
     for name in ("a", "b", "a", "b"):
@@ -542,12 +614,17 @@ def test_bits_that_were_dropped_to_make_room_are_read_again(
 
 
 def test_bits_of_an_index_that_was_made_anew_are_read_anew() -> None:
-    space, bits = StreamKey("default", "memory", "m"), _vectors.Bits()
+    space, bits = StreamKey("default", "memory", "m"), _vectors.BitVectors()
     for count in (5, 3):
         index = SQLiteIndex()
-        docs = [Doc(number, f"i{number}", f"text {number}", at=0.0, first_at=0.0) for number in range(1, count + 1)]
-        index.write(space, None, Position(b"life", count), Changes(docs, [], {}))
-        index.put_vectors(space, "m/2", [(doc, np.array([doc.number, count], "<f4").tobytes()) for doc in docs])
+        docs = [
+            MemoryDoc(number, f"i{number}", f"text {number}", at=0.0, first_at=0.0)
+            for number in range(1, count + 1)
+        ]
+        index.write(space, None, IndexPosition(b"life", count), IndexChanges(docs, [], {}))
+        index.put_vectors(
+            space, "m/2", [(doc, np.array([doc.number, count], "<f4").tobytes()) for doc in docs]
+        )
         bits.catch_up(index, space, "m/2", count)
         assert bits.count == count
         assert bits.mean is not None
@@ -559,7 +636,9 @@ def test_bits_of_what_is_gone_are_let_go(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(_vectors, "PREFILTER", 10)
     with holdfast.open("memory://") as store:
         memory = store.memory("m", embed=spread)
-        memory.remember_many([{"text": f"item{number}", "source": f"s{number % 2}"} for number in range(100)])
+        memory.remember_many(
+            [{"text": f"item{number}", "source": f"s{number % 2}"} for number in range(100)]
+        )
         memory.recall("x")
         [filling] = vectors_of(store._log)._fillings.values()
         assert filling.bits.count == 100

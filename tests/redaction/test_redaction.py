@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 import holdfast
 from helpers.sync_and_async import Ways, view
 from holdfast import StepFailed, Store, keys
-from holdfast import _operations as ops
 from holdfast._open import _backend
-from holdfast._stream_ops import audit_of
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 from holdfast.errors import IdReused, NotSerializable, ReplayMismatch
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import audit_of
 from holdfast.redact import Redactor
-from holdfast.tasks import _events as ev
-from holdfast.tasks._redacting import CONTENT
+from holdfast.tasks.redaction import CONTENT
+from holdfast.tasks.state import events as ev
 
 CARD, KEY, PASSWORD, MAIL = (
     "4111 1111 1111 1111",
@@ -36,7 +36,11 @@ CARD, KEY, PASSWORD, MAIL = (
 )
 TEXT = f"pay with {CARD}, ask {MAIL}, use {KEY}"
 STORED = "pay with [redacted: card], ask [redacted: email], use [redacted: key]"
-VALUE = {"text": TEXT, "deep": [{"password": PASSWORD}], "arguments": f'{{"api_key": "{PASSWORD}"}}'}
+VALUE = {
+    "text": TEXT,
+    "deep": [{"password": PASSWORD}],
+    "arguments": f'{{"api_key": "{PASSWORD}"}}',
+}
 STORED_VALUE = {
     "text": STORED,
     "deep": [{"password": "[redacted: password]"}],
@@ -145,7 +149,11 @@ def tasks(store: Store) -> None:
     for how in ("raise", "fail", "cancel"):
         try:
             with store.task(how, goal=TEXT, agent="agent") as task:
-                {"raise": failing, "fail": lambda: task.fail(TEXT), "cancel": lambda: task.cancel(TEXT)}[how]()
+                {
+                    "raise": failing,
+                    "fail": lambda: task.fail(TEXT),
+                    "cancel": lambda: task.cancel(TEXT),
+                }[how]()
         except ValueError:
             pass
     store.task("fail").delete(reason=TEXT)
@@ -217,7 +225,9 @@ def the_rest(store: Store) -> None:
     for number in range(3):
         state.save({**VALUE, "number": number, "large": LARGE})
     state.delete(reason=TEXT)
-    checkpoint = holdfast.AgentCheckpoint("agent", MAIL, TEXT, [TEXT], [0], {"0": VALUE}, [VALUE], [TEXT])
+    checkpoint = holdfast.AgentCheckpoint(
+        "agent", MAIL, TEXT, [TEXT], [0], {"0": VALUE}, [VALUE], [TEXT]
+    )
     checkpoint.task_id = checkpoint.agent_id = "checkpoint"
     store.save_checkpoint(checkpoint)
     stream = store.stream("events", types=[holdfast.EventType("placed", Order)])
@@ -237,6 +247,7 @@ USES: dict[str, Callable[[Store], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 @pytest.mark.unencrypted("looks for text in the records")
 @pytest.mark.parametrize("use", USES)
@@ -285,7 +296,13 @@ def test_the_async_twins_redact_as_well(backend: Any, store: Store, tmp_path: Pa
             assert await task.step("one", lambda: VALUE) == STORED_VALUE
             assert await task.finish(VALUE) == STORED_VALUE
         assert await chat.messages() == [say(STORED), say(STORED, "assistant")]
-        for deleted in (chat, twin.state("state"), twin.stream("events"), twin.memory("space"), twin.task("task")):
+        for deleted in (
+            chat,
+            twin.state("state"),
+            twin.stream("events"),
+            twin.memory("space"),
+            twin.task("task"),
+        ):
             assert await deleted.delete(reason=TEXT)
 
     asyncio.run(program())
@@ -299,7 +316,10 @@ def test_why_something_was_erased_is_redacted() -> None:
         store.state("state").save(VALUE)
         store.erase(store.state("state"), reason=TEXT)
         store.erase(subject="somebody", reason=TEXT)
-        told = [stored.envelope.data for stored in ops.run(store._log, ops.read(audit_of("default"), plain=True))]
+        told = [
+            stored.envelope.data
+            for stored in ops.run(store._log, ops.read(audit_of("default"), plain=True))
+        ]
         assert {entry["reason"] for entry in told} == {STORED}
 
 
@@ -396,7 +416,9 @@ def test_what_a_step_that_streams_says_in_pieces_is_redacted_as_a_whole(store: S
         assert list(task.step("stream", streaming)) == ["[redacted: card] [redacted: key]"]
 
 
-def test_goal_and_input_given_again_are_compared_as_they_are_stored(backend: Any, store: Store) -> None:
+def test_goal_and_input_given_again_are_compared_as_they_are_stored(
+    backend: Any, store: Store
+) -> None:
     for _ in range(2):
         with store.task("t", goal=TEXT, input=VALUE):
             pass
@@ -426,8 +448,13 @@ def test_what_was_stored_before_anything_was_redacted_still_fits(tmp_path: Path)
             store.stream("events").append(("said", "other"), id="1")
 
 
-def test_sync_does_not_rewind_for_what_is_redacted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    messages = [say(TEXT), {"role": "assistant", "content": "", "tool_calls": [{"arguments": VALUE["arguments"]}]}]
+def test_sync_does_not_rewind_for_what_is_redacted(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = [
+        say(TEXT),
+        {"role": "assistant", "content": "", "tool_calls": [{"arguments": VALUE["arguments"]}]},
+    ]
     for length in (1, 2, 2):
         store.conversation("chat").sync(messages[:length])
     assert store.conversation("chat").version() == 2
@@ -444,11 +471,18 @@ def test_an_append_repeated_under_its_id_is_the_same_append(store: Store) -> Non
 
 def test_an_equal_document_writes_nothing(store: Store) -> None:
     state = store.state("state", Order)
-    assert state.save(Order(TEXT)) == state.save(Order(TEXT)) == store.state("state", Order).save(Order(TEXT)) == 1
+    assert (
+        state.save(Order(TEXT))
+        == state.save(Order(TEXT))
+        == store.state("state", Order).save(Order(TEXT))
+        == 1
+    )
     assert state.load() == Order(STORED)
 
 
-def test_a_draft_is_kept_as_far_as_it_can_be_told_that_nothing_secret_is_in_it(store: Store) -> None:
+def test_a_draft_is_kept_as_far_as_it_can_be_told_that_nothing_secret_is_in_it(
+    store: Store,
+) -> None:
     chat = store.conversation("chat")
     for piece in ("Your card", " is 4111 11", "11 1111", " 1111. And", " now"):
         chat.draft(piece, of="one")
@@ -486,10 +520,14 @@ def finishing(task: holdfast.Task) -> Login:
     return Login("me", 1234)
 
 
-def test_a_type_that_has_no_place_for_what_stands_in_is_refused(backend: Any, store: Store, tmp_path: Path) -> None:
+def test_a_type_that_has_no_place_for_what_stands_in_is_refused(
+    backend: Any, store: Store, tmp_path: Path
+) -> None:
     for save in (
         lambda: store.state("state", Login).save(Login("me", 1234)),
-        lambda: store.stream("s", types=[holdfast.EventType("login", Login)]).append(("login", Login("me", 1234))),
+        lambda: store.stream("s", types=[holdfast.EventType("login", Login)]).append(
+            ("login", Login("me", 1234))
+        ),
         lambda: store.task("t", input=Login("me", 1234)),
         lambda: store.run(finishing, id="finished"),
     ):
@@ -520,10 +558,14 @@ def secrets() -> list[tuple[object, Any]]:
 
 @pytest.mark.parametrize("redact", [False, True])
 @pytest.mark.parametrize("place", range(5))
-def test_values_whose_type_says_that_they_are_secret_are_never_stored(place: int, redact: bool) -> None:
+def test_values_whose_type_says_that_they_are_secret_are_never_stored(
+    place: int, redact: bool
+) -> None:
     value, declared = secrets()[place]
     with holdfast.open("memory://", redact=redact) as store:
-        with pytest.raises(NotSerializable, match="is a secret, and those are never stored: leave it out") as caught:
+        with pytest.raises(
+            NotSerializable, match="is a secret, and those are never stored: leave it out"
+        ) as caught:
             store.state("state", declared).save(value)
         assert PASSWORD not in str(caught.value)
         assert store.state("state").version() == 0
@@ -533,7 +575,9 @@ def test_values_whose_type_says_that_they_are_secret_are_never_stored(place: int
 
 
 def test_a_function_alone_is_all_that_is_done() -> None:
-    with holdfast.open("memory://", redact=lambda field, text: text.replace("Rosebud", "[a name]")) as store:
+    with holdfast.open(
+        "memory://", redact=lambda field, text: text.replace("Rosebud", "[a name]")
+    ) as store:
         store.state("state").save({"who": "Rosebud", "password": "x"})
         assert store.state("state").load() == {"who": "[a name]", "password": "x"}
 
@@ -543,7 +587,9 @@ def test_a_function_that_fails_stops_the_write() -> None:
         raise ValueError(text)
 
     with holdfast.open("memory://", redact=Redactor(hook=hook)) as store:
-        with pytest.raises(NotSerializable, match="the hook of the redactor failed with ValueError") as caught:
+        with pytest.raises(
+            NotSerializable, match="the hook of the redactor failed with ValueError"
+        ) as caught:
             store.conversation("chat").append(say(TEXT))
         assert CARD not in str(caught.value)
         assert store.conversation("chat").version() == 0
@@ -560,10 +606,15 @@ def test_that_a_step_has_failed_is_recorded_even_if_its_words_cannot_be_redacted
             task.step("failing", failing)
         found = store.get_task("t")
         assert found is not None and found.status == "failed"
-        assert [(step.status, step.error.message) for step in found.steps if step.error] == [("retrying", "")]
+        assert [(step.status, step.error.message) for step in found.steps if step.error] == [
+            ("retrying", "")
+        ]
         with pytest.raises(ValueError, match="pay with"), store.task("u"):
             failing()
-        assert [(info.id, info.status) for info in store.tasks()] == [("t", "failed"), ("u", "failed")]
+        assert [(info.id, info.status) for info in store.tasks()] == [
+            ("t", "failed"),
+            ("u", "failed"),
+        ]
 
 
 def test_redact_is_one_of_few_things() -> None:
@@ -574,7 +625,9 @@ def test_redact_is_one_of_few_things() -> None:
         assert store.state("state").load() == VALUE
 
 
-@pytest.mark.parametrize(("before", "environment"), [(["--redact"], {}), ([], {"HOLDFAST_REDACT": "1"})])
+@pytest.mark.parametrize(
+    ("before", "environment"), [(["--redact"], {}), ([], {"HOLDFAST_REDACT": "1"})]
+)
 def test_what_is_said_at_the_command_line_is_redacted_if_asked_for(
     tmp_path: Path, before: list[str], environment: dict[str, str]
 ) -> None:
@@ -582,7 +635,9 @@ def test_what_is_said_at_the_command_line_is_redacted_if_asked_for(
     with holdfast.open(path) as store:
         with pytest.raises(holdfast.Suspended), store.task("t") as task:
             task.ask("approve", "May I?", returns=str)
-    done = CliRunner().invoke(app, [*before, "answer", str(path), "t", "approve", json.dumps(TEXT)], env=environment)
+    done = CliRunner().invoke(
+        app, [*before, "answer", str(path), "t", "approve", json.dumps(TEXT)], env=environment
+    )
     assert done.exit_code == 0, done.output
     with holdfast.open(path) as store, store.task("t") as task:
         assert task.ask("approve", "May I?", returns=str) == STORED
@@ -592,10 +647,10 @@ def test_what_is_said_at_the_command_line_is_redacted_if_asked_for(
 
 OURS = {
     "Created": "salt ttl agent parent budget subject",
-    "Branched": "parent life at",
+    "Branched": "parent incarnation at",
     "Forked": "child at",
-    "Claimed": "holder lease stolen",
-    "Renewed": "holder",
+    "Claimed": "owner lease stolen",
+    "Renewed": "owner",
     "Planned": "id paths",
     "Noted": "id step",
     "Attached": "name blob",
@@ -603,7 +658,7 @@ OURS = {
     "Asked": "wait kind name until schema",
     "Answered": "wait how by signal",
     "Signalled": "name",
-    "Suspended": "waits children",
+    "TaskSuspended": "waits children",
     "ChildEnded": "child status",
     "Reported": "",
     "Queued": "at",
@@ -614,12 +669,16 @@ OURS = {
     "Cancelled": "",
     "Finished": "orphaned drift",
     "StepEvent": "step args nth beside mode kind code model attempt since how causes doubt again done total usage reply blob",
-    "ModelInputPart": "conversation life at versions digest",
+    "ModelInputPart": "conversation incarnation at versions digest",
 }
 """The fields of a task's events that hold no content: ids, names, numbers, hashes."""
 
 
-@pytest.mark.parametrize("kind", sorted({*ev._TYPES.values(), ev.ModelInputPart}, key=lambda kind: kind.__name__))
-def test_of_each_field_of_a_tasks_events_it_is_said_whether_it_holds_content(kind: type[msgspec.Struct]) -> None:
+@pytest.mark.parametrize(
+    "kind", sorted({*ev._TYPES.values(), ev.ModelInputPart}, key=lambda kind: kind.__name__)
+)
+def test_of_each_field_of_a_tasks_events_it_is_said_whether_it_holds_content(
+    kind: type[msgspec.Struct],
+) -> None:
     ours, content = OURS[kind.__name__].split(), CONTENT.get(kind, ())
     assert sorted([*ours, *content]) == sorted(kind.__struct_fields__)

@@ -16,12 +16,12 @@ import pytest
 import holdfast
 from helpers.state_documents import KEY, message, stored_types
 from holdfast import AsyncState, State
-from holdfast import _operations as ops
-from holdfast._codec import encode
-from holdfast._log import Log
-from holdfast._state import EXPIRES
 from holdfast.backends import StreamKey
 from holdfast.backends.memory import MemoryBackend
+from holdfast.log import operations as ops
+from holdfast.log.codec import encode
+from holdfast.log.log import Log
+from holdfast.state.state import EXPIRES
 
 
 class Watched:
@@ -44,7 +44,9 @@ def watched(store: holdfast.Store) -> tuple[State, list[str]]:
 
 
 @pytest.mark.every_engine
-def test_what_is_saved_is_loaded_with_its_types_and_the_order_of_its_keys(store: holdfast.Store) -> None:
+def test_what_is_saved_is_loaded_with_its_types_and_the_order_of_its_keys(
+    store: holdfast.Store,
+) -> None:
     doc = store.state("doc")
     saved: list[Any] = [
         {"b": 1, "a": [1.0, True, None, "é😀"], "": {}},
@@ -59,21 +61,36 @@ def test_what_is_saved_is_loaded_with_its_types_and_the_order_of_its_keys(store:
         assert doc.save(value) == number
         for reader in (doc, store.state("doc")):
             assert encode(reader.load("nothing")) == encode(value)
-    assert [encode(doc.load(version=number)) for number in range(1, 8)] == [encode(value) for value in saved]
+    assert [encode(doc.load(version=number)) for number in range(1, 8)] == [
+        encode(value) for value in saved
+    ]
     assert doc.version() == 7 and doc.id == "doc" and repr(doc) == "<State 'doc'>"
 
 
 def test_a_document_that_was_never_saved_is_its_default(store: holdfast.Store) -> None:
     doc = store.state("doc")
-    assert (doc.load(None), doc.load([]), doc.version(), doc.history(), doc.delete()) == (None, [], 0, [], False)
+    assert (doc.load(None), doc.load([]), doc.version(), doc.history(), doc.delete()) == (
+        None,
+        [],
+        0,
+        [],
+        False,
+    )
     doc.clear()
     assert doc.version() == 0 and store.health().streams == {}
-    for call in (doc.load, lambda: doc.load(version=1), lambda: doc.rollback(1), lambda: doc.expire(5)):
+    for call in (
+        doc.load,
+        lambda: doc.load(version=1),
+        lambda: doc.rollback(1),
+        lambda: doc.expire(5),
+    ):
         with pytest.raises(holdfast.NotFound):
             call()
 
 
-def test_what_is_done_to_a_value_after_saving_or_loading_it_does_not_matter(store: holdfast.Store) -> None:
+def test_what_is_done_to_a_value_after_saving_or_loading_it_does_not_matter(
+    store: holdfast.Store,
+) -> None:
     doc = store.state("doc")
     value = {"messages": [{"content": "x" * 200}]}
     doc.save(value)
@@ -125,12 +142,14 @@ def test_a_save_on_what_is_known_is_one_append_and_nothing_else(store: holdfast.
     asked.clear()
     for number in range(1, 4):
         doc.save({"n": number, "pad": "x" * 500})
-    assert asked == ["Append"] * 3
+    assert asked == ["AppendRecords"] * 3
     asked.clear()
     assert doc.load()["n"] == 3 and asked == ["GetHead"]
     store.state("doc").save({"n": 4, "pad": "x" * 500})
     asked.clear()
-    assert doc.load()["n"] == 4 and asked == ["GetHead", "Read", "GetHead"], "only what is new is read"
+    assert doc.load()["n"] == 4 and asked == ["GetHead", "Read", "GetHead"], (
+        "only what is new is read"
+    )
 
 
 def test_creating_a_document_does_nothing_until_it_is_used(store: holdfast.Store) -> None:
@@ -180,7 +199,9 @@ def test_history_tells_when_who_and_how_large(store: holdfast.Store) -> None:
         (5, 1008),
         (6, 200_008),
     ]
-    assert history[1].by is None and [entry.at for entry in history] == sorted(entry.at for entry in history)
+    assert history[1].by is None and [entry.at for entry in history] == sorted(
+        entry.at for entry in history
+    )
 
 
 def test_history_does_not_load_large_values(store: holdfast.Store) -> None:
@@ -192,7 +213,10 @@ def test_history_does_not_load_large_values(store: holdfast.Store) -> None:
 
 def test_rolling_back_is_a_new_version_with_the_old_value(store: holdfast.Store) -> None:
     doc = store.state("doc")
-    values = [{"n": number, "messages": [message(n, 100) for n in range(number)]} for number in range(1, 6)]
+    values = [
+        {"n": number, "messages": [message(n, 100) for n in range(number)]}
+        for number in range(1, 6)
+    ]
     for value in values:
         doc.save(value)
     assert doc.rollback(2) == 6
@@ -225,7 +249,9 @@ def test_a_cleared_document_has_no_value_and_keeps_its_versions(store: holdfast.
 
 
 @pytest.mark.every_engine
-def test_a_deleted_document_is_gone_with_its_versions_and_its_large_values(store: holdfast.Store) -> None:
+def test_a_deleted_document_is_gone_with_its_versions_and_its_large_values(
+    store: holdfast.Store,
+) -> None:
     doc = store.state("doc")
     doc.save({"big": "x" * 100_000})
     doc.save({"big": "x" * 100_000, "more": "y" * 100_000})
@@ -241,7 +267,9 @@ def test_a_deleted_document_is_gone_with_its_versions_and_its_large_values(store
 
 
 @pytest.mark.every_engine
-def test_an_expired_document_can_be_revived_or_deleted_and_nothing_else(store: holdfast.Store) -> None:
+def test_an_expired_document_can_be_revived_or_deleted_and_nothing_else(
+    store: holdfast.Store,
+) -> None:
     doc, other = store.state("doc"), store.state("doc")
     doc.save({"a": 1})
     other.load()
@@ -273,7 +301,12 @@ def test_until_it_expires_a_document_is_as_before(store: holdfast.Store) -> None
     doc = store.state("doc")
     doc.save([1])
     doc.expire(timedelta(hours=1))
-    assert (doc.load(), doc.save([1, 2]), doc.save([1, 2, 3]), store.state("doc").load()) == ([1], 3, 4, [1, 2, 3])
+    assert (doc.load(), doc.save([1, 2]), doc.save([1, 2, 3]), store.state("doc").load()) == (
+        [1],
+        3,
+        4,
+        [1, 2, 3],
+    )
     assert doc.load(version=2) == [1] and [entry.version for entry in doc.history()] == [1, 3, 4]
     head = store._log.backend.head(KEY)
     assert head is not None and head.fields.expires_at is not None
@@ -367,10 +400,14 @@ def test_values_of_a_declared_type_come_back_as_that_type(
     again = store.state("doc", type=declared)
     assert again.load() == after and type(again.load()) is type(after)
     assert again.load(version=1) == before
-    assert store.state("doc", type=declared).save(after) == 2 == doc.save(after), "equal values have equal bytes"
+    assert store.state("doc", type=declared).save(after) == 2 == doc.save(after), (
+        "equal values have equal bytes"
+    )
 
 
-def test_a_stored_value_that_does_not_fit_the_declared_type_is_a_mismatch(store: holdfast.Store) -> None:
+def test_a_stored_value_that_does_not_fit_the_declared_type_is_a_mismatch(
+    store: holdfast.Store,
+) -> None:
     store.state("doc").save({"goal": 5})
     doc = store.state("doc", type=Plan)
     mismatched: list[Callable[[], object]] = [doc.load, lambda: doc.load(version=1)]

@@ -15,14 +15,23 @@ from hypothesis import strategies as st
 import holdfast
 from helpers.example_counts import LONG, examples
 from helpers.state_documents import KEY, message, stored_types
-from holdfast import State, _state
-from holdfast import _operations as ops
-from holdfast._codec import MAX_DEPTH, encode
-from holdfast._delta import diff
-from holdfast._events import NewEvent
-from holdfast._state import CLEARED, EXPIRES, KEYFRAME, SAVED, Fold, Known, next_event
-from holdfast._stream_ops import append_events, new_stamp
+from holdfast import State
 from holdfast.backends import Backend, StreamKey
+from holdfast.log import operations as ops
+from holdfast.log.codec import MAX_DEPTH, encode
+from holdfast.log.events import NewEvent
+from holdfast.log.stream_ops import append_events, new_append_context
+from holdfast.state import state
+from holdfast.state.delta import diff
+from holdfast.state.state import (
+    CLEARED,
+    EXPIRES,
+    KEYFRAME,
+    SAVED,
+    KnownDocument,
+    StateFold,
+    next_event,
+)
 
 
 def bodies(backend: Backend, key: StreamKey) -> list[bytes]:
@@ -35,11 +44,19 @@ def bodies(backend: Backend, key: StreamKey) -> list[bytes]:
 def stored_bytes(store: holdfast.Store) -> int:
     """Everything that is stored for this tenant's documents, large values included."""
     backend = store._log.backend
-    streams = [head.stream for kind in ("state", "blob") for head in backend.heads(tenant="default", kind=kind)]
+    streams = [
+        head.stream
+        for kind in ("state", "blob")
+        for head in backend.heads(tenant="default", kind=kind)
+    ]
     return sum(len(body) for key in streams for body in bodies(backend, key))
 
 
-GROWTH = [(2_000, 300), (600, 1_500), (200, 20_000)] if LONG else [(500, 300), (200, 1_500), (60, 20_000)]
+GROWTH = (
+    [(2_000, 300), (600, 1_500), (200, 20_000)]
+    if LONG
+    else [(500, 300), (200, 1_500), (60, 20_000)]
+)
 """How many messages a document grows by, and how large they are."""
 
 
@@ -51,7 +68,11 @@ def test_a_document_that_grows_by_one_message_is_stored_in_less_than_three_times
     url: str, count: int, size: int
 ) -> None:
     document: dict[str, Any] = {"type": "AssistantAgentState", "messages": []}
-    with holdfast.open(url) if url == "memory://" else holdfast.open(url, durability="process") as store:
+    with (
+        holdfast.open(url)
+        if url == "memory://"
+        else holdfast.open(url, durability="process") as store
+    ):
         doc = store.state("doc")
         for number in range(count):
             document["messages"].append(message(number, size))
@@ -61,7 +82,10 @@ def test_a_document_that_grows_by_one_message_is_stored_in_less_than_three_times
         assert store.state("doc").load() == document
 
 
-def test_the_total_stays_below_three_times_the_size_at_every_moment_and_for_messages_of_all_sizes() -> None:
+@pytest.mark.slow
+def test_the_total_stays_below_three_times_the_size_at_every_moment_and_for_messages_of_all_sizes() -> (
+    None
+):
     chance = random.Random(7)
     document: dict[str, Any] = {"agents": {"a": {"messages": []}, "b": {"messages": []}}, "turn": 0}
     known, total, sizes = None, 0, []
@@ -77,16 +101,17 @@ def test_the_total_stays_below_three_times_the_size_at_every_moment_and_for_mess
     assert sizes[-1] > (1_000_000 if LONG else 300_000)
 
 
-def saved_purely(known: Known | None, raw: bytes) -> tuple[Known, int]:
+def saved_purely(known: KnownDocument | None, raw: bytes) -> tuple[KnownDocument, int]:
     """A save without a store: what is known after it, and how many bytes it takes."""
     event, fold = next_event(known, raw)
     version = known.version + 1 if known else 1
-    return Known(b"life", version, raw, fold), len(event.data) + _state.RECORD_BYTES
+    return KnownDocument(b"life", version, raw, fold), len(event.data) + state.RECORD_BYTES
 
 
 edits = st.sampled_from(["change", "append", "drop", "grow", "shrink", "replace"])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32), st.lists(edits, min_size=1, max_size=8), st.sampled_from([0, 5, 200]))
 def test_whatever_is_saved_a_load_reads_little_and_keyframes_add_little(
@@ -94,7 +119,10 @@ def test_whatever_is_saved_a_load_reads_little_and_keyframes_add_little(
 ) -> None:
     """The two promises of the rule for keyframes, for any pattern of edits that goes on for a while."""
     chance = random.Random(seed)
-    document: dict[str, Any] = {"list": [message(n, chance.randrange(40, 300)) for n in range(start)], "n": 0}
+    document: dict[str, Any] = {
+        "list": [message(n, chance.randrange(40, 300)) for n in range(start)],
+        "n": 0,
+    }
     known, first = saved_purely(None, encode(document))
     total = alone = since = 0
     for number in range(300):
@@ -105,11 +133,17 @@ def test_whatever_is_saved_a_load_reads_little_and_keyframes_add_little(
         before = known
         known, written = saved_purely(known, raw)
         assert before.raw is not None
-        alone += min(len(diff(before.raw, raw)), len(raw)) + _state.RECORD_BYTES
+        alone += min(len(diff(before.raw, raw)), len(raw)) + state.RECORD_BYTES
         total += written
-        since = written if known.fold.base == known.version else since + written if since else first + written
+        since = (
+            written
+            if known.fold.base == known.version
+            else since + written
+            if since
+            else first + written
+        )
         assert since == known.fold.read
-        assert since <= _state.READ_RATIO * (len(raw) + _state.RECORD_BYTES)
+        assert since <= state.READ_RATIO * (len(raw) + state.RECORD_BYTES)
     assert total <= 1.5 * alone + first
 
 
@@ -127,15 +161,17 @@ def _edit(document: dict[str, Any], kind: str, number: int, chance: random.Rando
     elif kind == "shrink":
         del items[len(items) // 2 :]
     elif kind == "replace":
-        document["list"] = [message(chance.randrange(10**6), 100) for _ in range(chance.randrange(20))]
+        document["list"] = [
+            message(chance.randrange(10**6), 100) for _ in range(chance.randrange(20))
+        ]
 
 
 def test_a_keyframe_comes_after_very_many_deltas_however_small() -> None:
     raw = encode({"n": 0, "pad": "x" * 10_000_000})
-    known = Known(b"life", 5 + _state.MOST_DELTAS - 1, raw, Fold(5, len(raw), len(raw)))
+    known = KnownDocument(b"life", 5 + state.MOST_DELTAS - 1, raw, StateFold(5, len(raw), len(raw)))
     event, _ = next_event(known, encode({"n": 1, "pad": "x" * 10_000_000}))
     assert event.type == SAVED
-    known = Known(b"life", 5 + _state.MOST_DELTAS, raw, Fold(5, len(raw), len(raw)))
+    known = KnownDocument(b"life", 5 + state.MOST_DELTAS, raw, StateFold(5, len(raw), len(raw)))
     event, fold = next_event(known, encode({"n": 1, "pad": "x" * 10_000_000}))
     assert event.type == KEYFRAME and fold.base == known.version + 1
 
@@ -153,7 +189,9 @@ def test_a_value_too_deep_for_a_delta_is_stored_whole(store: holdfast.Store) -> 
 
 
 @pytest.mark.every_engine
-def test_large_values_and_large_changes_are_kept_beside_and_come_back(store: holdfast.Store) -> None:
+def test_large_values_and_large_changes_are_kept_beside_and_come_back(
+    store: holdfast.Store,
+) -> None:
     doc = store.state("doc")
     values: list[Any] = [{"parts": ["é" * 150_000]}]
     values.append({"parts": ["é" * 150_000, "x" * 100_000]})  # a delta that is large itself
@@ -167,6 +205,7 @@ def test_large_values_and_large_changes_are_kept_beside_and_come_back(store: hol
     assert store.health().streams == {"state": 1, "blob": 3}
 
 
+@pytest.mark.slow
 def test_more_deltas_than_a_page_holds_are_read_to_the_end(store: holdfast.Store) -> None:
     doc, value = store.state("doc"), {"parts": list[str]()}
     for number in range(180):
@@ -182,9 +221,12 @@ def test_more_deltas_than_a_page_holds_are_read_to_the_end(store: holdfast.Store
 def plant(store: holdfast.Store, type: str, data: Any, fold: Any, v: int = 1) -> None:
     """Store an event that no save would."""
     event = NewEvent(
-        type, data if isinstance(data, bytes) else encode(data), v, encode(fold) if fold is not None else b""
+        type,
+        data if isinstance(data, bytes) else encode(data),
+        v,
+        encode(fold) if fold is not None else b"",
     )
-    ops.run(store._log, append_events(KEY, [event], new_stamp()))
+    ops.run(store._log, append_events(KEY, [event], new_append_context()))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +272,9 @@ def test_a_stored_delta_that_makes_no_sense_is_reported_and_older_versions_stay_
     assert doc.load(version=2) == {"secret": "s" * 50, "n": 2} == store.state("doc").load(version=2)
 
 
-def test_a_delta_upon_a_keyframe_that_is_no_longer_the_newest_is_reported(store: holdfast.Store) -> None:
+def test_a_delta_upon_a_keyframe_that_is_no_longer_the_newest_is_reported(
+    store: holdfast.Store,
+) -> None:
     doc = store.state("doc")
     doc.save({"secret": "s" * 50, "n": 1})
     doc.save({"secret": "s" * 50, "n": 2})
@@ -242,13 +286,15 @@ def test_a_delta_upon_a_keyframe_that_is_no_longer_the_newest_is_reported(store:
         assert reader.load(version=3) == {"other": 1}
 
 
-def test_a_rollback_in_the_middle_of_which_the_document_is_deleted_brings_nothing_back(store: holdfast.Store) -> None:
+def test_a_rollback_in_the_middle_of_which_the_document_is_deleted_brings_nothing_back(
+    store: holdfast.Store,
+) -> None:
     for passed in range(8):  # so many requests until it is done
         doc = store.state("doc")
         doc.delete()
         doc.save({"old": 1, "pad": "x" * 100})
         doc.save({"old": 2, "pad": "x" * 100})
-        operation = _state.rollback(KEY, 1, new_stamp())
+        operation = state.rollback(KEY, 1, new_append_context())
         request = next(operation)
         for _ in range(passed):
             request = operation.send(store._log.handle(request))
@@ -260,7 +306,9 @@ def test_a_rollback_in_the_middle_of_which_the_document_is_deleted_brings_nothin
         assert "old" not in store.state("doc").load(), passed
 
 
-def test_a_document_with_a_broken_delta_can_be_cleared_and_saved_again(store: holdfast.Store) -> None:
+def test_a_document_with_a_broken_delta_can_be_cleared_and_saved_again(
+    store: holdfast.Store,
+) -> None:
     doc = store.state("doc")
     doc.save({"n": 1})
     plant(store, SAVED, {"list": []}, [1, 9, 9])
@@ -269,7 +317,9 @@ def test_a_document_with_a_broken_delta_can_be_cleared_and_saved_again(store: ho
     assert doc.save(doc.load(version=1)) == 4 and store.state("doc").load() == {"n": 1}
 
 
-@pytest.mark.parametrize("keyframe", [b"[" * 200 + b"]" * 200, b'{"a":' * 40_000 + b"1" + b"}" * 40_000])
+@pytest.mark.parametrize(
+    "keyframe", [b"[" * 200 + b"]" * 200, b'{"a":' * 40_000 + b"1" + b"}" * 40_000]
+)
 def test_a_keyframe_that_is_no_value_is_reported(store: holdfast.Store, keyframe: bytes) -> None:
     plant(store, KEYFRAME, keyframe, [1, 9, 9])
     for call in (store.state("doc").load, lambda: store.state("doc").save([])):
@@ -278,11 +328,19 @@ def test_a_keyframe_that_is_no_value_is_reported(store: holdfast.Store, keyframe
 
 
 @pytest.mark.parametrize(("type", "v"), [("state.merged", 1), (SAVED, 2)])
-def test_what_a_newer_holdfast_stored_is_left_alone(store: holdfast.Store, type: str, v: int) -> None:
+def test_what_a_newer_holdfast_stored_is_left_alone(
+    store: holdfast.Store, type: str, v: int
+) -> None:
     doc = store.state("doc")
     doc.save({"n": 1})
     plant(store, type, {"put": {}}, [1, 9, 9], v)
-    for call in (doc.load, lambda: doc.save({"n": 2}), doc.history, doc.clear, lambda: doc.expire(5)):
+    for call in (
+        doc.load,
+        lambda: doc.save({"n": 2}),
+        doc.history,
+        doc.clear,
+        lambda: doc.expire(5),
+    ):
         with pytest.raises(holdfast.errors.UnsupportedVersion, match="newer"):
             call()
     assert doc.version() == 2
@@ -290,7 +348,9 @@ def test_what_a_newer_holdfast_stored_is_left_alone(store: holdfast.Store, type:
 
 @pytest.mark.unencrypted("looks for text in the files")
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_damaged_bytes_are_reported_and_never_loaded(local_url: str, tmp_path: Path, size: int) -> None:
+def test_damaged_bytes_are_reported_and_never_loaded(
+    local_url: str, tmp_path: Path, size: int
+) -> None:
     with holdfast.open(local_url) as store:
         doc = store.state("doc")
         doc.save({"text": "fine" + "x" * size})
@@ -309,12 +369,19 @@ def test_damaged_bytes_are_reported_and_never_loaded(local_url: str, tmp_path: P
     assert changed
     with holdfast.open(local_url) as store:
         doc = store.state("doc")
-        for call in (doc.load, lambda: doc.load(version=2), lambda: doc.save({"text": "new"}), doc.history):
+        for call in (
+            doc.load,
+            lambda: doc.load(version=2),
+            lambda: doc.save({"text": "new"}),
+            doc.history,
+        ):
             with pytest.raises(holdfast.errors.CorruptRecord):
                 call()
         assert doc.load(version=1) == {"text": "fine" + "x" * size}
         other = store.state("other")
-        assert other.load() == other.load(version=4) == "a keyframe", "it needs nothing of what is before it"
+        assert other.load() == other.load(version=4) == "a keyframe", (
+            "it needs nothing of what is before it"
+        )
         assert other.load(version=1) == {"text": "fine" + "x" * size}
         with pytest.raises(holdfast.errors.CorruptRecord):
             other.load(version=2)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import holdfast
 from helpers.example_counts import examples
 from helpers.state_documents import KEY, start, stored_types
-from holdfast import _operations as ops
-from holdfast import _state
-from holdfast._codec import encode
-from holdfast._state import SAVED
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.log import operations as ops
+from holdfast.log.codec import encode
+from holdfast.state import state
+from holdfast.state.state import SAVED
 
 # -- if_version, and writers that meet -------------------------------------------------------------
 
@@ -50,18 +50,21 @@ def test_whoever_saves_last_wins_and_builds_on_what_is_really_there(store: holdf
         assert writers[number % 3].save(value) == number + 1
         assert store.state("doc").load() == value
     assert stored_types(store).count(SAVED) > 20
-    assert [doc["of writer 0"] for doc in [writers[0].load(version=number) for number in range(1, 31, 3)]] == list(
-        range(0, 30, 3)
-    )
+    assert [
+        doc["of writer 0"]
+        for doc in [writers[0].load(version=number) for number in range(1, 31, 3)]
+    ] == list(range(0, 30, 3))
 
 
-def test_a_save_that_meets_another_one_between_reading_and_appending_is_decided_again(store: holdfast.Store) -> None:
+def test_a_save_that_meets_another_one_between_reading_and_appending_is_decided_again(
+    store: holdfast.Store,
+) -> None:
     doc, log = store.state("doc"), store._log
     doc.save({"a": 1, "pad": "x" * 100})
     make = store.state("doc")._saving({"a": 2, "pad": "x" * 100}, None)
     first = make()
     request = next(first)
-    while not isinstance(request, ops.Append):
+    while not isinstance(request, ops.AppendRecords):
         request = first.send(log.handle(request))
     doc.save({"a": 1, "b": [1], "pad": "x" * 100})
     with pytest.raises(holdfast.Conflict):
@@ -81,7 +84,9 @@ def test_a_delta_is_never_appended_to_another_life_of_the_document(store: holdfa
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_a_document_deleted_and_begun_anew_is_not_taken_for_the_old_one(durable_url: str, size: int) -> None:
+def test_a_document_deleted_and_begun_anew_is_not_taken_for_the_old_one(
+    durable_url: str, size: int
+) -> None:
     """By another process: what this one knows has the right version number, and belongs to another life."""
     with holdfast.open(durable_url) as ours, holdfast.open(durable_url) as theirs:
         doc = ours.state("doc")
@@ -104,7 +109,9 @@ def test_a_document_deleted_and_begun_anew_is_not_taken_for_the_old_one(durable_
         assert theirs.state("doc").load() == {"n": 3}
 
 
-def test_a_writer_that_was_away_is_not_refused_for_what_it_no_longer_knows(durable_url: str) -> None:
+def test_a_writer_that_was_away_is_not_refused_for_what_it_no_longer_knows(
+    durable_url: str,
+) -> None:
     """Another process took the document on; whoever has read that may save upon it, also with `if_version`."""
     with holdfast.open(durable_url) as ours, holdfast.open(durable_url) as theirs:
         doc = ours.state("doc")
@@ -133,7 +140,9 @@ def test_if_version_of_a_former_life_is_a_conflict(durable_url: str) -> None:
         with pytest.raises(holdfast.Conflict):
             doc.save("decision", if_version=1)
         assert theirs.state("doc").load() == "something else"
-        assert doc.save("decision", if_version=doc.version()) == 2, "once noticed, the new life is taken as it is"
+        assert doc.save("decision", if_version=doc.version()) == 2, (
+            "once noticed, the new life is taken as it is"
+        )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +160,7 @@ def test_what_is_read_while_a_document_is_deleted_and_begun_anew_is_never_a_mixt
         writer.delete()
         for value in old:
             writer.save(value)
-        operation = _state.find(KEY)
+        operation = state.find(KEY)
         request = next(operation)
         try:
             for _ in range(passed):
@@ -169,6 +178,7 @@ def test_what_is_read_while_a_document_is_deleted_and_begun_anew_is_never_a_mixt
     assert outcomes == {"value", "look again"}
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 def test_two_processes_save_at_once_and_each_save_is_a_version(durable_url: str) -> None:
     writers = [start(durable_url, who, 40) for who in ("one", "two")]
@@ -195,6 +205,7 @@ def test_two_processes_save_at_once_and_each_save_is_a_version(durable_url: str)
             assert encode(doc.load(version=version)) == encode(value)
 
 
+@pytest.mark.slow
 def test_saves_that_were_acknowledged_survive_kill_9(durable_url: str) -> None:
     acknowledged: dict[int, Any] = {}
     for life in range(4):
@@ -215,7 +226,9 @@ def test_saves_that_were_acknowledged_survive_kill_9(durable_url: str) -> None:
         newest = max(acknowledged)
         with holdfast.open(durable_url) as store:
             doc = store.state("doc")
-            assert newest <= doc.version() <= newest + 1, "at most the save in flight is there besides"
+            assert newest <= doc.version() <= newest + 1, (
+                "at most the save in flight is there besides"
+            )
             assert doc.load(version=newest) == acknowledged[newest]
             assert len(doc.load()["log"]) == doc.version(), "each save built on the one before it"
     with holdfast.open(durable_url) as store:
@@ -227,7 +240,12 @@ def test_saves_that_were_acknowledged_survive_kill_9(durable_url: str) -> None:
 def test_lost_answers_and_late_writes_leave_every_acknowledged_version_right() -> None:
     for seed in range(20):
         faulty = FaultyBackend(
-            MemoryBackend(), seed=seed, lost_answer=0.1, lost_request=0.1, unavailable=0.1, read_unavailable=0.05
+            MemoryBackend(),
+            seed=seed,
+            lost_answer=0.1,
+            lost_request=0.1,
+            unavailable=0.1,
+            read_unavailable=0.05,
         )
         acknowledged: dict[int, Any] = {}
         with holdfast.open(faulty) as store:
@@ -238,18 +256,28 @@ def test_lost_answers_and_late_writes_leave_every_acknowledged_version_right() -
                     acknowledged[doc.save(value)] = value.copy()
                 except holdfast.Retryable:
                     pass
-            assert faulty.injected["lost_answer"] and faulty.injected["lost_request"] and len(acknowledged) > 20
+            assert (
+                faulty.injected["lost_answer"]
+                and faulty.injected["lost_request"]
+                and len(acknowledged) > 20
+            )
             with holdfast.open(faulty.inner) as calm:
                 doc = calm.state("doc")
-                assert {version: doc.load(version=version) for version in acknowledged} == acknowledged
+                assert {
+                    version: doc.load(version=version) for version in acknowledged
+                } == acknowledged
 
 
 # -- any sequence of calls -------------------------------------------------------------------------
 
 
 small = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(0, 3), st.sampled_from([0.0, 1.0, "", "text" * 20])),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.sampled_from("abc"), inner, max_size=3)),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(0, 3), st.sampled_from([0.0, 1.0, "", "text" * 20])
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -261,9 +289,12 @@ calls = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), calls), max_size=20))
-def test_any_sequence_of_calls_by_two_writers_equals_a_list_of_values(steps: list[tuple[int, tuple[str, Any]]]) -> None:
+def test_any_sequence_of_calls_by_two_writers_equals_a_list_of_values(
+    steps: list[tuple[int, tuple[str, Any]]],
+) -> None:
     with holdfast.open("memory://") as store:
         docs = [store.state("doc"), store.state("doc")]
         model: list[bytes | None] = []

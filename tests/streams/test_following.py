@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from helpers.stores import url_of
-from holdfast import _bell
-from holdfast.backends import Costly, Watching
+from holdfast.backends import BillsRequests, SupportsWatch
+from holdfast.log import polling
 
 RINGING = ("postgres", "redis")
 
@@ -26,9 +26,10 @@ def ringing_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is not rung for waits longer than a test may take."""
     for name in ("FIRST_LOOK", "LONGEST_LOOK", "LONGEST_LOOK_WHEN_RUNG"):
-        monkeypatch.setattr(_bell, name, 1000.0)
+        monkeypatch.setattr(polling, name, 1000.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_a_follower_is_rung_for_what_others_append(ringing_url: str) -> None:
     with holdfast.open(ringing_url) as store, holdfast.open(ringing_url) as other:
@@ -72,7 +73,9 @@ def test_many_async_followers_are_rung_for_each_their_own(ringing_url: str) -> N
             followers = [asyncio.ensure_future(first_two(name)) for name in names]
             for word in ("one", "two"):
                 for name in reversed(names):
-                    await other.conversation(name).append({"role": "user", "content": f"{name} {word}"})
+                    await other.conversation(name).append(
+                        {"role": "user", "content": f"{name} {word}"}
+                    )
             found = await asyncio.wait_for(asyncio.gather(*followers), 60)
             assert found == [[f"{name} one", f"{name} two"] for name in names]
 
@@ -83,7 +86,9 @@ def test_many_async_followers_are_rung_for_each_their_own(ringing_url: str) -> N
 def test_a_follower_that_waits_for_a_conversation_hears_when_it_begins(ringing_url: str) -> None:
     with holdfast.open(ringing_url) as store, holdfast.open(ringing_url) as other:
         heard: list[holdfast.types.MessageEntry] = []
-        thread = threading.Thread(target=lambda: heard.append(next(store.conversation("new").follow())))
+        thread = threading.Thread(
+            target=lambda: heard.append(next(store.conversation("new").follow()))
+        )
         thread.start()
         other.conversation("new").append({"role": "user", "content": "hello"})
         thread.join(60)
@@ -115,5 +120,5 @@ def test_engines_say_how_they_want_to_be_followed(url: str) -> None:
     with holdfast.open(url) as store:
         backend = store._log.backend
         engine = store.health().engine
-    assert isinstance(backend, Watching) == (engine in ("postgresql", "redis"))
-    assert isinstance(backend, Costly) == (engine in ("dynamodb", "s3"))
+    assert isinstance(backend, SupportsWatch) == (engine in ("postgresql", "redis"))
+    assert isinstance(backend, BillsRequests) == (engine in ("dynamodb", "s3"))

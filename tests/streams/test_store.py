@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import _operations as ops
-from holdfast._stream_ops import delete_stream, new_stamp
-from holdfast.backends import Append, Fields, StreamKey
+from holdfast.backends import Append, HeadFields, StreamKey
 from holdfast.backends.memory import MemoryBackend
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import delete_stream, new_append_context
 
 ODD_IDS = [
     "plain",
@@ -65,7 +65,9 @@ def data(stream: holdfast.Stream) -> list[Any]:
 @pytest.mark.every_engine
 def test_what_is_appended_is_read_back(store: holdfast.Store) -> None:
     orders = store.stream("orders-7")
-    placed = orders.append(("order.placed", {"sku": "A1", "price": 12.5, "tags": ["x", None, True]}))
+    placed = orders.append(
+        ("order.placed", {"sku": "A1", "price": 12.5, "tags": ["x", None, True]})
+    )
     orders.append(("order.paid", None), ("order.shipped", [1, [2, {"a": "é😀"}]]))
     assert (placed.first, placed.last) == (1, 1)
     events = list(orders.read())
@@ -80,7 +82,12 @@ def test_what_is_appended_is_read_back(store: holdfast.Store) -> None:
 
 def test_a_stream_that_was_never_written_is_empty(store: holdfast.Store) -> None:
     stream = store.stream("nothing")
-    assert (stream.version(), list(stream.read()), stream.last(5), stream.delete()) == (0, [], [], False)
+    assert (stream.version(), list(stream.read()), stream.last(5), stream.delete()) == (
+        0,
+        [],
+        [],
+        False,
+    )
 
 
 @pytest.mark.every_engine
@@ -116,7 +123,9 @@ def test_a_value_that_cannot_be_stored_leaves_nothing_behind(store: holdfast.Sto
     assert stream.version() == 0 and store.health().streams == {}
 
 
-@pytest.mark.parametrize("event", ["ab", {"a": 1, "b": 2}, ("a",), ("a", 1, 2), ["a", 1], None, ("", 1), (1, 1)])
+@pytest.mark.parametrize(
+    "event", ["ab", {"a": 1, "b": 2}, ("a",), ("a", 1, 2), ["a", 1], None, ("", 1), (1, 1)]
+)
 def test_what_is_not_a_pair_of_type_and_data_is_refused(store: holdfast.Store, event: Any) -> None:
     with pytest.raises((TypeError, holdfast.errors.InvalidId)):
         store.stream("s").append(event)
@@ -135,6 +144,7 @@ def test_numbers_that_make_no_sense_are_refused(store: holdfast.Store) -> None:
             call()
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 def test_streams_are_listed_in_order_and_to_the_end(store: holdfast.Store) -> None:
     names = [f"s{number:04}" for number in range(600)]
@@ -203,10 +213,19 @@ def test_nothing_lands_outside_the_store(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["inside"]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(ids=st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=8, unique=True))
-def test_any_text_works_as_an_id_or_is_refused(tmp_path_factory: pytest.TempPathFactory, ids: list[str]) -> None:
-    for url in ("memory://", str(tmp_path_factory.mktemp("x") / "a.db"), f"file://{tmp_path_factory.mktemp('y')}"):
+def test_any_text_works_as_an_id_or_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[str]
+) -> None:
+    for url in (
+        "memory://",
+        str(tmp_path_factory.mktemp("x") / "a.db"),
+        f"file://{tmp_path_factory.mktemp('y')}",
+    ):
         with holdfast.open(url) as store:
             kept = []
             for name in ids:
@@ -228,7 +247,9 @@ def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
     assert (tmp_path / "run:1.db").exists()
 
 
-def test_a_large_value_survives_a_deletion_in_the_middle_of_its_append(store: holdfast.Store) -> None:
+def test_a_large_value_survives_a_deletion_in_the_middle_of_its_append(
+    store: holdfast.Store,
+) -> None:
     """The blob is stored, the stream is deleted with all its blobs, and only then comes the event."""
     stream, log = store.stream("s"), store._log
     stream.append(("n", 1))
@@ -236,7 +257,7 @@ def test_a_large_value_survives_a_deletion_in_the_middle_of_its_append(store: ho
     make = stream._appending([("big", value)], None, None)
     first = make()
     request = next(first)
-    while not (isinstance(request, ops.Append) and request.stream.kind == "stream"):
+    while not (isinstance(request, ops.AppendRecords) and request.stream.kind == "stream"):
         request = first.send(log.handle(request))
     stream.delete()
     with pytest.raises(holdfast.Conflict):
@@ -246,6 +267,7 @@ def test_a_large_value_survives_a_deletion_in_the_middle_of_its_append(store: ho
     assert data(stream) == [2, value]
 
 
+@pytest.mark.slow
 def test_large_values_are_loaded_a_page_at_a_time(store: holdfast.Store) -> None:
     stream = store.stream("s")
     value = "x" * 3_000_000
@@ -256,13 +278,19 @@ def test_large_values_are_loaded_a_page_at_a_time(store: holdfast.Store) -> None
         pages.append(len(page))
         after = page[-1].version
     assert pages == [2, 2, 2]
-    assert [event.data[0] for event in stream.read()] == list(range(6)) == [event.data[0] for event in stream.last(9)]
+    assert (
+        [event.data[0] for event in stream.read()]
+        == list(range(6))
+        == [event.data[0] for event in stream.last(9)]
+    )
 
 
-def test_large_values_of_a_deletion_that_was_cut_off_go_with_the_next_one(store: holdfast.Store) -> None:
+def test_large_values_of_a_deletion_that_was_cut_off_go_with_the_next_one(
+    store: holdfast.Store,
+) -> None:
     stream, log = store.stream("s"), store._log
     stream.append(("big", "x" * 100_000))
-    deletion = delete_stream(stream._key, new_stamp(), "test")
+    deletion = delete_stream(stream._key, new_append_context(), "test")
     request = next(deletion)
     while not isinstance(request, ops.Delete):
         request = deletion.send(log.handle(request))
@@ -317,7 +345,10 @@ def test_everything_is_there_after_opening_again(durable_url: str) -> None:
     for number in range(3):
         with holdfast.open(durable_url) as store:
             store.stream("s").append(("n", number), id=f"req-{number}")
-            assert store.stream("s").append(("n", 0), id="req-0").duplicate is (number > 0) or number == 0
+            assert (
+                store.stream("s").append(("n", 0), id="req-0").duplicate is (number > 0)
+                or number == 0
+            )
     with holdfast.open(durable_url) as store:
         assert data(store.stream("s")) == [0, 1, 2]
 
@@ -328,7 +359,7 @@ def test_a_backend_object_can_be_opened_in_place_of_a_url() -> None:
         store.stream("s").append(("n", 1))
         assert backend.heads(tenant="acme", kind="stream")[0].version == 1
     wrong: Any = 7
-    with pytest.raises(TypeError, match="URL or a path"):
+    with pytest.raises(TypeError, match="URL, a path or a Backend"):
         holdfast.open(wrong)
 
 
@@ -342,7 +373,9 @@ def test_a_private_memory_store_is_private_and_a_named_one_is_shared() -> None:
         assert data(two.stream("s")) == [1]
 
 
-def test_sqlite_urls_name_relative_and_absolute_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_urls_name_relative_and_absolute_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///one.db", f"sqlite:///{tmp_path}/two%20words.db", "three.db"):
         holdfast.open(url).close()
@@ -404,17 +437,23 @@ def test_a_url_with_a_slip_in_it_is_not_taken_for_a_path(
 
 
 @pytest.mark.parametrize("url", [*MANGLED[:6], "postgresql://agents:CANARY@host/agents"])
-def test_a_url_is_no_place_for_a_backup_or_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_a_url_is_no_place_for_a_backup_or_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     with holdfast.open("agents.db") as store:
-        for use in (lambda: holdfast.backup(store, url), lambda: holdfast.open("agents.db", index=url)):
+        for use in (
+            lambda: holdfast.backup(store, url),
+            lambda: holdfast.open("agents.db", index=url),
+        ):
             with pytest.raises(holdfast.errors.InvalidURL) as caught:
                 use()
             assert "CANARY" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "name", ["a@b.db", "password.db", "a:b.db", "x//y@z.db", " in the middle.db".strip(), "ä 'b'.db"]
+    "name",
+    ["a@b.db", "password.db", "a:b.db", "x//y@z.db", " in the middle.db".strip(), "ä 'b'.db"],
 )
 def test_odd_names_of_files_are_names_of_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "x").mkdir()
@@ -450,7 +489,9 @@ def test_places_that_cannot_be_a_store_are_refused_and_left_alone(tmp_path: Path
         "ALTER TABLE records ADD COLUMN extra TEXT",
     ],
 )
-def test_a_database_with_planted_triggers_views_or_columns_is_refused(tmp_path: Path, planted: str) -> None:
+def test_a_database_with_planted_triggers_views_or_columns_is_refused(
+    tmp_path: Path, planted: str
+) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path) as store:
         store.stream("s").append(("n", 1))
@@ -461,6 +502,7 @@ def test_a_database_with_planted_triggers_views_or_columns_is_refused(tmp_path: 
         holdfast.open(path)
 
 
+@pytest.mark.slow
 def test_a_planted_value_of_enormous_size_is_refused_before_it_is_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path) as store:
@@ -554,7 +596,9 @@ def test_health_says_where_the_state_is_and_how_large(durable_url: str) -> None:
         for number in range(3):
             store.stream(f"s{number}").append(("n", 1))
         health = store.health()
-    place, asked = (text.partition("?")[0].replace(":@", "@") for text in (health.location, durable_url))
+    place, asked = (
+        text.partition("?")[0].replace(":@", "@") for text in (health.location, durable_url)
+    )
     assert place in asked or asked in place
     assert (health.tenant, health.streams, health.counted_all) == ("acme", {"stream": 3}, True)
     assert sum(health.sizes.values()) > 0 and health.engine_version and health.oldest_lease is None
@@ -563,10 +607,20 @@ def test_health_says_where_the_state_is_and_how_large(durable_url: str) -> None:
 @pytest.mark.every_engine
 def test_health_names_the_oldest_lease(store: holdfast.Store) -> None:
     backend = store._log.backend
-    for name, owner, due in (("late", "worker-1", 2e9), ("early", "worker-2", 1e9), ("timer", None, 5e8)):
+    for name, owner, due in (
+        ("late", "worker-1", 2e9),
+        ("early", "worker-2", 1e9),
+        ("timer", None, 5e8),
+    ):
         key = StreamKey("default", "task", name)
-        fields = Fields(status="running", owner=owner, due_at=due)
-        backend.append([Append(key, 0, b"", os.urandom(16), os.urandom(16), [(bytes(32), b"{}")], fields=fields)])
+        fields = HeadFields(status="running", owner=owner, due_at=due)
+        backend.append(
+            [
+                Append(
+                    key, 0, b"", os.urandom(16), os.urandom(16), [(bytes(32), b"{}")], fields=fields
+                )
+            ]
+        )
     assert store.health().oldest_lease == holdfast.types.LeaseInfo(
         "early", "worker-2", datetime.fromtimestamp(1e9, timezone.utc)
     )
@@ -629,10 +683,13 @@ def _append_many(url: str, writer: int, count: int) -> None:
             store.stream("s").append(("n", [writer, number]))
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 def test_several_processes_write_one_stream_without_loss_or_lock_errors(durable_url: str) -> None:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_append_many, args=(durable_url, writer, 40)) for writer in range(4)]
+    processes = [
+        context.Process(target=_append_many, args=(durable_url, writer, 40)) for writer in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -644,10 +701,13 @@ def test_several_processes_write_one_stream_without_loss_or_lock_errors(durable_
         assert [number for who, number in found if who == writer] == list(range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 def test_sixteen_processes_may_create_the_store_at_once(durable_url: str) -> None:
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_append_many, args=(durable_url, writer, 1)) for writer in range(16)]
+    processes = [
+        context.Process(target=_append_many, args=(durable_url, writer, 1)) for writer in range(16)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -684,7 +744,13 @@ def test_a_store_works_in_a_forked_child_and_in_its_parent(durable_url: str) -> 
 
         assert in_child(child) == 0
         store.stream("s").append(("n", "parent again"))
-        assert data(store.stream("s")) == ["parent, async", "parent", "child", "child, async", "parent again"]
+        assert data(store.stream("s")) == [
+            "parent, async",
+            "parent",
+            "child",
+            "child, async",
+            "parent again",
+        ]
 
 
 @pytest.mark.every_engine
@@ -713,6 +779,7 @@ def test_a_child_goes_on_after_its_parent_closed_the_store(durable_url: str) -> 
         assert data(again.stream("s")) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forking_while_other_threads_write_is_safe(durable_url: str) -> None:
@@ -728,7 +795,10 @@ def test_forking_while_other_threads_write_is_safe(durable_url: str) -> None:
             thread.start()
         try:
             for number in range(5):
-                assert in_child(lambda number=number: store.stream(f"child-{number}").append(("n", 1))) == 0
+                assert (
+                    in_child(lambda number=number: store.stream(f"child-{number}").append(("n", 1)))
+                    == 0
+                )
         finally:
             stop.set()
             for thread in threads:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from helpers.held_tasks import entered
-from holdfast.tasks import _running
+from holdfast.tasks.steps import run
 from holdfast.testing import fake_clock
 
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
+    monkeypatch.setattr(run, "pause", lambda attempt: 0.0)
 
 
 @pytest.fixture(autouse=True)

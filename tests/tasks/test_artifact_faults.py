@@ -21,18 +21,19 @@ import holdfast
 from helpers.artifact_files import LARGE, MIB, Twice, attached, blobs, done
 from helpers.sync_and_async import Ways, view
 from holdfast import Artifact, HoldfastError, Store
-from holdfast import _operations as ops
-from holdfast._blobs import put_chunks
-from holdfast._events import Blob, NewEvent
-from holdfast._stream_ops import append_events, new_stamp
 from holdfast.backends import StreamKey
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import CorruptRecord, LeaseLost, SourceChanged
+from holdfast.log import operations as ops
+from holdfast.log.blobs import put_chunks
+from holdfast.log.events import Blob, NewEvent
+from holdfast.log.stream_ops import append_events, new_append_context
 
 # -- writers beside each other ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 def test_many_writers_of_the_same_content_make_one_file(store: Store) -> None:
     with store.task("t") as task:
@@ -60,7 +61,7 @@ class Beside:
             assert head is not None
             blob = Blob(sha256(LARGE).hexdigest(), len(LARGE), head.incarnation.hex())
             chunks = [data[at * MIB : (at + 1) * MIB] for at in range(place, place + count)]
-            put = put_chunks(head.stream, blob, place, chunks, None, new_stamp())
+            put = put_chunks(head.stream, blob, place, chunks, None, new_append_context())
             assert ops.run(store._log, put) is not None, "the other writer was not heard"
 
     def delete(self) -> None:
@@ -69,9 +70,14 @@ class Beside:
             assert ops.run(store._log, ops.delete(head.stream, expected=head))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-@pytest.mark.parametrize("what", ["ahead", "finished", "wrong", "deleted", "deleted and ahead", "deleted and wrong"])
-def test_another_writer_is_followed_or_replaced(durable_url: str, asynchronous: bool, what: str) -> None:
+@pytest.mark.parametrize(
+    "what", ["ahead", "finished", "wrong", "deleted", "deleted and ahead", "deleted and wrong"]
+)
+def test_another_writer_is_followed_or_replaced(
+    durable_url: str, asynchronous: bool, what: str
+) -> None:
     beside = Beside(durable_url)
 
     def act() -> None:  # four chunks are stored, the next four are about to be
@@ -135,7 +141,13 @@ def test_a_task_that_is_deleted_meanwhile_leaves_nothing_behind(durable_url: str
 def test_on_an_engine_that_fails_it_is_whole_or_not_attached(seed: int) -> None:
     inner = MemoryBackend("")
     backend = FaultyBackend(
-        inner, seed=seed, unavailable=0.1, lost_answer=0.1, lost_request=0.1, late=0.1, read_unavailable=0.02
+        inner,
+        seed=seed,
+        unavailable=0.1,
+        lost_answer=0.1,
+        lost_request=0.1,
+        late=0.1,
+        read_unavailable=0.02,
     )
     failures = 0
     with holdfast.open(backend) as store:
@@ -187,6 +199,7 @@ with holdfast.open(url, key=os.environ.get("HOLDFAST_KEY")) as store, store.task
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lies", ["honest", "lies"])
 def test_killed_while_it_is_stored_the_next_run_continues_it_or_begins_again(
     durable_url: str, tmp_path: Path, lies: str
@@ -205,7 +218,9 @@ def test_killed_while_it_is_stored_the_next_run_continues_it_or_begins_again(
         [whole] = blobs(store)
         assert (whole.version, whole.incarnation == half.incarnation) == (10, lies == "honest")
         assert found.read() == LARGE
-    subprocess.run([sys.executable, "-c", KILLED, path, durable_url, lies], check=True)  # there is nothing left to do
+    subprocess.run(
+        [sys.executable, "-c", KILLED, path, durable_url, lies], check=True
+    )  # there is nothing left to do
 
 
 def test_cancelled_while_it_is_stored_the_task_goes_on_and_may_continue_it(url: str) -> None:
@@ -238,7 +253,10 @@ def rewritten(store: Store, alter: Callable[[list[bytes]], list[bytes]]) -> None
     [head] = blobs(store)
     bodies = [record.body for record in _records(store, head.stream)]
     assert ops.run(store._log, ops.delete(head.stream, expected=head))
-    ops.run(store._log, ops.append(ops.Append(head.stream, alter(bodies), new_stamp(), expected=0)))
+    ops.run(
+        store._log,
+        ops.append(ops.AppendRecords(head.stream, alter(bodies), new_append_context(), expected=0)),
+    )
 
 
 def _records(store: Store, key: StreamKey) -> list[Any]:
@@ -258,7 +276,9 @@ DAMAGES: list[Callable[[list[bytes]], list[bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=["first", "last", "swapped", "cut", "longer", "empty chunk"])
+@pytest.mark.parametrize(
+    "damage", DAMAGES, ids=["first", "last", "swapped", "cut", "longer", "empty chunk"]
+)
 def test_altered_content_is_never_given_whole(ways: Ways, tmp_path: Path, damage: Any) -> None:
     async def work(task: Any) -> None:
         found = await task.attach("a", LARGE)
@@ -286,7 +306,10 @@ def test_a_chunk_that_was_altered_on_the_disk_is_found(tmp_path: Path) -> None:
         task.attach("a", LARGE)
     changed = LARGE[2 * MIB : 2 * MIB + 64]
     connection = apsw.Connection(str(url))
-    tables = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    tables = [
+        str(row[0])
+        for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+    ]
     altered = 0
     for table in tables:
         columns = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
@@ -332,7 +355,9 @@ def planted(store: Store, data: Any) -> None:
     with store.task("t"):
         pass
     event = NewEvent("task.attached", msgspec.json.encode(data))
-    ops.run(store._log, append_events(StreamKey("default", "task", "t"), [event], new_stamp()))
+    ops.run(
+        store._log, append_events(StreamKey("default", "task", "t"), [event], new_append_context())
+    )
 
 
 @pytest.mark.parametrize("data", HOSTILE)

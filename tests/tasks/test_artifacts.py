@@ -24,12 +24,13 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import NotFound, Store
 from holdfast.backends.memory import MemoryBackend
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 from holdfast.errors import HasForks, InvalidId, SourceChanged, TaskEnded
 
 # -- there and back ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 4 * MIB, len(LARGE)])
 def test_what_is_attached_comes_back(ways: Ways, tmp_path: Path, size: int) -> None:
     data = LARGE[:size]
@@ -37,7 +38,12 @@ def test_what_is_attached_comes_back(ways: Ways, tmp_path: Path, size: int) -> N
     path.write_bytes(data)
 
     async def work(task: Any) -> None:
-        for name, source in (("path", path), ("text", str(path)), ("bytes", data), ("file", io.BytesIO(data))):
+        for name, source in (
+            ("path", path),
+            ("text", str(path)),
+            ("bytes", data),
+            ("file", io.BytesIO(data)),
+        ):
             found = await task.attach(name, source)
             assert (found.name, found.size, found.digest) == (name, size, sha256(data).hexdigest())
             assert task.artifacts[name] == found
@@ -49,7 +55,9 @@ def test_what_is_attached_comes_back(ways: Ways, tmp_path: Path, size: int) -> N
 
     ways.resume(work)
     assert ways.store.artifact("t", "path").read() == data
-    assert sorted(os.listdir(tmp_path))[-2:] == ["saved", "source"], "nothing else is left beside them"
+    assert sorted(os.listdir(tmp_path))[-2:] == ["saved", "source"], (
+        "nothing else is left beside them"
+    )
 
 
 def test_chunks_are_given_one_after_the_other(ways: Ways) -> None:
@@ -82,7 +90,12 @@ def test_from_outside_it_is_found_by_name_or_not_found(url: str) -> None:
         with pytest.raises(NotFound):
             store.for_tenant("other").artifact("t", "a")
         [info] = view(Ways(store, asynchronous=False)).artifacts
-        assert (info.name, info.size, info.digest, info.at) == ("a", 3, sha256(b"one").hexdigest(), found.at)
+        assert (info.name, info.size, info.digest, info.at) == (
+            "a",
+            3,
+            sha256(b"one").hexdigest(),
+            found.at,
+        )
 
 
 @ON_MEMORY
@@ -292,10 +305,16 @@ CHANGES: list[Callable[[io.BytesIO], object]] = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=["altered", "cut", "cut between appends", "longer", "twice as long"])
-@pytest.mark.parametrize("size", [len(LARGE), 8 * MIB + 1, 12 * MIB], ids=["odd", "one more", "even"])
+@pytest.mark.parametrize(
+    "change", CHANGES, ids=["altered", "cut", "cut between appends", "longer", "twice as long"]
+)
+@pytest.mark.parametrize(
+    "size", [len(LARGE), 8 * MIB + 1, 12 * MIB], ids=["odd", "one more", "even"]
+)
 @ON_MEMORY
-def test_a_file_that_changes_while_it_is_read_is_not_attached(ways: Ways, change: Any, size: int) -> None:
+def test_a_file_that_changes_while_it_is_read_is_not_attached(
+    ways: Ways, change: Any, size: int
+) -> None:
     data = (LARGE + LARGE)[:size]
 
     async def work(task: Any) -> None:
@@ -306,13 +325,17 @@ def test_a_file_that_changes_while_it_is_read_is_not_attached(ways: Ways, change
         assert caught.value.name == "log"
         assert task.artifacts == {}
         assert blobs(ways.store) == []
-        assert await done((await task.attach("log", data)).read()) == data  # when nobody writes to it any more
+        assert (
+            await done((await task.attach("log", data)).read()) == data
+        )  # when nobody writes to it any more
 
     ways.resume(work)
     assert attached(ways.store) == ["log"]
 
 
-def test_a_path_whose_file_changes_in_the_middle_of_being_stored_is_not_attached(tmp_path: Path) -> None:
+def test_a_path_whose_file_changes_in_the_middle_of_being_stored_is_not_attached(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "source"
     path.write_bytes(LARGE)
 
@@ -344,7 +367,9 @@ def test_an_open_artifact_is_a_file_like_any_other(store: Store, seed: int) -> N
         for _ in range(60):
             at = draw.choice([draw.randrange(len(LARGE) + 100), draw.randrange(10) * MIB])
             whence = draw.choice([os.SEEK_SET, os.SEEK_END, os.SEEK_CUR])
-            offset = at - {os.SEEK_SET: 0, os.SEEK_END: len(LARGE), os.SEEK_CUR: model.tell()}[whence]
+            offset = (
+                at - {os.SEEK_SET: 0, os.SEEK_END: len(LARGE), os.SEEK_CUR: model.tell()}[whence]
+            )
             assert opened.seek(offset, whence) == model.seek(offset, whence)
             size = draw.choice([0, 1, 1000, MIB, 3 * MIB])
             assert opened.read(size) == model.read(size)
@@ -358,7 +383,10 @@ def test_what_wants_a_file_can_have_one(store: Store) -> None:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("large", LARGE)
         archive.writestr("small", b"small")
-    with store.task("t") as task, zipfile.ZipFile(task.attach("a.zip", packed.getvalue()).open()) as archive:
+    with (
+        store.task("t") as task,
+        zipfile.ZipFile(task.attach("a.zip", packed.getvalue()).open()) as archive,
+    ):
         assert archive.read("small") == b"small"
         assert archive.read("large") == LARGE
 
@@ -402,8 +430,11 @@ print(found.size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "async"])
-def test_a_file_of_200_mb_needs_little_more_memory_than_a_small_one(tmp_path: Path, way: str) -> None:
+def test_a_file_of_200_mb_needs_little_more_memory_than_a_small_one(
+    tmp_path: Path, way: str
+) -> None:
     weights: list[int] = []
     for size in (1000, 200 * MIB):
         folder = tmp_path / str(size)
@@ -447,6 +478,7 @@ def test_an_artifact_goes_to_standard_output_or_into_a_file(
     assert call("artifact", "t", "report.bin").stdout_bytes == b"\0\xff\x1b[31m\n"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_or_cannot_be_written_is_one_line(shelf: str, tmp_path: Path) -> None:
     for arguments in (
         ("t", "none"),
@@ -467,4 +499,7 @@ def test_artifacts_are_listed_with_their_task(shelf: str) -> None:
     assert "artifact: report.bin (8 B, " in shown
     assert "artifact: odd\\u001b[2J (9.0 MiB, " in shown
     told = json.loads(call("task", shelf, "t", "--json").output)["artifacts"]
-    assert [(file["name"], file["size"]) for file in told] == [("report.bin", 8), ("odd\x1b[2J", len(LARGE))]
+    assert [(file["name"], file["size"]) for file in told] == [
+        ("report.bin", 8),
+        ("odd\x1b[2J", len(LARGE)),
+    ]

@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.replays import Body, Stop, agent_of, calls, cut_off, departure, live, one, record, replay, suspend
+from helpers.replays import (
+    Body,
+    Stop,
+    agent_of,
+    calls,
+    cut_off,
+    departure,
+    live,
+    one,
+    record,
+    replay,
+    suspend,
+)
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import NotFound, StepFailed, Store
@@ -60,7 +72,15 @@ def test_for_the_program_it_is_a_task_that_runs_for_the_first_time(ways: Ways) -
     seen: list[Any] = []
 
     async def body(task: Any) -> str:
-        known = (task.status, task.result, task.resumed, task.cancelled, task.goal, task.input, await task.results())
+        known = (
+            task.status,
+            task.result,
+            task.resumed,
+            task.cancelled,
+            task.goal,
+            task.input,
+            await task.results(),
+        )
         seen.append(known)
         await task.step("a", one)
         seen.append(await task.results())
@@ -160,7 +180,11 @@ def test_failures_that_the_program_caught_are_given_back(ways: Ways) -> None:
 
     assert record(ways, body) == "because of ConnectionError"
     found = replay(ways, body)
-    assert (found.ok, found.result, found.steps) == (True, "because of ConnectionError", ["first", "second"])
+    assert (found.ok, found.result, found.steps) == (
+        True,
+        "because of ConnectionError",
+        ["first", "second"],
+    )
 
 
 @ON_MEMORY
@@ -340,7 +364,9 @@ def test_answers_signals_and_times_are_given_back(ways: Ways) -> None:
 
 
 @ON_MEMORY
-def test_a_time_of_which_nobody_wrote_that_it_has_passed_is_passed_if_the_task_went_on(ways: Ways) -> None:
+def test_a_time_of_which_nobody_wrote_that_it_has_passed_is_passed_if_the_task_went_on(
+    ways: Ways,
+) -> None:
     async def body(task: Any) -> None:
         await task.sleep(5)
         await task.step("a", one)
@@ -349,7 +375,11 @@ def test_a_time_of_which_nobody_wrote_that_it_has_passed_is_passed_if_the_task_w
         suspend(ways, body)
         clock.advance(6)
         record(ways, body)
-        began = [event.version for event in ways.store.task("t").history() if event.type == "task.claimed"]
+        began = [
+            event.version
+            for event in ways.store.task("t").history()
+            if event.type == "task.claimed"
+        ]
         assert replay(ways, body, version=began[1] - 1).ended == "suspended"
         assert replay(ways, body, version=began[1]).ended == "recording ended"
 
@@ -397,7 +427,11 @@ def test_children_are_not_run(ways: Ways) -> None:
     assert record(ways, body) == [8, "ValueError", 7]
     found = replay(ways, body)
     assert (found.ok, found.result) == (True, [8, "ValueError", 7])
-    assert found.steps == ["replayed-kid[kid-4]", "replayed-kid[kid-fails]", "replayed-kid[kid-waits]"]
+    assert found.steps == [
+        "replayed-kid[kid-4]",
+        "replayed-kid[kid-fails]",
+        "replayed-kid[kid-waits]",
+    ]
 
 
 @ON_MEMORY
@@ -405,7 +439,10 @@ def test_items_of_a_map_are_given_back_whatever_their_order_was(ways: Ways) -> N
     double = live(lambda n: n * 2)
 
     async def body(task: Any) -> Any:
-        return [await task.map("double", double, range(20)), await task.map("by key", double, "ab", key=str)]
+        return [
+            await task.map("double", double, range(20)),
+            await task.map("by key", double, "ab", key=str),
+        ]
 
     expected = [[n * 2 for n in range(20)], ["aa", "bb"]]
     assert record(ways, body) == expected
@@ -433,7 +470,11 @@ def test_beside_a_failed_item_it_does_not_matter_how_many_others_were_begun(ways
 
     assert record(ways, body) == "ValueError"
     found = replay(ways, body)
-    assert (found.ok, found.result, found.steps) == (True, "ValueError", ["work", "work#2", "after"])
+    assert (found.ok, found.result, found.steps) == (
+        True,
+        "ValueError",
+        ["work", "work#2", "after"],
+    )
 
 
 @ON_MEMORY
@@ -453,7 +494,10 @@ def test_items_behind_one_that_failed_are_not_asked_for(ways: Ways) -> None:
         async def body(task: Any) -> str:
             try:
                 await task.map(
-                    "work", live(lambda item: 1 // item.number), map(Item, range(30)), concurrency=concurrency
+                    "work",
+                    live(lambda item: 1 // item.number),
+                    map(Item, range(30)),
+                    concurrency=concurrency,
                 )
             except StepFailed as error:
                 return error.type
@@ -477,7 +521,11 @@ def test_an_item_that_was_cut_off_does_not_keep_the_others_from_being_replayed(w
         return await task.map("work", live(lambda n: n), [0, 1, 2])
 
     found = replay(ways, three)
-    assert (found.ok, found.ended, sorted(found.steps)) == (True, "recording ended", ["work", "work#2"])
+    assert (found.ok, found.ended, sorted(found.steps)) == (
+        True,
+        "recording ended",
+        ["work", "work#2"],
+    )
 
 
 def test_gathered_steps_are_replayed_whatever_their_order(store: Store) -> None:
@@ -490,7 +538,9 @@ def test_gathered_steps_are_replayed_whatever_their_order(store: Store) -> None:
         return await asyncio.gather(*(task.step("work", work, n) for n in range(5)))
 
     async def other_order(task: holdfast.AsyncTask) -> list[int]:
-        return sorted(await asyncio.gather(*(task.step("work", work, n) for n in reversed(range(5)))))
+        return sorted(
+            await asyncio.gather(*(task.step("work", work, n) for n in reversed(range(5))))
+        )
 
     asyncio.run(store.aio.run(agent, "t"))
     calls.clear()
@@ -594,7 +644,9 @@ def test_a_fork_is_replayed_with_what_it_has_from_its_parent(ways: Ways) -> None
         return int(await task.step("a", one)) + int(await task.step("b", one))
 
     record(ways, body)
-    first = next(event.version for event in ways.store.task("t").history() if event.type == "step.completed")
+    first = next(
+        event.version for event in ways.store.task("t").history() if event.type == "step.completed"
+    )
     ways.store.task("t").fork("f", version=first)
     found = replay(ways, body, "f")
     assert (found.ok, found.ended, found.steps) == (True, "recording ended", ["a"])

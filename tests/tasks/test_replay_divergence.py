@@ -39,7 +39,9 @@ def steps_of(*asked: tuple[str, int], result: Any = None, options: Any = None) -
 
 @ON_MEMORY
 @pytest.mark.parametrize(
-    "options", [None, {"drift": "keep"}, {"drift": "rerun"}, {"key": lambda n: "k"}], ids=["", "keep", "rerun", "key"]
+    "options",
+    [None, {"drift": "keep"}, {"drift": "rerun"}, {"key": lambda n: "k"}],
+    ids=["", "keep", "rerun", "key"],
 )
 def test_other_arguments_depart_whatever_the_step_says_about_them(ways: Ways, options: Any) -> None:
     record(ways, steps_of(("a", 1), ("b", 2), options=options))
@@ -252,7 +254,10 @@ def test_a_departure_in_a_group_of_tasks_is_found(store: Store) -> None:
 
     asyncio.run(store.aio.run(program(1, 2), "t"))
     assert asyncio.run(store.aio.replay(program(2, 1), "t")).ok
-    assert departure(asyncio.run(store.aio.replay(program(1, 3), "t")))[0] in ("new step", "arguments")
+    assert departure(asyncio.run(store.aio.replay(program(1, 3), "t")))[0] in (
+        "new step",
+        "arguments",
+    )
 
 
 # -- conversations, files, other writes --------------------------------------------------------------------------------

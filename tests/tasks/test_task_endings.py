@@ -72,7 +72,10 @@ def test_how_a_block_is_left_decides_how_the_task_stands(
     assert (seen.status, seen.owner) == (status, None)
     if status == "failed":
         assert seen.error is not None
-        assert (seen.error.type, "no" in seen.error.message) == ("StepFailed" if failed else "ValueError", True)
+        assert (seen.error.type, "no" in seen.error.message) == (
+            "StepFailed" if failed else "ValueError",
+            True,
+        )
     else:
         assert seen.error is None
     if where != "block":
@@ -101,12 +104,18 @@ def test_a_cancelled_async_task_gives_its_lease_back(url: str) -> None:
                 await running
             seen = await store.get_task("t")
             assert seen is not None
-            assert (seen.status, seen.owner, seen.steps[0].status) == ("pending", None, "interrupted")
+            assert (seen.status, seen.owner, seen.steps[0].status) == (
+                "pending",
+                None,
+                "interrupted",
+            )
 
     asyncio.run(main())
 
 
-def test_a_plain_function_of_a_cancelled_async_task_is_waited_for_and_its_result_is_kept(url: str) -> None:
+def test_a_plain_function_of_a_cancelled_async_task_is_waited_for_and_its_result_is_kept(
+    url: str,
+) -> None:
     async def main() -> None:
         async with holdfast.aopen(url) as store:
             begun, go_on = threading.Event(), threading.Event()
@@ -225,7 +234,12 @@ def test_finish_stores_a_value_or_what_a_function_gives(ways: Ways) -> None:
     assert ways.resume(work) == Claim(1, ["2"])
     assert view(ways).result == {"number": 1, "items": ["2"]}
     assert view(ways).status == "finished"
-    for name, value in {"dict": {"a": [1, None]}, "none": None, "text": "x", "claim": Claim(1, [])}.items():
+    for name, value in {
+        "dict": {"a": [1, None]},
+        "none": None,
+        "text": "x",
+        "claim": Claim(1, []),
+    }.items():
         assert ways.resume(lambda task, value=value: task.finish(value), name) == value
         assert ways.resume(lambda task, value=value: task.finish(value), name) == value
 
@@ -427,7 +441,12 @@ def test_an_expired_id_is_refused_unless_it_is_to_be_restarted(ways: Ways) -> No
     assert ways.store.get_task("t") is None
     assert list(ways.store.tasks()) == []
     handle = ways.store.task("t")
-    for call in (handle.cancel, handle.view, lambda: handle.view(version=1), lambda: handle.fork("f")):
+    for call in (
+        handle.cancel,
+        handle.view,
+        lambda: handle.view(version=1),
+        lambda: handle.fork("f"),
+    ):
         with pytest.raises((Expired, NotFound)):
             call()
     for options in ({}, {"goal": "One"}, {"steal": True}):
@@ -466,7 +485,9 @@ def test_only_ended_tasks_expire_and_without_ttl_none_does(ways: Ways) -> None:
 
 @pytest.mark.every_engine
 def test_delete_frees_the_id(ways: Ways) -> None:
-    first = ways.resume(lambda task: task.step("a", holdfast.idempotency_key), goal="One", input=[LARGE])
+    first = ways.resume(
+        lambda task: task.step("a", holdfast.idempotency_key), goal="One", input=[LARGE]
+    )
     assert ways.run(ways.task().delete()) is True
     assert ways.run(ways.task().delete()) is False
     assert ways.store.get_task("t") is None

@@ -10,7 +10,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,7 @@ from holdfast import StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import NoTask, ReplayMismatch, Unavailable
-from holdfast.tasks import _running
-
-if TYPE_CHECKING:
-    pass  # type: ignore[import-not-found]
+from holdfast.tasks.steps import run as _running
 
 
 @pytest.fixture
@@ -33,7 +29,9 @@ def store() -> Store:
 # -- what still runs when a block is left ------------------------------------------------------------
 
 
-def test_a_step_that_still_runs_when_a_sibling_fails_is_ended_before_the_task_is_given_back(store: Store) -> None:
+def test_a_step_that_still_runs_when_a_sibling_fails_is_ended_before_the_task_is_given_back(
+    store: Store,
+) -> None:
     sent: list[str] = []
     fails = [True]
 
@@ -153,7 +151,9 @@ def test_a_killed_process_that_nobody_has_asked_for_yet_is_dead(tmp_path: Path) 
         killed.wait()
 
 
-def test_what_was_asked_for_in_threads_may_come_in_another_order_even_if_it_never_overlapped(store: Store) -> None:
+def test_what_was_asked_for_in_threads_may_come_in_another_order_even_if_it_never_overlapped(
+    store: Store,
+) -> None:
     with store.task("t") as task:
         alone = threading.Thread(target=task.step, args=("work", str, "b"))
         alone.start()
@@ -170,7 +170,7 @@ def test_a_former_holder_says_nothing_more_in_its_conversation(store: Store) -> 
 
     with pytest.raises(holdfast.errors.LeaseLost), store.task("t", lease=0.2) as task:
         chat = task.conversation("c")
-        store._log.heartbeat.release(task._held().holder)  # as if this process had been stopped
+        store._log.heartbeat.release(task._held().owner)  # as if this process had been stopped
         with ThreadPoolExecutor(1) as pool:
             pool.submit(takeover).result()
         chat.append({"role": "user", "content": "too late"})
@@ -180,7 +180,9 @@ def test_a_former_holder_says_nothing_more_in_its_conversation(store: Store) -> 
 # -- a step that is called again repeats nothing inside it -------------------------------------------
 
 
-def test_what_was_finished_inside_a_step_is_not_repeated_when_it_is_called_again(store: Store) -> None:
+def test_what_was_finished_inside_a_step_is_not_repeated_when_it_is_called_again(
+    store: Store,
+) -> None:
     ran: list[str] = []
 
     @holdfast.step(once=True)

@@ -19,7 +19,7 @@ from holdfast import HoldfastError, NotDone, StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Retryable
-from holdfast.tasks import _running
+from holdfast.tasks.steps import run
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,16 @@ class World:
 
 
 def of_the_storage(error: StepFailed) -> bool:
-    return any(word in str(error) for word in ("Unavailable", "OutcomeUnknown", "StorageFull", "LeaseLost"))
+    return any(
+        word in str(error) for word in ("Unavailable", "OutcomeUnknown", "StorageFull", "LeaseLost")
+    )
 
 
 @st.composite
 def nodes(draw: st.DrawFn, depth: int = 2) -> Node:
-    inside = tuple(draw(st.lists(nodes(depth - 1), max_size=3))) if depth and draw(st.booleans()) else ()
+    inside = (
+        tuple(draw(st.lists(nodes(depth - 1), max_size=3))) if depth and draw(st.booleans()) else ()
+    )
     return Node(
         draw(st.sampled_from(["a", "b", "a/b", "a#2"])),
         draw(st.integers(0, 1)),
@@ -134,7 +138,9 @@ def nodes(draw: st.DrawFn, depth: int = 2) -> Node:
 def without_repeated_keys(program: tuple[Node, ...]) -> bool:
     """Two steps with one key are one step, which these programs do not mean."""
     keys = [(node.name, node.key) for node in program if node.key is not None]
-    return len(keys) == len(set(keys)) and all(without_repeated_keys(node.inside) for node in program)
+    return len(keys) == len(set(keys)) and all(
+        without_repeated_keys(node.inside) for node in program
+    )
 
 
 programs = st.lists(nodes(), min_size=1, max_size=4).map(tuple).filter(without_repeated_keys)
@@ -142,16 +148,18 @@ programs = st.lists(nodes(), min_size=1, max_size=4).map(tuple).filter(without_r
 
 @pytest.fixture(autouse=True, scope="module")
 def no_pause() -> Iterator[None]:
-    before, _running.pause = _running.pause, lambda attempt: 0.0
+    before, run.pause = run.pause, lambda attempt: 0.0
     yield
-    _running.pause = before
+    run.pause = before
 
 
 def told(store: Store) -> Any:
     """How the task stands, in the words of any run."""
     seen = store.get_task("t")
     assert seen is not None
-    steps = {step.path: (step.status, step.result, step.error, step.in_doubt) for step in seen.steps}
+    steps = {
+        step.path: (step.status, step.result, step.error, step.in_doubt) for step in seen.steps
+    }
     return seen.status, seen.result, steps, seen.plan, sorted(note.text for note in seen.decisions)
 
 
@@ -185,12 +193,16 @@ def settle(store: Store, world: World, step: str) -> None:
 def check_effects(world: World, expected: Counter[str]) -> None:
     assert world.wrong == []
     assert set(+world.effects) == set(+expected)
-    assert all(world.effects[path] == 1 for path in world.guarded), "a guarded effect happened twice"
+    assert all(world.effects[path] == 1 for path in world.guarded), (
+        "a guarded effect happened twice"
+    )
 
 
 @given(programs, st.booleans(), st.booleans(), st.lists(st.integers(1, 25), max_size=6))
 @settings(
-    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 def test_a_program_that_is_cut_off_anywhere_ends_as_if_it_had_not_been(
     program: tuple[Node, ...], planned: bool, asynchronous: bool, cuts: list[int]
@@ -230,7 +242,9 @@ RATES = {
 
 @given(programs, st.booleans(), st.booleans(), st.integers(0, 10_000))
 @settings(
-    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 def test_a_program_on_a_storage_that_fails_ends_as_if_it_had_not(
     program: tuple[Node, ...], planned: bool, asynchronous: bool, seed: int
@@ -242,7 +256,9 @@ def test_a_program_on_a_storage_that_fails_ends_as_if_it_had_not(
         for number in range(200):
             disturbed = number < 20
             backend._rates.update(RATES if disturbed else dict.fromkeys(RATES, 0.0))
-            world.cut_at = chooser.choice([None, None, chooser.randint(1, 25)]) if disturbed else None
+            world.cut_at = (
+                chooser.choice([None, None, chooser.randint(1, 25)]) if disturbed else None
+            )
             try:
                 found = run_once(ways, world, program, planned)
             except Cut:
@@ -282,5 +298,7 @@ def test_the_model_notices_a_step_that_runs_twice() -> None:
 
 def test_errors_of_a_storage_are_told_apart() -> None:
     assert issubclass(holdfast.errors.Unavailable, HoldfastError)
-    assert of_the_storage(StepFailed("t", step="a", type="StepFailed", message="… failed with Unavailable: x"))
+    assert of_the_storage(
+        StepFailed("t", step="a", type="StepFailed", message="… failed with Unavailable: x")
+    )
     assert not of_the_storage(StepFailed("t", step="a", type="ValueError", message="no"))

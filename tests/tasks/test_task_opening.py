@@ -21,15 +21,15 @@ from helpers.step_functions import idle, never, nothing
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import LeaseHeld, StepFailed, Store, Task
-from holdfast import _operations as ops
-from holdfast._stream_ops import new_stamp
 from holdfast.backends import StreamKey
 from holdfast.errors import InvalidId, LeaseLost, NotSerializable, ReplayMismatch
+from holdfast.log import operations as ops
+from holdfast.log.stream_ops import new_append_context
 
 
 def without_renewal(task: Task) -> Task:
     """As if its process had stopped: nobody renews the lease."""
-    task._log.heartbeat.release(task._held().holder)
+    task._log.heartbeat.release(task._held().owner)
     return task
 
 
@@ -46,9 +46,19 @@ def test_a_task_does_no_io_until_it_is_entered(ways: Ways) -> None:
 def test_admission_is_durable_before_any_work(ways: Ways) -> None:
     async def work(task: Any) -> None:
         seen = view(ways)
-        assert (seen.goal, seen.input, seen.agent, seen.status) == ("Reach it", {"a": [1]}, "claims", "running")
+        assert (seen.goal, seen.input, seen.agent, seen.status) == (
+            "Reach it",
+            {"a": [1]},
+            "claims",
+            "running",
+        )
         assert (seen.steps, seen.plan, seen.version, seen.runs) == ([], [], 2, 1)
-        assert (task.goal, task.input, task.agent, task.status) == ("Reach it", {"a": [1]}, "claims", "running")
+        assert (task.goal, task.input, task.agent, task.status) == (
+            "Reach it",
+            {"a": [1]},
+            "claims",
+            "running",
+        )
         assert (task.id, await task.version(), task.resumed, task.cancelled, task.result) == (
             "t",
             2,
@@ -64,7 +74,12 @@ def test_what_is_omitted_is_as_it_is_stored(ways: Ways) -> None:
     ways.resume(idle, goal="Reach it", input={"a": 1}, agent="claims")
 
     async def work(task: Any) -> None:
-        assert (task.goal, task.input, task.agent, task.resumed) == ("Reach it", {"a": 1}, "claims", True)
+        assert (task.goal, task.input, task.agent, task.resumed) == (
+            "Reach it",
+            {"a": 1},
+            "claims",
+            True,
+        )
 
     ways.resume(work)
     ways.resume(work, goal="Reach it", input={"a": 1}, agent="claims")
@@ -81,7 +96,9 @@ def test_what_is_omitted_is_as_it_is_stored(ways: Ways) -> None:
         ({"subject": "person-7"}, "subject"),
     ],
 )
-def test_another_goal_input_or_agent_on_an_existing_id_is_refused(ways: Ways, other: dict[str, Any], what: str) -> None:
+def test_another_goal_input_or_agent_on_an_existing_id_is_refused(
+    ways: Ways, other: dict[str, Any], what: str
+) -> None:
     ways.resume(idle, goal="Reach it", input={"a": 1}, agent="claims")
     before = view(ways).version
     with pytest.raises(ReplayMismatch, match=what) as caught:
@@ -224,7 +241,7 @@ def test_what_another_holds_is_not_waited_for_with_wait_0(ways: Ways) -> None:
     other = held(ways.store)
     with pytest.raises(LeaseHeld) as caught:
         ways.resume(idle, wait=0)
-    assert caught.value.owner == other._held().holder
+    assert caught.value.owner == other._held().owner
     assert caught.value.until.timestamp() > time.time()
     assert view(ways).owner == caught.value.owner
     other.__exit__(None, None, None)
@@ -281,7 +298,11 @@ def test_steal_takes_it_from_whoever_has_it(ways: Ways) -> None:
     async def work(task: Any) -> None:
         with pytest.raises(LeaseLost) as caught:
             other.step("a", nothing)
-        assert caught.value.owner == task._session.holder if ways.asynchronous else task.plain._session.holder
+        assert (
+            caught.value.owner == task._session.owner
+            if ways.asynchronous
+            else task.plain._session.owner
+        )
 
     ways.resume(work, steal=True, wait=0)
     version = view(ways).version
@@ -342,7 +363,10 @@ def test_an_async_function_in_a_plain_task_points_to_the_async_one(store: Store)
         for call in calls:
             with pytest.raises(TypeError, match="async with store"):
                 call(task)
-        for hidden in (lambda: task.make_plan(lambda: later()), lambda: task.finish(lambda: later())):
+        for hidden in (
+            lambda: task.make_plan(lambda: later()),
+            lambda: task.finish(lambda: later()),
+        ):
             with pytest.raises(TypeError, match="async with store"):
                 hidden()
         with pytest.raises(StepFailed, match="async with store"):
@@ -364,12 +388,16 @@ def test_what_was_stored_by_the_first_version_is_read_for_ever() -> None:
     expected = json.loads((GOLDEN / "task-1.view.json").read_text())
     with holdfast.open("memory://") as store:
         key = StreamKey("default", "task", "golden")
-        ops.run(store._log, ops.append(ops.Append(key, bodies, new_stamp(), expected=0)))
+        ops.run(
+            store._log, ops.append(ops.AppendRecords(key, bodies, new_append_context(), expected=0))
+        )
         seen = store.get_task("golden")
         assert seen is not None
         told = json.loads(msgspec.json.encode(seen))
         assert as_in(expected, told) == expected
-        assert not any(told[name] for name in told.keys() - expected.keys())  # what came later was not there
+        assert not any(
+            told[name] for name in told.keys() - expected.keys()
+        )  # what came later was not there
         with store.task("golden") as task:  # what it did is there for the program that did it
             assert task.step("collect", str, "a") == "a"
             assert task.finish(None) == {"pages": 9}

@@ -9,14 +9,15 @@ import pytest
 
 import holdfast
 from helpers.sync_and_async import Ways
-from holdfast import Store, _clock, testing
-from holdfast._log import Log
+from holdfast import Store, testing
+from holdfast.backends import clock as _clock
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Unavailable
-from holdfast.tasks._agents import registered
-from holdfast.tasks._session import PATIENCE
-from holdfast.tasks._shape import OTHERS_SECONDS
+from holdfast.log.log import Log
+from holdfast.tasks.agents.declare import registered
+from holdfast.tasks.base import OTHERS_SECONDS
+from holdfast.tasks.run.session import PATIENCE
 
 
 class Outage:
@@ -58,7 +59,9 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
 @pytest.mark.parametrize("once", [False, True])
-def test_a_result_waits_for_the_engine_to_come_back(outage: Outage, asynchronous: bool, size: int, once: bool) -> None:
+def test_a_result_waits_for_the_engine_to_come_back(
+    outage: Outage, asynchronous: bool, size: int, once: bool
+) -> None:
     calls: list[int] = []
 
     def paid() -> str:
@@ -86,7 +89,9 @@ def test_an_engine_that_stays_away_is_waited_for_once(outage: Outage, asynchrono
 
     with pytest.raises(Unavailable):
         ways.resume(work, lease=0.2)
-    assert PATIENCE <= outage.passed < PATIENCE * 1.1, "leaving the block does not wait as long again"
+    assert PATIENCE <= outage.passed < PATIENCE * 1.1, (
+        "leaving the block does not wait as long again"
+    )
 
 
 def test_after_an_outage_the_next_one_is_waited_out_too(outage: Outage) -> None:

@@ -58,7 +58,9 @@ def test_an_empty_plan_is_a_plan(ways: Ways) -> None:
         (["a\0b"], InvalidId),
     ],
 )
-def test_what_is_no_plan_is_refused_and_can_be_made_again(ways: Ways, plan: Any, error: type[Exception]) -> None:
+def test_what_is_no_plan_is_refused_and_can_be_made_again(
+    ways: Ways, plan: Any, error: type[Exception]
+) -> None:
     async def work(task: Any) -> Any:
         with pytest.raises(error):
             await task.make_plan(plan)
@@ -170,7 +172,9 @@ def test_remaining_sees_what_replan_adds(ways: Ways) -> None:
 
     assert ways.resume(work) == ["a", "b", "d", {"name": "e"}]
     assert view(ways).plan == ["a", "b", "d", {"name": "e"}]
-    assert ways.resume(lambda task: task.make_plan(["x"])) == ["a", "b", "c"], "the first one, as it was stored"
+    assert ways.resume(lambda task: task.make_plan(["x"])) == ["a", "b", "c"], (
+        "the first one, as it was stored"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,9 @@ def test_all_finished_duplicates_stay_when_the_plan_is_replaced(ways: Ways) -> N
     assert ways.resume(work) == (["a", "a", "d"], ["d"])
 
 
-def test_a_finished_duplicate_stays_the_step_it_was_when_an_earlier_one_is_dropped(ways: Ways) -> None:
+def test_a_finished_duplicate_stays_the_step_it_was_when_an_earlier_one_is_dropped(
+    ways: Ways,
+) -> None:
     ran: list[int] = []
 
     def first_fails() -> int:
@@ -230,7 +236,10 @@ def test_a_finished_duplicate_stays_the_step_it_was_when_an_earlier_one_is_dropp
 
     assert ways.resume(work) == (["a", "b"], ["b"])
     assert view(ways).plan_paths == ["a#2", "b"]
-    assert [(step.path, step.status) for step in view(ways).steps] == [("a", "failed"), ("a#2", "completed")]
+    assert [(step.path, step.status) for step in view(ways).steps] == [
+        ("a", "failed"),
+        ("a#2", "completed"),
+    ]
 
 
 def test_replan_is_done_once_for_each_call(ways: Ways) -> None:
@@ -274,7 +283,9 @@ def test_notes_made_again_on_resume_are_made_once(ways: Ways) -> None:
     for _ in range(3):
         ways.resume(work)
     seen = view(ways)
-    assert [(note.text, note.why) for note in seen.decisions] == [("vendor A", "cheapest")] * 2 + [("vendor A", None)]
+    assert [(note.text, note.why) for note in seen.decisions] == [("vendor A", "cheapest")] * 2 + [
+        ("vendor A", None)
+    ]
     assert [note.text for note in seen.discoveries] == ["vendor A", "100 calls a minute"]
     assert {note.step for note in seen.decisions} == {""}
     types = [event.type for event in ways.store.task("t").history()]
@@ -296,7 +307,10 @@ def test_notes_are_told_with_the_step_they_were_made_in(store: Store) -> None:
         work()
     seen = store.get_task("t")
     assert seen is not None
-    assert [(note.text, note.step) for note in seen.discoveries] == [("one", "look"), ("two", "look#2")]
+    assert [(note.text, note.step) for note in seen.discoveries] == [
+        ("one", "look"),
+        ("two", "look#2"),
+    ]
     assert [note.step for note in seen.decisions] == ["look", "look#2", ""]
 
 

@@ -24,7 +24,7 @@ from holdfast import StepFailed, StepInDoubt, Store
 from holdfast.backends import Append, Record, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import NoTask, ReplayMismatch, SchemaMismatch, Unavailable
-from holdfast.tasks._fingerprint import fingerprint
+from holdfast.tasks.steps.identity import fingerprint
 
 if TYPE_CHECKING:
     from nowhere import Client  # type: ignore[import-not-found]
@@ -237,7 +237,11 @@ def test_a_check_that_cannot_take_the_steps_arguments_is_refused_when_decorating
     for check in (lambda: None, lambda order, amount, currency: None, lambda order: None):
         with pytest.raises(TypeError, match="let it take the same ones"):
             holdfast.step(check=check)(_pay)
-    for check in (lambda order, amount: None, lambda *given: None, lambda order, amount=1, more=2: None):
+    for check in (
+        lambda order, amount: None,
+        lambda *given: None,
+        lambda order, amount=1, more=2: None,
+    ):
         holdfast.step(check=check)(_pay)
 
 
@@ -348,12 +352,15 @@ DIFFERENT: list[Callable[[], Sequence[object]]] = [
 
 
 @pytest.mark.parametrize("values", DIFFERENT)
-def test_arguments_that_differ_have_fingerprints_that_differ(values: Callable[[], Sequence[object]]) -> None:
+def test_arguments_that_differ_have_fingerprints_that_differ(
+    values: Callable[[], Sequence[object]],
+) -> None:
     prints = [fingerprint(b"salt", (value,), {}) for value in values()]
     assert len(set(prints)) == len(prints)
     assert prints == [fingerprint(b"salt", (value,), {}) for value in values()]
 
 
+@pytest.mark.slow
 def test_a_set_in_a_model_has_one_fingerprint_in_every_process() -> None:
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"

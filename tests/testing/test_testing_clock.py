@@ -64,7 +64,9 @@ def test_time_does_not_go_back(clock: testing.FakeClock, seconds: float) -> None
 
 
 @pytest.mark.every_engine
-def test_a_lease_is_renewed_on_the_way_at_each_third_of_it(store: Store, clock: testing.FakeClock) -> None:
+def test_a_lease_is_renewed_on_the_way_at_each_third_of_it(
+    store: Store, clock: testing.FakeClock
+) -> None:
     with store.task("t", lease=30):
         for minute in range(1, 4):
             clock.advance(60)
@@ -92,7 +94,9 @@ def test_whoever_waits_for_a_lease_moves_the_clock(store: Store, clock: testing.
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_pauses_between_attempts_take_no_time(clock: testing.FakeClock, asynchronous: bool) -> None:
+def test_the_pauses_between_attempts_take_no_time(
+    clock: testing.FakeClock, asynchronous: bool
+) -> None:
     tries: list[float] = []
 
     @holdfast.step(max_attempts=5)
@@ -112,11 +116,15 @@ def test_the_pauses_between_attempts_take_no_time(clock: testing.FakeClock, asyn
         else:
             with store.task("t") as task:
                 assert task.step("flaky", flaky) == "at last"
-    assert all(later - earlier >= 2**n for n, (earlier, later) in enumerate(itertools.pairwise(tries)))
+    assert all(
+        later - earlier >= 2**n for n, (earlier, later) in enumerate(itertools.pairwise(tries))
+    )
 
 
 @pytest.mark.every_engine
-def test_a_task_expires_when_its_time_to_live_is_over(store: Store, clock: testing.FakeClock) -> None:
+def test_a_task_expires_when_its_time_to_live_is_over(
+    store: Store, clock: testing.FakeClock
+) -> None:
     with store.task("t", ttl=HOUR) as task:
         task.finish("done")
     clock.advance(HOUR - 1)
@@ -190,7 +198,11 @@ def test_without_a_seed_ids_are_never_the_same() -> None:
 def test_seeded_idempotency_keys_are_the_same_too() -> None:
     keys = []
     for _ in range(2):
-        with testing.seeded_ids(7), testing.temporary_store("memory") as store, store.task("t") as task:
+        with (
+            testing.seeded_ids(7),
+            testing.temporary_store("memory") as store,
+            store.task("t") as task,
+        ):
             keys.append(task.step("pay", holdfast.idempotency_key))
     assert keys[0] == keys[1]
 
@@ -218,5 +230,8 @@ def test_of_a_url_a_new_tenant_is_used_each_time() -> None:
 
 
 def test_a_kind_that_is_none_is_refused_instead_of_making_a_file_of_that_name() -> None:
-    with pytest.raises(ValueError, match="sqlite, files, memory or a URL"), testing.temporary_store("postgres"):
+    with (
+        pytest.raises(ValueError, match="sqlite, files, memory or a URL"),
+        testing.temporary_store("postgres"),
+    ):
         pass

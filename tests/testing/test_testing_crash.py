@@ -88,8 +88,12 @@ def test_before_a_once_step_its_start_is_stored_so_that_it_is_in_doubt(ways: Way
 
 
 @pytest.mark.every_engine
-@pytest.mark.parametrize(("writes", "stored"), [(1, ["look"]), (2, ["look", "pay"]), (3, ["look", "pay", "send"])])
-def test_at_a_number_of_writes_so_many_are_stored(ways: Ways, writes: int, stored: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("writes", "stored"), [(1, ["look"]), (2, ["look", "pay"]), (3, ["look", "pay", "send"])]
+)
+def test_at_a_number_of_writes_so_many_are_stored(
+    ways: Ways, writes: int, stored: list[str]
+) -> None:
     bank = Bank(ways)
     with testing.crash(write=writes):
         bank.run()
@@ -100,7 +104,10 @@ def test_at_a_number_of_writes_so_many_are_stored(ways: Ways, writes: int, store
 @ON_MEMORY
 def test_a_point_that_nobody_comes_to_is_an_error_that_names_the_steps(ways: Ways) -> None:
     bank = Bank(ways)
-    with pytest.raises(AssertionError, match="nothing died after 'sell': the steps that ran are 'look', 'pay', 'send'"):
+    with pytest.raises(
+        AssertionError,
+        match="nothing died after 'sell': the steps that ran are 'look', 'pay', 'send'",
+    ):
         with testing.crash(after="sell") as crash:
             bank.run()
     assert not crash.happened

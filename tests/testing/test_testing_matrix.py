@@ -10,9 +10,9 @@ import testing_agents as agents
 from typer.testing import CliRunner
 
 from holdfast import testing
-from holdfast.cli._app import app
+from holdfast.cli.app import app
 from holdfast.errors import NotSerializable
-from holdfast.testing._judge import Evidence, judge
+from holdfast.testing.judge import Evidence, judge
 
 AGENTS = Path(agents.__file__)
 BEFORE_IT_IS_RECORDED = "before step.completed pay"
@@ -24,10 +24,15 @@ def test_it_finds_an_effect_that_happens_twice_and_says_what_to_do() -> None:
     [violation] = report.violations
     assert (violation.point, violation.step, violation.mode) == (BEFORE_IT_IS_RECORDED, "pay", "")
     assert (violation.effect, violation.times, violation.expected) == ("charged order 7", 2, 1)
-    assert report.kills == len(report.points) == 10  # two for each write: tenant, claim, two steps, and the end
+    assert (
+        report.kills == len(report.points) == 10
+    )  # two for each write: tenant, claim, two steps, and the end
     text = str(report)
     assert "'charged order 7' happened 2 times, not 1" in text
-    assert "pay is an ordinary step: it may run again; give the service holdfast.idempotency_key(), or declare" in text
+    assert (
+        "pay is an ordinary step: it may run again; give the service holdfast.idempotency_key(), or declare"
+        in text
+    )
 
 
 @pytest.mark.parametrize("store", ["sqlite", "files"])
@@ -44,12 +49,16 @@ def test_of_two_async_agents_too_it_finds_the_wrong_one() -> None:
 
 def test_a_check_that_looks_is_passed_and_one_that_is_wrong_is_found() -> None:
     assert (
-        report := testing.crash_matrix(agents.checked, points=[BEFORE_IT_IS_RECORDED, "after step.started pay"])
+        report := testing.crash_matrix(
+            agents.checked, points=[BEFORE_IT_IS_RECORDED, "after step.started pay"]
+        )
     ).ok, report
     [twice] = testing.crash_matrix(agents.checked_badly, points=[BEFORE_IT_IS_RECORDED]).violations
     assert (twice.mode, twice.times) == ("check", 2)
     assert "its check said that it was not done" in twice.advice
-    [never] = testing.crash_matrix(agents.checked_gullibly, points=["after step.started pay"]).violations
+    [never] = testing.crash_matrix(
+        agents.checked_gullibly, points=["after step.started pay"]
+    ).violations
     assert (never.mode, never.times, never.expected) == ("check", 0, 1)
 
 
@@ -66,7 +75,11 @@ def test_a_once_step_may_be_in_doubt_and_is_never_run_twice(agent: Any) -> None:
     ("agent", "point", "what"),
     [
         (agents.outside_of_steps, "after step.completed close", "'mailed' happened 2 times, not 1"),
-        (agents.result_of_its_own, "after step.completed look up", "its result is not that of a run without a crash"),
+        (
+            agents.result_of_its_own,
+            "after step.completed look up",
+            "its result is not that of a run without a crash",
+        ),
         (agents.other_arguments, "after step.completed pay", "ReplayMismatch"),
     ],
 )
@@ -83,9 +96,13 @@ def test_what_the_agent_waits_for_is_given_and_time_is_skipped() -> None:
         points=["after task.asked payout", "before task.finished"],
     )
     assert report.ok, report
-    with pytest.raises(testing.MatrixError, match=r"waits for 'payout'; give it: answers={.* --answer payout="):
+    with pytest.raises(
+        testing.MatrixError, match=r"waits for 'payout'; give it: answers={.* --answer payout="
+    ):
         testing.crash_matrix(agents.waits)
-    with pytest.raises(testing.MatrixError, match=r"TimeoutError.*in vain for 'payout'; give it: answers="):
+    with pytest.raises(
+        testing.MatrixError, match=r"TimeoutError.*in vain for 'payout'; give it: answers="
+    ):
         testing.crash_matrix(agents.waits_a_while)
 
 
@@ -109,9 +126,13 @@ def test_an_agent_that_cannot_be_compared_with_itself_is_an_error(agent: Any, pr
 
 def test_a_point_that_is_not_come_to_is_no_success(tmp_path: Path) -> None:
     points = ["after task.claimed", "before step.completed rare"]
-    report = testing.crash_matrix(agents.changes_its_mind, input=str(tmp_path / "runs"), points=points)
+    report = testing.crash_matrix(
+        agents.changes_its_mind, input=str(tmp_path / "runs"), points=points
+    )
     assert (report.ok, report.kills, report.missed) == (False, 1, points[1:])
-    assert "not tried, because it did not come to this again: before step.completed rare" in str(report)
+    assert "not tried, because it did not come to this again: before step.completed rare" in str(
+        report
+    )
 
 
 def test_an_agent_that_hangs_when_it_is_resumed_is_found() -> None:
@@ -134,19 +155,32 @@ FINISHED = {"what": "completed", "steps": [["matrix", "pay"]]}
         ([entered("pay"), FINISHED, entered("pay")], "was run again after it had finished"),
         ([entered("pay", "once")], None),
         ([entered("pay", "once"), entered("pay", "once")], "its function was run 2 times"),
-        ([entered("pay", "check"), entered("pay", "check", "asked"), entered("pay", "check")], None),
-        ([entered("pay", "check"), entered("pay", "check")], "2 times, and its check not asked before"),
+        (
+            [entered("pay", "check"), entered("pay", "check", "asked"), entered("pay", "check")],
+            None,
+        ),
+        (
+            [entered("pay", "check"), entered("pay", "check")],
+            "2 times, and its check not asked before",
+        ),
     ],
 )
-def test_the_judge_knows_how_often_a_function_may_be_entered(notes: list[dict[str, Any]], what: str | None) -> None:
+def test_the_judge_knows_how_often_a_function_may_be_entered(
+    notes: list[dict[str, Any]], what: str | None
+) -> None:
     expected = Evidence("finished", None, [entered("pay", notes[0]["mode"])], {}, [])
-    found = [violation.what for violation in judge("here", Evidence("finished", None, notes, {}, []), expected)]
+    found = [
+        violation.what
+        for violation in judge("here", Evidence("finished", None, notes, {}, []), expected)
+    ]
     assert len(found) == (what is not None)
     assert not found or found[0].endswith(what or "")
 
 
 def test_points_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(testing.MatrixError, match="no point 'before lunch'; there are: before tenant"):
+    with pytest.raises(
+        testing.MatrixError, match="no point 'before lunch'; there are: before tenant"
+    ):
         testing.crash_matrix(agents.single_charge, points=["before lunch"])
 
 
@@ -163,7 +197,9 @@ def test_what_another_process_cannot_find_or_get_is_refused_at_once() -> None:
         testing.crash_matrix(agents.single_charge, answers={"payout": object()})
 
 
-def test_outside_of_the_matrix_an_effect_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_the_matrix_an_effect_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with testing.temporary_store("memory") as store, store.task("t") as task:
         assert task.step("pay", agents.charge_with_key, 7) == "receipt 7"
@@ -171,7 +207,9 @@ def test_outside_of_the_matrix_an_effect_is_nothing(tmp_path: Path, monkeypatch:
 
 
 def test_the_command_prints_the_report_and_its_exit_code_is_the_verdict() -> None:
-    good = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:matrix-claims", "--input", '{"order": 7}', "--points", "1"])
+    good = CliRunner().invoke(
+        app, ["crashtest", f"{AGENTS}:matrix-claims", "--input", '{"order": 7}', "--points", "1"]
+    )
     assert (good.exit_code, good.stdout) == (
         0,
         "crash matrix of matrix-claims on sqlite: killed at 1 of 1 points, 0 violations\n",

@@ -82,7 +82,10 @@ def test_ids(holdfast_ids, holdfast_store):
 
 
 def test_the_ids_are_the_same_in_every_run(tmp_path: Path) -> None:
-    first, second = ([line for line in run_pytest(tmp_path, IDS, "-s").splitlines() if "id:" in line] for _ in range(2))
+    first, second = (
+        [line for line in run_pytest(tmp_path, IDS, "-s").splitlines() if "id:" in line]
+        for _ in range(2)
+    )
     assert first == second and first
 
 

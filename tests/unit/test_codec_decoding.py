@@ -41,8 +41,8 @@ from helpers.typed_values import (
     orders,
     unhurried,
 )
-from holdfast._codec import Undecodable, _nesting, decode, decode_as, encode, encode_as
 from holdfast.errors import DataProblem, NotSerializable, TooLarge
+from holdfast.log.codec import Undecodable, _nesting, decode, decode_as, encode, encode_as
 
 # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -78,7 +78,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("raw", HOSTILE, ids=[repr(raw[:20]) for raw in HOSTILE])
-@pytest.mark.parametrize("declared", [Any, list, dict, int, str, Order, Person, numpy.int8, pathlib.Path, list[Any]])
+@pytest.mark.parametrize(
+    "declared", [Any, list, dict, int, str, Order, Person, numpy.int8, pathlib.Path, list[Any]]
+)
 def test_hostile_bytes_are_undecodable(raw: bytes, declared: Any) -> None:
     with pytest.raises(Undecodable) as caught:
         decode_as(raw, declared)
@@ -97,6 +99,7 @@ def test_arbitrary_bytes_decode_or_are_undecodable(raw: bytes) -> None:
     json.dumps(value)
 
 
+@pytest.mark.slow
 @unhurried
 @given(natives, st.sampled_from([declared for _, declared in DECLARED] + [Picky, dict[str, Picky]]))
 def test_foreign_json_fits_a_declared_type_or_is_undecodable(value: object, declared: Any) -> None:
@@ -106,9 +109,12 @@ def test_foreign_json_fits_a_declared_type_or_is_undecodable(value: object, decl
         pass
 
 
+@pytest.mark.slow
 @unhurried
 @given(orders, st.data())
-def test_damaged_bytes_of_a_declared_type_decode_or_are_undecodable(order: Order, data: st.DataObject) -> None:
+def test_damaged_bytes_of_a_declared_type_decode_or_are_undecodable(
+    order: Order, data: st.DataObject
+) -> None:
     raw = bytearray(encode_as(order, Order))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -142,23 +148,29 @@ def test_the_last_of_two_equal_keys_wins() -> None:
         (b"[1 2]", list, "not valid JSON (byte 3)"),
     ],
 )
-def test_a_mismatch_with_the_declared_type_names_the_place(raw: bytes, declared: Any, what: str) -> None:
+def test_a_mismatch_with_the_declared_type_names_the_place(
+    raw: bytes, declared: Any, what: str
+) -> None:
     with pytest.raises(Undecodable) as caught:
         decode_as(raw, declared)
     assert what in caught.value.what
 
 
+@pytest.mark.slow
 @unhurried
 @given(natives)
 def test_brackets_are_counted_without_a_stack_as_by_a_parser(value: Any) -> None:
     def depth(part: Any) -> int:
-        inside = part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
+        inside = (
+            part.values() if isinstance(part, dict) else part if isinstance(part, list) else None
+        )
         return 0 if inside is None else 1 + max(map(depth, inside), default=0)
 
     for tricky in (value, {"[{": [value, '\\"[', "\\", '"{']}):
         assert _nesting(encode(tricky)) == depth(tricky)
 
 
+@pytest.mark.slow
 def test_a_full_stack_is_not_taken_for_damaged_data() -> None:
     raw = encode({"a": ["[" * 200, [[[["x"]]]]]})
 
@@ -198,11 +210,13 @@ def test_data_that_names_code_is_only_data() -> None:
 
 def test_the_codec_imports_neither_numpy_nor_pydantic_nor_pickle() -> None:
     script = (
-        "import sys, holdfast._codec as c\n"
+        "import sys, holdfast.log.codec as c\n"
         "c.decode(c.encode({'a': [1]})); c.decode_as(c.encode_as({1}, set[int]), set[int])\n"
         "print([name for name in ('numpy', 'pydantic', 'pickle') if name in sys.modules])"
     )
-    clean = subprocess.run([sys.executable, "-I", "-c", script], check=True, capture_output=True, text=True)
+    clean = subprocess.run(
+        [sys.executable, "-I", "-c", script], check=True, capture_output=True, text=True
+    )
     assert clean.stdout.strip() == "[]"
 
 
@@ -235,7 +249,10 @@ def spill(value: object) -> list[tuple[object, Any]]:
         ({"text": f"bad {value}"}, Picky),
         ({"text": f"odd {value}"}, Picky),
         ({"a": [value, object()]}, dict[str, Any]),
-        ({"a": f"{value}" * 10}, Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=5)]], 1]),
+        (
+            {"a": f"{value}" * 10},
+            Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=5)]], 1],
+        ),
         ([f"{value}" * 100, object()], list[Any]),
         (nested(200), list),
         ([nested(200), value], Any),
@@ -259,7 +276,19 @@ def test_no_error_says_what_a_value_holds(index: int, recwarn: pytest.WarningsRe
 
 @pytest.mark.parametrize(
     "declared",
-    [Any, int, Color, Literal["a"], Person, Picky, Circle | Shape, Movie, datetime.datetime, numpy.int8, Numbers],
+    [
+        Any,
+        int,
+        Color,
+        Literal["a"],
+        Person,
+        Picky,
+        Circle | Shape,
+        Movie,
+        datetime.datetime,
+        numpy.int8,
+        Numbers,
+    ],
 )
 @pytest.mark.parametrize(
     "raw",
@@ -284,9 +313,11 @@ def test_no_error_says_what_stored_bytes_hold(raw: str, declared: Any) -> None:
             assert error.__context__ is None
 
 
+@pytest.mark.slow
 def test_protections_do_not_depend_on_assert() -> None:
     script = (
-        "from holdfast import _codec as c, errors\n"
+        "from holdfast.log import codec as c\n"
+        "from holdfast import errors\n"
         "def refused(run, kind):\n"
         "    try: run()\n"
         "    except kind: return True\n"
@@ -295,5 +326,7 @@ def test_protections_do_not_depend_on_assert() -> None:
         "  refused(lambda: c.encode('x' * 9, max_bytes=8), errors.TooLarge), refused(lambda: c.encode_as([(1,)], list[list]), errors.NotSerializable),\n"
         "  refused(lambda: c.decode(b'[' * 200 + b']' * 200), c.Undecodable), refused(lambda: c.check_declared(complex), TypeError)]))"
     )
-    run = subprocess.run([sys.executable, "-O", "-c", script], check=True, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-O", "-c", script], check=True, capture_output=True, text=True
+    )
     assert run.stdout.strip() == "True"

@@ -54,9 +54,9 @@ from helpers.typed_values import (
     text,
     unhurried,
 )
-from holdfast import _codec_types
-from holdfast._codec import check_declared, decode_as, encode_as
 from holdfast.errors import HoldfastError, NotSerializable, TooLarge
+from holdfast.log.codec import check_declared, decode_as, encode_as
+from holdfast.log.codec import types as _codec_types
 
 
 class Tree(msgspec.Struct):
@@ -71,7 +71,9 @@ class Discounted(Line):
 # --- with a declared type ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "declared"), DECLARED, ids=[f"{declared}"[:60] for _, declared in DECLARED])
+@pytest.mark.parametrize(
+    ("value", "declared"), DECLARED, ids=[f"{declared}"[:60] for _, declared in DECLARED]
+)
 def test_a_value_of_a_declared_type_comes_back_as_it_went_in(value: object, declared: Any) -> None:
     check_declared(declared)
     raw = encode_as(value, declared)
@@ -90,16 +92,23 @@ of_a_type = st.one_of(
     st.tuples(st.decimals(allow_nan=False), st.just(decimal.Decimal)),
     st.tuples(st.binary(), st.just(bytes)),
     st.tuples(st.sets(st.tuples(st.integers(), text)), st.just(set[tuple[int, str]])),
-    st.tuples(st.dictionaries(st.integers(), st.frozensets(st.uuids())), st.just(dict[int, frozenset[uuid.UUID]])),
+    st.tuples(
+        st.dictionaries(st.integers(), st.frozensets(st.uuids())),
+        st.just(dict[int, frozenset[uuid.UUID]]),
+    ),
     st.tuples(
         st.dictionaries(st.dates(), st.lists(persons, max_size=2), max_size=2),
         st.just(dict[datetime.date, list[Person]]),
     ),
-    st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False).map(numpy.float32), st.just(numpy.float32)),
+    st.tuples(
+        st.floats(width=32, allow_nan=False, allow_infinity=False).map(numpy.float32),
+        st.just(numpy.float32),
+    ),
     st.tuples(text.map(pathlib.PurePosixPath), st.just(pathlib.PurePosixPath)),
 )
 
 
+@pytest.mark.slow
 @unhurried
 @given(of_a_type)
 def test_any_value_of_a_declared_type_comes_back_as_it_went_in(pair: tuple[object, Any]) -> None:
@@ -108,8 +117,13 @@ def test_any_value_of_a_declared_type_comes_back_as_it_went_in(pair: tuple[objec
 
 
 @unhurried
-@given(st.one_of(natives, of_a_type.map(lambda pair: pair[0])), st.sampled_from([declared for _, declared in DECLARED]))
-def test_whatever_is_declared_a_value_comes_back_as_it_went_in_or_is_refused(value: object, declared: Any) -> None:
+@given(
+    st.one_of(natives, of_a_type.map(lambda pair: pair[0])),
+    st.sampled_from([declared for _, declared in DECLARED]),
+)
+def test_whatever_is_declared_a_value_comes_back_as_it_went_in_or_is_refused(
+    value: object, declared: Any
+) -> None:
     try:
         raw = encode_as(value, declared)
     except (NotSerializable, TooLarge):
@@ -137,9 +151,10 @@ def test_a_zone_comes_back_as_its_offset() -> None:
         assert back.utcoffset() == moment.utcoffset()
 
 
+@pytest.mark.slow
 def test_equal_sets_give_equal_bytes_whatever_their_order() -> None:
     script = (
-        "import sys, dataclasses, msgspec; from holdfast._codec import encode_as\n"
+        "import sys, dataclasses, msgspec; from holdfast.log.codec import encode_as\n"
         "@dataclasses.dataclass(frozen=True)\nclass D:\n    s: set[str]\n    n: dict[str, list[frozenset[str]]]\n"
         "class S(msgspec.Struct, frozen=True):\n    t: tuple[set[str], ...]\n    d: D\n"
         "words = [f'word{i}' for i in range(50)]\n"
@@ -170,9 +185,24 @@ class Wrapper:
 
 
 REFUSED: list[tuple[object, Any, str, str]] = [
-    ({"a": {"b": datetime.datetime(2024, 1, 1)}}, dict[str, Any], "$.a.b", "datetime.datetime would come back as str"),
-    (Wrapper(Line("a", decimal.Decimal(1)), {"x": [(1,)]}), Wrapper, "$.free.x[0]", "tuple would come back as list"),
-    (Wrapper(Discounted("a", decimal.Decimal(1))), Wrapper, "$.inner", "Discounted would come back as"),
+    (
+        {"a": {"b": datetime.datetime(2024, 1, 1)}},
+        dict[str, Any],
+        "$.a.b",
+        "datetime.datetime would come back as str",
+    ),
+    (
+        Wrapper(Line("a", decimal.Decimal(1)), {"x": [(1,)]}),
+        Wrapper,
+        "$.free.x[0]",
+        "tuple would come back as list",
+    ),
+    (
+        Wrapper(Discounted("a", decimal.Decimal(1))),
+        Wrapper,
+        "$.inner",
+        "Discounted would come back as",
+    ),
     ([(1, 2)], list[list[int]], "$[0]", "tuple would come back as list"),
     ([[1, 2]], list[tuple[int, int]], "$[0]", "list would come back as tuple"),
     ([1, 2], set[int], "$", "list would come back as set"),
@@ -180,10 +210,20 @@ REFUSED: list[tuple[object, Any, str, str]] = [
     ({1: 2}, dict, "$", "a key of type int would come back as str"),
     ({"a": {1: 2, "1": 3}}, dict[str, dict[str, int]], "$.a[1]", "would be lost"),
     ({(1, 2): 3}, dict, "$", "a key of type tuple cannot be written"),
-    ({"title": "x", "seen": datetime.date(2024, 1, 1), "stars": 5}, Movie, "$.stars", "would be lost"),
+    (
+        {"title": "x", "seen": datetime.date(2024, 1, 1), "stars": 5},
+        Movie,
+        "$.stars",
+        "would be lost",
+    ),
     ([1.5, math.nan], list[float], "$[1]", "nan or infinite"),
     ([numpy.float32("inf")], list[numpy.float32], "$[0]", "does not fit"),
-    ({"x": [numpy.float64(1)]}, dict[str, list[float]], "$.x[0]", "numpy.float64 would come back as float"),
+    (
+        {"x": [numpy.float64(1)]},
+        dict[str, list[float]],
+        "$.x[0]",
+        "numpy.float64 would come back as float",
+    ),
     (numpy.zeros(2), list[float], "$", "numpy.ndarray cannot be stored"),
     (
         datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(seconds=61))),
@@ -196,15 +236,35 @@ REFUSED: list[tuple[object, Any, str, str]] = [
     ({"p": [pathlib.Path("a\udcff")]}, dict[str, list[pathlib.Path]], "$.p[0]", "surrogate"),
     ({"p": {"a\ud800": 1}}, dict[str, dict[str, int]], "$.p", "a key with a lone surrogate"),
     ([pathlib.PurePosixPath("a")], list[pathlib.Path], "$[0]", "PurePosixPath would come back as"),
-    ({"s": Secret(password=pydantic.SecretStr(CANARY))}, dict[str, Secret], "$.s.password", "is a secret"),
+    (
+        {"s": Secret(password=pydantic.SecretStr(CANARY))},
+        dict[str, Secret],
+        "$.s.password",
+        "is a secret",
+    ),
     ([Lossy(hidden=3)], list[Lossy], "$[0].hidden", "another value"),
     (Renamed.model_validate({"in": 3}), Renamed, "$.value", "another value"),
     ([1, Unwritable(thing=CANARY)], list[Any], "$[1]", "Unwritable cannot be stored"),
-    (Strict.model_validate({**STRICT, "more": (1,)}), Strict, "$.more", "tuple would come back as list"),
-    (Person(name="A", born=datetime.date(2024, 1, 1)), dict[str, Any], "$", "Person would come back as dict"),
+    (
+        Strict.model_validate({**STRICT, "more": (1,)}),
+        Strict,
+        "$.more",
+        "tuple would come back as list",
+    ),
+    (
+        Person(name="A", born=datetime.date(2024, 1, 1)),
+        dict[str, Any],
+        "$",
+        "Person would come back as dict",
+    ),
     ([object()], list[Any], "$[0]", "object cannot be stored"),
     (Text("x"), str, "$", "Text"),
-    ({"a": {"b": 1}, "c": {"d": CANARY}}, dict[str, dict[str, int]], "$.c.d", "expected `int`, got `str`"),
+    (
+        {"a": {"b": 1}, "c": {"d": CANARY}},
+        dict[str, dict[str, int]],
+        "$.c.d",
+        "expected `int`, got `str`",
+    ),
     ({"a": [1, CANARY]}, dict[str, list[int]], "$.a[1]", "expected `int`, got `str`"),
     ([1, True], list[int], "$[1]", "expected `int`, got `bool`"),
     (1.0, int, "$", "expected `int`, got `float`"),
@@ -217,7 +277,9 @@ REFUSED: list[tuple[object, Any, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("value", "declared", "path", "problem"), REFUSED, ids=[f"{p} {d}"[:70] for _, d, p, _ in REFUSED]
+    ("value", "declared", "path", "problem"),
+    REFUSED,
+    ids=[f"{p} {d}"[:70] for _, d, p, _ in REFUSED],
 )
 def test_what_would_not_come_back_as_it_went_in_is_refused_with_its_path(
     value: Any, declared: Any, path: str, problem: str
@@ -254,7 +316,10 @@ def test_same_tells_apart_what_equality_does_not() -> None:
         ({1}, frozenset({1})),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         ({"a": 1}, {"a": 1, "b": 2}),
-        (datetime.datetime(2024, 1, 1, 2, tzinfo=BERLIN), datetime.datetime(2024, 1, 1, tzinfo=UTC)),
+        (
+            datetime.datetime(2024, 1, 1, 2, tzinfo=BERLIN),
+            datetime.datetime(2024, 1, 1, tzinfo=UTC),
+        ),
         (datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1, tzinfo=UTC)),
         (datetime.time(1, tzinfo=UTC), datetime.time(1)),
         (Circle(1, 2.0), Circle(1, 3.0)),

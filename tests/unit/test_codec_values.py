@@ -32,21 +32,34 @@ from helpers.typed_values import (
     same,
     unhurried,
 )
-from holdfast._codec import MAX_DEPTH, Undecodable, decode, decode_as, encode, encode_as
-from holdfast._codec_walk import path_text
 from holdfast.errors import NotSerializable, TooLarge
+from holdfast.log.codec import MAX_DEPTH, Undecodable, decode, decode_as, encode, encode_as
+from holdfast.log.codec.walk import path_text
 
 # --- without a declared type -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @unhurried
 @given(natives)
-def test_any_json_native_value_comes_back_equal_with_exact_types_and_key_order(value: object) -> None:
+def test_any_json_native_value_comes_back_equal_with_exact_types_and_key_order(
+    value: object,
+) -> None:
     assert same(value, decode(encode(value)))
 
 
 @pytest.mark.parametrize(
-    "value", [-(2**63), 2**64 - 1, -0.0, 5e-324, 1.7976931348623157e308, 0.1 + 0.2, "\0\u2028\U0010ffff", ""]
+    "value",
+    [
+        -(2**63),
+        2**64 - 1,
+        -0.0,
+        5e-324,
+        1.7976931348623157e308,
+        0.1 + 0.2,
+        "\0\u2028\U0010ffff",
+        "",
+    ],
 )
 def test_values_at_the_edges_come_back_exactly(value: object) -> None:
     assert same(value, decode(encode(value)))
@@ -111,7 +124,9 @@ NOT_NATIVE: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("value", "named"), NOT_NATIVE, ids=[named for _, named in NOT_NATIVE])
 @pytest.mark.parametrize("declared", [None, Any, object])
-def test_what_is_not_json_native_is_refused_with_its_path_and_type(value: object, named: str, declared: Any) -> None:
+def test_what_is_not_json_native_is_refused_with_its_path_and_type(
+    value: object, named: str, declared: Any
+) -> None:
     def write(outer: object) -> bytes:
         return encode(outer) if declared is None else encode_as(outer, declared)
 
@@ -160,7 +175,10 @@ def test_one_bad_float_among_many_is_found() -> None:
 
 def test_long_keys_and_long_paths_are_shortened_and_odd_ones_escaped() -> None:
     assert path_text(["a_1", 3, "b"]) == "$.a_1[3].b"
-    assert path_text(['quote"', "new\nline", "\ud800", "ü"]) == r'$["quote\""]["new\nline"]["\ud800"]["\u00fc"]'
+    assert (
+        path_text(['quote"', "new\nline", "\ud800", "ü"])
+        == r'$["quote\""]["new\nline"]["\ud800"]["\u00fc"]'
+    )
     assert path_text(["k" * 1000]) == '$["' + "k" * 39 + '…"]'
     assert len(path_text(["k" * 1000] * 100)) < 300
     assert path_text([..., datetime.date(2024, 1, 1), 10**5000]) == "$[*][<datetime.date>][<int>]"
@@ -172,7 +190,9 @@ def test_long_keys_and_long_paths_are_shortened_and_odd_ones_escaped() -> None:
 @pytest.mark.parametrize("of", ["list", "dict"])
 def test_nesting_is_allowed_up_to_the_limit_and_no_deeper(of: str) -> None:
     assert decode(encode(nested(MAX_DEPTH, of=of))) == nested(MAX_DEPTH, of=of)
-    assert decode_as(encode_as(nested(MAX_DEPTH, of=of), list | dict), list | dict) == nested(MAX_DEPTH, of=of)
+    assert decode_as(encode_as(nested(MAX_DEPTH, of=of), list | dict), list | dict) == nested(
+        MAX_DEPTH, of=of
+    )
     for write in (encode, lambda value: encode_as(value, list | dict)):
         with pytest.raises(TooLarge, match=r"^\$(\[0\]|\.k).*: nested deeper than 100 levels"):
             write(nested(MAX_DEPTH + 1, of=of))
@@ -193,7 +213,9 @@ def test_the_depth_limit_can_be_chosen() -> None:
 def test_many_containers_side_by_side_are_not_deep() -> None:
     wide = [{"a": [1]}] * 1000
     assert decode(encode(wide)) == wide
-    assert decode_as(encode_as(wide, list[dict[str, list[int]]]), list[dict[str, list[int]]]) == wide
+    assert (
+        decode_as(encode_as(wide, list[dict[str, list[int]]]), list[dict[str, list[int]]]) == wide
+    )
 
 
 def test_brackets_inside_of_strings_are_not_depth() -> None:
@@ -253,5 +275,8 @@ def test_the_size_limit_is_exact_and_names_both_numbers() -> None:
         encode_as({"a": "\n\n"}, dict[str, str], max_bytes=11)
     with pytest.raises(TooLarge, match=r"more than 10 bytes as JSON.*at least 102 up to \$\.a"):
         encode({"a": "x" * 101}, max_bytes=10)
-    with pytest.raises(TooLarge, match=r"16777219 bytes as JSON, over the limit of 16777216|more than 16777216 bytes"):
+    with pytest.raises(
+        TooLarge,
+        match=r"16777219 bytes as JSON, over the limit of 16777216|more than 16777216 bytes",
+    ):
         encode("x" * (16 * 1024 * 1024 + 1))

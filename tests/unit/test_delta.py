@@ -10,12 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast import _delta
-from holdfast._codec import MAX_DEPTH, Undecodable, decode, encode
-from holdfast._delta import BadDelta, diff, patch
+from holdfast.log.codec import MAX_DEPTH, Undecodable, decode, encode
+from holdfast.state import delta as _delta
+from holdfast.state.delta import BadDelta, diff, patch
 
 WORDS = ["", "a", "put", "in", "drop", "order", "is", "list", "text", "é😀"]
-texts = st.one_of(st.sampled_from(WORDS), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+texts = st.one_of(
+    st.sampled_from(WORDS), st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+)
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -39,7 +41,9 @@ def later(draw: st.DrawFn, value: Any) -> Any:
     if isinstance(value, list):
         parts: list[Any] = []
         for part in value:
-            match draw(st.sampled_from(["keep", "keep", "keep", "change", "drop", "insert", "swap"])):
+            match draw(
+                st.sampled_from(["keep", "keep", "keep", "change", "drop", "insert", "swap"])
+            ):
                 case "keep":
                     parts.append(part)
                 case "change":
@@ -53,7 +57,9 @@ def later(draw: st.DrawFn, value: Any) -> Any:
         changed: dict[str, Any] = {}
         for key in draw(st.permutations(list(value))) if draw(st.booleans()) else value:
             if draw(st.integers(0, 5)):
-                changed[key] = draw(later(value[key])) if draw(st.integers(0, 3)) == 0 else value[key]
+                changed[key] = (
+                    draw(later(value[key])) if draw(st.integers(0, 3)) == 0 else value[key]
+                )
         return {**changed, **draw(st.dictionaries(texts, values, max_size=2))}
     if isinstance(value, str):
         cut = draw(st.integers(0, len(value)))
@@ -85,6 +91,7 @@ def delta(old: Any, new: Any) -> Any:
 # -- exactness -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(histories())
 @example([{"a": 1}, {"a": True}, {"a": 1.0}, {"a": None}])
 @example([[0.0], [-0.0], [0], [False]])
@@ -97,6 +104,7 @@ def test_patching_leads_through_the_whole_history_byte_for_byte(history: list[An
         assert patch(raws[0], deltas[:upto]) == raw
 
 
+@pytest.mark.slow
 @given(values, values)
 def test_any_value_can_become_any_other(old: Any, new: Any) -> None:
     before, after = encode(old), encode(new)
@@ -106,7 +114,8 @@ def test_any_value_can_become_any_other(old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(1, 1.0), (1, True), (0, False), (0.0, -0.0), (1.0, True), (None, 0), ("", None)]
+    ("old", "new"),
+    [(1, 1.0), (1, True), (0, False), (0.0, -0.0), (1.0, True), (None, 0), ("", None)],
 )
 @pytest.mark.parametrize(
     "place", [lambda v: v, lambda v: {"k": v}, lambda v: ["x", v, "y"], lambda v: {"k": [{"k": v}]}]
@@ -118,7 +127,9 @@ def test_values_that_python_takes_for_equal_are_told_apart(old: Any, new: Any, p
         assert patch(before, [diff(before, after)]) == after
 
 
-@pytest.mark.parametrize("value", [{"a": [1, {"b": "text"}], "c": {}}, {}, [], [[]], "", "text", 1, None])
+@pytest.mark.parametrize(
+    "value", [{"a": [1, {"b": "text"}], "c": {}}, {}, [], [[]], "", "text", 1, None]
+)
 def test_a_value_can_become_what_it_is(value: Any) -> None:
     delta(value, value)
 
@@ -143,7 +154,11 @@ def test_the_forms_are_these_and_stay_readable_for_ever() -> None:
     pad = "p" * 100
     cases: list[tuple[Any, Any, Any]] = [
         (1, 2, {"is": 2}),
-        ({"a": 1, "b": 2, "p": pad}, {"a": 1, "b": 3, "p": pad, "c": []}, {"put": {"b": 3, "c": []}}),
+        (
+            {"a": 1, "b": 2, "p": pad},
+            {"a": 1, "b": 3, "p": pad, "c": []},
+            {"put": {"b": 3, "c": []}},
+        ),
         ({"a": 1, "b": 2, "p": pad}, {"p": pad, "b": 2}, {"drop": ["a"], "order": ["b"]}),
         ({"m": [pad, 1]}, {"m": [pad, 1, 2]}, {"in": {"m": {"list": [2, [2]]}}}),
         ([pad, 1, 2, 3, pad], [pad, 9, 3, pad], {"list": [1, -2, [9], 2]}),
@@ -158,7 +173,10 @@ def test_the_forms_are_these_and_stay_readable_for_ever() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 10, 10_000])
 def test_an_appended_message_costs_its_own_size_whatever_is_there(count: int) -> None:
-    old = {"agent": {"messages": [message(n) for n in range(count)], "model": "m"}, "version": "1.0"}
+    old = {
+        "agent": {"messages": [message(n) for n in range(count)], "model": "m"},
+        "version": "1.0",
+    }
     one = message(count, size=500)
     new = {"agent": {"messages": [*old["agent"]["messages"], one], "model": "m"}, "version": "1.0"}  # type: ignore[index]
     made = diff(encode(old), encode(new))
@@ -173,16 +191,38 @@ MESSAGES = [message(number) for number in range(100)]
     ("what", "new", "most"),
     [
         ("a window that moved on", [*MESSAGES[3:], message(100)], 150),
-        ("one in the middle gone, one at the end new", MESSAGES[:50] + MESSAGES[51:] + [message(100)], 150),
-        ("the beginning summarised, one at the end new", ["summary", *MESSAGES[40:], message(100)], 150),
+        (
+            "one in the middle gone, one at the end new",
+            MESSAGES[:50] + MESSAGES[51:] + [message(100)],
+            150,
+        ),
+        (
+            "the beginning summarised, one at the end new",
+            ["summary", *MESSAGES[40:], message(100)],
+            150,
+        ),
         ("the last one moved to the front", [MESSAGES[-1], *MESSAGES[:-1]], 150),
-        ("three new ones in three places", [*MESSAGES[:9], 1, *MESSAGES[9:50], 2, *MESSAGES[50:], 3], 60),
-        ("a text that grew inside, and one more", [*MESSAGES[:-1], message(99, 80), message(100)], 180),
-        ("a key inside, at both ends", [{**MESSAGES[0], "n": 1}, *MESSAGES[1:-1], {**MESSAGES[-1], "n": 1}], 80),
+        (
+            "three new ones in three places",
+            [*MESSAGES[:9], 1, *MESSAGES[9:50], 2, *MESSAGES[50:], 3],
+            60,
+        ),
+        (
+            "a text that grew inside, and one more",
+            [*MESSAGES[:-1], message(99, 80), message(100)],
+            180,
+        ),
+        (
+            "a key inside, at both ends",
+            [{**MESSAGES[0], "n": 1}, *MESSAGES[1:-1], {**MESSAGES[-1], "n": 1}],
+            80,
+        ),
         ("half of them gone", MESSAGES[::2], 500),
     ],
 )
-def test_a_list_that_changed_in_several_places_is_not_stored_again(what: str, new: list[Any], most: int) -> None:
+def test_a_list_that_changed_in_several_places_is_not_stored_again(
+    what: str, new: list[Any], most: int
+) -> None:
     made = delta(MESSAGES, new)
     assert len(encode(made)) <= most, what
 
@@ -224,7 +264,9 @@ def test_deep_values_come_back_too(depth: int) -> None:
     old: Any = ["x" * 50, 1]
     new: Any = ["x" * 50, 2]
     for level in range(depth - 1):
-        old, new = ({"k": old, "p": "x" * 9}, {"k": new, "p": "x" * 9}) if level % 2 else ([old], [new])
+        old, new = (
+            ({"k": old, "p": "x" * 9}, {"k": new, "p": "x" * 9}) if level % 2 else ([old], [new])
+        )
     before, after = encode(old), encode(new)
     assert decode(after)
     made = diff(before, after)
@@ -303,7 +345,8 @@ def test_a_delta_that_does_not_fit_is_refused(bad: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"\xff", b'{"is":}', b"[" * 1000, b"[" * 200 + b"]" * 200, b'{"is":1}{"is":2}']
+    "raw",
+    [b"", b"{", b"\xff", b'{"is":}', b"[" * 1000, b"[" * 200 + b"]" * 200, b'{"is":1}{"is":2}'],
 )
 def test_what_is_not_json_is_refused(raw: bytes) -> None:
     with pytest.raises(BadDelta):
@@ -314,6 +357,7 @@ def test_what_is_not_json_is_refused(raw: bytes) -> None:
         patch(raw, [b'{"is":1}'])
 
 
+@pytest.mark.slow
 @given(values, values)
 def test_any_json_taken_for_a_delta_is_refused_or_gives_a_value(value: Any, wrong: Any) -> None:
     try:
@@ -322,8 +366,11 @@ def test_any_json_taken_for_a_delta_is_refused_or_gives_a_value(value: Any, wron
         pass
 
 
+@pytest.mark.slow
 @given(values, st.data())
-def test_a_true_delta_on_another_value_is_refused_or_gives_a_value(value: Any, data: st.DataObject) -> None:
+def test_a_true_delta_on_another_value_is_refused_or_gives_a_value(
+    value: Any, data: st.DataObject
+) -> None:
     other = data.draw(later(value))
     made = diff(encode(value), encode(data.draw(later(value))))
     try:

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tasks._fingerprint import code_digest, fingerprint
+from holdfast.tasks.steps.identity import code_digest, fingerprint
 
 SALT = b"salt"
 
@@ -117,7 +117,9 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "other"), VALUES)
-def test_equal_values_have_equal_fingerprints_and_others_have_others(value: Any, other: Any) -> None:
+def test_equal_values_have_equal_fingerprints_and_others_have_others(
+    value: Any, other: Any
+) -> None:
     assert print_of(value) == print_of(value)
     assert print_of(value) != print_of(other)
     assert print_of([{"deep": value}]) != print_of([{"deep": other}])
@@ -155,7 +157,9 @@ def test_the_slow_way_says_the_same_of_equal_values() -> None:
         assert print_of(make(), lock) == print_of(make(), threading.Lock())
 
 
-@pytest.mark.parametrize("make", [object, threading.Lock, lambda: Plain(1), lambda: open, Broken, lambda: iter([])])
+@pytest.mark.parametrize(
+    "make", [object, threading.Lock, lambda: Plain(1), lambda: open, Broken, lambda: iter([])]
+)
 def test_what_cannot_be_encoded_counts_by_type(make: Any) -> None:
     assert print_of(make(), 1) == print_of(make(), 1)
     assert print_of(make(), 1) != print_of(make(), 2)
@@ -215,24 +219,40 @@ def test_the_salt_makes_another_fingerprint_and_the_value_is_not_in_it() -> None
     assert len(print_of("x" * 1_000_000)) == 24
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_fingerprint() -> None:
     program = (
-        "from decimal import Decimal\nfrom holdfast.tasks._fingerprint import fingerprint\n"
+        "from decimal import Decimal\nfrom holdfast.tasks.steps.identity import fingerprint\n"
         "print(fingerprint(b'salt', ({'b', 'a', 'c'}, {'x': {'z', 'y'}}, Decimal('1.0'), 2**70, object()), {'k': [1.5]}))"
     )
     found = {
         subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         for seed in ("1", "2", "3")
     }
-    expected = print_of({"a", "b", "c"}, {"x": {"y", "z"}}, Decimal("1.0"), 2**70, object(), k=[1.5])
+    expected = print_of(
+        {"a", "b", "c"}, {"x": {"y", "z"}}, Decimal("1.0"), 2**70, object(), k=[1.5]
+    )
     assert found == {expected}
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3) | st.tuples(inner),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters())
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(), inner, max_size=3)
+        | st.tuples(inner)
+    ),
     max_leaves=8,
 )
 
@@ -244,6 +264,7 @@ def test_fingerprints_are_equal_exactly_if_the_values_are(one: Any, two: Any) ->
         assert print_of(one) == print_of(two)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), values, min_size=2, max_size=4), st.randoms())
 def test_the_order_of_keys_never_counts(value: dict[str, Any], random: Any) -> None:
     items = list(value.items())
@@ -284,7 +305,9 @@ def test_comments_and_the_place_in_the_file_do_not_change_the_digest() -> None:
 
 
 def test_a_digest_names_the_version_of_python() -> None:
-    assert code_digest(compiled("def f(): pass")).startswith(f"{sys.version_info[0]}.{sys.version_info[1]}:")
+    assert code_digest(compiled("def f(): pass")).startswith(
+        f"{sys.version_info[0]}.{sys.version_info[1]}:"
+    )
 
 
 def test_the_code_of_a_wrapper_is_that_of_what_it_wraps() -> None:
@@ -301,15 +324,19 @@ def test_the_code_of_a_wrapper_is_that_of_what_it_wraps() -> None:
         assert code_digest(without) == ""
 
 
+@pytest.mark.slow
 def test_the_digest_of_sets_in_code_is_the_same_in_every_process() -> None:
     program = (
-        "from holdfast.tasks._fingerprint import code_digest\n"
+        "from holdfast.tasks.steps.identity import code_digest\n"
         "def f(x): return x in {'a', 'b', 'c', 'd', 'e'}\n"
         "print(code_digest(f))"
     )
     found = {
         subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
         ).stdout
         for seed in ("1", "2", "3", "4")
     }

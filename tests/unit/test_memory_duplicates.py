@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.memory._duplicates import Verdict, same, signature
-from holdfast.memory._typos import typo
+from holdfast.memory.duplicates.find import Verdict, same, signature
+from holdfast.memory.duplicates.typos import typo
 
 
 def verdict(new: str, old: str) -> Verdict | None:
@@ -26,11 +26,20 @@ SAME = [
     ("ALICE OWES BOB $500!!!", "Alice  owes\n Bob $500"),
     ("Alice owes Bob 500!", "alice owes bob 500"),
     ("FYI: Alice owes Bob $500", "Just a quick reminder that Alice owes Bob $500."),
-    ("Please note that the staging key is in the vault.", "The staging key is in the vault, as discussed."),
+    (
+        "Please note that the staging key is in the vault.",
+        "The staging key is in the vault, as discussed.",
+    ),
     ("Remember: Bob is allergic to nuts.", "Bob is allergic to nuts (FYI)"),
     ("I learned that Bob is allergic to nuts.", "Don't forget that Bob is allergic to nuts!"),
-    ("The user said that the office closes at 18:00", "Important update: the office closes at 18:00. Thanks!"),
-    ("Bob is allergic to nuts, by the way", "Hi all: by the way, Bob is allergic to nuts. Please remember this!"),
+    (
+        "The user said that the office closes at 18:00",
+        "Important update: the office closes at 18:00. Thanks!",
+    ),
+    (
+        "Bob is allergic to nuts, by the way",
+        "Hi all: by the way, Bob is allergic to nuts. Please remember this!",
+    ),
     ("FYI, THE OFFICE IS CLOSED TODAY", "The office is closed today"),
     ("Alice doesn't like tea", "Alice does not like tea."),
     ("You can't deploy on Friday", "You cannot deploy on Friday"),
@@ -63,8 +72,14 @@ ALIKE = [
     ("The key is in the vault of Bob", "the key is in vault of Bob"),
     ("Ann is on the board of Acme", "Ann is on board of Acme"),
     ("The API key of GitHub is in the vault", "the api key of github is in the vault"),
-    ("Ann keeps the signed contracts in the blue folder", "Ann keeps the signed contacts in the blue folder"),
-    ("The nightly job was retried by the scheduler", "The nightly job was retired by the scheduler"),
+    (
+        "Ann keeps the signed contracts in the blue folder",
+        "Ann keeps the signed contacts in the blue folder",
+    ),
+    (
+        "The nightly job was retried by the scheduler",
+        "The nightly job was retired by the scheduler",
+    ),
     ("Ann sent Bob a plate from China", "Ann sent Bob a plate from china"),
     ("Node.js needs 5 mW on eu-west-7", "NODE.JS NEEDS 5 MW ON EU-WEST-7"),
     ("The token of Bob is Ab12", "The Token Of Bob Is AB12"),
@@ -211,7 +226,10 @@ APART = [
     ("Bob was fired (confirmed)", "Bob was fired"),
     ("Again, Bob lost his key", "Bob lost his key"),
     ("Bob is allergic to nuts", "Bob is really allergic to nuts"),
-    ("After the deadline, the customer agreed to pay", "The customer agreed to pay after the deadline"),
+    (
+        "After the deadline, the customer agreed to pay",
+        "The customer agreed to pay after the deadline",
+    ),
     ("Alice runs the Berlin office", "Alice runs the Berlin office. Great news!"),
     ("The user wants dark mode, temporarily", "The user wants dark mode"),
     ("Refunds take five days, weekends excluded", "Refunds take five days"),
@@ -254,15 +272,31 @@ def test_there_are_few_keys_and_they_are_short(text: str) -> None:
 
 
 def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
-    for slip in ("quartelry", "uqarterly", "quarterl", "quarerly", "quarteerly", "quatterly", "quarterky"):
+    for slip in (
+        "quartelry",
+        "uqarterly",
+        "quarterl",
+        "quarerly",
+        "quarteerly",
+        "quatterly",
+        "quarterky",
+    ):
         assert typo("quarterly", slip) == typo(slip, "quarterly")
-    assert [typo("quarterly", slip) for slip in ("quartelry", "uqarterly", "quarerly", "quatterly")] == [True] * 4
+    assert [
+        typo("quarterly", slip) for slip in ("quartelry", "uqarterly", "quarerly", "quatterly")
+    ] == [True] * 4
     assert not any(
-        typo("quarterly", slip) for slip in ("quarterlt", "quaxterly", "wuarterly", "uarterly", "quartely5", "quarterl")
+        typo("quarterly", slip)
+        for slip in ("quarterlt", "quaxterly", "wuarterly", "uarterly", "quartely5", "quarterl")
     )
-    assert [typo(*pair.split("/")) for pair in ("team/taem", "for/fro", "invoice/invice")] == [True, True, False]
+    assert [typo(*pair.split("/")) for pair in ("team/taem", "for/fro", "invoice/invice")] == [
+        True,
+        True,
+        False,
+    ]
     assert not any(
-        typo(*pair.split("/")) for pair in ("form/from", "no/on", "ann/nan", "worked/worker", "dairies/diaries")
+        typo(*pair.split("/"))
+        for pair in ("form/from", "no/on", "ann/nan", "worked/worker", "dairies/diaries")
     )
 
 
@@ -272,9 +306,9 @@ def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
 PIECES = """Alice|Bob|alice|BOB|owes|owed|owe|the|a|not|never|is|was|from|to|in May,|500|600|$|quarterly|quartelry|quartrly|paymentts|invoices|
 invoice|payments|.|,|:|!|?| - |(confirmed)|FYI|note that|remember|folks|quick|does not|doesn't|only|if|my|your|Monday|
 colour|color|team|taem|teh|tea m|猫|が|好|不|🎉|👎|\n|as discussed|and|manager"""
-LOOSE = st.lists(st.sampled_from(PIECES.replace("\n", "", 1).split("|")), max_size=9).map(" ".join) | st.text(
-    max_size=30
-)
+LOOSE = st.lists(st.sampled_from(PIECES.replace("\n", "", 1).split("|")), max_size=9).map(
+    " ".join
+) | st.text(max_size=30)
 
 
 @st.composite
@@ -319,7 +353,9 @@ def test_ordinary_words_are_the_same_in_any_case(words: list[str]) -> None:
 
 
 @given(PAIR)
-def test_texts_that_are_the_same_have_the_same_words_in_the_same_order(pair: tuple[str, str]) -> None:
+def test_texts_that_are_the_same_have_the_same_words_in_the_same_order(
+    pair: tuple[str, str],
+) -> None:
     """But for fillers, which are listed: so nothing that is not in a list gets lost."""
     if verdict(*pair) == "same":
         spelled = [re.sub("n't", " not", text.lower()) for text in pair]
@@ -344,8 +380,23 @@ def test_any_text_has_a_signature(one: str, other: str) -> None:
     assert verdict(one, other) in ("same", "alike", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "piece", ["a\u0301\u0316", "a, ", "not ", "a'", "fyi ", "fyi, ", "東", "- ", "((", "1,000", "x", "if a, "]
+    "piece",
+    [
+        "a\u0301\u0316",
+        "a, ",
+        "not ",
+        "a'",
+        "fyi ",
+        "fyi, ",
+        "東",
+        "- ",
+        "((",
+        "1,000",
+        "x",
+        "if a, ",
+    ],
 )
 @pytest.mark.parametrize("length", [20_000, 1_000_000])
 def test_any_amount_of_anything_has_a_signature(piece: str, length: int) -> None:
@@ -362,7 +413,18 @@ def test_a_document_is_known_by_its_letters_only() -> None:
 
 # -- a hundred facts, ten thousand times -----------------------------------------------------------------------------------
 
-NAMES = ["Alice", "Bob", "Carol", "Daniel", "Williams", "Marta", "Maria", "Chris", "Priya", "Ingrid"]
+NAMES = [
+    "Alice",
+    "Bob",
+    "Carol",
+    "Daniel",
+    "Williams",
+    "Marta",
+    "Maria",
+    "Chris",
+    "Priya",
+    "Ingrid",
+]
 FORMS = [
     "{0} pays {1} {2} euros for the quarterly invoices",
     "{0} owes {1} ${2} for the concert tickets",
@@ -414,8 +476,11 @@ def changes(chance: random.Random) -> list[Callable[[str], str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once_and_every_word_of_them(seed: int) -> None:
+def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once_and_every_word_of_them(
+    seed: int,
+) -> None:
     """Sloppy copies: in other cases, spaced and punctuated otherwise, with fillers, without "the", with two letters swapped."""
     chance = random.Random(seed)
     facts = hundred_facts()

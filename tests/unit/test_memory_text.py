@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.memory._irregular import IRREGULAR
-from holdfast.memory._stemming import inflection, porter, stem
-from holdfast.memory._text import JOINERS, LONGEST, date_terms, query_terms, terms
+from holdfast.memory.text.irregular import IRREGULAR
+from holdfast.memory.text.stemming import inflection, porter, stem
+from holdfast.memory.text.tokens import JOINERS, LONGEST, date_terms, query_terms, terms
 
 # -- words -----------------------------------------------------------------------------------------------------------------
 
@@ -150,9 +150,10 @@ def test_any_text_gives_terms_that_an_index_can_take(text: str) -> None:
     for term in terms(text):
         assert 1 <= len(term) <= LONGEST
         assert not any(character.isspace() or character in "\"'`*()^" for character in term)
-        assert all(character in JOINERS or unicodedata.category(character)[0] in "LNM" for character in term), [
-            unicodedata.category(character) for character in term
-        ]
+        assert all(
+            character in JOINERS or unicodedata.category(character)[0] in "LNM"
+            for character in term
+        ), [unicodedata.category(character) for character in term]
         term.encode()  # raises on half of a surrogate pair
 
 
@@ -168,6 +169,7 @@ def test_the_case_of_a_text_does_not_count(text: str) -> None:
     assert terms(text.upper()) == terms(text) == terms(text.title())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [
@@ -202,11 +204,18 @@ icate ative alize icity ical ful ness al ance ence ic able ible ant ement ment e
 BEGINNINGS = "a re hop hopp plan relat condit organ tr y syz toy fil fizz fall control agre happ sk electr rev adopt depend irrit"
 
 
+@pytest.mark.slow
 def test_the_rules_are_those_of_sqlite() -> None:
     """SQLite has its own implementation of the same published algorithm."""
     starts, ends = BEGINNINGS.split(), ["", *ENDINGS.split()]
     words = sorted(
-        {start + one + other for start in starts for one in ends for other in ends if len(start + one + other) > 2}
+        {
+            start + one + other
+            for start in starts
+            for one in ends
+            for other in ends
+            if len(start + one + other) > 2
+        }
     )
     words = [word for word in words if "yy" not in word]  # theirs takes that for two consonants
     database = apsw.Connection(":memory:")
@@ -225,7 +234,9 @@ def test_irregular_forms_have_the_stem_of_their_base() -> None:
 
 
 def test_plural_and_tense_go_but_what_a_word_is_made_into_stays() -> None:
-    assert inflection("worked") == inflection("works") == inflection("working") == inflection("work")
+    assert (
+        inflection("worked") == inflection("works") == inflection("working") == inflection("work")
+    )
     made = ("work", "worker", "workable", "manage", "manager", "management", "employer", "employee")
     assert len(set(map(inflection, made))) == len(made)
 

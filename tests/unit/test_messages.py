@@ -11,7 +11,11 @@ import msgspec
 import pydantic
 import pytest
 from openai.lib._parsing import parse_chat_completion
-from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionMessage,
+    ChatCompletionMessageFunctionToolCall,
+)
 from openai.types.responses import (
     ParsedResponseFunctionToolCall,
     ParsedResponseOutputMessage,
@@ -22,7 +26,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 
-from holdfast.conversations._messages import (
+from holdfast.conversations.messages import (
     INTERRUPTED,
     as_message,
     as_text,
@@ -44,12 +48,20 @@ CALL: Message = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
-        {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"q":  "a"}'}},
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "look", "arguments": '{"q":  "a"}'},
+        },
         {"id": "call_2", "type": "custom", "custom": {"name": "run", "input": "ls"}},
     ],
 }
 RESULT: Message = {"role": "tool", "tool_call_id": "call_1", "content": "17"}
-OLD_CALL: Message = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
+OLD_CALL: Message = {
+    "role": "assistant",
+    "content": None,
+    "function_call": {"name": "look", "arguments": "{}"},
+}
 OLD_RESULT: Message = {"role": "function", "name": "look", "content": "17"}
 RESPONSES: Message = {
     "role": "tool",
@@ -73,7 +85,11 @@ BLOCKS: Message = {
     "role": "user",
     "content": [
         {"type": "tool_result", "tool_use_id": "toolu_1", "content": "17"},
-        {"type": "tool_result", "tool_use_id": "toolu_2", "content": [{"type": "text", "text": "18"}]},
+        {
+            "type": "tool_result",
+            "tool_use_id": "toolu_2",
+            "content": [{"type": "text", "text": "18"}],
+        },
         {"type": "text", "text": "and hurry"},
     ],
 }
@@ -89,7 +105,12 @@ def test_a_dict_stays_as_it_is() -> None:
 
 
 def test_an_openai_message_keeps_what_was_set_and_nothing_else() -> None:
-    wire = {"role": "assistant", "content": None, "tool_calls": CALL["tool_calls"][:1], "annotations": []}
+    wire = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": CALL["tool_calls"][:1],
+        "annotations": [],
+    }
     message = ChatCompletionMessage.model_validate(wire)
     assert as_message(message) == wire
     assert "refusal" not in as_message(message)
@@ -97,7 +118,10 @@ def test_an_openai_message_keeps_what_was_set_and_nothing_else() -> None:
 
 def test_openai_objects_inside_a_dict_become_plain() -> None:
     call = ChatCompletionMessageFunctionToolCall.model_validate(CALL["tool_calls"][0])
-    assert as_message({**CALL, "tool_calls": [call]}) == {**CALL, "tool_calls": CALL["tool_calls"][:1]}
+    assert as_message({**CALL, "tool_calls": [call]}) == {
+        **CALL,
+        "tool_calls": CALL["tool_calls"][:1],
+    }
 
 
 class Weather(pydantic.BaseModel):
@@ -105,7 +129,11 @@ class Weather(pydantic.BaseModel):
 
 
 def test_a_parsed_completion_message_is_stored_without_what_the_sdk_parsed() -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"q": "a"}'}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"q": "a"}'},
+    }
     wire = {"role": "assistant", "content": '{"degrees": 17}', "tool_calls": [call]}
     completion = ChatCompletion.model_validate(
         {
@@ -130,17 +158,23 @@ def test_a_parsed_completion_message_is_stored_without_what_the_sdk_parsed() -> 
     assert stored["content"] == wire["content"]
     assert stored["tool_calls"] == [call]
     assert "parsed" not in stored
-    assert as_message({"role": "assistant", "tool_calls": message.tool_calls})["tool_calls"] == [call]
+    assert as_message({"role": "assistant", "tool_calls": message.tool_calls})["tool_calls"] == [
+        call
+    ]
 
 
 def test_parsed_items_are_stored_without_what_the_sdk_parsed() -> None:
     item = ParsedResponseFunctionToolCall(**ITEM, parsed_arguments={})
     assert as_message(item) == ITEM
-    text: Any = ParsedResponseOutputText(type="output_text", text="17", annotations=[], parsed=Weather(degrees=17))
+    text: Any = ParsedResponseOutputText(
+        type="output_text", text="17", annotations=[], parsed=Weather(degrees=17)
+    )
     message: Any = ParsedResponseOutputMessage(
         id="msg_1", type="message", role="assistant", status="completed", content=[text]
     )
-    assert as_message(message)["content"] == [{"type": "output_text", "text": "17", "annotations": []}]
+    assert as_message(message)["content"] == [
+        {"type": "output_text", "text": "17", "annotations": []}
+    ]
 
 
 def test_items_of_a_response_are_stored_as_they_can_be_sent_back() -> None:
@@ -201,7 +235,11 @@ def test_a_whole_completion_or_response_is_refused_with_what_to_pass() -> None:
         (USE, ["toolu_1"], []),
         (BLOCKS, [], ["toolu_1", "toolu_2"]),
         ({"type": "web_search_call", "id": "ws_1", "status": "completed"}, [], []),
-        ({"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}, [], []),
+        (
+            {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}},
+            [],
+            [],
+        ),
         ({"type": "tool_search_output", "call_id": "call_1", "tools": []}, [], ["call_1"]),
         ({"type": "local_shell_call_output", "id": "call_1", "output": "{}"}, [], ["call_1"]),
         ({"type": "mcp_approval_request", "id": "r_1"}, [], []),
@@ -212,23 +250,41 @@ def test_a_whole_completion_or_response_is_refused_with_what_to_pass() -> None:
         ({"role": "tool", "content": "17"}, [], [""]),
     ],
 )
-def test_what_a_message_calls_and_answers(message: Message, called: list[str], answered: list[str]) -> None:
+def test_what_a_message_calls_and_answers(
+    message: Message, called: list[str], answered: list[str]
+) -> None:
     assert calls(message) == called
     assert results(message) == answered
 
 
 @pytest.mark.parametrize(
-    "odd", [{"tool_calls": "x"}, {"tool_calls": [1]}, {"content": 7}, {"content": [1]}, {"type": 5}, {"type": ["a"]}]
+    "odd",
+    [
+        {"tool_calls": "x"},
+        {"tool_calls": [1]},
+        {"content": 7},
+        {"content": [1]},
+        {"type": 5},
+        {"type": ["a"]},
+    ],
 )
 @pytest.mark.parametrize("role", ["user", "assistant", "tool", None, 7])
 def test_odd_messages_are_no_trouble(odd: Message, role: object) -> None:
     message = {**odd, "role": role}
-    calls(message), results(message), is_answer(message), opens_exchange(message), is_reasoning(message)
+    (
+        calls(message),
+        results(message),
+        is_answer(message),
+        opens_exchange(message),
+        is_reasoning(message),
+    )
 
 
 def test_only_a_question_opens_an_exchange() -> None:
     assert opens_exchange({"role": "user", "content": "hi"})
-    assert opens_exchange({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]})
+    assert opens_exchange(
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+    )
     assert not opens_exchange(BLOCKS)
     assert not opens_exchange(RESULT)
     assert not opens_exchange({"role": "system", "content": "be kind"})
@@ -241,7 +297,11 @@ def test_system_and_developer_messages_are_instructions() -> None:
 
 
 def test_an_answer_is_what_the_assistant_says_without_calling() -> None:
-    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+    item = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "hi"}],
+    }
     assert is_answer({"role": "assistant", "content": "hi"})
     assert is_answer(item)
     assert not is_answer({**item, "phase": "commentary"})
@@ -251,7 +311,9 @@ def test_an_answer_is_what_the_assistant_says_without_calling() -> None:
 
 def test_tools_are_named() -> None:
     assert [tool_name(CALL, "call_1"), tool_name(CALL, "call_2")] == ["look", "run"]
-    assert [tool_name(OLD_CALL, "look"), tool_name(USE, "toolu_1"), tool_name(ITEM, "call_1")] == ["look"] * 3
+    assert [tool_name(OLD_CALL, "look"), tool_name(USE, "toolu_1"), tool_name(ITEM, "call_1")] == [
+        "look"
+    ] * 3
     assert tool_name({"type": "shell_call", "call_id": "x"}, "x") == "shell_call"
 
 
@@ -259,9 +321,12 @@ def test_tools_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "name"), [(CALL, "call_1"), (CALL, "call_2"), (OLD_CALL, "look"), (ITEM, "call_1"), (USE, "toolu_1")]
+    ("call", "name"),
+    [(CALL, "call_1"), (CALL, "call_2"), (OLD_CALL, "look"), (ITEM, "call_1"), (USE, "toolu_1")],
 )
-def test_a_missing_result_answers_its_call_and_says_that_it_was_interrupted(call: Message, name: str) -> None:
+def test_a_missing_result_answers_its_call_and_says_that_it_was_interrupted(
+    call: Message, name: str
+) -> None:
     result = missing_result(call, name)
     assert results(result) == [name]
     assert INTERRUPTED in json.dumps(result)
@@ -295,10 +360,18 @@ def test_parts_of_a_result_stay_parts() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
     assert as_text({**OUTPUT, "output": [image]})["content"][1] == image
     shot = {"type": "computer_screenshot", "image_url": image["image_url"]}
-    assert as_text({"type": "computer_call_output", "call_id": "c", "output": shot})["content"][1] == image
-    told = as_text({"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "17", "stderr": ""}]})
+    assert (
+        as_text({"type": "computer_call_output", "call_id": "c", "output": shot})["content"][1]
+        == image
+    )
+    told = as_text(
+        {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "17", "stderr": ""}]}
+    )
     assert '"stdout":"17"' in told["content"]
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "AA=="},
+    }
     block = {"type": "tool_result", "tool_use_id": "t", "content": [picture]}
     assert as_text({"role": "user", "content": [block]})["content"][1] == picture
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import _operations as ops
-from holdfast._blobs import delete_blobs, get_blob, put_blob
-from holdfast._events import Blob, NewEvent, Stamp
-from holdfast._stream_ops import append_events, delete_stream
-from holdfast.backends import AppendResult, Fields, Head, Record, StreamKey
+from holdfast.backends import AppendResult, Head, HeadFields, Record, StreamKey
 from holdfast.errors import Conflict, CorruptRecord, Unavailable
+from holdfast.log import operations as ops
+from holdfast.log.blobs import delete_blobs, get_blob, put_blob
+from holdfast.log.events import AppendContext, Blob, NewEvent
+from holdfast.log.stream_ops import append_events, delete_stream
 
 KEY = StreamKey("t", "stream", "s")
 LIFE = b"i".hex() * 16
-STAMP = Stamp(7 << 80 | 7 << 76, 1.5, "req-1")
+STAMP = AppendContext(7 << 80 | 7 << 76, 1.5, "req-1")
 
 
 def head_of(stream: StreamKey, version: int = 1) -> Head:
-    return Head(stream, b"i" * 16, Fields(), 0.0, version, b"h" * 32)
+    return Head(stream, b"i" * 16, HeadFields(), 0.0, version, b"h" * 32)
 
 
 def feed(operation: ops.Operation[Any], *answers: Any) -> tuple[list[ops.Request], Any]:
@@ -42,7 +42,7 @@ def test_small_data_is_one_append_and_nothing_else() -> None:
     requests, result = feed(append_events(KEY, [NewEvent("a", b"1")], STAMP), AppendResult(1, 1))
     assert result == AppendResult(1, 1)
     [request] = requests
-    assert isinstance(request, ops.Append)
+    assert isinstance(request, ops.AppendRecords)
     assert request.bodies == [
         b'{"id":"00000000-0007-7000-0000-000000000000","type":"a","at":1.5,"correlation":"req-1","data":1}'
     ]
@@ -51,13 +51,21 @@ def test_small_data_is_one_append_and_nothing_else() -> None:
 def test_large_data_is_stored_as_a_blob_before_the_event_that_names_it() -> None:
     data = b'"' + b"x" * 70_000 + b'"'
     requests, _ = feed(
-        append_events(KEY, [NewEvent("a", data)], STAMP), None, None, AppendResult(1, 1), AppendResult(1, 1)
+        append_events(KEY, [NewEvent("a", data)], STAMP),
+        None,
+        None,
+        AppendResult(1, 1),
+        AppendResult(1, 1),
     )
     owner, look, blob, event = requests
     assert isinstance(owner, ops.GetHead) and owner.stream == KEY
     assert isinstance(look, ops.GetHead) and look.stream.kind == "blob"
-    assert isinstance(blob, ops.Append) and blob.stream == look.stream and blob.expected == 0
-    assert isinstance(event, ops.Append) and event.stream == KEY and event.incarnation is not None
+    assert isinstance(blob, ops.AppendRecords) and blob.stream == look.stream and blob.expected == 0
+    assert (
+        isinstance(event, ops.AppendRecords)
+        and event.stream == KEY
+        and event.incarnation is not None
+    )
     assert b"xxxx" not in event.bodies[0] and b'"blob":{"digest":"' in event.bodies[0]
 
 
@@ -85,13 +93,15 @@ def test_a_blob_that_went_with_its_stream_is_not_called_damage() -> None:
 
 def test_blobs_are_read_page_by_page() -> None:
     _, blob = feed(put_blob(KEY, LIFE, b"abcdef", STAMP), head_of(KEY))
-    _, value = feed(get_blob(KEY, blob), [Record(1, b"", b"", b"\0abc")], [Record(2, b"", b"", b"\0def")])
+    _, value = feed(
+        get_blob(KEY, blob), [Record(1, b"", b"", b"\0abc")], [Record(2, b"", b"", b"\0def")]
+    )
     assert value == b"abcdef"
 
 
 def test_only_blobs_of_the_owner_are_deleted() -> None:
     _, blob = feed(put_blob(KEY, LIFE, b"mine", STAMP), head_of(KEY))
-    from holdfast._blobs import blob_key
+    from holdfast.log.blobs import blob_key
 
     mine = head_of(blob_key(KEY, blob))
     stranger = head_of(StreamKey("t", "blob", "z" * 70))
@@ -101,22 +111,36 @@ def test_only_blobs_of_the_owner_are_deleted() -> None:
 
 
 def test_a_deletion_is_written_to_the_audit_stream_first() -> None:
-    requests, deleted = feed(delete_stream(KEY, STAMP, "gdpr"), head_of(KEY, 9), AppendResult(1, 1), True, [])
+    requests, deleted = feed(
+        delete_stream(KEY, STAMP, "gdpr"), head_of(KEY, 9), AppendResult(1, 1), True, []
+    )
     assert deleted is True
     look, audit, delete, _ = requests
     assert isinstance(look, ops.GetHead)
-    assert isinstance(audit, ops.Append) and audit.stream.kind == "audit" and b'"version":9' in audit.bodies[0]
+    assert (
+        isinstance(audit, ops.AppendRecords)
+        and audit.stream.kind == "audit"
+        and b'"version":9' in audit.bodies[0]
+    )
     assert isinstance(delete, ops.Delete) and delete.stream == KEY
 
 
 def test_deleting_what_is_not_there_says_so_and_writes_nothing() -> None:
     requests, deleted = feed(delete_stream(KEY, STAMP, "x"), None, [])
-    assert deleted is False and not any(isinstance(request, (ops.Append, ops.Delete)) for request in requests)
+    assert deleted is False and not any(
+        isinstance(request, (ops.AppendRecords, ops.Delete)) for request in requests
+    )
 
 
 def test_a_deletion_that_lost_a_race_says_so_and_can_be_run_again() -> None:
     with pytest.raises(Conflict):
-        feed(delete_stream(KEY, STAMP, "x"), head_of(KEY, 9), AppendResult(1, 1), False, head_of(KEY, 10))
+        feed(
+            delete_stream(KEY, STAMP, "x"),
+            head_of(KEY, 9),
+            AppendResult(1, 1),
+            False,
+            head_of(KEY, 10),
+        )
 
 
 class Answering:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from helpers.example_counts import examples
 from helpers.task_views import T, done, step, view_of, views
-from holdfast.tasks._preview import preview
-from holdfast.tasks._view import ENDED, Drift, Failure, StepInfo, TaskView
+from holdfast.tasks.preview import preview
+from holdfast.tasks.state.view import ENDED, Drift, Failure, StepInfo, TaskView
 
-unhurried = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(
+    deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow]
+)
 FATES = ("skipped", "rerun", "waiting", "checked", "in_doubt", "replayed", "pending")
 
 
@@ -64,7 +66,10 @@ The program has changed since: resume it, fork the task, or delete it."""  # fmt
 
 
 def test_a_running_step_is_told_as_if_its_process_died_now() -> None:
-    running = [step(path, "running", mode=mode) for path, mode in (("a", ""), ("b", "check"), ("c", "once"))]
+    running = [
+        step(path, "running", mode=mode)
+        for path, mode in (("a", ""), ("b", "check"), ("c", "once"))
+    ]
     found = preview(view_of(*running, status="running"), {})
     assert (found.rerun, found.checked, found.in_doubt) == (["a"], ["b"], ["c"])
 
@@ -77,14 +82,20 @@ def test_a_child_that_waits_is_not_run_again_and_shown_as_people_write_it() -> N
         status="suspended",
     )
     found = preview(view, {})
-    assert (found.waiting, found.rerun, list(view.children)) == (["letters[claim-2%2Fletter]"], [], ["claim-2/letter"])
+    assert (found.waiting, found.rerun, list(view.children)) == (
+        ["letters[claim-2%2Fletter]"],
+        [],
+        ["claim-2/letter"],
+    )
     assert "  waiting                  1  letters[claim-2/letter]\n" in str(found)
     assert "  read[50%]\n" in str(found)
     assert "  pay[a%2Fb]\n" in str(found)  # to be given to `resolve`
 
 
 def test_what_failed_inside_a_finished_step_is_not_tried_again() -> None:
-    found = preview(view_of(done("a"), step("a/b", "interrupted"), done("a/c"), step("d/e", "interrupted")), {})
+    found = preview(
+        view_of(done("a"), step("a/b", "interrupted"), done("a/c"), step("d/e", "interrupted")), {}
+    )
     assert (found.skipped, found.rerun) == (["a", "a/c"], ["d/e"])
 
 
@@ -111,7 +122,9 @@ def test_code_of_a_step_that_runs_again_may_change() -> None:
 
 def test_a_change_that_the_newest_run_saw_is_told_once() -> None:
     seen = Drift("a", "code", "3.11:aa", "3.11:bb")
-    assert preview(view_of(done("a", code="3.11:aa"), drift=[seen]), {"a": "3.11:bb"}).drift == [seen]
+    assert preview(view_of(done("a", code="3.11:aa"), drift=[seen]), {"a": "3.11:bb"}).drift == [
+        seen
+    ]
 
 
 @pytest.mark.parametrize("status", sorted(ENDED))
@@ -140,6 +153,7 @@ def test_long_lists_are_counted_and_names_do_not_move_the_cursor() -> None:
     assert text.count("\n") == 1
 
 
+@pytest.mark.slow
 @unhurried
 @given(views(), st.dictionaries(st.just("search"), st.just("3.11:cc")))
 def test_each_step_has_at_most_one_fate(view: TaskView, code: dict[str, str]) -> None:
@@ -153,5 +167,8 @@ def test_each_step_has_at_most_one_fate(view: TaskView, code: dict[str, str]) ->
     if view.status not in ENDED:
         assert set(view.in_doubt) <= {*found.in_doubt, *found.checked}
         assert set(view.plan_paths) <= recorded.keys() | set(found.pending)
-    assert all(line.isprintable() for line in str(found).replace("\u200c", "").replace("\u200d", "").split("\n"))
+    assert all(
+        line.isprintable()
+        for line in str(found).replace("\u200c", "").replace("\u200d", "").split("\n")
+    )
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()

@@ -31,12 +31,18 @@ def test_a_transaction_of_postgresql_is_heard_whole(piece: int) -> None:
         speech.heard(said[at : at + piece])
     assert speech.said == [b"BEGIN", b"INSERT 1"]
     ready, begun = message(b"Z", b"I"), message(b"Z", b"T")
-    answers = [state for _, state in fed(speech, b"N" + ready + ready + begun + message(b"2") + begun, piece)]
+    answers = [
+        state
+        for _, state in fed(speech, b"N" + ready + ready + begun + message(b"2") + begun, piece)
+    ]
     assert answers == ["answered", "answering", "answering", "answering", "answering", "answered"]
     assert speech.said == [b"BEGIN", b"INSERT 1"]
     speech.heard(message(b"Q", b"COMMIT\0"))
     assert speech.said == [b"BEGIN", b"INSERT 1", b"COMMIT"]
-    assert [state for _, state in fed(speech, message(b"C", b"COMMIT\0") + ready, piece)] == ["answering", "at rest"]
+    assert [state for _, state in fed(speech, message(b"C", b"COMMIT\0") + ready, piece)] == [
+        "answering",
+        "at rest",
+    ]
     assert not speech.said
 
 
@@ -46,7 +52,14 @@ def test_commands_and_replies_of_redis_are_heard_whole(piece: int) -> None:
     said = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*2\r\n$7\r\nEVALSHA\r\n$4\r\n\r\n\r\n\r\n"
     for at in range(0, len(said), piece):
         speech.heard(said[at : at + piece])
-    assert len(speech.said) == 2 and speech.said[0] == b"GET a" and speech.said[1].startswith(b"EVALSHA")
+    assert (
+        len(speech.said) == 2
+        and speech.said[0] == b"GET a"
+        and speech.said[1].startswith(b"EVALSHA")
+    )
     replies = [b"$-1\r\n", b"*3\r\n:1\r\n*1\r\n$4\r\n\r\n\r\n\r\n*-1\r\n"]
-    assert list(fed(speech, b"".join(replies), piece)) == [(replies[0], "answering"), (replies[1], "at rest")]
+    assert list(fed(speech, b"".join(replies), piece)) == [
+        (replies[0], "answering"),
+        (replies[1], "at rest"),
+    ]
     assert not speech.said

@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 
 from helpers.example_counts import examples
 from helpers.message_histories import damaged_histories, labels, refusal, whole_histories
-from holdfast.conversations._messages import INTERRUPTED
-from holdfast.conversations._repairing import Insert, Remove, Replace, apply_fixes, find_fixes
+from holdfast.conversations.messages import INTERRUPTED
+from holdfast.conversations.repair import Insert, Remove, Replace, apply_fixes, find_fixes
 
 Message = dict[str, Any]
-unhurried = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(
+    deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def user(text: str) -> Message:
@@ -23,7 +25,10 @@ def user(text: str) -> Message:
 
 
 def call(*ids: str) -> Message:
-    calls = [{"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}} for name in ids]
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for name in ids
+    ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
@@ -40,7 +45,11 @@ def output(name: str, content: str = "found") -> Message:
 
 
 REASONING: Message = {"type": "reasoning", "id": "rs_1", "summary": []}
-ANSWER: Message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done"}]}
+ANSWER: Message = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "Done"}],
+}
 
 
 def mended(messages: list[Message]) -> list[Message]:
@@ -75,13 +84,16 @@ def test_what_is_refused_has_fixes_and_what_is_accepted_has_none(history: list[M
     assert (refusal(history) is None) == (find_fixes(history) == [])
 
 
+@pytest.mark.slow
 @unhurried
 @given(damaged_histories())
 def test_no_content_is_lost_except_reasoning_that_led_nowhere(history: list[Message]) -> None:
     before, fixes = copy.deepcopy(history), find_fixes(history)
     now = apply_fixes(history, fixes)
     assert history == before
-    dropped = {fix.index for fix in fixes if isinstance(fix, Remove) and fix.kind == "dangling reasoning"}
+    dropped = {
+        fix.index for fix in fixes if isinstance(fix, Remove) and fix.kind == "dangling reasoning"
+    }
     assert all(history[index]["type"] == "reasoning" for index in dropped)
     rest = [message for index, message in enumerate(history) if index not in dropped]
     assert sorted(labels(now)) == sorted(labels(rest))
@@ -120,23 +132,35 @@ def test_a_call_without_a_result_gets_one_that_says_it_was_interrupted() -> None
     )
 
 
-def test_missing_results_of_parallel_calls_come_after_those_that_are_there_in_the_order_of_the_calls() -> None:
+def test_missing_results_of_parallel_calls_come_after_those_that_are_there_in_the_order_of_the_calls() -> (
+    None
+):
     now = mended([user("hi"), call("a", "b", "c"), result("b"), user("and?")])
     assert [message.get("tool_call_id") for message in now] == [None, None, "b", "a", "c", None]
 
 
-def test_missing_outputs_of_parallel_items_come_after_those_that_are_there_in_the_order_of_the_calls() -> None:
+def test_missing_outputs_of_parallel_items_come_after_those_that_are_there_in_the_order_of_the_calls() -> (
+    None
+):
     now = mended([user("hi"), item("a"), item("b"), item("c"), output("b"), ANSWER])
     assert [message.get("call_id") for message in now] == [None, "a", "b", "c", "b", "a", "c", None]
 
 
 def test_a_call_whose_id_was_answered_in_an_earlier_turn_still_needs_its_own_result() -> None:
-    now = mended([user("hi"), call("call_1"), result("call_1", "first"), user("again"), call("call_1")])
+    now = mended(
+        [user("hi"), call("call_1"), result("call_1", "first"), user("again"), call("call_1")]
+    )
     assert [message.get("content") for message in now[2:]] == ["first", "again", None, INTERRUPTED]
 
 
 def test_a_result_belongs_to_the_newest_call_of_its_id() -> None:
-    history = [user("hi"), call("call_1"), user("again"), call("call_1"), result("call_1", "second")]
+    history = [
+        user("hi"),
+        call("call_1"),
+        user("again"),
+        call("call_1"),
+        result("call_1", "second"),
+    ]
     assert kinds(history) == ["dangling call"]
     assert mended(history)[2]["content"] == INTERRUPTED
 
@@ -146,13 +170,23 @@ def test_two_calls_of_one_id_in_one_message_take_two_results() -> None:
     assert kinds([call("a", "a"), result("a")]) == ["dangling call"]
 
 
-@pytest.mark.parametrize("kind", ["web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"])
+@pytest.mark.parametrize(
+    "kind", ["web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"]
+)
 def test_calls_that_the_provider_runs_itself_need_no_result(kind: str) -> None:
-    assert find_fixes([user("hi"), {"type": kind, "id": "x_1", "status": "completed"}, ANSWER]) == []
+    assert (
+        find_fixes([user("hi"), {"type": kind, "id": "x_1", "status": "completed"}, ANSWER]) == []
+    )
 
 
 def test_an_approval_that_nobody_gave_yet_is_no_damage() -> None:
-    request = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay", "arguments": "{}", "server_label": "bank"}
+    request = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "name": "pay",
+        "arguments": "{}",
+        "server_label": "bank",
+    }
     response = {"type": "mcp_approval_response", "approval_request_id": "mcpr_2", "approve": True}
     assert find_fixes([user("hi"), request]) == []
     assert find_fixes([response, user("hi")]) == []
@@ -227,11 +261,16 @@ def test_one_of_several_responses_without_its_call_becomes_text_after_the_others
 
 def test_missing_responses_are_added_as_a_message_of_their_own() -> None:
     now = mended([call("a", "b"), responses("b"), user("so?")])
-    assert now[1:3] == [responses("b"), {"role": "tool", "tool_call_id": "a", "content": INTERRUPTED}]
+    assert now[1:3] == [
+        responses("b"),
+        {"role": "tool", "tool_call_id": "a", "content": INTERRUPTED},
+    ]
 
 
 def blocks(*ids: str, text: str | None = None) -> Message:
-    content: list[Message] = [{"type": "tool_result", "tool_use_id": name, "content": f"found {name}"} for name in ids]
+    content: list[Message] = [
+        {"type": "tool_result", "tool_use_id": name, "content": f"found {name}"} for name in ids
+    ]
     return {"role": "user", "content": content + ([{"type": "text", "text": text}] if text else [])}
 
 
@@ -272,7 +311,10 @@ def test_reasoning_stays_before_what_it_led_to_when_a_late_result_stood_between(
 
 
 def test_an_answer_that_says_nothing_is_left_out() -> None:
-    empty, refused = {"role": "assistant", "content": None}, {"role": "assistant", "content": None, "refusal": "No."}
+    empty, refused = (
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": None, "refusal": "No."},
+    )
     question = {"role": "user", "content": "Hello"}
     fixes = find_fixes([question, empty, question, refused])
     assert [(fix.kind, getattr(fix, "index", None)) for fix in fixes] == [("empty answer", 1)]

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.example_counts import examples
-from holdfast._codec import Undecodable, decode, decode_as, encode, encode_as
 from holdfast.errors import NotSerializable
-from holdfast.tasks._schema import misfit, schema_of
+from holdfast.log.codec import Undecodable, decode, decode_as, encode, encode_as
+from holdfast.tasks.control.question_schema import misfit, schema_of
 
 
 class Colour(Enum):
@@ -85,7 +85,11 @@ integers = st.integers(-(1 << 63), (1 << 63) - 1)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 moments = st.datetimes(timezones=st.just(timezone.utc))
-lines = st.deferred(lambda: st.builds(Line, texts, integers, st.sets(texts, max_size=2), st.lists(lines, max_size=2)))
+lines = st.deferred(
+    lambda: st.builds(
+        Line, texts, integers, st.sets(texts, max_size=2), st.lists(lines, max_size=2)
+    )
+)
 models = st.deferred(
     lambda: st.builds(
         Model,
@@ -128,9 +132,15 @@ others: list[tuple[Any, st.SearchStrategy[Any]]] = [
 
 
 @st.composite
-def declared(draw: st.DrawFn, among: list[tuple[Any, st.SearchStrategy[Any]]], depth: int = 2) -> tuple[Any, Any]:
+def declared(
+    draw: st.DrawFn, among: list[tuple[Any, st.SearchStrategy[Any]]], depth: int = 2
+) -> tuple[Any, Any]:
     """A type, and a value of it."""
-    shape = draw(st.sampled_from(["plain", "list", "dict", "optional", "tuple", "many"] if depth else ["plain"]))
+    shape = draw(
+        st.sampled_from(
+            ["plain", "list", "dict", "optional", "tuple", "many"] if depth else ["plain"]
+        )
+    )
     if shape == "plain":
         kind, values = draw(st.sampled_from(among))
         return kind, draw(values)
@@ -147,27 +157,39 @@ def declared(draw: st.DrawFn, among: list[tuple[Any, st.SearchStrategy[Any]]], d
     return tuple[kind, other], (value, second)
 
 
+@pytest.mark.slow
 @given(declared([*simple, *others]))
 @settings(max_examples=examples(200), deadline=None)
 def test_a_value_of_a_declared_type_fits_its_schema(case: tuple[Any, Any]) -> None:
     kind, value = case
     try:
         raw = encode_as(value, kind)
-    except (NotSerializable, TypeError):  # not a type or a value that can be stored: it cannot be answered either
+    except (
+        NotSerializable,
+        TypeError,
+    ):  # not a type or a value that can be stored: it cannot be answered either
         return
     assert misfit(decode(raw), schema_of(kind)) is None
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | integers | floats | texts | st.sampled_from(["yes", "red", 1, 1.0, 2, True]),
+    st.none()
+    | st.booleans()
+    | integers
+    | floats
+    | texts
+    | st.sampled_from(["yes", "red", 1, 1.0, 2, True]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
 
 
+@pytest.mark.slow
 @given(declared(simple), json_values)
 @settings(max_examples=examples(500), deadline=None)
-def test_of_simple_types_what_the_decoder_refuses_is_refused(case: tuple[Any, Any], value: Any) -> None:
+def test_of_simple_types_what_the_decoder_refuses_is_refused(
+    case: tuple[Any, Any], value: Any
+) -> None:
     kind, _ = case
     try:
         decode_as(encode(value), kind)
@@ -175,9 +197,12 @@ def test_of_simple_types_what_the_decoder_refuses_is_refused(case: tuple[Any, An
         assert misfit(value, schema_of(kind)) is not None
 
 
+@pytest.mark.slow
 @given(declared(simple), json_values)
 @settings(max_examples=examples(200), deadline=None)
-def test_of_simple_types_what_is_refused_would_be_refused_by_the_decoder(case: tuple[Any, Any], value: Any) -> None:
+def test_of_simple_types_what_is_refused_would_be_refused_by_the_decoder(
+    case: tuple[Any, Any], value: Any
+) -> None:
     kind, _ = case
     problem = misfit(value, schema_of(kind))
     if problem is not None and not is_whole(value):
@@ -214,7 +239,11 @@ def is_whole(value: Any) -> bool:
         (dict[str, int], {"secret": "x"}, "a part of the answer has to be integer"),
         (Dog, {"type": "Dog", "name": "a", "secret": 1}, "the answer has a part that is not known"),
         (Cat | Dog, {"type": "Cow"}, "the answer fits none of the 2 kinds that are possible"),
-        (Model, {"number": 1, "colour": "green"}, "the answer.colour is none of the 2 that are possible"),
+        (
+            Model,
+            {"number": 1, "colour": "green"},
+            "the answer.colour is none of the 2 that are possible",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_without_repeating_it(kind: Any, value: Any, problem: str) -> None:
@@ -239,7 +268,15 @@ def test_a_type_that_cannot_be_said_takes_anything(kind: Any) -> None:
         {"$ref": "#"},
         {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
         {"anyOf": []},
-        {"anyOf": 7, "enum": 7, "required": 7, "properties": 7, "items": 7, "prefixItems": 7, "minItems": "x"},
+        {
+            "anyOf": 7,
+            "enum": 7,
+            "required": 7,
+            "properties": 7,
+            "items": 7,
+            "prefixItems": 7,
+            "minItems": "x",
+        },
         {"required": [7], "properties": {"a": 7}} | {"required": []},
         {"additionalProperties": True},
         {"items": False},

@@ -17,16 +17,17 @@ from helpers.example_counts import examples
 from holdfast import HoldfastError, LeaseHeld, Store
 from holdfast.backends import StreamKey
 from holdfast.errors import CorruptRecord, UnsupportedVersion
-from holdfast.tasks import _events as ev
-from holdfast.tasks._fold import State, paths_of
-from holdfast.tasks._paths import Place, is_path, keyed, numbered, place_of
+from holdfast.tasks.state import events as ev
+from holdfast.tasks.state.fold import TaskState, paths_of
+from holdfast.tasks.steps.identity import StepPath, is_path, keyed, numbered, place_of
 
 KEY = StreamKey("default", "task", "t")
 
 # -- paths -------------------------------------------------------------------------------------------
 
 texts = st.text(
-    st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("%/#[]2F"), min_size=1
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("%/#[]2F"),
+    min_size=1,
 )
 places = st.tuples(texts, st.none() | texts, st.integers(1, 99))
 
@@ -65,13 +66,13 @@ def test_different_steps_have_different_paths(
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("collect", Place("", "collect", None, 1)),
-        ("collect/search#2", Place("collect", "search", None, 2)),
-        ("pay[order-7]", Place("", "pay", "order-7", 1)),
-        ("a%2Fb[%5B%25%5D]/c", Place("a%2Fb[%5B%25%5D]", "c", None, 1)),
+        ("collect", StepPath("", "collect", None, 1)),
+        ("collect/search#2", StepPath("collect", "search", None, 2)),
+        ("pay[order-7]", StepPath("", "pay", "order-7", 1)),
+        ("a%2Fb[%5B%25%5D]/c", StepPath("a%2Fb[%5B%25%5D]", "c", None, 1)),
     ],
 )
-def test_paths_are_readable(path: str, place: Place) -> None:
+def test_paths_are_readable(path: str, place: StepPath) -> None:
     assert place_of(path) == place
     assert is_path(path)
 
@@ -95,14 +96,14 @@ def test_the_items_of_a_plan_have_paths_of_their_own(names: list[str]) -> None:
 # -- folding -----------------------------------------------------------------------------------------
 
 
-def fold(events: list[tuple[int, str, ev.Event]]) -> State:
-    state = State(KEY)
+def fold(events: list[tuple[int, str, ev.TaskEvent]]) -> TaskState:
+    state = TaskState(KEY)
     for version, name, event in events:
         state.apply(KEY, version, 1000.0 + version, name, event)
     return state
 
 
-def told(state: State) -> Any:
+def told(state: TaskState) -> Any:
     """Everything a fold says."""
     steps = {
         path: {
@@ -130,14 +131,14 @@ def told(state: State) -> Any:
     return steps, plain, notes
 
 
-def start() -> list[tuple[int, str, ev.Event]]:
+def start() -> list[tuple[int, str, ev.TaskEvent]]:
     return [
         (1, ev.CREATED, ev.Created(salt="s", ttl=None, goal="g")),
         (2, ev.CLAIMED, ev.Claimed("h", 30.0)),
     ]
 
 
-def ended(path: str, outcome: str, since: float | None) -> tuple[str, ev.Event]:
+def ended(path: str, outcome: str, since: float | None) -> tuple[str, ev.TaskEvent]:
     common: dict[str, Any] = {"args": "x", "since": since} if since is not None else {}
     if outcome == "failed":
         return ev.STEP_FAILED, ev.StepEvent(path, error="ValueError", message="no", **common)
@@ -145,17 +146,21 @@ def ended(path: str, outcome: str, since: float | None) -> tuple[str, ev.Event]:
 
 
 @st.composite
-def parallel_steps(draw: st.DrawFn) -> tuple[list[list[tuple[str, ev.Event]]], int]:
+def parallel_steps(draw: st.DrawFn) -> tuple[list[list[tuple[str, ev.TaskEvent]]], int]:
     """The events of several steps, each in order, and a seed to interleave them with."""
     steps = []
     for number in range(draw(st.integers(1, 5))):
         path, mode = f"s{number}", draw(st.sampled_from(["", "once"]))
         begun = ev.StepEvent(path, args="x", mode=mode, since=5.0)
-        events: list[tuple[str, ev.Event]] = [(ev.STEP_STARTED, begun)]
+        events: list[tuple[str, ev.TaskEvent]] = [(ev.STEP_STARTED, begun)]
         if draw(st.booleans()):
-            events.append((ev.STEP_PROGRESSED, ev.StepEvent(path, cursor=msgspec.Raw(b"7"), done=1)))
+            events.append(
+                (ev.STEP_PROGRESSED, ev.StepEvent(path, cursor=msgspec.Raw(b"7"), done=1))
+            )
         if draw(st.booleans()):
-            events.append((ev.STEP_FAILED, ev.StepEvent(path, error="OSError", again=True, attempt=1)))
+            events.append(
+                (ev.STEP_FAILED, ev.StepEvent(path, error="OSError", again=True, attempt=1))
+            )
         outcome = draw(st.sampled_from(["completed", "failed", "none"]))
         if outcome != "none":
             events.append(ended(path, outcome, 5.0 if not mode else None))
@@ -169,7 +174,7 @@ def parallel_steps(draw: st.DrawFn) -> tuple[list[list[tuple[str, ev.Event]]], i
 @given(parallel_steps())
 @settings(max_examples=examples(100))
 def test_the_order_in_which_parallel_steps_are_folded_makes_no_difference(
-    given: tuple[list[list[tuple[str, ev.Event]]], int],
+    given: tuple[list[list[tuple[str, ev.TaskEvent]]], int],
 ) -> None:
     steps, seed = given
     chooser = random.Random(seed)
@@ -195,7 +200,7 @@ def test_the_order_in_which_parallel_steps_are_folded_makes_no_difference(
 @pytest.mark.parametrize("late", ["started", "progressed", "again"])
 def test_what_arrives_after_the_end_of_its_step_changes_nothing(outcome: str, late: str) -> None:
     events = [*start(), (3, *ended("a", outcome, 5.0))]
-    lates: dict[str, tuple[str, ev.Event]] = {
+    lates: dict[str, tuple[str, ev.TaskEvent]] = {
         "started": (ev.STEP_STARTED, ev.StepEvent("a", args="x", since=5.0)),
         "progressed": (ev.STEP_PROGRESSED, ev.StepEvent("a", cursor=msgspec.Raw(b"7"))),
         "again": (ev.STEP_FAILED, ev.StepEvent("a", error="OSError", again=True)),
@@ -206,7 +211,9 @@ def test_what_arrives_after_the_end_of_its_step_changes_nothing(outcome: str, la
 
 def test_a_step_of_an_earlier_run_begins_anew_when_it_is_started_in_a_later_one() -> None:
     events = [*start(), (3, *ended("a", "completed", 5.0)), (4, ev.CLAIMED, ev.Claimed("i", 30.0))]
-    state = fold([*events, (5, ev.STEP_STARTED, ev.StepEvent("a", args="y", mode="once", since=9.0))])
+    state = fold(
+        [*events, (5, ev.STEP_STARTED, ev.StepEvent("a", args="y", mode="once", since=9.0))]
+    )
     assert state.steps["a"].state == "started"
     assert state.steps["a"].in_doubt(None)
     assert not state.steps["a"].in_doubt(2), "the run that is at it knows what it does"
@@ -230,7 +237,7 @@ def test_a_step_of_an_earlier_run_begins_anew_when_it_is_started_in_a_later_one(
     ],
 )
 def test_a_failure_is_replayed_if_the_program_is_known_to_have_gone_on(
-    after: list[tuple[str, ev.Event]], state: str
+    after: list[tuple[str, ev.TaskEvent]], state: str
 ) -> None:
     events = [*start(), (3, *ended("a", "failed", 5.0))]
     for name, event in [*after, (ev.CLAIMED, ev.Claimed("i", 30.0))]:
@@ -242,13 +249,25 @@ def test_a_doubt_is_not_tried_again_because_a_run_has_ended() -> None:
     failed = ev.StepEvent("a", args="x", mode="once", error="OSError", doubt=True)
     for after in (ev.Failed("StepFailed", "", steps=["a"]), ev.Left(why="StepInDoubt")):
         name = ev.FAILED if isinstance(after, ev.Failed) else ev.LEFT
-        events = [*start(), (3, ev.STEP_FAILED, failed), (4, name, after), (5, ev.CLAIMED, ev.Claimed("i", 30.0))]
+        events = [
+            *start(),
+            (3, ev.STEP_FAILED, failed),
+            (4, name, after),
+            (5, ev.CLAIMED, ev.Claimed("i", 30.0)),
+        ]
         assert fold(events).steps["a"].in_doubt(2)
 
 
 def test_a_note_that_was_written_twice_is_told_once() -> None:
     note = ev.Noted("1", "x")  # the answer to the first append was lost
-    state = fold([*start(), (3, ev.DECIDED, note), (4, ev.DECIDED, note), (5, ev.DISCOVERED, ev.Noted("2", "x"))])
+    state = fold(
+        [
+            *start(),
+            (3, ev.DECIDED, note),
+            (4, ev.DECIDED, note),
+            (5, ev.DISCOVERED, ev.Noted("2", "x")),
+        ]
+    )
     assert [found.version for found in state.decisions] == [3]
     assert [found.version for found in state.discoveries] == [5]
 
@@ -294,7 +313,15 @@ def everything(store: Store, id: str) -> list[Any]:
                 task.step(item, lambda: 1)
             task.step("b", lambda: holdfast.current_step().cursor)
             task.decide("x")
-            return [task.goal, task.input, task.plan, task.in_doubt, task.result, task.view(), task.preview()]
+            return [
+                task.goal,
+                task.input,
+                task.plan,
+                task.in_doubt,
+                task.result,
+                task.view(),
+                task.preview(),
+            ]
 
     handle = store.task(id)
     calls = [lambda: store.get_task(id), handle.history, lambda: handle.view(version=1), lambda: list(store.tasks()), handle.view,
@@ -373,7 +400,10 @@ ODD: list[tuple[str, Any]] = [
     ("task.finished", {"result": deep(80)}),
     ("task.branched", {"parent": "nobody", "life": "x", "at": 99}),
     ("task.forked", {"child": "", "at": -1}),
-    ("step.started", {"step": "z/z/z", "mode": "odd", "kind": "odd", "since": 1e300, "attempt": -5}),
+    (
+        "step.started",
+        {"step": "z/z/z", "mode": "odd", "kind": "odd", "since": 1e300, "attempt": -5},
+    ),
     ("step.started", {"step": "z", "mode": "once", "since": -1e300}),
     ("step.completed", {"step": "z"}),
     ("step.completed", {"step": "a", "how": "odd", "result": deep(80)}),
@@ -388,7 +418,9 @@ ODD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "data"), ODD)
-def test_an_odd_event_never_leads_to_an_error_that_is_not_ours(memory: Store, name: str, data: Any) -> None:
+def test_an_odd_event_never_leads_to_an_error_that_is_not_ours(
+    memory: Store, name: str, data: Any
+) -> None:
     planted(memory, "t", (name, data))
     everything(memory, "t")
     planted(memory, "begins with it", (name, data), before=False)
@@ -412,18 +444,23 @@ def test_results_nested_too_deep_are_errors(memory: Store) -> None:
 
 
 def append_raw(store: Store, key: StreamKey, name: str, data: bytes) -> None:
-    from holdfast import _operations as ops
-    from holdfast._events import NewEvent
-    from holdfast._stream_ops import append_events, new_stamp
+    from holdfast.log import operations as ops
+    from holdfast.log.events import NewEvent
+    from holdfast.log.stream_ops import append_events, new_append_context
 
-    ops.run(store._log, append_events(key, [NewEvent(name, data)], new_stamp()))
+    ops.run(store._log, append_events(key, [NewEvent(name, data)], new_append_context()))
 
 
 def test_a_task_that_was_forked_from_itself_is_an_error(memory: Store) -> None:
     planted(memory, "t", ("task.branched", {"parent": "t", "life": "x", "at": 1}), before=False)
     head = memory._log.backend.head(memory.task("t")._key)
     assert head is not None
-    planted(memory, "u", ("task.branched", {"parent": "u", "life": head.incarnation.hex(), "at": 1}), before=False)
+    planted(
+        memory,
+        "u",
+        ("task.branched", {"parent": "u", "life": head.incarnation.hex(), "at": 1}),
+        before=False,
+    )
     for name in ("t", "u"):
         with pytest.raises(CorruptRecord, match="forked from"):
             memory.get_task(name)
@@ -441,41 +478,53 @@ def test_a_ring_of_forks_comes_to_an_end(memory: Store) -> None:
     parent = backend.head(memory.task("p")._key)
     assert parent is not None
     backend.delete(memory.task("p")._key, expected=parent)
-    planted(memory, "p", ("task.branched", {"parent": "one", "life": child.incarnation.hex(), "at": 1}), before=False)
+    planted(
+        memory,
+        "p",
+        ("task.branched", {"parent": "one", "life": child.incarnation.hex(), "at": 1}),
+        before=False,
+    )
     assert everything(memory, "p")
     with pytest.raises(CorruptRecord):
         memory.get_task("one")
 
 
 def test_a_label_that_is_none_is_an_error_in_a_list(memory: Store) -> None:
-    from holdfast import _operations as ops
-    from holdfast._events import NewEvent
-    from holdfast._stream_ops import append_events, new_stamp
-    from holdfast.backends import Fields
+    from holdfast.backends import HeadFields
+    from holdfast.log import operations as ops
+    from holdfast.log.events import NewEvent
+    from holdfast.log.stream_ops import append_events, new_append_context
 
     for n, label in enumerate([b"text", b'{"goal": 7}', b"[" * 10_000, b"\xff"]):
         with memory.task("t") as task:
             task.step(f"{n}", lambda: 1)
         event = NewEvent("task.renewed", b'{"holder":"x"}')
-        ops.run(memory._log, append_events(task._key, [event], new_stamp(), fields=Fields("pending", label)))
+        ops.run(
+            memory._log,
+            append_events(
+                task._key, [event], new_append_context(), fields=HeadFields("pending", label)
+            ),
+        )
         with pytest.raises(CorruptRecord):
             list(memory.tasks())
         assert memory.get_task("t") is not None
 
 
 @pytest.mark.parametrize("process", ["²", "٣", "9" * 5000, "-1", "", "0x7", "99999999999999999999"])
-def test_an_owner_with_an_odd_process_number_is_held_to_be_alive(memory: Store, process: str) -> None:
-    from holdfast import _operations as ops
-    from holdfast._events import NewEvent
-    from holdfast._stream_ops import append_events, new_stamp
-    from holdfast.backends import Fields
+def test_an_owner_with_an_odd_process_number_is_held_to_be_alive(
+    memory: Store, process: str
+) -> None:
+    from holdfast.backends import HeadFields
+    from holdfast.log import operations as ops
+    from holdfast.log.events import NewEvent
+    from holdfast.log.stream_ops import append_events, new_append_context
 
     with memory.task("t") as task:
-        holder = task._held().holder.split("/")
+        holder = task._held().owner.split("/")
     owner = "/".join([*holder[:2], process, *holder[3:]])
     event = NewEvent("task.claimed", msgspec.json.encode({"holder": owner, "lease": 30}))
-    fields = Fields("running", b"{}", owner, time.time() + 30)
-    ops.run(memory._log, append_events(task._key, [event], new_stamp(), fields=fields))
+    fields = HeadFields("running", b"{}", owner, time.time() + 30)
+    ops.run(memory._log, append_events(task._key, [event], new_append_context(), fields=fields))
     with pytest.raises(LeaseHeld):
         memory.task("t", wait=0).__enter__()
     everything(memory, "t")
@@ -490,12 +539,15 @@ FIELDS = ["step", "args", "mode", "since", "attempt", "error", "again", "doubt",
           "items", "holder", "lease", "salt", "ttl", "input", "steps", "drift", "unasked", "text", "parent", "life", "at"]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
             st.sampled_from(sorted(ev._TYPES)),
             st.dictionaries(
-                st.sampled_from(FIELDS), json_values | st.sampled_from(["a", "a/b", "b#2", "c[k]"]), max_size=6
+                st.sampled_from(FIELDS),
+                json_values | st.sampled_from(["a", "a/b", "b#2", "c[k]"]),
+                max_size=6,
             ),
         ),
         max_size=4,

@@ -9,9 +9,9 @@ import pytest
 
 PROGRAM = """
 import sys, threading, msgspec
-from holdfast._codec import decode_as
+from holdfast.log.codec import decode_as
 from holdfast.backends import StreamKey
-from holdfast.tasks import _events as ev
+from holdfast.tasks.state import events as ev
 
 sys.setswitchinterval(1e-6)
 DATA = b'{"f0":1,"f5":{"a":1},"f11":3}'
@@ -46,6 +46,7 @@ for number in range(400):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["event", "value"])
 def test_a_type_may_be_decoded_for_the_first_time_by_several_threads_at_once(what: str) -> None:
     done = subprocess.run(

@@ -18,8 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.conversations import _tokens
-from holdfast.conversations._tokens import PER_CALL, PER_IMAGE, PER_MESSAGE, default_counter, estimate, text_counter
+from holdfast.conversations import tokens as _tokens
+from holdfast.conversations.tokens import (
+    PER_CALL,
+    PER_IMAGE,
+    PER_MESSAGE,
+    default_counter,
+    estimate,
+    text_counter,
+)
 
 Message = dict[str, Any]
 
@@ -77,22 +84,55 @@ def test_more_text_is_never_fewer_tokens(text: str, more: str) -> None:
 def test_text_is_found_wherever_a_dialect_keeps_it() -> None:
     said = "one two three"
     arguments = '{"city": "Rome"}'
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": arguments},
+    }
     for message, tokens in [
         (user(said), 3),
         (user([{"type": "text", "text": said}, {"type": "text", "text": said}]), 6),
         ({"role": "assistant", "content": None, "tool_calls": [call, call]}, 2 * (PER_CALL + 3)),
-        ({"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": arguments}}, 3),
+        (
+            {
+                "role": "assistant",
+                "content": None,
+                "function_call": {"name": "look", "arguments": arguments},
+            },
+            3,
+        ),
         ({"role": "tool", "tool_call_id": "call_1", "content": said}, 3),
-        ({"type": "function_call", "call_id": "c", "name": "look", "arguments": arguments}, PER_CALL + 3),
+        (
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": arguments},
+            PER_CALL + 3,
+        ),
         ({"type": "function_call_output", "call_id": "c", "output": said}, PER_CALL + 3),
         ({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": said}]}, 3),
         (
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a b": 1}}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a b": 1}}],
+            },
             PER_CALL + 3,
         ),
-        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": said}]}, PER_CALL + 3),
-        (user([{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": said}}]), 4),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "t", "content": said}],
+            },
+            PER_CALL + 3,
+        ),
+        (
+            user(
+                [
+                    {
+                        "type": "document",
+                        "source": {"type": "text", "media_type": "text/plain", "data": said},
+                    }
+                ]
+            ),
+            4,
+        ),
         ({"type": "mcp_list_tools", "id": "m", "tools": [{"type": ["a", "b c"]}]}, 2),
     ]:
         assert by_words(message) - PER_MESSAGE == tokens, message
@@ -100,7 +140,10 @@ def test_text_is_found_wherever_a_dialect_keeps_it() -> None:
 
 def test_what_autogen_repeats_is_counted_once() -> None:
     responses = [{"tool_call_id": "a", "role": "tool", "content": "one two"}]
-    assert by_words({"role": "tool", "content": "one two", "tool_responses": responses}) == PER_MESSAGE + 2
+    assert (
+        by_words({"role": "tool", "content": "one two", "tool_responses": responses})
+        == PER_MESSAGE + 2
+    )
 
 
 PICTURE = base64.b64encode(bytes(200_000)).decode()
@@ -121,14 +164,23 @@ def test_an_image_costs_the_same_whatever_its_size(part: Message) -> None:
 
 def test_sound_and_files_are_not_read_as_text() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": PICTURE, "format": "wav"}}
-    file = {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PICTURE}", "filename": "a.pdf"}}
-    paper = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": PICTURE}}
+    file = {
+        "type": "file",
+        "file": {"file_data": f"data:application/pdf;base64,{PICTURE}", "filename": "a.pdf"},
+    }
+    paper = {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": PICTURE},
+    }
     for part in (sound, file, paper):
         assert PER_IMAGE <= estimate(user([part])) < len(PICTURE) / 10
 
 
 def test_sealed_reasoning_counts_by_its_length() -> None:
-    short, long = ({"type": "reasoning", "summary": [], "encrypted_content": "g" * size} for size in (400, 4000))
+    short, long = (
+        {"type": "reasoning", "summary": [], "encrypted_content": "g" * size}
+        for size in (400, 4000)
+    )
     assert estimate(long) - estimate(short) == 900
 
 
@@ -176,12 +228,16 @@ def test_damaged_data_is_left_alone_and_nothing_is_downloaded(cache: Path) -> No
     assert data.read_bytes() == b"YQ== 0\n"
 
 
-def test_a_cache_that_is_switched_off_means_that_tiktoken_would_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_switched_off_means_that_tiktoken_would_download(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
     assert default_counter() is estimate
 
 
-def test_data_is_looked_for_where_tiktoken_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_looked_for_where_tiktoken_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """tiktoken itself says where: it reads a file of ours from each of its caches."""
     load: Any = importlib.import_module("tiktoken.load")
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
@@ -206,12 +262,12 @@ def test_what_is_known_of_the_data_is_what_tiktoken_says() -> None:
 
 COUNT = """
 import sys, tiktoken.registry, tiktoken
-from holdfast.conversations import _tokens
+from holdfast.conversations import tokens
 encoding = tiktoken.Encoding("o200k_base", pat_str=r"[a-z]+| ", mergeable_ranks={bytes([n]): n for n in range(256)}, special_tokens={"<|x|>": 256})
 tiktoken.registry.ENCODINGS["o200k_base"] = encoding
-_tokens._O200K_SHA256 = sys.argv[1]
-count = _tokens.default_counter()
-print(count is not _tokens.estimate, count({"role": "user", "content": "abc <|x|>"}))
+tokens._O200K_SHA256 = sys.argv[1]
+count = tokens.default_counter()
+print(count is not tokens.estimate, count({"role": "user", "content": "abc <|x|>"}))
 """
 
 

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from helpers.example_counts import examples
 from helpers.message_histories import damaged_histories, labels, refusal, whole_histories
-from holdfast.conversations._repairing import apply_fixes, find_fixes
-from holdfast.conversations._window import NoPlaceToBegin, fit, unit_starts
+from holdfast.conversations.repair import apply_fixes, find_fixes
+from holdfast.conversations.window import NoPlaceToBegin, fit, unit_starts
 from holdfast.errors import BudgetExceeded
 
 Message = dict[str, Any]
-unhurried = settings(deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(
+    deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow]
+)
 
 SYSTEM: Message = {"role": "system", "content": "be brief <900>"}
 SUMMARY: Message = {"role": "user", "content": "so far <901>"}
@@ -46,7 +48,11 @@ class Case:
     def __init__(self, draw: st.DrawFn, history: list[Message]) -> None:
         self.history = history
         self.start = draw(st.sampled_from((0, 0, draw(st.integers(0, len(history))))))
-        self.pins = sorted(draw(st.sets(st.sampled_from(range(len(history))), max_size=3))) if history else []
+        self.pins = (
+            sorted(draw(st.sets(st.sampled_from(range(len(history))), max_size=3)))
+            if history
+            else []
+        )
         self.covers = draw(st.sampled_from((0, draw(st.integers(0, len(history))))))
         self.system = [SYSTEM] if draw(st.booleans()) else []
         self.budget = cost([*history, SYSTEM, SUMMARY]) * draw(st.integers(0, 10)) // 10
@@ -89,7 +95,10 @@ class Case:
     def __repr__(self) -> str:
         lines = [f"{index:3} {json.dumps(message)}" for index, message in enumerate(self.history)]
         return "\n".join(
-            [*lines, f"from {self.start}, pinned {self.pins}, summary of {self.covers}, budget {self.budget}"]
+            [
+                *lines,
+                f"from {self.start}, pinned {self.pins}, summary of {self.covers}, budget {self.budget}",
+            ]
         )
 
 
@@ -103,6 +112,7 @@ def cases(draw: st.DrawFn, damaged: bool = True) -> Case:
 # Laws
 
 
+@pytest.mark.slow
 @unhurried
 @given(cases())
 def test_a_window_fits_and_is_accepted(case: Case) -> None:
@@ -115,6 +125,7 @@ def test_a_window_fits_and_is_accepted(case: Case) -> None:
     assert refusal(window) is None
 
 
+@pytest.mark.slow
 @unhurried
 @given(cases())
 def test_system_prompt_and_pinned_messages_stay(case: Case) -> None:
@@ -122,15 +133,22 @@ def test_system_prompt_and_pinned_messages_stay(case: Case) -> None:
     assume(window is not None)
     assert window is not None
     assert window[: len(case.system)] == case.system
-    pinned = [case.history[index] for index in case.pins if case.history[index].get("type") != "reasoning"]
+    pinned = [
+        case.history[index] for index in case.pins if case.history[index].get("type") != "reasoning"
+    ]
     assert set(labels(pinned)) <= set(labels(window))
 
 
+@pytest.mark.slow
 @unhurried
 @given(cases(damaged=False))
-def test_a_window_is_what_is_pinned_then_the_summary_then_the_newest_messages_without_a_gap(case: Case) -> None:
+def test_a_window_is_what_is_pinned_then_the_summary_then_the_newest_messages_without_a_gap(
+    case: Case,
+) -> None:
     case.read_on(unit_starts(case.history))
-    case.pins = [index for index in case.pins if index >= case.start]  # what is read in halves is mended, see below
+    case.pins = [
+        index for index in case.pins if index >= case.start
+    ]  # what is read in halves is mended, see below
     window = case.fit_or_none(case.budget)
     assume(window is not None)
     assert window is not None
@@ -139,7 +157,11 @@ def test_a_window_is_what_is_pinned_then_the_summary_then_the_newest_messages_wi
     assert places == sorted(set(places))
     gap = set(range(len(case.history))) - set(places)
     assert (SUMMARY in rest) == bool(case.covers and gap)
-    newest = rest[rest.index(SUMMARY) + 1 :] if SUMMARY in rest else case.history[max(gap, default=-1) + 1 :]
+    newest = (
+        rest[rest.index(SUMMARY) + 1 :]
+        if SUMMARY in rest
+        else case.history[max(gap, default=-1) + 1 :]
+    )
     assert newest == case.history[len(case.history) - len(newest) :]
     assert rest[len(rest) - len(newest) :] == newest
     assert set(places[: len(places) - len(newest)]).isdisjoint(
@@ -147,6 +169,7 @@ def test_a_window_is_what_is_pinned_then_the_summary_then_the_newest_messages_wi
     )
 
 
+@pytest.mark.slow
 @unhurried
 @given(cases(damaged=False))
 def test_a_shortened_window_begins_with_a_question_or_where_a_summary_leads_on(case: Case) -> None:
@@ -164,6 +187,7 @@ def test_a_shortened_window_begins_with_a_question_or_where_a_summary_leads_on(c
         assert not any(map(is_question, case.history[case.covers : first]))
 
 
+@pytest.mark.slow
 @unhurried
 @given(cases(damaged=False))
 def test_reasoning_stays_with_what_it_led_to(case: Case) -> None:
@@ -172,7 +196,11 @@ def test_reasoning_stays_with_what_it_led_to(case: Case) -> None:
     window = case.fit_or_none(case.budget)
     assume(window is not None)
     assert window is not None
-    here = {message["id"].removeprefix("rs ") for message in window if message.get("type") == "reasoning"}
+    here = {
+        message["id"].removeprefix("rs ")
+        for message in window
+        if message.get("type") == "reasoning"
+    }
     followers = {message["thought"] for message in window if "thought" in message}
     assert here == followers
 
@@ -182,10 +210,18 @@ def test_reasoning_stays_with_what_it_led_to(case: Case) -> None:
 def test_what_fits_is_returned_whole(history: list[Message], summarized: bool) -> None:
     whole = repaired(history)
     summary = SUMMARY if summarized else None
-    given_back = fit(history, budget=cost(whole), count=count, whole=True, summary=summary, covered=len(history) // 2)
+    given_back = fit(
+        history,
+        budget=cost(whole),
+        count=count,
+        whole=True,
+        summary=summary,
+        covered=len(history) // 2,
+    )
     assert given_back == whole
 
 
+@pytest.mark.slow
 @unhurried
 @given(cases(), st.integers(0, 1000))
 def test_a_larger_budget_never_loses_a_message(case: Case, more: int) -> None:
@@ -235,7 +271,9 @@ def test_how_far_back_was_read_beyond_the_budget_makes_no_difference(
 
 @unhurried
 @given(damaged_histories())
-def test_cutting_a_mended_history_between_units_leaves_two_that_are_accepted(history: list[Message]) -> None:
+def test_cutting_a_mended_history_between_units_leaves_two_that_are_accepted(
+    history: list[Message],
+) -> None:
     history = repaired(history)
     starts = unit_starts(history)
     assert starts[:1] == ([0] if history else [])
@@ -302,16 +340,28 @@ def test_the_stored_system_prompt_stays() -> None:
 
 def test_a_summary_stands_where_something_was_cut_and_nowhere_else() -> None:
     assert fit(CHAT, budget=6, count=one, whole=True, summary=SUMMARY, covered=2) == CHAT
-    assert fit(CHAT, budget=5, count=one, whole=True, summary=SUMMARY, covered=2) == [SUMMARY, *CHAT[2:]]
+    assert fit(CHAT, budget=5, count=one, whole=True, summary=SUMMARY, covered=2) == [
+        SUMMARY,
+        *CHAT[2:],
+    ]
 
 
 def test_the_exchange_in_which_the_summary_ends_may_be_cut_between_its_units() -> None:
-    assert fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=3) == [SUMMARY, *CHAT[3:]]
-    assert fit(CHAT, budget=3, count=one, whole=True, summary=SUMMARY, covered=3) == [SUMMARY, CHAT[5]]
+    assert fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=3) == [
+        SUMMARY,
+        *CHAT[3:],
+    ]
+    assert fit(CHAT, budget=3, count=one, whole=True, summary=SUMMARY, covered=3) == [
+        SUMMARY,
+        CHAT[5],
+    ]
 
 
 def test_a_summary_that_ends_between_a_call_and_its_result_does_not_part_them() -> None:
-    assert fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=4) == [SUMMARY, CHAT[5]]
+    assert fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=4) == [
+        SUMMARY,
+        CHAT[5],
+    ]
 
 
 def test_an_exchange_that_the_summary_does_not_reach_into_is_not_cut() -> None:
@@ -322,13 +372,19 @@ def test_an_exchange_that_the_summary_does_not_reach_into_is_not_cut() -> None:
 def test_what_is_pinned_comes_before_the_summary() -> None:
     window = fit(CHAT, budget=6, count=one, whole=True, summary=SUMMARY, covered=2, pinned=[1])
     assert window == CHAT
-    window = fit([user("x"), *CHAT], budget=6, count=one, whole=True, summary=SUMMARY, covered=1, pinned=[2])
+    window = fit(
+        [user("x"), *CHAT], budget=6, count=one, whole=True, summary=SUMMARY, covered=1, pinned=[2]
+    )
     assert window == [CHAT[1], SUMMARY, *CHAT[2:]]
 
 
 def test_a_pinned_result_brings_its_call() -> None:
     history = [*CHAT, user("e"), said("f")]
-    assert fit(history, budget=4, count=one, whole=True, pinned=[4]) == [CHAT[3], CHAT[4], *history[6:]]
+    assert fit(history, budget=4, count=one, whole=True, pinned=[4]) == [
+        CHAT[3],
+        CHAT[4],
+        *history[6:],
+    ]
 
 
 def test_a_pinned_result_whose_call_was_not_read_is_kept_as_text() -> None:
@@ -337,7 +393,9 @@ def test_a_pinned_result_whose_call_was_not_read_is_kept_as_text() -> None:
 
 
 def test_a_pinned_pair_that_reading_parted_comes_together_again() -> None:
-    window = fit([result("1"), user("e")], budget=9, count=one, whole=False, pins=[call("1")], pinned=[0])
+    window = fit(
+        [result("1"), user("e")], budget=9, count=one, whole=False, pins=[call("1")], pinned=[0]
+    )
     assert window == [call("1"), result("1"), user("e")]
 
 
@@ -345,7 +403,10 @@ def test_pinned_reasoning_is_not_taken_for_that_of_the_first_message_that_was_re
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     tail = [{"type": "message", "role": "assistant", "content": "d"}, user("e")]
     assert fit(tail, budget=9, count=one, whole=False, pins=[thought]) == [user("e")]
-    assert fit(tail, budget=9, count=one, whole=False, pins=[thought], pinned=[0]) == [thought, *tail]
+    assert fit(tail, budget=9, count=one, whole=False, pins=[thought], pinned=[0]) == [
+        thought,
+        *tail,
+    ]
 
 
 def test_a_result_whose_call_was_not_read_is_no_place_to_begin() -> None:
@@ -356,11 +417,20 @@ def test_a_result_whose_call_was_not_read_is_no_place_to_begin() -> None:
 
 
 def test_a_history_without_a_question_is_cut_between_units() -> None:
-    assert fit([said("a"), call("1"), result("1")], budget=2, count=one, whole=True) == [call("1"), result("1")]
+    assert fit([said("a"), call("1"), result("1")], budget=2, count=one, whole=True) == [
+        call("1"),
+        result("1"),
+    ]
 
 
 def test_an_approval_stays_with_its_request() -> None:
-    request = {"type": "mcp_approval_request", "id": "r1", "name": "pay", "arguments": "{}", "server_label": "bank"}
+    request = {
+        "type": "mcp_approval_request",
+        "id": "r1",
+        "name": "pay",
+        "arguments": "{}",
+        "server_label": "bank",
+    }
     response = {"type": "mcp_approval_response", "approval_request_id": "r1", "approve": True}
     history = [user("a"), request, user("b"), response, user("c")]
     assert fit(history, budget=4, count=one, whole=True) == [user("c")]
@@ -370,13 +440,24 @@ def test_an_approval_stays_with_its_request() -> None:
 
 def test_a_damaged_history_is_mended_before_it_is_cut() -> None:
     history = [user("a"), call("1"), user("b"), result("1"), said("c")]
-    assert fit(history, budget=5, count=one, whole=True) == [user("a"), call("1"), result("1"), user("b"), said("c")]
+    assert fit(history, budget=5, count=one, whole=True) == [
+        user("a"),
+        call("1"),
+        result("1"),
+        user("b"),
+        said("c"),
+    ]
     assert fit(history, budget=4, count=one, whole=True) == [user("b"), said("c")]
 
 
 def test_a_pinned_result_that_came_late_is_still_pinned_after_it_was_put_back() -> None:
     history = [user("a"), call("1"), user("b"), result("1"), said("c")]
-    assert fit(history, budget=4, count=one, whole=True, pinned=[3]) == [call("1"), result("1"), user("b"), said("c")]
+    assert fit(history, budget=4, count=one, whole=True, pinned=[3]) == [
+        call("1"),
+        result("1"),
+        user("b"),
+        said("c"),
+    ]
 
 
 def test_a_summary_that_covers_a_call_covers_its_late_result_too() -> None:

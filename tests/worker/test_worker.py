@@ -17,9 +17,9 @@ import holdfast
 from helpers.running_workers import PATIENCE_SECONDS, Watched, wait_until, working
 from helpers.worker_tasks import outcomes, seen, simple
 from holdfast import AsyncTask, Store, Task, testing
-from holdfast._worker import PATIENCE
-from holdfast.tasks._agents import registered
-from holdfast.tasks._shape import CRASHES
+from holdfast.tasks.agents.declare import registered
+from holdfast.tasks.base import CRASHES
+from holdfast.worker.worker import PATIENCE
 
 # -- what is due -----------------------------------------------------------------------------------------------------------
 
@@ -91,7 +91,9 @@ def test_recover_can_be_awaited(store: Store) -> None:
 
 
 @pytest.mark.every_engine
-def test_what_fails_is_tried_again_ever_later_and_then_left_to_people(store: Store, clock: testing.FakeClock) -> None:
+def test_what_fails_is_tried_again_ever_later_and_then_left_to_people(
+    store: Store, clock: testing.FakeClock
+) -> None:
     runs = []
 
     @holdfast.agent("failing", max_attempts=4)
@@ -118,7 +120,9 @@ def test_what_fails_is_tried_again_ever_later_and_then_left_to_people(store: Sto
     clock.advance(100_000)
     assert store.run_due() == []
     assert len(runs) == 4
-    assert [int(pause) in (1 * 2**n, 1 * 2**n + 1) for n, pause in enumerate(pauses)] == [True] * 3, pauses
+    assert [int(pause) in (1 * 2**n, 1 * 2**n + 1) for n, pause in enumerate(pauses)] == [
+        True
+    ] * 3, pauses
 
 
 def test_a_failed_task_that_is_submitted_again_has_all_its_attempts_again(
@@ -138,7 +142,9 @@ def test_a_failed_task_that_is_submitted_again_has_all_its_attempts_again(
 
 
 @pytest.mark.parametrize("how", ["signal", "resolve", "submit"])
-def test_what_was_given_up_is_pending_again_in_the_view_and_in_lists(store: Store, how: str) -> None:
+def test_what_was_given_up_is_pending_again_in_the_view_and_in_lists(
+    store: Store, how: str
+) -> None:
     @holdfast.agent("failing", max_attempts=1)
     def failing(task: Task) -> None:
         with contextlib.suppress(holdfast.StepFailed):
@@ -154,11 +160,17 @@ def test_what_was_given_up_is_pending_again_in_the_view_and_in_lists(store: Stor
     else:
         store.submit("failing", "t")
     [info] = store.tasks(status="pending")
-    assert (info.status, info.due_at is not None, seen(store).status) == ("pending", True, "pending")
+    assert (info.status, info.due_at is not None, seen(store).status) == (
+        "pending",
+        True,
+        "pending",
+    )
     assert list(store.tasks(status="failed")) == []
 
 
-def test_failures_count_only_while_a_task_gets_no_further(store: Store, clock: testing.FakeClock) -> None:
+def test_failures_count_only_while_a_task_gets_no_further(
+    store: Store, clock: testing.FakeClock
+) -> None:
     @holdfast.agent("slow", max_attempts=2)
     def slow(task: Task) -> str:
         for number in range(5):
@@ -176,7 +188,9 @@ def test_failures_count_only_while_a_task_gets_no_further(store: Store, clock: t
     assert statuses == ["retrying"] * 5 + ["finished"]
 
 
-def test_a_step_in_doubt_is_left_to_people_however_it_got_there(store: Store, clock: testing.FakeClock) -> None:
+def test_a_step_in_doubt_is_left_to_people_however_it_got_there(
+    store: Store, clock: testing.FakeClock
+) -> None:
     @holdfast.step(once=True)
     def pay() -> None:
         sys.exit(3)
@@ -208,7 +222,9 @@ def test_an_agent_that_ends_the_program_ends_its_run(store: Store) -> None:
     store.submit("leaving", "a")
     store.submit("leaving too", "b")
     with working(store) as worker:
-        worker.reports.wait_until(lambda said: {ran.id for ran in said if ran.error == "SystemExit"} == {"a", "b"})
+        worker.reports.wait_until(
+            lambda said: {ran.id for ran in said if ran.error == "SystemExit"} == {"a", "b"}
+        )
         store.submit("simple", "c")
         worker.reports.wait_for("c", "finished")
 
@@ -245,12 +261,19 @@ with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY'), durability="
 
 def killer(url: str, what: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", KILLER, url, what], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", KILLER, url, what],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
-def test_what_keeps_killing_its_process_is_parked_until_it_is_submitted_again(durable_url: str) -> None:
+def test_what_keeps_killing_its_process_is_parked_until_it_is_submitted_again(
+    durable_url: str,
+) -> None:
     with holdfast.open(durable_url, durability="process") as store:
         store.submit("killer", "t")
         for crashes in range(CRASHES):
@@ -260,7 +283,12 @@ def test_what_keeps_killing_its_process_is_parked_until_it_is_submitted_again(du
         parked = killer(durable_url, "die")
         assert (parked.returncode, parked.stdout) == (0, "stuck\n")
         view = seen(store)
-        assert (view.status, view.due_at, view.owner, view.crashes) == ("stuck", None, None, CRASHES)
+        assert (view.status, view.due_at, view.owner, view.crashes) == (
+            "stuck",
+            None,
+            None,
+            CRASHES,
+        )
         assert view.error is not None
         assert f"died {CRASHES} times" in view.error.message
         assert killer(durable_url, "die").stdout == "\n"
@@ -378,7 +406,9 @@ class Meeting:
 
     def wait_for(self, *ids: str) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: set(ids) <= self.inside, PATIENCE_SECONDS), self.inside
+            assert self._changed.wait_for(lambda: set(ids) <= self.inside, PATIENCE_SECONDS), (
+                self.inside
+            )
 
 
 @pytest.fixture
@@ -386,7 +416,9 @@ def meeting() -> Meeting:
     return Meeting()
 
 
-def suspects(store: Store, meeting: Meeting, *names: str, waits: bool = False) -> Callable[[], None]:
+def suspects(
+    store: Store, meeting: Meeting, *names: str, waits: bool = False
+) -> Callable[[], None]:
     """Tasks whose runs have died twice, and live from now on; nobody runs them until what is returned was called."""
 
     @holdfast.agent("suspect")

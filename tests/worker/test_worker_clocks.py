@@ -10,10 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast
-from holdfast import Store, Task, _leases, testing
-from holdfast.backends import Append, AppendResult, Conflict, Cursor, Head, StreamKey
+from holdfast import Store, Task, testing
+from holdfast.backends import Append, AppendResult, Cursor, Head, StreamKey, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
-from holdfast.tasks._agents import registered
+from holdfast.log import leases
+from holdfast.tasks.agents.declare import registered
 
 
 class Skewed(MemoryBackend):
@@ -23,11 +24,11 @@ class Skewed(MemoryBackend):
         super().__init__()
         self.ahead = ahead
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         return [
             replace(answer, now=answer.now + self.ahead)
             if isinstance(answer, AppendResult)
-            else Conflict(self._told(answer.head))
+            else VersionMismatch(self._told(answer.head))
             for answer in super().append(batch)
         ]
 
@@ -38,7 +39,13 @@ class Skewed(MemoryBackend):
         return [replace(head, now=head.now + self.ahead) for head in super().heads(**options)]
 
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         found = super().due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
         return [replace(head, now=head.now + self.ahead) for head in found]
@@ -90,7 +97,7 @@ def gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         store.task("t", lease=30).__enter__()
         store._log.heartbeat.stop()
 
-    monkeypatch.setattr(_leases, "_host", lambda: "elsewhere")
+    monkeypatch.setattr(leases, "_host", lambda: "elsewhere")
     thread = threading.Thread(target=claim)
     thread.start()
     thread.join()
@@ -139,7 +146,9 @@ def test_a_lease_of_a_new_task_ends_by_the_clock_of_the_engine(
         assert task.resumed
 
 
-def test_a_timer_goes_off_by_the_clock_of_the_engine(store: Store, ahead: float, clock: testing.FakeClock) -> None:
+def test_a_timer_goes_off_by_the_clock_of_the_engine(
+    store: Store, ahead: float, clock: testing.FakeClock
+) -> None:
     @holdfast.agent("sleeping")
     def sleeping(task: Task) -> str:
         task.sleep(20)

@@ -18,11 +18,12 @@ import holdfast
 from helpers.example_counts import examples
 from helpers.running_workers import PATIENCE_SECONDS, Reports, Watched, wait_until, working
 from helpers.worker_tasks import outcomes, seen, simple
-from holdfast import AsyncTask, Store, Task, _worker, testing
-from holdfast._looking import FULL_LOOK, PAGE, SKEW
-from holdfast.backends import Append, AppendResult, Conflict
+from holdfast import AsyncTask, Store, Task, testing
+from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
-from holdfast.tasks._session import Session
+from holdfast.tasks.run.session import Session
+from holdfast.worker import worker as _worker
+from holdfast.worker.due_tasks import FULL_LOOK, PAGE, SKEW
 
 # -- stopping --------------------------------------------------------------------------------------------------------------
 
@@ -143,7 +144,9 @@ def test_a_step_that_must_not_be_done_twice_is_not_stopped_in_the_middle(
     assert "after" not in [step.path for step in view.steps]
 
 
-def test_children_stop_with_their_parent(store: Store, gate: Gate, stopped: threading.Event) -> None:
+def test_children_stop_with_their_parent(
+    store: Store, gate: Gate, stopped: threading.Event
+) -> None:
     two_steps(gate, asynchronous=False)
 
     @holdfast.agent("parent")
@@ -157,13 +160,17 @@ def test_children_stop_with_their_parent(store: Store, gate: Gate, stopped: thre
         assert stopped.wait(PATIENCE_SECONDS)
         gate.open.set()
         assert worker.ended() == []
-    assert [(seen(store, name).status, seen(store, name).owner) for name in ("p", "c")] == [("pending", None)] * 2
+    assert [(seen(store, name).status, seen(store, name).owner) for name in ("p", "c")] == [
+        ("pending", None)
+    ] * 2
     assert "second" not in [step.path for step in seen(store, "c").steps]
     store.run_due()
     assert [seen(store, name).status for name in ("p", "c")] == ["finished"] * 2
 
 
-def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(store: Store, gate: Gate) -> None:
+def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(
+    store: Store, gate: Gate
+) -> None:
     def collect() -> None:
         holdfast.current_step().save({"page": 7}, done=7, total=9)
         gate.go_through()
@@ -180,7 +187,9 @@ def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(store: S
         assert step.progress is not None
         assert (step.progress.cursor, step.progress.done) == ({"page": 7}, 7)
         gate.open.set()
-        worker.reports.wait_for("t", "finished")  # it was the last step: there is nothing left to stop
+        worker.reports.wait_for(
+            "t", "finished"
+        )  # it was the last step: there is nothing left to stop
     assert outcomes(store) == []
     assert gate.passed == 1
 
@@ -192,8 +201,10 @@ class Refusing(Watched):
         super().__init__(MemoryBackend())
         self.refusal, self.task, self.refuses = refusal, task, False
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
-        if self.refuses and any(append.stream.id == self.task and append.expected for append in batch):
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
+        if self.refuses and any(
+            append.stream.id == self.task and append.expected for append in batch
+        ):
             raise self.refusal
         return super().append(batch)
 
@@ -215,7 +226,10 @@ def run_beside(worker: holdfast.Worker) -> Iterator[Future[list[str]]]:
             worker.stop()
 
 
-REFUSALS = [holdfast.errors.AccessDenied("lacks INSERT"), holdfast.errors.ReadOnly("it is a standby")]
+REFUSALS = [
+    holdfast.errors.AccessDenied("lacks INSERT"),
+    holdfast.errors.ReadOnly("it is a standby"),
+]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
@@ -244,7 +258,9 @@ def test_a_worker_that_may_not_claim_a_task_ends_with_the_error_when_others_have
         view = seen(store)
         assert (view.status, view.owner, second) == ("pending", None, [])
         assert view.due_at is not None
-    assert [(ran.id, ran.error) for ran in reports.all if ran.error] == [("refused", type(refusal).__name__)]
+    assert [(ran.id, ran.error) for ran in reports.all if ran.error] == [
+        ("refused", type(refusal).__name__)
+    ]
 
 
 def test_a_worker_outlives_a_server_that_takes_no_writes_for_a_moment() -> None:
@@ -294,7 +310,9 @@ def test_a_worker_that_is_not_let_in_any_more_ends() -> None:
                 running.result(PATIENCE_SECONDS)
 
 
-def test_a_server_that_takes_no_writes_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_takes_no_writes_for_a_moment_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     backend = Refusing(holdfast.errors.ReadOnly("it is a standby"), task=None)
     simple()
     with holdfast.open(backend) as store:
@@ -337,14 +355,25 @@ def test_a_worker_reports_what_becomes_of_each_run(store: Store) -> None:
     store.submit("asking", "t")
     with working(store) as worker:
         ran = worker.reports.wait_for("t", "suspended")
-        assert (ran.agent, ran.error, ran.waits_for) == ("asking", None, ("the answer to 'payout'",))
+        assert (ran.agent, ran.error, ran.waits_for) == (
+            "asking",
+            None,
+            ("the answer to 'payout'",),
+        )
         store.answer("t", "payout", True)
         worker.reports.wait_for("t", "finished")
-    assert [ran.status for ran in worker.reports.all] == ["running", "suspended", "running", "finished"]
+    assert [ran.status for ran in worker.reports.all] == [
+        "running",
+        "suspended",
+        "running",
+        "finished",
+    ]
     assert [ran.seconds > 0 for ran in worker.reports.all] == [False, True, False, True]
 
 
-def test_a_report_that_cannot_be_made_does_not_end_the_worker(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_report_that_cannot_be_made_does_not_end_the_worker(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     simple()
     ended = threading.Event()
 
@@ -425,7 +454,10 @@ def test_two_workers_never_run_one_task_at_the_same_time(durable_url: str) -> No
         for name in names:
             one.submit("exclusive", name)
         reports = Reports()
-        with working(one, concurrency=8, report=reports), working(two, concurrency=8, report=reports):
+        with (
+            working(one, concurrency=8, report=reports),
+            working(two, concurrency=8, report=reports),
+        ):
             for name in names:
                 two.signal(name, "go")  # perhaps while it runs
             for name in names:
@@ -455,7 +487,11 @@ def test_a_worker_goes_on_when_the_engine_comes_back(
         wait_until(lambda: watched.counts["refused"] > 5)
         watched.away = False
         worker.reports.wait_for("t", "finished")
-    said = [record for record in caplog.records if "could not be looked for (Unavailable)" in record.message]
+    said = [
+        record
+        for record in caplog.records
+        if "could not be looked for (Unavailable)" in record.message
+    ]
     assert len(said) == 1, "it is said once, not with each look"
 
 
@@ -479,7 +515,9 @@ def test_a_task_that_cannot_be_read_does_not_keep_others_from_being_run(
         for number in range(3):
             watched_store.submit("simple", f"good {number}")
             worker.reports.wait_for(f"good {number}", "finished")
-        assert sum(ran.id == "damaged" for ran in worker.reports.all) == 1, "it is tried again and again"
+        assert sum(ran.id == "damaged" for ran in worker.reports.all) == 1, (
+            "it is tried again and again"
+        )
         watched.damaged = watched.strange = ""
         clock.advance(FULL_LOOK + 1)
         worker.reports.wait_for("damaged", "finished")
@@ -517,7 +555,9 @@ def test_what_is_due_and_not_ours_is_not_read_with_each_look(
     assert looked(watched, lambda: look.candidates(4))["listed"] > many
 
 
-def test_what_others_leave_due_does_not_starve_ours(watched_store: Store, clock: testing.FakeClock) -> None:
+def test_what_others_leave_due_does_not_starve_ours(
+    watched_store: Store, clock: testing.FakeClock
+) -> None:
     simple()
     for number in range(5 * PAGE):
         watched_store.submit("of others", f"a {number}")
@@ -549,7 +589,10 @@ def test_what_becomes_due_behind_the_place_where_a_look_begins_is_found(
     assert {head.stream.id for head in look.candidates(4)} == {"late", "very late"}
 
 
-def test_a_thousand_suspended_tasks_cost_a_worker_nothing(watched: Watched, watched_store: Store) -> None:
+@pytest.mark.slow
+def test_a_thousand_suspended_tasks_cost_a_worker_nothing(
+    watched: Watched, watched_store: Store
+) -> None:
     @holdfast.agent("asking")
     def asking(task: Task) -> Any:
         return task.ask("payout", "May it be paid?", returns=bool)
@@ -575,7 +618,9 @@ def test_a_thousand_suspended_tasks_cost_a_worker_nothing(watched: Watched, watc
     assert {(info.owner, info.lease_until, info.due_at) for info in heads} == {(None, None, None)}
 
 
-def test_a_look_tells_when_the_next_task_is_due(watched_store: Store, clock: testing.FakeClock) -> None:
+def test_a_look_tells_when_the_next_task_is_due(
+    watched_store: Store, clock: testing.FakeClock
+) -> None:
     simple()
     watched_store.submit("of others", "theirs", at=clock.now() + 0.1)
     watched_store.submit("simple", "late", at=clock.now() + 3.0)

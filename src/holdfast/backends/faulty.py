@@ -39,7 +39,18 @@ from typing import Literal, get_args
 import msgspec
 
 from ..errors import HoldfastError, OutcomeUnknown, StorageFull, Unavailable
-from ._seam import Append, AppendResult, Backend, Conflict, Cursor, Description, Head, Listed, Record, StreamKey
+from .interface import (
+    Append,
+    AppendResult,
+    Backend,
+    Cursor,
+    Description,
+    Head,
+    HeadSummary,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
 
 Fault = Literal[
     "unavailable",
@@ -109,14 +120,22 @@ class FaultyBackend:
 
     def _check_rates(self) -> None:
         rates = [*self._rates.values(), self._delay]
-        if min(rates) < 0 or max(rates) > 1 or sum(self._rates[fault] for fault in _APPEND_FAULTS) > 1:
-            raise ValueError("rates are probabilities: each from 0 to 1, and those of appends at most 1 together")
+        if (
+            min(rates) < 0
+            or max(rates) > 1
+            or sum(self._rates[fault] for fault in _APPEND_FAULTS) > 1
+        ):
+            raise ValueError(
+                "rates are probabilities: each from 0 to 1, and those of appends at most 1 together"
+            )
 
     def next(self, *faults: Fault) -> None:
         """Let the next calls that can fail so fail so, in this order, whatever the rates say."""
         unknown = set(faults) - set(get_args(Fault))
         if unknown:
-            raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(get_args(Fault))}")
+            raise ValueError(
+                f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(get_args(Fault))}"
+            )
         self._wanted.extend(faults)
 
     @property
@@ -130,10 +149,12 @@ class FaultyBackend:
 
     # -- the seam --------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         self._before()
         # Members are atomic: a batch of one has no parts.
-        fault = self._draw([one for one in _APPEND_FAULTS if one != "late_part" or len(batch) > 1] if batch else ())
+        fault = self._draw(
+            [one for one in _APPEND_FAULTS if one != "late_part" or len(batch) > 1] if batch else ()
+        )
         match fault:
             case "unavailable":
                 raise Unavailable("injected: the engine cannot be reached; nothing was written")
@@ -179,14 +200,26 @@ class FaultyBackend:
         return self.inner.head(stream)
 
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
-    ) -> Sequence[Listed]:
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
+    ) -> Sequence[HeadSummary]:
         self._before_reading()
         return self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit)
 
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
-    ) -> Sequence[Listed]:
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
+    ) -> Sequence[HeadSummary]:
         self._before_reading()
         return self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
 
@@ -233,7 +266,10 @@ class FaultyBackend:
             fates = ["later", self._random.choice(["now", "never"])]
             fates += self._random.choices(["now", "later", "never"], k=len(batch) - 2)
             self._random.shuffle(fates)
-        now, later = ([one for one, fate in zip(batch, fates, strict=True) if fate == at] for at in ("now", "later"))
+        now, later = (
+            [one for one, fate in zip(batch, fates, strict=True) if fate == at]
+            for at in ("now", "later")
+        )
         if now:
             self.inner.append(now)
         self._in_flight.append(later)
@@ -241,15 +277,21 @@ class FaultyBackend:
     def _arrive(self, *, everything: bool = False) -> None:
         """Apply late batches, each with an even chance: sooner or later all of them come, in any order."""
         with self._guard():
-            coming = [batch for batch in self._in_flight if everything or self._random.random() < 0.5]
-            self._in_flight = [batch for batch in self._in_flight if not any(batch is one for one in coming)]
+            coming = [
+                batch for batch in self._in_flight if everything or self._random.random() < 0.5
+            ]
+            self._in_flight = [
+                batch for batch in self._in_flight if not any(batch is one for one in coming)
+            ]
             self._random.shuffle(coming)
         for batch in coming:
             try:
                 answers = self.inner.append(batch)
             except HoldfastError:
                 continue  # nobody waits for the answer any more
-            stored = sum(isinstance(answer, AppendResult) and not answer.duplicate for answer in answers)
+            stored = sum(
+                isinstance(answer, AppendResult) and not answer.duplicate for answer in answers
+            )
             with self._guard():
                 self.injected["late_stored"] += stored
 

@@ -11,10 +11,20 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import ClassVar
 
-from .. import _clock
 from ..errors import StoreClosed
-from ._fork import Forkable, register
-from ._seam import Append, AppendResult, Conflict, Cursor, Description, Fields, Head, Record, StreamKey
+from . import clock
+from .fork import Forkable, register
+from .interface import (
+    Append,
+    AppendResult,
+    Cursor,
+    Description,
+    Head,
+    HeadFields,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
 
 PAGE_BYTES = 8 * 1024 * 1024
 
@@ -26,7 +36,7 @@ class _Stream:
         self.incarnation = incarnation
         self.records: list[Record] = []
         self.ids: dict[bytes, tuple[int, int]] = {}
-        self.fields = Fields()
+        self.fields = HeadFields()
         self.version = 0
         self.hash = b""
 
@@ -60,22 +70,24 @@ class MemoryBackend(Forkable):
         self._closed = False
         register(self)
 
-    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         with self._lock:
             self._check_open()
-            return [self._append(append, _clock.time()) for append in batch]
+            return [self._append(append, clock.time()) for append in batch]
 
-    def _append(self, append: Append, now: float) -> AppendResult | Conflict:
+    def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
         known = self._find(stream, append) if stream else None
         if known:
             return AppendResult(*known, duplicate=True, now=now)
         if stream is None:
-            if append.expected != 0 or append.incarnation in self._tombstones.get(append.stream, ()):
-                return Conflict(None)
+            if append.expected != 0 or append.incarnation in self._tombstones.get(
+                append.stream, ()
+            ):
+                return VersionMismatch(None)
             stream = self._streams[append.stream] = _Stream(append.incarnation)
         elif stream.place != (append.expected, append.expected_hash, append.incarnation):
-            return Conflict(self._head(append.stream, stream, now))
+            return VersionMismatch(self._head(append.stream, stream, now))
         first = append.expected + 1
         for version, (digest, body) in enumerate(append.records, first):
             stream.records.append(Record(version, append.id, digest, body))
@@ -93,7 +105,11 @@ class MemoryBackend(Forkable):
             return stream.ids[append.id]
         first = append.expected + 1
         record = stream.at(first)
-        if record is None or record.append_id != append.id or stream.incarnation != append.incarnation:
+        if (
+            record is None
+            or record.append_id != append.id
+            or stream.incarnation != append.incarnation
+        ):
             return None
         # The versions it has, not those of the retry: the two may differ in length.
         last = first
@@ -120,10 +136,16 @@ class MemoryBackend(Forkable):
         with self._lock:
             self._check_open()
             found = self._streams.get(stream)
-            return self._head(stream, found, _clock.time()) if found else None
+            return self._head(stream, found, clock.time()) if found else None
 
     def heads(
-        self, *, tenant: str, kind: str, status: str | None = None, after: str = "", limit: int = 500
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
     ) -> Sequence[Head]:
         # Code points order like UTF-8 bytes, so comparing str is enough here.
         found = [h for h in self._all(tenant, kind) if status is None or h.fields.status == status]
@@ -131,7 +153,13 @@ class MemoryBackend(Forkable):
         return found[bisect_right(found, after, key=lambda head: head.stream.id) :][:limit]
 
     def due(
-        self, *, tenant: str, kind: str, before: float | None = None, after: Cursor | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
     ) -> Sequence[Head]:
         places = []
         for head in self._all(tenant, kind):
@@ -155,8 +183,12 @@ class MemoryBackend(Forkable):
     def describe(self) -> Description:
         with self._lock:
             self._check_open()
-            size = sum(len(record.body) for stream in self._streams.values() for record in stream.records)
-        return Description("memory", "1", f"memory://{self._name}", "memory", sizes={"records": size})
+            size = sum(
+                len(record.body) for stream in self._streams.values() for record in stream.records
+            )
+        return Description(
+            "memory", "1", f"memory://{self._name}", "memory", sizes={"records": size}
+        )
 
     def close(self) -> None:
         # A named backend outlives the stores that share it: closing one of them leaves the others their data.
@@ -175,8 +207,12 @@ class MemoryBackend(Forkable):
     def _all(self, tenant: str, kind: str) -> list[Head]:
         with self._lock:
             self._check_open()
-            now = _clock.time()
-            return [self._head(key, s, now) for key, s in self._streams.items() if key[:2] == (tenant, kind)]
+            now = clock.time()
+            return [
+                self._head(key, s, now)
+                for key, s in self._streams.items()
+                if key[:2] == (tenant, kind)
+            ]
 
     @staticmethod
     def _head(key: StreamKey, stream: _Stream, now: float) -> Head:

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 def main() -> None:
     """The entry point of the command."""
-    from ._app import app
+    from .app import app
 
     app()

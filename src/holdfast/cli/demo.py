@@ -15,25 +15,31 @@ from rich.text import Text
 
 import holdfast
 
-from ._demo_lives import AgentFailed, choose, endure, rehearse
-from ._demo_report import show_briefing, show_code, show_counts, show_runs
-from ._demo_show import Show
-from ._demo_verdict import from_zero, problems
-from ._demo_world import MODEL_CALLS, World
+from ..demo.lives import AgentFailed, choose, endure, rehearse
+from ..demo.report import show_briefing, show_code, show_counts, show_runs
+from ..demo.show import Show
+from ..demo.verdict import from_zero, problems
+from ..demo.world import MODEL_CALLS, World
 
 
-def run(*, url: str | None = None, kills: int = 5, seed: int | None = None, think: float = 0.6) -> int:
+def run(
+    *, url: str | None = None, kills: int = 5, seed: int | None = None, think: float = 0.6
+) -> int:
     """Show it. The result is an exit code: 0 only if every effect happened exactly once, with the right result.
 
     `think` is how many seconds the model takes for an answer. Without a `url` the store is a temporary file, which is
     kept if something was wrong.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without our signs is no reason to fail
+        sys.stdout.reconfigure(
+            errors="replace"
+        )  # a terminal without our signs is no reason to fail
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     if url is not None:
         if url.startswith("memory:"):
-            raise ValueError("a memory:// store dies with the agent's process; name a file or a directory")
+            raise ValueError(
+                "a memory:// store dies with the agent's process; name a file or a directory"
+            )
         return 0 if _perform(url, kills, seed, think, stays=True) else 1
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     wrong = False
@@ -54,20 +60,28 @@ def _perform(url: str, kills: int, seed: int, think: float, *, stays: bool = Fal
         f"mails. We kill its process with [bold red]kill -9[/], {_times(kills)}, and start it again each time.\n"
         "[bold]Is the customer paid once? And do we pay for the same answers again?[/]\n"
     )
-    console.print(Text(f"{health.engine}: {health.location}\ntask {task_id}, seed {seed}\n", "dim"), soft_wrap=True)
+    console.print(
+        Text(f"{health.engine}: {health.location}\ntask {task_id}, seed {seed}\n", "dim"),
+        soft_wrap=True,
+    )
     try:
         wrong = _kill_and_report(console, url, task_id, kills, seed, think)
     except AgentFailed as error:
         wrong = [str(error)]
     if wrong:
         console.print("\n[bold red]The demo has failed.[/]")
-        console.print(Text("\n".join([*wrong, f"Look at {health.location}; the seed was {seed}."])), soft_wrap=True)
+        console.print(
+            Text("\n".join([*wrong, f"Look at {health.location}; the seed was {seed}."])),
+            soft_wrap=True,
+        )
     elif stays:
         console.print(f"All it recorded:  holdfast task URL {task_id} --history")
     return not wrong
 
 
-def _kill_and_report(console: Console, url: str, task_id: str, kills: int, seed: int, think: float) -> list[str]:
+def _kill_and_report(
+    console: Console, url: str, task_id: str, kills: int, seed: int, think: float
+) -> list[str]:
     """Do it, show what came of it, and say what is wrong with that."""
     undisturbed = rehearse()
     moments = choose(list(undisturbed.moments), kills, seed)

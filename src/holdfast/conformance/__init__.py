@@ -32,16 +32,30 @@ from typing import TYPE_CHECKING, Any
 try:
     import pytest
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("holdfast.conformance runs under pytest: pip install pytest hypothesis") from error
+    raise ModuleNotFoundError(
+        "holdfast.conformance runs under pytest: pip install pytest hypothesis"
+    ) from error
 
 # Before the imports below, or their asserts would fail without saying what differs.
-_THEMES = ("append", "batches", "ids", "reading", "listing", "names", "bodies", "deletion", "racing", "life", "durable")
+_THEMES = (
+    "append",
+    "batches",
+    "ids",
+    "reading",
+    "listing",
+    "names",
+    "bodies",
+    "deletion",
+    "racing",
+    "life",
+    "durable",
+)
 pytest.register_assert_rewrite(*(f"{__name__}._{theme}" for theme in _THEMES))
 
-from ._suite import BackendConformance, DurableBackendConformance  # noqa: E402 - after the call above
+from .suite import BackendConformance, DurableBackendConformance  # noqa: E402 - after the call above
 
 if TYPE_CHECKING:
-    from ._model import BackendModel
+    from .model import BackendModel
 
 __all__ = ["BackendConformance", "BackendModel", "DurableBackendConformance"]
 
@@ -50,6 +64,6 @@ def __getattr__(name: str) -> Any:
     if name != "BackendModel":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Late, so that the rest of the suite can be imported without hypothesis.
-    from ._model import BackendModel
+    from .model import BackendModel
 
     return BackendModel

@@ -15,11 +15,20 @@ from .. import AsyncConversation, AsyncState, AsyncStore, Store
 from ..errors import NotSerializable
 
 try:
-    from agents import Agent, RunContextWrapper, RunResult, RunResultStreaming, RunState, SessionSettings
+    from agents import (
+        Agent,
+        RunContextWrapper,
+        RunResult,
+        RunResultStreaming,
+        RunState,
+        SessionSettings,
+    )
     from agents.items import TResponseInputItem
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 except ImportError as error:
-    raise ImportError("holdfast.integrations.openai_agents needs the Agents SDK: pip install openai-agents") from error
+    raise ImportError(
+        "holdfast.integrations.openai_agents needs the Agents SDK: pip install openai-agents"
+    ) from error
 
 if TYPE_CHECKING:
     from agents.memory import Session
@@ -60,13 +69,17 @@ class HoldfastSession:
         self._store = store.aio if isinstance(store, Store) else store
         self._tenant = tenant
 
-    async def get_items(self, limit: int | None = None, *, wrapper: Wrapper | None = None) -> list[TResponseInputItem]:
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: Wrapper | None = None
+    ) -> list[TResponseInputItem]:
         """The items, oldest first; the latest `limit` of them, if given here or in the settings."""
         newest = resolve_session_limit(limit, self.session_settings)
         items = await self._chat(wrapper).messages(last=None if newest is None else max(newest, 0))
         return cast("list[TResponseInputItem]", items)
 
-    async def add_items(self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None) -> None:
+    async def add_items(
+        self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None
+    ) -> None:
         """Add items, all or none. Their ids are not looked at: models that have none give them all the same one."""
         if items:
             await self._chat(wrapper).append(*items)
@@ -146,7 +159,11 @@ def _is_changed(part: Any, stored: Callable[[Any], Any]) -> bool:
     if not isinstance(part, dict):
         return False
     is_call = isinstance(part.get("call_id"), str) and str(part.get("type")).endswith("_call")
-    return stored(part) != part if is_call else any(_is_changed(item, stored) for item in part.values())
+    return (
+        stored(part) != part
+        if is_call
+        else any(_is_changed(item, stored) for item in part.values())
+    )
 
 
 def _is_a_session(session: HoldfastSession) -> Session:

@@ -2,9 +2,9 @@
 
 import typing as _typing
 
-from ._arguments import NewMemory
-from ._quoted import quoted
-from ._weights import Weights
+from .arguments import NewMemory
+from .quote import quoted
+from .weights import Weights
 
 if _typing.TYPE_CHECKING:
     from . import embedders

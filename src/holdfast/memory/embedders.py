@@ -16,15 +16,21 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .._arguments import seconds
-from .._ids import checked_id
 from ..errors import MissingExtra
-from ._calling import is_async
+from ..log.ids import checked_id
+from ..log.validation import seconds
+from .vectors.calls import is_async
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Embedder", "OpenAIEmbedder", "SentenceTransformerEmbedder", "StaticEmbedder", "WordLlamaEmbedder"]
+__all__ = [
+    "Embedder",
+    "OpenAIEmbedder",
+    "SentenceTransformerEmbedder",
+    "StaticEmbedder",
+    "WordLlamaEmbedder",
+]
 
 TEXT_BYTES: Final = 8_000
 """A token is at least one byte, and OpenAI's models take 8,191 tokens of a text: what is longer is cut off."""
@@ -102,18 +108,24 @@ class SentenceTransformerEmbedder:
     def __init__(self, model: Any = "sentence-transformers/all-MiniLM-L6-v2") -> None:
         self._model = model
         if isinstance(model, str | PathLike):
-            package = _imported("sentence_transformers", "SentenceTransformerEmbedder", "sentence-transformers")
+            package = _imported(
+                "sentence_transformers", "SentenceTransformerEmbedder", "sentence-transformers"
+            )
             self._model = package.SentenceTransformer(fspath(model))
             self.name = f"sentence-transformers/{fspath(model)}"
         else:
             card = getattr(model, "model_card_data", None)
-            self.name = f"sentence-transformers/{getattr(card, 'base_model', None) or type(model).__name__}"
+            self.name = (
+                f"sentence-transformers/{getattr(card, 'base_model', None) or type(model).__name__}"
+            )
         # From its release 5 on, a model may have a prompt for what is searched, and another for what is asked.
         self._encode_texts = getattr(self._model, "encode_document", self._model.encode)
         self._encode_query = getattr(self._model, "encode_query", self._model.encode)
 
     def __call__(self, texts: list[str]) -> Sequence[Any]:
-        found: Sequence[Any] = self._encode_texts(texts, show_progress_bar=False, convert_to_numpy=True)
+        found: Sequence[Any] = self._encode_texts(
+            texts, show_progress_bar=False, convert_to_numpy=True
+        )
         return found
 
     def query(self, text: str) -> Any:

@@ -1,14 +1,9 @@
 """Tasks: runs of an agent towards a goal that survive their process."""
 
-from ._agents import Agent, agent
-from ._artifacts import Artifact, AsyncArtifact
-from ._frames import current_step, current_task, idempotency_key
-from ._mapping import bind
-from ._progress import StepRun
-from ._steps import Step, step
-from ._task import AsyncTask, Task
-from ._usage import Budget, Usage
-from ._view import (
+from .agents.declare import Agent, agent
+from .artifacts import Artifact, AsyncArtifact
+from .run.frames import current_step, current_task, idempotency_key
+from .state.view import (
     ArtifactInfo,
     Drift,
     Failure,
@@ -21,6 +16,11 @@ from ._view import (
     TaskInfo,
     TaskView,
 )
+from .steps.declare import Step, step
+from .steps.map import bind
+from .steps.progress import StepRun
+from .steps.usage import Budget, Usage
+from .task import AsyncTask, Task
 
 __all__ = [
     "Agent",

@@ -10,13 +10,13 @@ With pytest there are fixtures for it: `holdfast_store`, `holdfast_clock`, `hold
 
 from __future__ import annotations
 
-from ._clocks import FakeClock, fake_clock
-from ._crashing import Crash, Crashed, crash
-from ._effects import effect
-from ._ids import seeded_ids
-from ._matrix import crash_matrix
-from ._report import MatrixError, MatrixReport, Violation
-from ._stores import temporary_store
+from .clocks import FakeClock, fake_clock
+from .crashing import Crash, Crashed, crash
+from .effects import effect
+from .ids import seeded_ids
+from .matrix import crash_matrix
+from .report import MatrixError, MatrixReport, Violation
+from .stores import temporary_store
 
 __all__ = [
     "Crash",

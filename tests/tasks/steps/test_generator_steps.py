@@ -183,7 +183,9 @@ async def async_pieces() -> AsyncIterator[Piece]:
 
 def test_chunks_have_the_annotated_type_live_and_again(ways: Ways) -> None:
     async def work(task: Any) -> list[Any]:
-        return await listed(task.step("answer", async_pieces if ways.asynchronous else plain_pieces))
+        return await listed(
+            task.step("answer", async_pieces if ways.asynchronous else plain_pieces)
+        )
 
     assert ways.resume(work) == ways.resume(work) == PIECES
 
@@ -191,7 +193,9 @@ def test_chunks_have_the_annotated_type_live_and_again(ways: Ways) -> None:
 @ON_MEMORY
 def test_returns_is_the_type_of_one_chunk(ways: Ways) -> None:
     async def work(task: Any) -> list[Any]:
-        return await listed(task.step("answer", holdfast.step(Source(*PIECES).function(ways), returns=Piece)))
+        return await listed(
+            task.step("answer", holdfast.step(Source(*PIECES).function(ways), returns=Piece))
+        )
 
     assert ways.resume(work) == ways.resume(work) == PIECES
 
@@ -274,7 +278,11 @@ def test_a_consumer_that_stops_early_leaves_the_step_to_be_run_again(ways: Ways)
 
     ways.resume(stop)
     assert [step.status for step in view(ways).steps] == ["interrupted"]
-    assert ways.resume(lambda task: listed(task.step("answer", source.function(ways)))) == ["a", "b", "c"]
+    assert ways.resume(lambda task: listed(task.step("answer", source.function(ways)))) == [
+        "a",
+        "b",
+        "c",
+    ]
     assert [step.path for step in view(ways).steps] == ["answer"]
 
 
@@ -425,6 +433,7 @@ def test_a_generator_that_is_cancelled_ends_where_it_is(url: str) -> None:
     assert source_closed == [True]
 
 
+@pytest.mark.slow
 @ON_MEMORY
 def test_what_is_collected_as_garbage_is_ended(url: str) -> None:
     source = Source("a", "b")
@@ -469,7 +478,12 @@ def test_steps_inside_a_generator_are_scoped_to_it_and_the_consumers_are_not(way
 
     name = "look_async" if ways.asynchronous else "look"
     first = ways.resume(work)
-    assert first == [f"a at answer/{name}", f"c at {name}", f"b at answer/{name}#2", f"c at {name}#2"]
+    assert first == [
+        f"a at answer/{name}",
+        f"c at {name}",
+        f"b at answer/{name}#2",
+        f"c at {name}#2",
+    ]
     assert ways.resume(work) == first
 
 
@@ -477,7 +491,12 @@ def test_two_answers_can_be_read_side_by_side(ways: Ways) -> None:
     async def work(task: Any) -> list[Any]:
         one = task.step("one", Source("a", "b").function(ways))
         two = task.step("two", Source("c", "d").function(ways))
-        return [await one.__anext__(), await two.__anext__(), *(await listed(one)), *(await listed(two))]
+        return [
+            await one.__anext__(),
+            await two.__anext__(),
+            *(await listed(one)),
+            *(await listed(two)),
+        ]
 
     assert ways.resume(work) == ways.resume(work) == ["a", "c", "b", "d"]
 

@@ -456,7 +456,9 @@ def test_in_an_async_task_threads_of_asyncio_know_it_and_others_are_bound(url: s
         async with store.task("t") as task:
             loop = asyncio.get_running_loop()
             with ThreadPoolExecutor(1) as pool:
-                name = await loop.run_in_executor(pool, holdfast.bind(lambda: holdfast.current_task().id))
+                name = await loop.run_in_executor(
+                    pool, holdfast.bind(lambda: holdfast.current_task().id)
+                )
                 other = await loop.run_in_executor(pool, has_no_task)
             return [await asyncio.to_thread(lambda: holdfast.current_task() is task), name, other]
 

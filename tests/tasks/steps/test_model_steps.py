@@ -20,7 +20,7 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import Budget, NotFound, StepFailed, Usage
 from holdfast.errors import BudgetExceeded
-from holdfast.tasks import _running
+from holdfast.tasks.steps import run
 from holdfast.types import ModelInput
 
 
@@ -30,7 +30,7 @@ class Stop(BaseException):
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
+    monkeypatch.setattr(run, "pause", lambda attempt: 0.0)
 
 
 def model(fn: Any, **options: Any) -> Any:
@@ -44,10 +44,14 @@ def tell(**used: Any) -> None:
 # -- usage ------------------------------------------------------------------------------------------
 
 ANSWERS = {
-    "chat completions": {"usage": {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}},
+    "chat completions": {
+        "usage": {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
+    },
     "responses": {"usage": {"input_tokens": 30, "output_tokens": 4}},
     "objects": SimpleNamespace(usage=SimpleNamespace(prompt_tokens=30, completion_tokens=4)),
-    "anthropic": SimpleNamespace(usage=SimpleNamespace(input_tokens=30, output_tokens=4, cache_read_input_tokens=None)),
+    "anthropic": SimpleNamespace(
+        usage=SimpleNamespace(input_tokens=30, output_tokens=4, cache_read_input_tokens=None)
+    ),
     "langchain": SimpleNamespace(usage_metadata={"input_tokens": 30, "output_tokens": 4}),
 }
 
@@ -64,7 +68,9 @@ def test_what_an_answer_says_of_its_usage_is_recorded(ways: Ways, answer: Any) -
         if isinstance(answer, dict):
             await task.step("ask", declared, answer)
         else:
-            with pytest.raises(StepFailed):  # it is no result that can be stored; it was paid for all the same
+            with pytest.raises(
+                StepFailed
+            ):  # it is no result that can be stored; it was paid for all the same
                 await task.step("ask", declared, answer)
         return task.usage  # type: ignore[no-any-return]
 
@@ -75,7 +81,14 @@ def test_what_an_answer_says_of_its_usage_is_recorded(ways: Ways, answer: Any) -
 @ON_MEMORY
 @pytest.mark.parametrize(
     "answer",
-    [None, "text", {"usage": None}, {"usage": {"prompt_tokens": "30"}}, {"usage": {"prompt_tokens": -1}}, {"usage": 7}],
+    [
+        None,
+        "text",
+        {"usage": None},
+        {"usage": {"prompt_tokens": "30"}},
+        {"usage": {"prompt_tokens": -1}},
+        {"usage": 7},
+    ],
 )
 def test_an_answer_that_says_nothing_is_a_call(ways: Ways, answer: Any) -> None:
     ways.resume(lambda task: task.step("ask", model(lambda: answer)))
@@ -84,7 +97,9 @@ def test_an_answer_that_says_nothing_is_a_call(ways: Ways, answer: Any) -> None:
 
 @ON_MEMORY
 def test_a_tool_that_returns_something_called_usage_has_used_nothing(ways: Ways) -> None:
-    ways.resume(lambda task: task.step("a", lambda: {"usage": {"input_tokens": 3, "output_tokens": 3}}))
+    ways.resume(
+        lambda task: task.step("a", lambda: {"usage": {"input_tokens": 3, "output_tokens": 3}})
+    )
     assert (view(ways).usage, view(ways).steps[0].usage) == (Usage(), None)
     [_, _, completed, _] = ways.store.task("t").history()
     assert "usage" not in completed.data
@@ -139,7 +154,14 @@ def test_a_price_is_two_numbers(price: Any) -> None:
 
 @ON_MEMORY
 @pytest.mark.parametrize(
-    "wrong", [{"input_tokens": -1}, {"output_tokens": 1.5}, {"cost": -1}, {"input_tokens": True}, {"model": 3}]
+    "wrong",
+    [
+        {"input_tokens": -1},
+        {"output_tokens": 1.5},
+        {"cost": -1},
+        {"input_tokens": True},
+        {"model": 3},
+    ],
 )
 def test_what_is_no_usage_is_refused(ways: Ways, wrong: dict[str, Any]) -> None:
     def ask() -> None:
@@ -240,7 +262,9 @@ async def ask_five_times(task: Any) -> int:
     ],
     ids=["tokens", "calls", "cost", "several"],
 )
-def test_a_budget_that_is_used_up_stops_the_next_call(ways: Ways, budget: Budget, unit: str, used: float) -> None:
+def test_a_budget_that_is_used_up_stops_the_next_call(
+    ways: Ways, budget: Budget, unit: str, used: float
+) -> None:
     with pytest.raises(BudgetExceeded, match=f"Budget\\({unit}=") as caught:
         ways.resume(ask_five_times, budget=budget)
     assert caught.value.needed == pytest.approx(used)
@@ -287,7 +311,9 @@ def test_a_budget_that_ends_inside_a_step_passes_through_it(ways: Ways) -> None:
         return 3
 
     async def work(task: Any) -> Any:
-        return await task.step("outer", holdfast.step(awaited if ways.asynchronous else plain, max_attempts=3), task)
+        return await task.step(
+            "outer", holdfast.step(awaited if ways.asynchronous else plain, max_attempts=3), task
+        )
 
     with pytest.raises(BudgetExceeded):
         ways.resume(work, budget=Budget(calls=2))
@@ -306,7 +332,9 @@ def test_a_budget_leaves_no_room_for_another_attempt(ways: Ways) -> None:
         raise TimeoutError
 
     with pytest.raises(StepFailed, match="TimeoutError"):
-        ways.resume(lambda task: task.step("ask", model(ask, max_attempts=9)), budget=Budget(tokens=150))
+        ways.resume(
+            lambda task: task.step("ask", model(ask, max_attempts=9)), budget=Budget(tokens=150)
+        )
     assert len(attempts) == 2
 
 
@@ -342,9 +370,11 @@ def test_what_a_check_says_was_not_done_needs_a_budget_to_be_done(ways: Ways) ->
     assert ways.resume(lambda task: task.step("ask", asking), budget=Budget(tokens=1000)) == "done"
 
 
-@pytest.mark.parametrize("wrong", [{}, {"tokens": 0}, {"tokens": 1.5}, {"calls": True}, {"cost": 0}, {"cost": "1"}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"tokens": 0}, {"tokens": 1.5}, {"calls": True}, {"cost": 0}, {"cost": "1"}]
+)
 def test_a_budget_limits_something(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"is a|limits"):
+    with pytest.raises(ValueError, match=r"must"):
         Budget(**wrong)
 
 
@@ -404,8 +434,14 @@ def test_a_list_that_came_from_a_conversation_is_known_again(ways: Ways) -> None
 
     async def work(task: Any) -> None:
         await task.step("all", model(lambda messages: ""), await given(chat_of(ways).messages()))
-        await task.step("last", model(lambda *, messages: ""), messages=await given(chat_of(ways).messages(last=3)))
-        window = await given(chat_of(ways).window(25, system="Be brief.", counter=lambda message: 5))
+        await task.step(
+            "last",
+            model(lambda *, messages: ""),
+            messages=await given(chat_of(ways).messages(last=3)),
+        )
+        window = await given(
+            chat_of(ways).window(25, system="Be brief.", counter=lambda message: 5)
+        )
         await task.step("window", model(lambda messages: ""), window)
 
     ways.resume(work)
@@ -416,7 +452,10 @@ def test_a_list_that_came_from_a_conversation_is_known_again(ways: Ways) -> None
     ]
     assert prompt(ways, "all") == chat.messages()
     assert prompt(ways, "last") == chat.messages(last=3)
-    assert prompt(ways, "window") == [{"role": "system", "content": "Be brief."}, *chat.messages(last=4)]
+    assert prompt(ways, "window") == [
+        {"role": "system", "content": "Be brief."},
+        *chat.messages(last=4),
+    ]
 
 
 def test_what_the_function_reads_is_what_its_model_saw(ways: Ways) -> None:
@@ -430,7 +469,9 @@ def test_what_the_function_reads_is_what_its_model_saw(ways: Ways) -> None:
         assert len(await chat.entries(last=1)) == 1
         return str(len(await chat.window(20, counter=lambda message: 5)))
 
-    ways.resume(lambda task: task.step("ask", model(awaited if ways.asynchronous else plain), chat_of(ways)))
+    ways.resume(
+        lambda task: task.step("ask", model(awaited if ways.asynchronous else plain), chat_of(ways))
+    )
     assert saw(ways) == [ModelInput("c", [(3, 6)])]
     assert prompt(ways) == chat.messages(last=4)
 
@@ -455,7 +496,12 @@ def test_a_tool_sees_nothing_and_neither_does_what_calls_it(ways: Ways) -> None:
 @pytest.mark.every_engine
 def test_later_rewinds_summaries_and_repairs_do_not_change_what_was_seen(ways: Ways) -> None:
     chat = conversing(ways.store, 5)
-    chat.append({"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f"}}]})
+    chat.append(
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f"}}],
+        }
+    )
     chat.append(user("never mind"))
     mended = chat.window(10_000)
     assert mended != chat.messages()  # the open call got a result
@@ -463,7 +509,9 @@ def test_later_rewinds_summaries_and_repairs_do_not_change_what_was_seen(ways: W
 
     async def work(task: Any) -> None:
         await task.step("all", model(lambda messages: ""), await given(chat_of(ways).messages()))
-        await task.step("mended", model(lambda messages: ""), await given(chat_of(ways).window(10_000)))
+        await task.step(
+            "mended", model(lambda messages: ""), await given(chat_of(ways).window(10_000))
+        )
 
     ways.resume(work)
     chat.repair()
@@ -474,7 +522,9 @@ def test_later_rewinds_summaries_and_repairs_do_not_change_what_was_seen(ways: W
 
     async def more(task: Any) -> None:
         await work(task)
-        await task.step("repaired", model(lambda messages: ""), await given(chat_of(ways).messages()))
+        await task.step(
+            "repaired", model(lambda messages: ""), await given(chat_of(ways).messages())
+        )
         window = await given(chat_of(ways).window(35, counter=lambda message: 10))
         await task.step("cut", model(lambda messages: ""), window)
 
@@ -482,7 +532,9 @@ def test_later_rewinds_summaries_and_repairs_do_not_change_what_was_seen(ways: W
         ways.resume(more)
 
     async def again(task: Any) -> None:
-        await task.step("repaired", model(lambda messages: ""), await given(chat_of(ways).messages()))
+        await task.step(
+            "repaired", model(lambda messages: ""), await given(chat_of(ways).messages())
+        )
         window = await given(chat_of(ways).window(35, counter=lambda message: 10))
         await task.step("cut", model(lambda messages: ""), window)
 
@@ -531,7 +583,9 @@ def test_what_was_added_to_a_list_is_kept_with_the_task_and_once(ways: Ways) -> 
     expected.insert(2, extra)
     for path in ("ask", "ask#2", "ask#3"):
         assert prompt(ways, path) == expected
-    assert json.dumps([event.data for event in ways.store.task("t").history()]).count("x" * 1000) == 1
+    assert (
+        json.dumps([event.data for event in ways.store.task("t").history()]).count("x" * 1000) == 1
+    )
 
 
 @ON_MEMORY
@@ -628,7 +682,12 @@ def test_what_a_conversation_gives_is_a_list_to_everybody(store: holdfast.Store)
     assert messages == plain == chat.window(1000)
     assert json.dumps(messages) == json.dumps(plain)
     assert repr(messages) == repr(plain)
-    for other in (copy.copy(messages), copy.deepcopy(messages), pickle.loads(pickle.dumps(messages)), messages[:]):
+    for other in (
+        copy.copy(messages),
+        copy.deepcopy(messages),
+        pickle.loads(pickle.dumps(messages)),
+        messages[:],
+    ):
         assert type(other) is list
         assert other == plain
     with store.task("t", input={"chat": messages}) as task:
@@ -657,7 +716,9 @@ def _typed(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     return messages
 
 
-def test_a_step_recorded_with_a_plain_list_is_found_with_a_list_from_a_conversation(store: holdfast.Store) -> None:
+def test_a_step_recorded_with_a_plain_list_is_found_with_a_list_from_a_conversation(
+    store: holdfast.Store,
+) -> None:
     chat = conversing(store)
     with store.task("t") as task:
         task.step("ask", len, [*chat.messages()])
@@ -703,6 +764,7 @@ def check_prompts(store: holdfast.Store, prompts: list[list[Any]]) -> None:
         assert store.model_input("t", path) == sent
 
 
+@pytest.mark.slow
 def test_a_hundred_calls_store_little_more_than_what_is_new_and_every_prompt_comes_back(
     store: holdfast.Store,
 ) -> None:
@@ -727,14 +789,20 @@ def test_a_hundred_calls_store_little_more_than_what_is_new_and_every_prompt_com
     check_prompts(store, prompts)
 
 
-def test_an_answer_that_is_a_result_and_is_appended_is_stored_twice_and_no_more(store: holdfast.Store) -> None:
+@pytest.mark.slow
+def test_an_answer_that_is_a_result_and_is_appended_is_stored_twice_and_no_more(
+    store: holdfast.Store,
+) -> None:
     text, prompts, new = texts(), list[list[Any]](), 0
 
     @holdfast.step(kind="model", price=(1, 4))
     def ask(chat: holdfast.Conversation, model: str = "gpt-5-mini") -> dict[str, Any]:
         messages = chat.window(10**9, system=SYSTEM)
         prompts.append(list(messages))
-        return {**said(next(text)), "usage": {"prompt_tokens": 250 * len(messages), "completion_tokens": 250}}
+        return {
+            **said(next(text)),
+            "usage": {"prompt_tokens": 250 * len(messages), "completion_tokens": 250},
+        }
 
     with store.task("t", goal="Serve the customer", budget=Budget(calls=100)) as task:
         chat = task.conversation()

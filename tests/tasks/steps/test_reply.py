@@ -20,18 +20,18 @@ import holdfast
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import Budget, NotFound, StepFailed, Store, Usage
-from holdfast._log import Log
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import BudgetExceeded, Expired
-from holdfast.tasks import _running
+from holdfast.log.log import Log
+from holdfast.tasks.steps import run
 from holdfast.testing import crash
 from holdfast.types import ModelInput
 
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
+    monkeypatch.setattr(run, "pause", lambda attempt: 0.0)
 
 
 def user(text: str) -> dict[str, Any]:
@@ -88,7 +88,9 @@ def plainly(fn: Any) -> Any:
 
 
 @pytest.mark.every_engine
-def test_a_reply_is_appended_once_and_given_back_by_every_later_run(ways: Ways, model: Model) -> None:
+def test_a_reply_is_appended_once_and_given_back_by_every_later_run(
+    ways: Ways, model: Model
+) -> None:
     expected = [said("answer 1"), said("answer 2")]
     for _ in range(3):
         assert ways.resume(chatting(ways, plainly(model.ask))) == expected
@@ -107,7 +109,10 @@ def test_the_message_is_in_no_record_of_the_task_and_says_where_it_came_from(way
     [entry] = ways.store.conversation("c").entries(last=1)
     assert entry.meta == {"task": "t", "step": view(ways).steps[0].path}
     stored = {kind: _bodies(ways.store, kind) for kind in ("task", "conversation")}
-    assert (stored["task"].count(b"xylophone"), stored["conversation"].count(b"xylophone")) == (0, 1)
+    assert (stored["task"].count(b"xylophone"), stored["conversation"].count(b"xylophone")) == (
+        0,
+        1,
+    )
 
 
 def _bodies(store: Store, kind: str) -> bytes:
@@ -138,7 +143,9 @@ def test_the_conversation_is_given_by_itself_or_by_its_id(ways: Ways, kind: str)
 
     async def work(task: Any) -> Any:
         own = ways.store.aio if ways.asynchronous else ways.store
-        chat = {"id": "c", "conversation": own.conversation("c"), "task's": task.conversation("c")}[kind]
+        chat = {"id": "c", "conversation": own.conversation("c"), "task's": task.conversation("c")}[
+            kind
+        ]
         return await task.reply(chat, awaited if ways.asynchronous else plain)
 
     ways.store.conversation("c").append(user("q"))
@@ -159,7 +166,9 @@ def test_an_id_and_the_conversation_mean_the_same(ways: Ways, model: Model) -> N
 @ON_MEMORY
 def test_a_plain_function_in_an_async_task_gets_a_plain_conversation_for_an_id(ways: Ways) -> None:
     ways.store.conversation("c").append(user("q"))
-    assert ways.resume(lambda task: task.reply("c", lambda chat: said(str(chat.count())))) == said("1")
+    assert ways.resume(lambda task: task.reply("c", lambda chat: said(str(chat.count())))) == said(
+        "1"
+    )
 
 
 @ON_MEMORY
@@ -179,7 +188,9 @@ def test_what_a_function_is_annotated_to_return_does_not_matter(ways: Ways) -> N
 
 
 @ON_MEMORY
-@pytest.mark.parametrize("answer", ["text", None, [said("a")], {}, {"role": "assistant", "content": object()}])
+@pytest.mark.parametrize(
+    "answer", ["text", None, [said("a")], {}, {"role": "assistant", "content": object()}]
+)
 def test_what_is_no_message_is_a_failure_and_is_not_appended(ways: Ways, answer: Any) -> None:
     with pytest.raises(StepFailed):
         ways.resume(chatting(ways, lambda chat: answer, turns=1))
@@ -234,7 +245,10 @@ def test_a_key_for_one_call_and_methods_are_as_in_steps(ways: Ways) -> None:
 def test_the_model_saw_the_conversation_as_it_was(ways: Ways) -> None:
     ways.resume(chatting(ways, lambda chat: said("a"), turns=2))
     paths = [step.path for step in view(ways).steps]
-    assert [step.model_input for step in view(ways).steps] == [[ModelInput("c", [(1, 1)])], [ModelInput("c", [(1, 3)])]]
+    assert [step.model_input for step in view(ways).steps] == [
+        [ModelInput("c", [(1, 1)])],
+        [ModelInput("c", [(1, 3)])],
+    ]
     assert ways.store.model_input("t", paths[0]) == [user("q0")]
     assert ways.store.model_input("t", paths[1]) == [user("q0"), said("a"), user("q1")]
 
@@ -268,7 +282,10 @@ def test_replies_inside_steps_are_steps_inside_steps(ways: Ways, model: Model) -
         return str((await task.reply(chat, ask))["content"])
 
     async def work(task: Any) -> Any:
-        return [await task.step("turn", awaited if ways.asynchronous else plain, task, "c") for _ in range(2)]
+        return [
+            await task.step("turn", awaited if ways.asynchronous else plain, task, "c")
+            for _ in range(2)
+        ]
 
     for _ in range(2):
         assert ways.resume(work) == ["answer 1", "answer 2"]
@@ -278,7 +295,9 @@ def test_replies_inside_steps_are_steps_inside_steps(ways: Ways, model: Model) -
 
 @ON_MEMORY
 @pytest.mark.parametrize(("drift", "asked"), [("keep", 1), ("rerun", 2)])
-def test_other_arguments_keep_the_message_or_ask_for_another(ways: Ways, model: Model, drift: Any, asked: int) -> None:
+def test_other_arguments_keep_the_message_or_ask_for_another(
+    ways: Ways, model: Model, drift: Any, asked: int
+) -> None:
     ask = holdfast.step(plainly(model.ask), drift=drift)
     assert ways.resume(lambda task: task.reply("c", ask, " to A")) == said("answer 1 to A")
     last = said("answer 1 to A") if drift == "keep" else said("answer 2 to B")
@@ -318,8 +337,13 @@ def test_what_cannot_be_a_reply_is_refused_before_anything_is_done(ways: Ways) -
         with pytest.raises(TypeError, match="argument"):
             await task.reply("c", lambda: said(""))
         with pytest.raises(ValueError, match="another store or tenant"):
-            await task.reply(ways.store.for_tenant("globex").conversation("c"), lambda chat: said(""))
-        with holdfast.open("memory://") as other, pytest.raises(ValueError, match="another store or tenant"):
+            await task.reply(
+                ways.store.for_tenant("globex").conversation("c"), lambda chat: said("")
+            )
+        with (
+            holdfast.open("memory://") as other,
+            pytest.raises(ValueError, match="another store or tenant"),
+        ):
             await task.reply(other.conversation("c"), lambda chat: said(""))
 
     ways.resume(work)
@@ -332,7 +356,11 @@ def test_an_async_function_needs_an_async_task(url: str) -> None:
     async def ask(chat: Any) -> Any:
         return said("a")
 
-    with holdfast.open(url) as store, store.task("t") as task, pytest.raises(TypeError, match="async"):
+    with (
+        holdfast.open(url) as store,
+        store.task("t") as task,
+        pytest.raises(TypeError, match="async"),
+    ):
         task.reply("c", ask)
 
 
@@ -373,7 +401,10 @@ def test_cut_off_after_the_message_the_model_is_not_asked_again(ways: Ways, mode
         ways.store.conversation("c").append(user(f"other {n}"))
     assert ways.resume(chatting(ways, ask)) == [said("answer 1"), said("answer 2")]
     assert (model.asked, view(ways).steps[0].how, view(ways).steps[1].how) == (2, "checked", "ran")
-    assert [m for m in messages(ways) if m["role"] == "assistant"] == [said("answer 1"), said("answer 2")]
+    assert [m for m in messages(ways) if m["role"] == "assistant"] == [
+        said("answer 1"),
+        said("answer 2"),
+    ]
 
 
 @ON_MEMORY
@@ -414,7 +445,9 @@ def test_a_task_that_was_cancelled_meanwhile_says_nothing_more(ways: Ways) -> No
 
 
 @pytest.mark.every_engine
-def test_who_was_away_for_longer_than_the_lease_looks_before_it_says_anything(durable_url: str) -> None:
+def test_who_was_away_for_longer_than_the_lease_looks_before_it_says_anything(
+    durable_url: str,
+) -> None:
     with holdfast.open(durable_url) as store, holdfast.open(durable_url) as other:
 
         def ask(chat: Any) -> dict[str, Any]:
@@ -492,8 +525,12 @@ def test_who_comes_second_takes_the_message_of_who_came_first(url: str) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("times", [1, 1000], ids=["once", "on and on"])
-@pytest.mark.parametrize("fault", ["lost_answer", "lost_request", "late", "driver_error_stored", "unavailable"])
-def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it(fault: Any, times: int) -> None:
+@pytest.mark.parametrize(
+    "fault", ["lost_answer", "lost_request", "late", "driver_error_stored", "unavailable"]
+)
+def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it(
+    fault: Any, times: int
+) -> None:
     backend = FaultyBackend(MemoryBackend(), seed=1)
     asked: list[int] = []
 
@@ -525,9 +562,8 @@ def test_whatever_becomes_of_the_append_there_is_one_message_and_the_step_has_it
 LIFE = """
 import asyncio, os, signal, sys
 import holdfast
-from holdfast.tasks import _events as ev
-from holdfast.tasks._session import Session
-from holdfast.conversations import _writing
+from holdfast.tasks.state import events as ev
+from holdfast.tasks.run.session import Session
 
 url, notes, way, kill = sys.argv[1:]
 
@@ -572,9 +608,11 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "async"])
 @pytest.mark.parametrize(
-    ("kill", "asked", "how"), [("after the message", 1, "checked"), ("before the message", 2, "ran")]
+    ("kill", "asked", "how"),
+    [("after the message", 1, "checked"), ("before the message", 2, "ran")],
 )
 def test_killed_around_the_message_there_is_one(
     durable_url: str, tmp_path: Path, way: str, kill: str, asked: int, how: str
@@ -606,7 +644,12 @@ def test_rewinds_summaries_and_repairs_do_not_change_a_result(ways: Ways, model:
     first = ways.resume(chatting(ways, ask, turns=3))
     chat = ways.store.conversation("c")
     chat.summarize(lambda messages: "they talked", keep_last=2)
-    chat.append({"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f"}}]})
+    chat.append(
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f"}}],
+        }
+    )
     chat.append(user("never mind"))
     chat.repair()
     chat.rewind(version=1)
@@ -646,7 +689,10 @@ def test_a_fork_of_a_task_has_its_replies(ways: Ways, model: Model) -> None:
 def test_results_history_and_briefings_tell_the_message(ways: Ways) -> None:
     async def work(task: Any) -> Any:
         await task.reply("c", ask)
-        told = (await task.view()).steps[0].result, (await task.view(version=await task.version())).steps[0].result
+        told = (
+            (await task.view()).steps[0].result,
+            (await task.view(version=await task.version())).steps[0].result,
+        )
         return await task.results(), await task.history(), str(await task.resume_context()), told
 
     def ask(chat: Any) -> dict[str, Any]:
@@ -723,9 +769,13 @@ def test_a_deleted_conversation_is_said_to_be_deleted_where_the_message_is_neede
     ]
     assert found.steps[0].reply == ("c", 1)
     assert "count" in str(found.resume_context())
-    completed = [event.data for event in ways.store.task("t").history() if event.type == "step.completed"]
+    completed = [
+        event.data for event in ways.store.task("t").history() if event.type == "step.completed"
+    ]
     assert ["result" in data for data in completed] == [False, True]
-    assert ways.resume(lambda task: task.step("count", len, "abc")) == 3, "what does not need it, goes on"
+    assert ways.resume(lambda task: task.step("count", len, "abc")) == 3, (
+        "what does not need it, goes on"
+    )
     assert model.asked == 1
 
 
@@ -755,7 +805,9 @@ def test_deleted_by_another_program_it_is_deleted(durable_url: str, model: Model
 
 
 @ON_MEMORY
-@pytest.mark.parametrize("wrong", [{"version": 9}, {"version": 0}, {"version": -3}, {"base": 5}, {"version": 2}])
+@pytest.mark.parametrize(
+    "wrong", [{"version": 9}, {"version": 0}, {"version": -3}, {"base": 5}, {"version": 2}]
+)
 def test_a_pointer_that_points_nowhere_is_a_corrupt_record(url: str, wrong: dict[str, int]) -> None:
     with holdfast.open(url) as store:
         with store.task("t") as task:

@@ -22,7 +22,9 @@ from holdfast.errors import NotSerializable, ReplayMismatch, SchemaMismatch, Tas
 ENDS = [Stop(), KeyboardInterrupt(), ValueError("no"), object()]
 
 
-def doubtful(ways: Ways, end: Any, *, check: Any = None, name: str = "pay", id: str = "t") -> Counting:
+def doubtful(
+    ways: Ways, end: Any, *, check: Any = None, name: str = "pay", id: str = "t"
+) -> Counting:
     """Leave a step in doubt: cut off, failed, or with a result that cannot be stored."""
     fn = Counting(end)
     pay = holdfast.step(fn, check=check) if check is not None else holdfast.step(fn, once=True)
@@ -35,7 +37,11 @@ def doubtful(ways: Ways, end: Any, *, check: Any = None, name: str = "pay", id: 
                 return fn(*args)
 
             # Not in a thread: there, nobody is interrupted.
-            stepped = holdfast.step(later, check=check) if check is not None else holdfast.step(later, once=True)
+            stepped = (
+                holdfast.step(later, check=check)
+                if check is not None
+                else holdfast.step(later, once=True)
+            )
             await task.step(name, stepped, 1)
         await task.step(name, pay, 1)
 
@@ -67,11 +73,15 @@ def test_a_once_step_without_an_outcome_is_never_run_again_by_itself(ways: Ways,
 
 
 @pytest.mark.every_engine
-def test_the_start_of_a_once_step_is_durable_before_it_runs_and_that_of_an_ordinary_one_is_not(ways: Ways) -> None:
+def test_the_start_of_a_once_step_is_durable_before_it_runs_and_that_of_an_ordinary_one_is_not(
+    ways: Ways,
+) -> None:
     seen: list[Any] = []
 
     def look() -> None:
-        seen.append([(event.type, event.data.get("step")) for event in ways.store.task("t").history()][2:])
+        seen.append(
+            [(event.type, event.data.get("step")) for event in ways.store.task("t").history()][2:]
+        )
 
     async def work(task: Any) -> None:
         await task.step("ordinary", look)
@@ -125,10 +135,17 @@ def test_a_doubt_is_resolved_with_a_result(ways: Ways, end: Any, result: Any) ->
     pay = holdfast.step(never, once=True, returns=Order if result is ORDER else Any)
     assert ways.resume(lambda task: task.step("pay", pay, 1)) == result
     [step] = view(ways).steps
-    assert (step.status, step.how, step.in_doubt, step.error) == ("completed", "resolved", False, None)
+    assert (step.status, step.how, step.in_doubt, step.error) == (
+        "completed",
+        "resolved",
+        False,
+        None,
+    )
 
 
-def test_a_result_of_another_type_than_the_step_has_is_noticed_when_it_is_asked_for(ways: Ways) -> None:
+def test_a_result_of_another_type_than_the_step_has_is_noticed_when_it_is_asked_for(
+    ways: Ways,
+) -> None:
     doubtful(ways, Stop())
     ways.store.resolve("t", "pay", result="text")
     with pytest.raises(SchemaMismatch):
@@ -268,7 +285,10 @@ def test_a_step_in_doubt_inside_another_stops_the_outer_one_too(ways: Ways) -> N
             ways.resume(work)
         assert caught.value.step == "outer/pay"
     assert view(ways).in_doubt == ["outer/pay"]
-    assert {step.path: step.status for step in view(ways).steps} == {"outer": "interrupted", "outer/pay": "failed"}
+    assert {step.path: step.status for step in view(ways).steps} == {
+        "outer": "interrupted",
+        "outer/pay": "failed",
+    }
     ways.store.resolve("t", "pay", result="paid")
     assert ways.resume(work) == ["paid"]
     assert fn.calls == ["pay"]
@@ -287,7 +307,9 @@ def test_a_once_step_around_a_doubt_is_in_doubt_too(ways: Ways) -> None:
 
 @pytest.mark.parametrize("mode", ["once", "check"])
 @pytest.mark.parametrize("key", [None, "k"])
-def test_a_doubt_asked_for_with_other_arguments_is_refused(ways: Ways, mode: str, key: str | None) -> None:
+def test_a_doubt_asked_for_with_other_arguments_is_refused(
+    ways: Ways, mode: str, key: str | None
+) -> None:
     fn = Counting(ValueError("no"))
     made = holdfast.step(fn, once=True) if mode == "once" else holdfast.step(fn, check=never)
     pay = made if key is None else made.using(key=key)
@@ -349,6 +371,7 @@ def test_a_step_whose_outcome_could_not_be_stored_is_in_doubt_in_the_same_run_to
 # -- checks ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ON_MEMORY
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("found", ["receipt", 0, "", [], None])
@@ -440,7 +463,9 @@ def test_a_check_may_be_async(url: str) -> None:
 def test_a_check_whose_answer_cannot_be_the_result_leaves_it_in_doubt(ways: Ways) -> None:
     doubtful(ways, Stop(), check=never)
     for answer, declared in (("text", int), (object(), Any), (True, Any), (False, Any)):
-        pay = holdfast.step(never, check=lambda *args, answer=answer, **more: answer, returns=declared)
+        pay = holdfast.step(
+            never, check=lambda *args, answer=answer, **more: answer, returns=declared
+        )
         with pytest.raises(StepInDoubt):
             ways.resume(lambda task, pay=pay: task.step("pay", pay, 1))
         assert view(ways).in_doubt == ["pay"]

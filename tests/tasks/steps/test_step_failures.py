@@ -17,7 +17,7 @@ from holdfast import NotDone, StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Unavailable
-from holdfast.tasks import _running
+from holdfast.tasks.steps import run
 
 # -- failures ----------------------------------------------------------------------------------------
 
@@ -33,7 +33,12 @@ def test_a_failure_is_the_same_on_the_first_run_and_on_replay(ways: Ways) -> Non
     first, again = ways.resume(work), ways.resume(work)
     assert str(first) == str(again)
     for error in (first, again):
-        assert (error.step, error.type, error.message, error.causes) == ("a", "ValueError", "out of paper", ())
+        assert (error.step, error.type, error.message, error.causes) == (
+            "a",
+            "ValueError",
+            "out of paper",
+            (),
+        )
     assert isinstance(first.__cause__, ValueError)
     assert again.__cause__ is None
     [step] = view(ways).steps
@@ -69,7 +74,9 @@ def wrapped(how: str) -> Callable[[StepFailed], BaseException]:
 
 
 @pytest.mark.parametrize("how", ["from it", "from another", "from none", "during"])
-def test_a_failure_that_ended_the_run_in_another_exception_is_tried_again(ways: Ways, how: str) -> None:
+def test_a_failure_that_ended_the_run_in_another_exception_is_tried_again(
+    ways: Ways, how: str
+) -> None:
     async def work(task: Any, fn: Any) -> Any:
         try:
             return await task.step("a", fn)
@@ -81,7 +88,9 @@ def test_a_failure_that_ended_the_run_in_another_exception_is_tried_again(ways: 
     assert ways.resume(lambda task: work(task, lambda: 1)) == 1
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no task groups before Python 3.11")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="there are no task groups before Python 3.11"
+)
 def test_failures_in_a_group_are_tried_again(url: str) -> None:
     async def no() -> None:
         raise ValueError("no")
@@ -157,7 +166,9 @@ def test_a_failure_after_which_nothing_was_heard_is_tried_again(ways: Ways) -> N
     assert ways.resume(work) == "done"
 
 
-def test_the_failure_of_an_inner_step_is_that_of_the_outer_and_both_are_tried_again(ways: Ways) -> None:
+def test_the_failure_of_an_inner_step_is_that_of_the_outer_and_both_are_tried_again(
+    ways: Ways,
+) -> None:
     fn = Counting(ValueError("no"), "done")
     inner = holdfast.step(lambda: fn("inner"), returns=str)
     inner.fn.__name__ = "inner"
@@ -167,7 +178,11 @@ def test_the_failure_of_an_inner_step_is_that_of_the_outer_and_both_are_tried_ag
 
     with pytest.raises(StepFailed) as caught:
         ways.resume(work)
-    assert (caught.value.step, caught.value.type, caught.value.causes) == ("outer", "StepFailed", ("outer/inner",))
+    assert (caught.value.step, caught.value.type, caught.value.causes) == (
+        "outer",
+        "StepFailed",
+        ("outer/inner",),
+    )
     assert {step.status for step in view(ways).steps} == {"retrying"}
     assert ways.resume(work) == "done"
 
@@ -194,7 +209,11 @@ def test_a_message_that_cannot_be_stored_is_stored_as_well_as_can_be(ways: Ways)
         def __str__(self) -> str:
             raise RuntimeError
 
-    for name, error in {"surrogate": ValueError("a\ud800b"), "mute": Mute(), "long": ValueError("x" * 100_000)}.items():
+    for name, error in {
+        "surrogate": ValueError("a\ud800b"),
+        "mute": Mute(),
+        "long": ValueError("x" * 100_000),
+    }.items():
         with pytest.raises(StepFailed):
             ways.resume(lambda task, name=name, error=error: task.step(name, Counting(error)))
     messages = {step.name: step.error.message for step in view(ways).steps if step.error}
@@ -298,7 +317,10 @@ def test_an_interruption_is_never_retried(ways: Ways) -> None:
 @pytest.mark.usefixtures("no_pause")
 def test_a_once_step_is_retried_only_if_it_was_surely_not_done(ways: Ways) -> None:
     fn = Counting(NotDone("busy"), "done")
-    assert ways.resume(lambda task: task.step("a", holdfast.step(fn, once=True, max_attempts=2))) == "done"
+    assert (
+        ways.resume(lambda task: task.step("a", holdfast.step(fn, once=True, max_attempts=2)))
+        == "done"
+    )
     fn = Counting(ValueError("no"), "done")
     with pytest.raises(StepInDoubt):
         ways.resume(lambda task: task.step("b", holdfast.step(fn, once=True, max_attempts=2)))
@@ -317,7 +339,10 @@ def test_a_retry_of_a_check_step_asks_the_check_first(ways: Ways) -> None:
         order.append("check")
         return "found" if order.count("check") == 2 else None
 
-    assert ways.resume(lambda task: task.step("a", holdfast.step(pay, check=check, max_attempts=5), 1)) == "found"
+    assert (
+        ways.resume(lambda task: task.step("a", holdfast.step(pay, check=check, max_attempts=5), 1))
+        == "found"
+    )
     assert order == ["pay", "check", "pay", "check"]
     order.clear()
 
@@ -327,7 +352,12 @@ def test_a_retry_of_a_check_step_asks_the_check_first(ways: Ways) -> None:
             raise NotDone
         return 1
 
-    assert ways.resume(lambda task: task.step("b", holdfast.step(not_done, check=check, max_attempts=5), 1)) == 1
+    assert (
+        ways.resume(
+            lambda task: task.step("b", holdfast.step(not_done, check=check, max_attempts=5), 1)
+        )
+        == 1
+    )
     assert order == ["pay", "pay"]
 
 
@@ -400,7 +430,7 @@ def test_what_a_retry_says_again_is_said_once(store: Store) -> None:
 
 
 def test_pauses_grow_and_have_an_end() -> None:
-    pauses = {attempt: [_running.pause(attempt) for _ in range(200)] for attempt in (1, 5, 50)}
+    pauses = {attempt: [run.pause(attempt) for _ in range(200)] for attempt in (1, 5, 50)}
     assert max(pauses[1]) < min(pauses[5]) < max(pauses[50]) <= 61
     assert len(set(pauses[1])) > 100, "not the same for all who wait"
 
@@ -436,7 +466,7 @@ def test_a_cancelled_step_is_not_tried_again(url: str, no_pause: None) -> None:
 
 
 def test_an_async_step_has_a_time_limit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
+    monkeypatch.setattr(run, "pause", lambda attempt: 0.0)
     calls: list[int] = []
 
     async def slow() -> int:

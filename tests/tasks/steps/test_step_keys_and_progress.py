@@ -23,13 +23,16 @@ from holdfast import StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import NoTask, NotSerializable, Unavailable
-from holdfast.tasks import _progress, _signals
+from holdfast.tasks.run import sigterm
+from holdfast.tasks.steps import progress as _progress
 
 # -- keys for the outside ----------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
-def test_an_idempotency_key_is_the_same_across_retries_and_resumes(ways: Ways, no_pause: None) -> None:
+def test_an_idempotency_key_is_the_same_across_retries_and_resumes(
+    ways: Ways, no_pause: None
+) -> None:
     keys: list[str] = []
 
     def note(x: int) -> Any:
@@ -50,7 +53,9 @@ def test_an_idempotency_key_is_the_same_across_retries_and_resumes(ways: Ways, n
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_steps_that_come_in_another_order_on_resume_have_the_same_idempotency_keys(asynchronous: bool) -> None:
+def test_steps_that_come_in_another_order_on_resume_have_the_same_idempotency_keys(
+    asynchronous: bool,
+) -> None:
     backend = FaultyBackend(MemoryBackend(), seed=1)
     keys: dict[int, list[str]] = {1: [], 2: []}
     with holdfast.open(backend) as store:
@@ -99,7 +104,11 @@ def test_an_id_that_was_freed_and_begun_anew_has_other_idempotency_keys(ways: Wa
 
     async def work(task: Any) -> Any:
         await task.make_plan(["item"])
-        return [await task.step("item", give), await task.step("a", give.using(key="k")), await task.step("a", give)]
+        return [
+            await task.step("item", give),
+            await task.step("a", give.using(key="k")),
+            await task.step("a", give),
+        ]
 
     keys = ways.resume(work)
     ways.store.task("t").delete()
@@ -143,12 +152,19 @@ def test_the_task_and_the_step_are_known_inside_and_only_there(ways: Ways) -> No
     for ask in (holdfast.current_task, holdfast.current_step, holdfast.idempotency_key):
         with pytest.raises(NoTask):
             ask()
-    inner = holdfast.step(lambda: [holdfast.current_step().path, holdfast.current_task().id], returns=Any)
+    inner = holdfast.step(
+        lambda: [holdfast.current_step().path, holdfast.current_task().id], returns=Any
+    )
     inner.fn.__name__ = "inner"
 
     def outer() -> Any:
         run = holdfast.current_step()
-        assert (run.name, run.attempt, run.cursor, repr(run)) == ("outer", 1, None, "<StepRun 'outer'>")
+        assert (run.name, run.attempt, run.cursor, repr(run)) == (
+            "outer",
+            1,
+            None,
+            "<StepRun 'outer'>",
+        )
         return [inner(), run.path, holdfast.current_step().path]
 
     async def work(task: Any) -> Any:
@@ -166,7 +182,9 @@ def test_the_task_and_the_step_are_known_inside_and_only_there(ways: Ways) -> No
         holdfast.current_task()
 
 
-def test_a_thread_of_its_own_is_in_no_task_unless_it_takes_the_context_with_it(store: Store) -> None:
+def test_a_thread_of_its_own_is_in_no_task_unless_it_takes_the_context_with_it(
+    store: Store,
+) -> None:
     plain, once = holdfast.step(lambda: 1, returns=int), holdfast.step(lambda: 1, once=True)
     with store.task("t") as task, ThreadPoolExecutor(1) as pool:
         for ask in (holdfast.current_task, once):
@@ -187,8 +205,12 @@ def progressed(ways: Ways) -> int:
     return [event.type for event in ways.store.task("t").history()].count("step.progressed")
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), Stop(), ValueError("no"), StepInDoubt("t", step="x", why="is")])
-def test_the_cursor_is_given_back_after_the_step_was_cut_off_or_failed(ways: Ways, end: BaseException) -> None:
+@pytest.mark.parametrize(
+    "end", [KeyboardInterrupt(), Stop(), ValueError("no"), StepInDoubt("t", step="x", why="is")]
+)
+def test_the_cursor_is_given_back_after_the_step_was_cut_off_or_failed(
+    ways: Ways, end: BaseException
+) -> None:
     cursors: list[Any] = []
 
     ends: list[BaseException | None] = [end, None]
@@ -237,7 +259,9 @@ def test_a_cursor_is_not_given_to_a_call_with_other_arguments(ways: Ways) -> Non
         name = f"read {key}"
         with pytest.raises(Stop):
             ways.resume(lambda task, name=name, key=key: task.step(name, call("a", True, key), "a"))
-        found = ways.resume(lambda task, name=name, key=key: task.step(name, call("b", False, key), "b"))
+        found = ways.resume(
+            lambda task, name=name, key=key: task.step(name, call("b", False, key), "b")
+        )
         assert found == (None if key is None else "page 7 of a"), "a key says that it is the same"
 
 
@@ -331,7 +355,10 @@ def test_the_start_of_a_long_step_is_stored_by_the_heartbeat(ways: Ways) -> None
     assert ways.resume(work) == [[], "a", "running"]
     [step] = view(ways).steps
     assert step.status == "completed"
-    assert [event.type for event in ways.store.task("t").history()][2:4] == ["step.started", "step.completed"]
+    assert [event.type for event in ways.store.task("t").history()][2:4] == [
+        "step.started",
+        "step.completed",
+    ]
 
 
 def test_awaited_progress_is_stored(url: str) -> None:
@@ -397,7 +424,9 @@ def test_sigterm_stores_progress_and_gives_the_lease_back(durable_url: str, tmp_
         "with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY')) as store, store.task('t') as task:\n"
         "    task.step('a', read)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, durable_url], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, durable_url], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     with process, process.stdout:
         assert process.stdout.readline() == "here\n"
@@ -413,8 +442,10 @@ def test_sigterm_stores_progress_and_gives_the_lease_back(durable_url: str, tmp_
             assert task.step("a", lambda: holdfast.current_step().cursor) == 42
 
 
-def test_a_handler_of_the_programs_own_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_signals, "_inside", 0)  # whatever other tests have left open
+def test_a_handler_of_the_programs_own_is_left_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sigterm, "_inside", 0)  # whatever other tests have left open
     before = signal.getsignal(signal.SIGTERM)
     heard: list[int] = []
     try:
@@ -455,4 +486,6 @@ def test_a_forked_child_is_in_no_task_and_cannot_write_for_its_parent(durable_ur
         "    assert os.waitpid(child, 0)[1] == 0\n"
         "    assert task.step('a', lambda: 'parent') == 'parent'\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program, durable_url], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, durable_url], check=True, timeout=60
+    )

@@ -21,7 +21,23 @@ from holdfast.errors import InvalidId, ReplayMismatch
 # -- identity ----------------------------------------------------------------------------------------
 
 
-NAMES = ["a/b", "a#2", "a[b]", "a", "%", "%2F", "a%2Fb", "é日🔥", " ", "\n", "[", "]", "#", "/", "a b"]
+NAMES = [
+    "a/b",
+    "a#2",
+    "a[b]",
+    "a",
+    "%",
+    "%2F",
+    "a%2Fb",
+    "é日🔥",
+    " ",
+    "\n",
+    "[",
+    "]",
+    "#",
+    "/",
+    "a b",
+]
 
 
 def test_odd_names_are_kept_apart_and_come_back(ways: Ways) -> None:
@@ -107,7 +123,9 @@ def test_what_cannot_be_encoded_counts_by_its_type(ways: Ways) -> None:
 
 def test_a_task_a_store_and_a_conversation_count_by_type_only(ways: Ways) -> None:
     async def work(task: Any) -> Any:
-        return await task.step("a", lambda *args: 1, ways.store, ways.store.aio, task, ways.store.conversation("c"))
+        return await task.step(
+            "a", lambda *args: 1, ways.store, ways.store.aio, task, ways.store.conversation("c")
+        )
 
     assert [ways.resume(work), ways.resume(work)] == [1, 1]
 
@@ -312,7 +330,9 @@ def test_a_plan_item_is_the_step_of_its_name_at_the_top(ways: Ways) -> None:
     async def items_only(task: Any) -> Any:
         return [await task.step(item, fn, 2) for item in ("a", "b", "a")]
 
-    assert ways.resume(items_only) == [1, 2, 3], "the plan is the identity, other arguments are reported"
+    assert ways.resume(items_only) == [1, 2, 3], (
+        "the plan is the identity, other arguments are reported"
+    )
     assert [drift.step for drift in view(ways).drift] == ["a", "b", "a#2"]
 
 

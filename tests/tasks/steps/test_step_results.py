@@ -63,12 +63,17 @@ RECEIPT = Receipt(amount=Decimal("9.90"), colour=Colour.RED, lines=[("a", 1)])
         (None, Order | None),
     ],
 )
-def test_a_typed_result_is_the_same_on_the_first_run_and_on_resume(ways: Ways, value: Any, declared: Any) -> None:
+def test_a_typed_result_is_the_same_on_the_first_run_and_on_resume(
+    ways: Ways, value: Any, declared: Any
+) -> None:
     def annotated() -> Any:
         return value
 
     annotated.__annotations__["return"] = declared
-    for name, fn in {"annotated": annotated, "returns": holdfast.step(lambda: value, returns=declared)}.items():
+    for name, fn in {
+        "annotated": annotated,
+        "returns": holdfast.step(lambda: value, returns=declared),
+    }.items():
         first = ways.resume(lambda task, fn=fn: task.step("a", fn), name)
         again = ways.resume(lambda task, fn=fn: task.step("a", fn), name)
         assert first == again == value
@@ -87,7 +92,9 @@ def test_the_first_run_returns_the_value_as_stored_and_not_the_same_object(ways:
 
 
 @ON_MEMORY
-@pytest.mark.parametrize("value", [object(), {1, 2}, (1, 2), AT, {1: "a"}, float("nan"), ORDER, Colour.RED, lambda: 1])
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, (1, 2), AT, {1: "a"}, float("nan"), ORDER, Colour.RED, lambda: 1]
+)
 def test_a_result_that_would_not_come_back_fails_its_step(ways: Ways, value: Any) -> None:
     with pytest.raises(StepFailed) as caught:
         ways.resume(lambda task: task.step("a", lambda: value))
@@ -119,7 +126,10 @@ def test_large_results_are_kept(ways: Ways) -> None:
     large = ["x" * 1000] * 2000
     small = "x" * (64 * 1024 - 2)
     for name, value in {"large": large, "at the edge": small, "over it": small + "x"}.items():
-        assert ways.resume(lambda task, name=name, value=value: task.step(name, lambda: value)) == value
+        assert (
+            ways.resume(lambda task, name=name, value=value: task.step(name, lambda: value))
+            == value
+        )
         assert ways.resume(lambda task, name=name: task.step(name, never)) == value
     assert [step.result for step in view(ways).steps] == [large, small, small + "x"]
     assert len(str(ways.store.task("t").history()[2].data)) < 1000, "the event names the blob"
@@ -214,7 +224,12 @@ def cached(n: int) -> tuple[int]:
         (sorted, ([2, 1],), {"reverse": True}, [2, 1]),
         (dict, (), {"a": 1}, {"a": 1}),
         (str.upper, ("a",), {}, "A"),
-        (lambda *args, **kwargs: [list(args), kwargs], (1, 2), {"name": 3, "fn": 4, "args": 5}, None),
+        (
+            lambda *args, **kwargs: [list(args), kwargs],
+            (1, 2),
+            {"name": 3, "fn": 4, "args": 5},
+            None,
+        ),
     ],
 )
 def test_any_callable_is_a_step(ways: Ways, fn: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -277,7 +292,11 @@ def test_a_decorated_function_is_plain_outside_of_a_task_and_a_step_inside(store
         calls.append(n)
         return 2 * n
 
-    assert (double.__name__, double.__doc__, repr(double)) == ("double", "Twice as much.", "<Step 'double'>")
+    assert (double.__name__, double.__doc__, repr(double)) == (
+        "double",
+        "Twice as much.",
+        "<Step 'double'>",
+    )
     assert [double(2), double(2)] == [4, 4]
     for _ in range(2):
         with store.task("t"):
@@ -355,11 +374,17 @@ def test_async_options_need_an_async_function() -> None:
             holdfast.step(later, timeout=timeout)  # type: ignore[arg-type]
 
 
-def test_a_plain_function_in_an_async_task_runs_in_a_thread_with_the_context_of_its_caller(url: str) -> None:
+def test_a_plain_function_in_an_async_task_runs_in_a_thread_with_the_context_of_its_caller(
+    url: str,
+) -> None:
     said: contextvars.ContextVar[str] = contextvars.ContextVar("said", default="nothing")
 
     def look() -> list[Any]:
-        found = [said.get(), threading.current_thread() is threading.main_thread(), holdfast.current_step().path]
+        found = [
+            said.get(),
+            threading.current_thread() is threading.main_thread(),
+            holdfast.current_step().path,
+        ]
         said.set("inside")
         return found
 

@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from helpers.sync_and_async import AwaitedTask, Ways, view
 from holdfast import NotFound, StepFailed, Store, Suspended
-from holdfast.backends import Append, AppendResult, Conflict
+from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import ChildFailed, Expired, ReplayMismatch, TaskEnded, Unavailable
 from holdfast.testing import fake_clock
@@ -199,7 +199,9 @@ def test_children_in_a_map_run_at_once(ways: Ways) -> None:
         return await each(holdfast.current_task(), id)
 
     async def work(task: Any) -> Any:
-        return await task.map("each", item_later if ways.asynchronous else item, ["a", "b", "c"], key=str)
+        return await task.map(
+            "each", item_later if ways.asynchronous else item, ["a", "b", "c"], key=str
+        )
 
     assert ways.resume(work) == [True, True, True]
     assert statuses(ways, "a", "b", "c") == ["finished"] * 3
@@ -268,7 +270,11 @@ def test_a_failed_child_is_tried_again_where_it_was_with_its_parent(ways: Ways) 
     agent(ways, "kid", kid)
     with pytest.raises(ChildFailed, match="StepFailed") as caught:
         ways.resume(having("k"))
-    assert (caught.value.child, caught.value.step, caught.value.type) == ("k", "kid[k]", "StepFailed")
+    assert (caught.value.child, caught.value.step, caught.value.type) == (
+        "k",
+        "kid[k]",
+        "StepFailed",
+    )
     assert isinstance(caught.value, StepFailed)
     assert statuses(ways, "t", "k") == ["failed", "failed"]
     assert ways.resume(having("k")) == ["ok"]
@@ -354,7 +360,9 @@ def test_a_parent_hears_of_a_child_that_fails_for_good_by_itself(ways: Ways, how
     assert view(ways).result == "no"
 
 
-def test_a_parent_that_was_told_of_an_earlier_failure_waits_for_what_its_child_waits_for_now(ways: Ways) -> None:
+def test_a_parent_that_was_told_of_an_earlier_failure_waits_for_what_its_child_waits_for_now(
+    ways: Ways,
+) -> None:
     runs: list[int] = []
 
     async def kid(task: Any) -> Any:
@@ -397,7 +405,9 @@ def test_while_a_child_waits_its_parent_waits_and_a_worker_goes_on_with_both(way
     assert ways.store.run_due() == []
 
 
-def test_a_child_that_waits_is_shown_as_such_until_its_parent_runs_again_or_ends(ways: Ways) -> None:
+def test_a_child_that_waits_is_shown_as_such_until_its_parent_runs_again_or_ends(
+    ways: Ways,
+) -> None:
     agent(ways, "kid", answered)
     agent(ways, "parent", having("k"))
     with pytest.raises(Suspended):
@@ -448,7 +458,9 @@ def test_a_parent_resumed_by_hand_goes_on_with_its_child_itself(ways: Ways) -> N
     assert statuses(ways, "t", "k") == ["pending", "finished"]
 
 
-def test_a_child_that_sleeps_is_due_when_it_is_time_and_its_parent_after_it(ways: Ways, clock: Any) -> None:
+def test_a_child_that_sleeps_is_due_when_it_is_time_and_its_parent_after_it(
+    ways: Ways, clock: Any
+) -> None:
     async def kid(task: Any) -> Any:
         await task.sleep(60)
         return "awake"
@@ -489,7 +501,9 @@ def test_a_child_that_somebody_else_runs_is_waited_for(ways: Ways, clock: Any) -
     with pytest.raises(Suspended):
         run(ways, "parent", "t")
     with ways.store.task("k") as elsewhere:
-        thread = threading.Thread(target=lambda: found.append(caught_in(lambda: run(ways, "parent", "t"))))
+        thread = threading.Thread(
+            target=lambda: found.append(caught_in(lambda: run(ways, "parent", "t")))
+        )
         found: list[BaseException] = []
         thread.start()
         thread.join()
@@ -581,7 +595,7 @@ def parent(task):
 
 what = sys.argv[2]
 if what == "die before the parent knows":
-    from holdfast.tasks._session import Session
+    from holdfast.tasks.run.session import Session
     put = Session.put
     def dying(self, changes, stamp, **options):
         answer = yield from put(self, changes, stamp, **options)
@@ -604,7 +618,9 @@ def die(url: str, what: str, *more: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["die in the child", "die before the parent knows"])
-def test_a_parent_that_was_killed_with_its_child_goes_on_with_it(durable_url: str, what: str) -> None:
+def test_a_parent_that_was_killed_with_its_child_goes_on_with_it(
+    durable_url: str, what: str
+) -> None:
     die(durable_url, what)
     worked: list[str] = []
 
@@ -616,7 +632,10 @@ def test_a_parent_that_was_killed_with_its_child_goes_on_with_it(durable_url: st
     holdfast.agent("parent")(lambda task: task.run_child("kid", "k", input=task.input))
     with holdfast.open(durable_url) as store:
         ways = Ways(store, asynchronous=False)
-        assert statuses(ways, "t", "k") == ["running", "running" if what == "die in the child" else "finished"]
+        assert statuses(ways, "t", "k") == [
+            "running",
+            "running" if what == "die in the child" else "finished",
+        ]
         done = dict(ran(store.run_due()))
         assert done["t"] == "finished"
         assert statuses(ways, "t", "k") == ["finished", "finished"]
@@ -624,7 +643,9 @@ def test_a_parent_that_was_killed_with_its_child_goes_on_with_it(durable_url: st
         assert worked == []  # as recorded by the process that died, and given back
 
 
-def test_a_child_that_ended_by_itself_and_could_not_tell_is_told_of_by_a_worker(durable_url: str) -> None:
+def test_a_child_that_ended_by_itself_and_could_not_tell_is_told_of_by_a_worker(
+    durable_url: str,
+) -> None:
     holdfast.agent("kid")(lambda task: task.ask("q", "Which?"))
     holdfast.agent("parent")(lambda task: task.run_child("kid", "k", input=task.input))
     with holdfast.open(durable_url) as store:
@@ -697,7 +718,7 @@ class Refusing(MemoryBackend):
 
     stream = ""
 
-    def append(self, appends: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+    def append(self, appends: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         if any(append.stream.id == self.stream for append in appends):
             raise Unavailable("not now")
         return super().append(appends)

@@ -22,10 +22,10 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from helpers.waiting_tasks import Colour, Order, approve, waits
 from holdfast import NotFound, Suspended
-from holdfast.backends import Append, AppendResult, Conflict
+from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyAnswered, Expired, InvalidId, NotSerializable, TaskEnded
-from holdfast.tasks._driving import _perform
+from holdfast.tasks.run.effects import _perform
 
 
 def kinds(ways: Ways, id: str = "t") -> list[str]:
@@ -43,7 +43,12 @@ def test_a_question_suspends_until_it_is_answered(ways: Ways) -> None:
     assert seen.waits_for == ["the answer to 'payout'"]
     assert seen.due_at is None
     (ask,) = seen.questions
-    assert (ask.name, ask.text, ask.payload, ask.status) == ("payout", "Approve the payout?", {"sum": 41}, "open")
+    assert (ask.name, ask.text, ask.payload, ask.status) == (
+        "payout",
+        "Approve the payout?",
+        {"sum": 41},
+        "open",
+    )
     assert ask.schema == {"type": "boolean"}
     ways.store.answer("t", "payout", True, by="ann", question=ask.id)
     seen = view(ways)
@@ -92,8 +97,16 @@ LINE = Line("a", Decimal("1.10"))
         (Literal[1, 2], 1, [3, True, 1.0, "1"]),
         (Colour, Colour.BLUE, ["green", None, 1]),
         (Line, LINE, [{"text": "a"}, {"text": 1, "amount": "1"}, "a", None, [LINE.text]]),
-        (Verdict, Verdict(True, ["a"]), [{"reasons": []}, {"ok": "yes"}, {"ok": True, "reasons": [1]}]),
-        (Order, Order(number=1, colour=Colour.BLUE), [{}, {"number": "x"}, {"number": 1, "colour": "green"}]),
+        (
+            Verdict,
+            Verdict(True, ["a"]),
+            [{"reasons": []}, {"ok": "yes"}, {"ok": True, "reasons": [1]}],
+        ),
+        (
+            Order,
+            Order(number=1, colour=Colour.BLUE),
+            [{}, {"number": "x"}, {"number": 1, "colour": "green"}],
+        ),
         (list[int], [1, 2], [[1, "2"], {}, 1, [True]]),
         (list[Colour], [Colour.RED], [["red", "green"], "red"]),
         (dict[str, int], {"a": 1}, [{"a": "1"}, [1]]),
@@ -117,7 +130,9 @@ def test_an_answer_is_of_the_type_that_was_asked_for_or_refused(
         if isinstance(wrong, str) and len(wrong) > 2:
             assert repr(wrong) not in str(caught.value)
     assert view(ways).version == before
-    ways.store.answer("t", "q", msgspec.to_builtins(good) if isinstance(good, list | tuple) else good)
+    ways.store.answer(
+        "t", "q", msgspec.to_builtins(good) if isinstance(good, list | tuple) else good
+    )
     for _ in range(2):
         found = ways.resume(work)
         assert (found, type(found)) == (good, type(good))
@@ -244,7 +259,9 @@ def test_the_same_question_twice_has_one_answer(ways: Ways) -> None:
 
 
 @ON_MEMORY
-def test_a_question_whose_type_has_changed_is_asked_with_the_new_one(ways: Ways, clock: Any) -> None:
+def test_a_question_whose_type_has_changed_is_asked_with_the_new_one(
+    ways: Ways, clock: Any
+) -> None:
     waits(ways, asking("A", returns=bool))
     waits(ways, asking("A", returns=int))
     with pytest.raises(TypeError):
@@ -342,7 +359,7 @@ class Meddled(MemoryBackend):
         super().__init__()
         self.type, self.come_in = type.encode(), list[Callable[[], object]]()
 
-    def append(self, appends: Sequence[Append]) -> list[AppendResult | Conflict]:
+    def append(self, appends: Sequence[Append]) -> list[AppendResult | VersionMismatch]:
         stored = b"".join(body for append in appends for _, body in append.records)
         if self.come_in and self.type in stored:
             self.come_in.pop(0)()
@@ -351,7 +368,9 @@ class Meddled(MemoryBackend):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", ["answer", "signal", "cancel"])
-def test_what_comes_just_before_a_task_is_given_back_is_not_lost(what: str, asynchronous: bool) -> None:
+def test_what_comes_just_before_a_task_is_given_back_is_not_lost(
+    what: str, asynchronous: bool
+) -> None:
     backend = Meddled("task.suspended")
     with holdfast.open(backend) as store, holdfast.open(backend) as other:
         ways = Ways(store, asynchronous=asynchronous)
@@ -384,7 +403,9 @@ def test_an_answer_between_two_who_ask_the_same_is_not_lost() -> None:
     with holdfast.open("memory://") as store:
         with pytest.raises(Suspended), store.task("t") as task:
             first, second = (task._asking("q", "Which?", None, Any, None) for _ in range(2))
-            records = [script.send(_perform(store._log, script.send(None))) for script in (first, second)]
+            records = [
+                script.send(_perform(store._log, script.send(None))) for script in (first, second)
+            ]
             suspended = _perform(store._log, records[0])
             with pytest.raises(Suspended):
                 first.send(suspended)
@@ -415,7 +436,9 @@ with store.task("t") as task:
 
 @pytest.mark.every_engine
 def test_a_task_whose_process_was_killed_is_answered_and_goes_on(durable_url: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", ABANDONED, durable_url], stdout=subprocess.PIPE, text=True) as life:
+    with subprocess.Popen(
+        [sys.executable, "-c", ABANDONED, durable_url], stdout=subprocess.PIPE, text=True
+    ) as life:
         assert life.stdout is not None
         assert life.stdout.readline() == "waits\n"
         os.kill(life.pid, signal.SIGKILL)
@@ -442,7 +465,9 @@ def asking_for(seconds: float | timedelta) -> Any:
 
 
 @pytest.mark.every_engine
-def test_a_question_that_nobody_answers_in_time_is_a_timeout_for_ever(ways: Ways, clock: Any) -> None:
+def test_a_question_that_nobody_answers_in_time_is_a_timeout_for_ever(
+    ways: Ways, clock: Any
+) -> None:
     waits(ways, asking_for(timedelta(minutes=1)))
     (ask,) = view(ways).questions
     assert ask.until is not None

@@ -18,9 +18,9 @@ from helpers.sync_and_async import AwaitedTask, Ways, view
 from helpers.waiting_tasks import Order, approve, waits
 from holdfast import NotFound, StepFailed, StepInDoubt, Store, Suspended
 from holdfast.errors import AlreadyAnswered, TaskEnded
-from holdfast.tasks import _events as ev
-from holdfast.tasks._driving import _perform
-from holdfast.tasks._waiting import Waits
+from holdfast.tasks.run.effects import _perform
+from holdfast.tasks.state import events as ev
+from holdfast.tasks.state.waits import TaskWaits
 
 
 def inside(ways: Ways, work: Any) -> Callable[..., Any]:
@@ -118,7 +118,11 @@ def test_the_same_name_inside_steps_is_another_wait(ways: Ways) -> None:
         return await task.wait_for("s")
 
     async def work(task: Any) -> Any:
-        return [await task.step("a", inside(ways, wait)), await wait(task), await task.step("b", inside(ways, wait))]
+        return [
+            await task.step("a", inside(ways, wait)),
+            await wait(task),
+            await task.step("b", inside(ways, wait)),
+        ]
 
     for number in range(3):
         waits(ways, work)
@@ -166,7 +170,7 @@ def test_two_waits_that_take_a_signal_at_the_same_time_do_not_both_get_it() -> N
 
 
 def test_a_signal_that_is_recorded_as_taken_twice_was_taken_by_the_first() -> None:
-    waits = Waits()
+    waits = TaskWaits()
     for wait in ("a", "b"):
         waits.asked(1, 0.0, ev.Asked(wait, "signal", "s"))
     waits.signalled(ev.Signalled("s", msgspec.Raw(b"7")))
@@ -384,7 +388,9 @@ def test_inside_an_ordinary_step_the_step_runs_again(ways: Ways) -> None:
 
 @pytest.mark.parametrize("what", ["ask", "wait_for", "sleep"])
 @pytest.mark.parametrize("mode", ["once", "check"])
-def test_inside_a_step_that_must_not_be_done_twice_waiting_is_refused(ways: Ways, mode: str, what: str) -> None:
+def test_inside_a_step_that_must_not_be_done_twice_waiting_is_refused(
+    ways: Ways, mode: str, what: str
+) -> None:
     async def wait(task: Any) -> Any:
         with pytest.raises(RuntimeError, match="must not be done twice"):
             await {
@@ -420,7 +426,9 @@ def test_a_check_cannot_wait(ways: Ways) -> None:
         raise KeyboardInterrupt
 
     async def work(task: Any) -> Any:
-        return await task.step("pay", holdfast.step(inside(ways, cut), check=inside(ways, find), returns=str))
+        return await task.step(
+            "pay", holdfast.step(inside(ways, cut), check=inside(ways, find), returns=str)
+        )
 
     with pytest.raises(KeyboardInterrupt):
         ways.resume(work)
@@ -437,11 +445,17 @@ def test_in_a_map_all_questions_are_asked_at_once(ways: Ways) -> None:
         return found
 
     async def work(task: Any) -> Any:
-        return await task.map("each", inside(ways, item), ["a", "b", "none", "c"], key=str, concurrency=2)
+        return await task.map(
+            "each", inside(ways, item), ["a", "b", "none", "c"], key=str, concurrency=2
+        )
 
     error = waits(ways, work)
     assert sorted(error.waits) == ["'ok-a'", "'ok-b'", "'ok-c'"]
-    assert sorted(ask.name for ask in view(ways).questions if ask.status == "open") == ["ok-a", "ok-b", "ok-c"]
+    assert sorted(ask.name for ask in view(ways).questions if ask.status == "open") == [
+        "ok-a",
+        "ok-b",
+        "ok-c",
+    ]
     assert done == ["none"]
     ways.store.answer("t", "ok-b", "yes")
     assert view(ways).status == "pending"
@@ -561,7 +575,12 @@ def test_a_run_that_is_to_stop_stops_at_its_next_step_and_is_due(ways: Ways) -> 
 
 def test_a_fork_of_a_task_that_waits_has_its_own_answer_and_signals(ways: Ways) -> None:
     async def work(task: Any) -> Any:
-        return [await approve(task), await task.wait_for("s"), await task.wait_for("s"), await task.wait_for("s")]
+        return [
+            await approve(task),
+            await task.wait_for("s"),
+            await task.wait_for("s"),
+            await task.wait_for("s"),
+        ]
 
     waits(ways, work)
     ways.store.signal("t", "s", "before")
@@ -602,7 +621,11 @@ def test_an_ended_task_gives_the_recorded_answers(ways: Ways, clock: Any) -> Non
 
     async def other(task: Any) -> Any:
         await task.sleep(5)  # that one is recorded
-        for new in (lambda: task.ask("new", "?"), lambda: task.wait_for("new"), lambda: task.sleep(5)):
+        for new in (
+            lambda: task.ask("new", "?"),
+            lambda: task.wait_for("new"),
+            lambda: task.sleep(5),
+        ):
             with pytest.raises(TaskEnded):
                 await new()
 

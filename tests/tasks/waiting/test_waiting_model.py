@@ -20,7 +20,7 @@ from holdfast import NotFound, StepFailed, Store, Suspended
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyAnswered, Retryable, TaskEnded
-from holdfast.tasks import _agents
+from holdfast.tasks.agents import declare
 from holdfast.testing import fake_clock
 
 LEAVES = ("step", "ask", "patient_ask", "wait", "patient_wait", "sleep", "greedy")
@@ -123,18 +123,24 @@ class World:
         return await task.step(f"g{path}", self.inside(swallow))
 
     async def scope(self, task: Any, node: Node, path: str) -> Any:
-        return await task.step(f"s{path}", self.inside(lambda task: self.all(task, node.inside, path)))
+        return await task.step(
+            f"s{path}", self.inside(lambda task: self.all(task, node.inside, path))
+        )
 
     async def map(self, task: Any, node: Node, path: str) -> Any:
         def one(task: Any, number: int) -> Any:
             return self.do(task, node.inside[number], f"{path}.{number}")
 
-        return await task.map(f"m{path}", self.inside(one), range(len(node.inside)), key=str, concurrency=3)
+        return await task.map(
+            f"m{path}", self.inside(one), range(len(node.inside)), key=str, concurrency=3
+        )
 
     async def child(self, task: Any, node: Node, path: str) -> Any:
         if node.inside not in self.programs:
             self.programs.append(node.inside)
-        return await task.run_child("model", f"{task.id}{path}", input=self.programs.index(node.inside))
+        return await task.run_child(
+            "model", f"{task.id}{path}", input=self.programs.index(node.inside)
+        )
 
     def inside(self, work: Any) -> Callable[..., Any]:
         if self.ways.asynchronous:
@@ -167,7 +173,11 @@ class World:
             seen = self.store.get_task(info.id)
             for ask in seen.questions if seen is not None else ():
                 if ask.status == "open" and (chooser is None or chooser.random() < 0.5):
-                    self._told(lambda: self.store.answer(info.id, ask.name, f"to {ask.name}", question=ask.id))  # noqa: B023
+                    self._told(
+                        lambda: self.store.answer(
+                            info.id, ask.name, f"to {ask.name}", question=ask.id
+                        )
+                    )  # noqa: B023
         for task, name in sorted(self.waits):
             if chooser is None or chooser.random() < 0.5:
                 self._told(lambda: self.store.signal(task, name, f"by {name}", id=name))  # noqa: B023
@@ -202,14 +212,22 @@ class World:
         if node.kind in ("scope", "map"):
             return self.expected(node.inside, task, path)
         asked = f"to q{path}"
-        return {"step": path, "ask": asked, "greedy": asked, "wait": f"by w{path}", "sleep": "slept"}[node.kind]
+        return {
+            "step": path,
+            "ask": asked,
+            "greedy": asked,
+            "wait": f"by w{path}",
+            "sleep": "slept",
+        }[node.kind]
 
 
 leaves = st.sampled_from(LEAVES).map(Node)
 nodes = st.recursive(
     leaves,
     lambda inner: st.builds(
-        Node, st.sampled_from(["scope", "map", "child"]), st.lists(inner, min_size=1, max_size=3).map(tuple)
+        Node,
+        st.sampled_from(["scope", "map", "child"]),
+        st.lists(inner, min_size=1, max_size=3).map(tuple),
     ),
     max_leaves=6,
 )
@@ -218,14 +236,18 @@ programs = st.lists(nodes, min_size=1, max_size=4).map(tuple)
 
 @pytest.fixture(autouse=True, scope="module")
 def own_agents() -> Iterator[None]:
-    before = dict(_agents.registered)
+    before = dict(declare.registered)
     yield
-    _agents.registered.clear()
-    _agents.registered.update(before)
+    declare.registered.clear()
+    declare.registered.update(before)
 
 
 def play(
-    store: Store, program: tuple[Node, ...], asynchronous: bool, seed: int, disturb: Callable[[bool], None]
+    store: Store,
+    program: tuple[Node, ...],
+    asynchronous: bool,
+    seed: int,
+    disturb: Callable[[bool], None],
 ) -> int:
     """Run a program under all sorts of disturbances, then without; check what came of it. How often it was cut off."""
     chooser, cuts = random.Random(seed), 0

@@ -12,15 +12,15 @@ import pytest
 
 import holdfast
 from holdfast import Store, Suspended, Task, testing
-from holdfast import _operations as ops
-from holdfast._blobs import life_of
-from holdfast.backends import Append, AppendResult, Conflict, StreamKey
+from holdfast.backends import Append, AppendResult, StreamKey, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import TaskEnded
-from holdfast.tasks import _claiming
-from holdfast.tasks import _events as ev
-from holdfast.tasks._claiming import as_wanted
-from holdfast.tasks._driving import drive
+from holdfast.log import operations as ops
+from holdfast.log.blobs import incarnation_hex
+from holdfast.tasks.run import claim
+from holdfast.tasks.run.claim import as_wanted
+from holdfast.tasks.run.effects import drive
+from holdfast.tasks.state import events as ev
 
 
 @pytest.fixture
@@ -67,7 +67,9 @@ def test_a_parent_that_was_cancelled_has_no_new_children(store: Store) -> None:
     store.task("p").cancel()
     # As if that came between the record that there will be a child, and the child.
     wanted = as_wanted(None, None, "kid", 30.0, 0.0, False, None, False)
-    wanted = msgspec.structs.replace(wanted, parent=ev.Parent("p", life_of(parent.incarnation)))
+    wanted = msgspec.structs.replace(
+        wanted, parent=ev.Parent("p", incarnation_hex(parent.incarnation))
+    )
     with pytest.raises(TaskEnded), Task(store._log, key, wanted, None, False):
         pass
     assert store.get_task("k") is None
@@ -83,7 +85,9 @@ def test_a_time_that_had_passed_has_passed_for_later_runs_too(store: Store) -> N
             assert task.step("after", len, "x") == 1
 
 
-def test_a_signal_of_another_type_is_refused_or_set_aside_and_the_next_one_counts(store: Store) -> None:
+def test_a_signal_of_another_type_is_refused_or_set_aside_and_the_next_one_counts(
+    store: Store,
+) -> None:
     @holdfast.agent("payments")
     def payments(task: Task) -> Any:
         return task.wait_for("paid", returns=dict[str, int])
@@ -118,7 +122,10 @@ def test_a_child_may_use_no_more_than_what_is_left_to_its_parent(store: Store) -
     assert (ran.status, ran.error) == ("failed", "BudgetExceeded")
     views = [store.get_task(name) for name in ("p", "k")]
     assert [view.usage.calls for view in views if view] == [4, 3]
-    assert [view.due_at for view in views if view] == [None, None]  # no worker can do anything about it
+    assert [view.due_at for view in views if view] == [
+        None,
+        None,
+    ]  # no worker can do anything about it
     store.submit("parent", "p", budget=holdfast.Budget(calls=99))
     assert [ran.status for ran in store.run_due()] == ["finished"]
     assert [view.usage.calls for view in map(store.get_task, ("p", "k")) if view] == [10, 9]
@@ -126,7 +133,9 @@ def test_a_child_may_use_no_more_than_what_is_left_to_its_parent(store: Store) -
 
 @pytest.mark.parametrize("came", ["signal", "time", "child"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_task_that_somebody_has_had_a_look_at_goes_on_all_the_same(store: Store, came: str, when: str) -> None:
+def test_a_task_that_somebody_has_had_a_look_at_goes_on_all_the_same(
+    store: Store, came: str, when: str
+) -> None:
     @holdfast.agent("kid")
     def kid(task: Task) -> Any:
         return task.wait_for("go")
@@ -158,12 +167,14 @@ def test_a_task_that_somebody_has_had_a_look_at_goes_on_all_the_same(store: Stor
         assert [(ran.id, ran.status) for ran in store.run_due()] == [("t", "finished")]
 
 
-def test_a_task_whose_claim_was_cut_off_is_still_to_be_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_whose_claim_was_cut_off_is_still_to_be_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @holdfast.agent("simple")
     def simple(task: Task) -> str:
         return "done"
 
-    taken = _claiming._take
+    taken = claim._take
 
     def cut_off(*arguments: Any) -> Any:
         yield from taken(*arguments)
@@ -171,7 +182,7 @@ def test_a_task_whose_claim_was_cut_off_is_still_to_be_run(store: Store, monkeyp
 
     store.submit("simple", "t")
     with monkeypatch.context() as patched:
-        patched.setattr(_claiming, "_take", cut_off)
+        patched.setattr(claim, "_take", cut_off)
         with pytest.raises(KeyboardInterrupt):
             store.run("simple", "t")
     assert [ran.status for ran in store.run_due()] == ["finished"]
@@ -224,16 +235,20 @@ def test_a_child_that_was_deleted_does_not_keep_its_parent(store: Store) -> None
     store.submit("parent", "p")
     store.run_due()
     assert store.task("k").delete()
-    assert [(ran.id, ran.status) for ran in store.run_due()] == [("p", "suspended")]  # with the child begun anew
+    assert [(ran.id, ran.status) for ran in store.run_due()] == [
+        ("p", "suspended")
+    ]  # with the child begun anew
     store.signal("k", "go", 1)
     assert [ran.id for ran in store.run_due()] == ["k", "p"]
 
 
-def test_a_child_that_is_made_while_its_parent_is_cancelled_is_cancelled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_is_made_while_its_parent_is_cancelled_is_cancelled_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Cancelling(MemoryBackend):
         """Cancels the parent at the moment at which the child is stored."""
 
-        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | Conflict]:
+        def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
             answers = super().append(batch)
             if any(append.stream.id == "k" and append.expected == 0 for append in batch):
                 with holdfast.open(Shared(self)) as other:
@@ -298,7 +313,9 @@ def test_a_look_at_a_task_that_was_given_up_leaves_it_so(store: Store, status: s
     with store.task("t") as task:
         assert task.status == "running"
     again = store.get_task("t")
-    assert found and again and (again.status, again.error, again.due_at) == (status, found.error, None)
+    assert (
+        found and again and (again.status, again.error, again.due_at) == (status, found.error, None)
+    )
     assert [info.id for info in store.tasks(status=status)] == ["t"]
 
 
@@ -355,7 +372,9 @@ def test_what_a_child_has_used_is_taken_off_its_parents_budget_once(store: Store
     @holdfast.agent("parent")
     def parent(task: Task) -> None:
         task.map(
-            "do", lambda what: task.run_child("kid", "k") if what == "child" else task.wait_for("other"), ["child", "w"]
+            "do",
+            lambda what: task.run_child("kid", "k") if what == "child" else task.wait_for("other"),
+            ["child", "w"],
         )
 
     store.submit("parent", "p", budget=holdfast.Budget(calls=5))
@@ -363,7 +382,10 @@ def test_what_a_child_has_used_is_taken_off_its_parents_budget_once(store: Store
     store.signal("p", "other")
     assert [ran.status for ran in store.run_due()] == ["suspended"]
     store.signal("k", "go")
-    assert [(ran.id, ran.status) for ran in store.run_due()] == [("k", "finished"), ("p", "finished")]
+    assert [(ran.id, ran.status) for ran in store.run_due()] == [
+        ("k", "finished"),
+        ("p", "finished"),
+    ]
     assert [view.usage.calls for view in map(store.get_task, ("p", "k")) if view] == [4, 4]
 
 
@@ -377,7 +399,10 @@ def test_model_calls_that_were_cut_off_count_for_the_budget(store: Store) -> Non
         yield "a"
         yield "b"
 
-    with pytest.raises(holdfast.errors.BudgetExceeded), store.task("t", budget=holdfast.Budget(calls=3)):
+    with (
+        pytest.raises(holdfast.errors.BudgetExceeded),
+        store.task("t", budget=holdfast.Budget(calls=3)),
+    ):
         for _ in range(9):
             for _word in words():
                 break

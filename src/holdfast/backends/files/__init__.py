@@ -1,6 +1,6 @@
 """JSON Lines files: streams one can read with cat and jq."""
 
-from ._backend import FilesBackend
-from ._disk import Disk
+from .backend import FilesBackend
+from .disk import Disk
 
 __all__ = ["Disk", "FilesBackend"]

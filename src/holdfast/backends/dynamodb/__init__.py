@@ -1,0 +1,5 @@
+"""One DynamoDB table."""
+
+from .backend import DynamoDBBackend
+
+__all__ = ["DynamoDBBackend"]

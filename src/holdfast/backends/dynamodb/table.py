@@ -1,0 +1,101 @@
+"""The table: its definition, how it is made when it is not there, and what one that is there must be like."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...errors import AccessDenied, NotSetUp, Unavailable, UnsupportedServer, UnsupportedVersion
+from ..objects.aws import AWSClient
+
+READY_SECONDS: Final = 60
+"""How long a table may take until it can be used after somebody created it."""
+
+KEYS: Final = (("p", "S", "HASH"), ("n", "B", "RANGE"))
+
+
+def definition(table: str) -> dict[str, Any]:
+    """The arguments of CreateTable. No index, no time to live, nothing to set for capacity."""
+    return {
+        "TableName": table,
+        "AttributeDefinitions": [
+            {"AttributeName": name, "AttributeType": kind} for name, kind, _ in KEYS
+        ],
+        "KeySchema": [{"AttributeName": name, "KeyType": role} for name, _, role in KEYS],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
+
+
+def create_table_json(table: str) -> str:
+    """The definition for people who create the table by hand: aws dynamodb create-table --cli-input-json file://…"""
+    return json.dumps(definition(table), indent=2)
+
+
+def set_up(service: AWSClient, table: str) -> None:
+    """Create the table if it is not there, wait until it can be used, and refuse one that cannot be ours.
+
+    Any number of processes may do this at once: all but one are told that it is in use, and wait with the others.
+    """
+    deadline = time.monotonic() + READY_SECONDS
+    attempt = 0
+    while True:
+        attempt += 1
+        found = described(service, table)
+        if found is None:
+            _create(service, table)
+        elif found["TableStatus"] in ("ACTIVE", "UPDATING"):
+            return _check(found, service.where)
+        elif found["TableStatus"] == "INACCESSIBLE_ENCRYPTION_CREDENTIALS":
+            raise AccessDenied(
+                f"{service.where} is encrypted with a key that cannot be used any more"
+            )
+        if time.monotonic() > deadline or service.pause(attempt):
+            raise Unavailable(
+                f"{service.where} is not ready after {READY_SECONDS} s; try again later"
+            )
+
+
+def refuse_missing(service: AWSClient, table: str) -> None:
+    """For those who only look: raise if there is no table."""
+    if described(service, table) is None:
+        raise NotSetUp(
+            f"there is no store at {service.where}: no such table in {service.region}; check the URL"
+        )
+
+
+def described(service: AWSClient, table: str) -> Mapping[str, Any] | None:
+    """What DynamoDB says of the table, None if there is none."""
+    answer = service.call(
+        "describe_table", writes=False, see=("ResourceNotFoundException",), TableName=table
+    )
+    return None if answer.code else answer.response["Table"]
+
+
+def _create(service: AWSClient, table: str) -> None:
+    try:
+        service.call(
+            "create_table", writes=False, see=("ResourceInUseException",), **definition(table)
+        )
+    except AccessDenied:
+        raise NotSetUp(
+            f"{service.where} does not exist, and these credentials may not create it (dynamodb:CreateTable): "
+            "create it by what `holdfast schema` prints for this URL"
+        ) from None
+
+
+def _check(found: Mapping[str, Any], where: str) -> None:
+    types = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
+    keys = {
+        (one["AttributeName"], types[one["AttributeName"]], one["KeyType"])
+        for one in found["KeySchema"]
+    }
+    if keys != set(KEYS):
+        raise UnsupportedVersion(
+            f"{where} is not a table of Holdfast: its keys are others; name another one"
+        )
+    if found.get("Replicas") or found.get("GlobalTableVersion"):
+        raise UnsupportedServer(
+            f"{where} is a global table: writers in two regions would overwrite each other; name one without replicas"
+        )

@@ -1,0 +1,211 @@
+"""Appending: decide about each member of a batch, then write one frame per stream and sync them together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
+from ..interface import Append, AppendResult, StreamKey, VersionMismatch
+from .disk import translated, write_all
+from .frame import MAX_BYTES, AppendFrame, BadFrame, StoredAppend, encode_frame
+from .names import folder_of, path_of
+from .scan import FileSpan, forward, locate
+from .state import FileState, mark_of
+from .streams import FileStreams
+
+_AT_ONCE = 64  # files that are open at the same time
+
+
+class AppendDraft:
+    """What a batch adds to one stream. Until it is stored, `state` is that of the file plus `accepted`."""
+
+    def __init__(self, streams: FileStreams, stream: StreamKey) -> None:
+        self.streams, self.stream = streams, stream
+        self.before = self.state = streams.settle(stream, write=True)
+        if self.state.damage is not None:
+            raise self.state.damage.error(stream)
+        self.accepted: list[StoredAppend] = []
+
+    def answer(self, append: Append, now: float) -> AppendResult | VersionMismatch:
+        """Accept an append, or say why not."""
+        known = self._find(append)
+        if known:
+            return AppendResult(*known, duplicate=True, now=now)
+        state = self.state
+        if state.version:
+            expected = (append.expected, append.expected_hash, append.incarnation)
+            if expected != (state.version, state.hash, state.incarnation):
+                return VersionMismatch(state.head(self.stream, now))
+        elif append.expected != 0 or append.incarnation in state.deleted:
+            return VersionMismatch(None)
+        stored = StoredAppend(append.id, append.expected + 1, append.records, append.indexed)
+        self.accepted.append(stored)
+        self.state = state._replace(
+            version=stored.last,
+            hash=append.records[-1][0],
+            incarnation=append.incarnation,
+            fields=state.fields if append.fields is None else append.fields,
+            ids=state.ids + append.indexed,
+        )
+        return AppendResult(stored.first, stored.last, now=now)
+
+    def _find(self, append: Append) -> tuple[int, int] | None:
+        """The versions under which this append is already stored."""
+        version = append.expected + 1
+        for stored in self.accepted:
+            if stored.id == append.id and (
+                (append.indexed and stored.indexed) or stored.first == version
+            ):
+                return stored.first, stored.last
+        if append.indexed and self.before.ids:
+            known = self._find_id(append.id)
+            if known:
+                return known
+        if version > self.before.version or append.incarnation != self.before.incarnation:
+            return None
+        for stored in self._appends_at(version):
+            if stored.first <= version <= stored.last and stored.id == append.id:
+                return version, stored.last
+        return None
+
+    def _appends_at(self, version: int) -> Sequence[StoredAppend]:
+        with self.streams.look(self.stream) as (span, _), self._reporting():
+            place = locate(span, version)
+            if place is not None:
+                return place.frame.appends
+            raise BadFrame(f"version {version} is not in any valid frame")
+
+    def _find_id(self, id: bytes) -> tuple[int, int] | None:
+        catalog, count = self.streams.catalog, self.before.ids
+        if not catalog.use(lambda index: index.knows(self.stream, count)):
+            with self.streams.look(self.stream) as (span, _), self._reporting():
+                ids = _all_ids(span)
+            catalog.use(lambda index: index.load(self.stream, ids))
+            return next(((first, last) for known, first, last in ids if known == id), None)
+        return catalog.use(lambda index: index.find(self.stream, id))
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """An id that may be in a damaged frame is neither known nor new."""
+        try:
+            yield
+        except BadFrame as error:
+            place = f"file {self.streams.tree.place(self.stream)}"
+            raise CorruptRecord(str(self.stream), what=str(error), place=place) from None
+
+    def line(self) -> bytes:
+        """The frame for what was accepted."""
+        first, state = self.accepted[0].first, self.state
+        return encode_frame(
+            AppendFrame(
+                self.stream,
+                first,
+                state.version,
+                state.incarnation,
+                self.accepted,
+                state.fields,
+                state.ids,
+            )
+        )
+
+    def new_ids(self) -> list[tuple[bytes, int, int]]:
+        return [
+            (stored.id, stored.first, stored.last) for stored in self.accepted if stored.indexed
+        ]
+
+
+def _all_ids(span: FileSpan) -> list[tuple[bytes, int, int]]:
+    ids: list[tuple[bytes, int, int]] = []
+    for place in forward(span, 0):
+        ids.extend(
+            (stored.id, stored.first, stored.last)
+            for stored in place.frame.appends
+            if stored.indexed
+        )
+    return ids
+
+
+def store(streams: FileStreams, drafts: Sequence[AppendDraft]) -> None:
+    """Write and sync all drafts. `OutcomeUnknown` if some of it may be stored, any other error if surely nothing is."""
+    lines = [draft.line() for draft in drafts]
+    if max(map(len, lines)) > MAX_BYTES:
+        raise TooLarge(
+            f"what is appended to a stream at once has at most {MAX_BYTES} bytes in its file; nothing was written. "
+            "Append less at once"
+        )
+    # From here on nobody believes the index about these streams, until it is told how it ended.
+    streams.catalog.use(lambda index: index.mark([draft.stream for draft in drafts]))
+    for start in range(0, len(drafts), _AT_ONCE):
+        stop = start + _AT_ONCE
+        try:
+            _store(streams, drafts[start:stop], lines[start:stop])
+        except HoldfastError as error:
+            if start:
+                raise OutcomeUnknown(
+                    "a part of the batch is stored, the rest is not; repeat it with its ids"
+                ) from error
+            raise
+
+
+def _store(streams: FileStreams, drafts: Sequence[AppendDraft], lines: Sequence[bytes]) -> None:
+    tree, files = streams.tree, list[int]()
+    try:
+        try:
+            for draft, line in zip(drafts, lines, strict=True):
+                streams.remember(draft.stream, None)
+                files.append(_open(streams, draft))
+                write_all(tree.disk, files[-1], line, draft.before.end)
+        except OSError as error:
+            _undo(streams, drafts, files)
+            raise translated(error, "the append could not be written") from error
+        try:
+            for draft, file in zip(drafts, files, strict=True):
+                tree.sync(file)
+                if draft.before.end == 0:
+                    tree.sync_names(folder_of(draft.stream))
+        except OSError as error:
+            tree.forget()
+            raise OutcomeUnknown(
+                "the append was written but could not be synced; repeat it with its id"
+            ) from error
+        _finish(streams, drafts, lines, files)
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _open(streams: FileStreams, draft: AppendDraft) -> int:
+    if draft.before.mark is None:
+        return streams.tree.create(draft.stream)
+    return streams.tree.disk.open(streams.tree.top, path_of(draft.stream), write=True)
+
+
+def _undo(streams: FileStreams, drafts: Sequence[AppendDraft], files: Sequence[int]) -> None:
+    """Cut off what was written. Synced too: it may already be on the disk, and must not come back."""
+    try:
+        for draft, file in zip(drafts, files, strict=False):
+            streams.tree.disk.truncate(file, draft.before.end)
+            streams.tree.sync(file)
+    except OSError as error:
+        raise OutcomeUnknown(
+            "the append failed and could not be undone; repeat it with its id"
+        ) from error
+
+
+def _finish(
+    streams: FileStreams,
+    drafts: Sequence[AppendDraft],
+    lines: Sequence[bytes],
+    files: Sequence[int],
+) -> None:
+    changes = []
+    for draft, line, file in zip(drafts, lines, files, strict=True):
+        start = draft.before.end
+        state: FileState = draft.state._replace(
+            mark=mark_of(file), start=start, end=start + len(line), deleted=()
+        )
+        streams.remember(draft.stream, state)
+        changes.append((state.row(draft.stream, synced=streams.tree.durable), draft.new_ids()))
+    streams.note(changes)

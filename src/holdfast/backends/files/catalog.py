@@ -1,0 +1,138 @@
+"""The index as it is used: opened when needed, replaced when it cannot be trusted, done without when it must be."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+import apsw
+
+from .disk import Disk
+from .index import FileIndex, FileIndexRow, Identity, boot_id
+from .lock import WriterLock
+
+INDEX_FILE = "index.db"
+T = TypeVar("T")
+
+# What SQLite says of a file that is not, or no longer, an index of ours.
+_BROKEN = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchError)
+
+
+class Catalog:
+    """Gives the index to one thread at a time. `scan(locked)` yields the rows of all files there are."""
+
+    def __init__(
+        self,
+        root: str,
+        top: int,
+        disk: Disk,
+        lock: WriterLock,
+        scan: Callable[[bool], Iterable[FileIndexRow]],
+    ) -> None:
+        self._path = os.path.join(root, INDEX_FILE)
+        self._top, self._disk, self._lock, self._scan = top, disk, lock, scan
+        self._index: FileIndex | None = None
+        self._mutex = threading.Lock()
+
+    def use(self, action: Callable[[FileIndex], T]) -> T:
+        """Do something with a trusted index. Raises `OSError` or `apsw.Error` if there can be none now."""
+        try:
+            return self._try(action)
+        except _BROKEN:
+            with self._lock.held(), self._mutex:
+                self._create()
+            return self._try(action)
+
+    def _try(self, action: Callable[[FileIndex], T]) -> T:
+        while True:
+            with self._mutex:
+                if self._index is not None and self._is_current(self._index):
+                    return action(self._index)
+            # Always the writers' lock first, then the mutex: an append takes them in this order too.
+            with self._lock.held(), self._mutex:
+                if self._index is None or not self._is_current(self._index):
+                    self._open()
+
+    def read(self, action: Callable[[FileIndex], T]) -> T:
+        """The same for questions: if there can be no index now (disk full, or read-only) one is made in memory."""
+        try:
+            return self.use(action)
+        except (OSError, apsw.Error):
+            index = FileIndex(":memory:")
+            try:
+                index.fill(self._identity(), self._scan(False))
+                return action(index)
+            finally:
+                index.close()
+
+    def size(self) -> int:
+        """The bytes of the index on the disk."""
+        total = 0
+        for suffix in ("", "-wal"):
+            with suppress(OSError):
+                total += os.stat(self._path + suffix, follow_symlinks=False).st_size
+        return total
+
+    def close(self) -> None:
+        with self._mutex:
+            self._close()
+
+    def before_fork(self) -> None:
+        """Keep everybody out and close: SQLite's state must not exist twice."""
+        self._mutex.acquire()
+        self._close()
+
+    def after_fork(self, child: bool) -> None:
+        if child:
+            self._mutex = threading.Lock()
+        else:
+            self._mutex.release()
+
+    def _is_current(self, index: FileIndex) -> bool:
+        """Whether we have the index open that others see. If somebody deleted it, ours is only a ghost."""
+        try:
+            return os.stat(self._path, follow_symlinks=False).st_ino == index.inode
+        except FileNotFoundError:
+            return False
+
+    def _open(self) -> None:
+        self._close()
+        # We never remove the log: an index without it was tampered with, and lacks what was in it.
+        if (
+            not os.path.islink(self._path)
+            and os.path.isfile(self._path)
+            and os.path.isfile(self._path + "-wal")
+        ):
+            with suppress(*_BROKEN):
+                self._index = FileIndex(self._path)
+                if self._identity().boot and self._index.identity() == self._identity():
+                    return
+        self._create()
+
+    def _create(self) -> None:
+        self._close()
+        # The index itself goes first: without its log it would look whole and lack what is in it.
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._top, INDEX_FILE + suffix)
+        # SQLite would create it for everybody to read; the log gets the permissions of the database.
+        os.close(self._disk.open(self._top, INDEX_FILE, create=True))
+        index = FileIndex(self._path)
+        try:
+            index.fill(self._identity(), self._scan(True))
+        except BaseException:
+            index.close()
+            raise
+        self._index = index
+
+    def _close(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def _identity(self) -> Identity:
+        root = os.fstat(self._top)
+        return Identity(boot_id(), root.st_dev, root.st_ino)

@@ -1,0 +1,220 @@
+"""The frame: one line of a stream's file, holding what one batch appended to it.
+
+    {"length":412,"first":3,"last":4,"stream":["t","task","a"],"incarnation":"0f…",
+     "appends":[{"id":"ab…","indexed":true,"records":[{"hash":"1c…","body":{…}}, …]}],
+     "fields":{"status":"running"},"ids":1,"sum":"9e…"}
+
+`length` counts the bytes of the line with its newline, `sum` is a SHA-256 (its first half) over all that
+stands before it, so each line can be checked alone. `fields` are the head's after this frame, `ids` is the number of indexed
+append ids so far. A line with `"first":0` can only be the first one of a file: it names the incarnations of former lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from ..interface import HeadFields, StreamKey
+
+HEADER_BYTES = 96
+MAX_BYTES = 256 * 1024 * 1024
+"""The longest line. A longer one that somebody planted is not read into memory to find out what it is."""
+_LENGTH = re.compile(rb'\{"length":([1-9][0-9]{0,17}),')
+_HEADER = re.compile(
+    _LENGTH.pattern + rb'"first":(0|[1-9][0-9]{0,17}),"last":(0|[1-9][0-9]{0,17}),'
+)
+_SUM_BYTES = len(b',"sum":""}\n') + 32
+# A body must decode inside a frame, from a deeper stack than the one it was written from.
+_OPEN, _CLOSE = b"[" * 200, b"]" * 200
+
+
+class BadFrame(Exception):
+    """These bytes are not a whole and valid frame. The argument says why, without content."""
+
+
+class StoredAppend(msgspec.Struct, frozen=True):
+    """One append as it is in a frame; records are (hash, body) pairs from version `first` on."""
+
+    id: bytes
+    first: int
+    records: Sequence[tuple[bytes, bytes]]
+    indexed: bool = False
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.records) - 1
+
+
+class AppendFrame(msgspec.Struct, frozen=True):
+    """A frame in memory. `deleted` are the former lives that a file's first line names."""
+
+    stream: StreamKey
+    first: int
+    last: int
+    incarnation: bytes = b""
+    appends: Sequence[StoredAppend] = ()
+    fields: HeadFields = HeadFields()
+    ids: int = 0
+    deleted: Sequence[bytes] = ()
+
+    @property
+    def hash(self) -> bytes:
+        """The hash of the newest record."""
+        return self.appends[-1].records[-1][0]
+
+
+class _Record(msgspec.Struct):
+    hash: str
+    body: msgspec.Raw = msgspec.Raw(b"")
+    base64: bytes | None = None
+
+
+class _Append(msgspec.Struct):
+    id: str
+    records: list[_Record]
+    indexed: bool = False
+
+
+class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
+    status: str | None = None
+    label: str | None = None
+    owner: str | None = None
+    due_at: float | str | None = None
+    expires_at: float | str | None = None
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    length: int
+    first: int
+    last: int
+    stream: tuple[str, str, str]
+    incarnation: str = ""
+    appends: list[_Append] = []
+    fields: _Fields = _Fields()
+    ids: int = 0
+    deleted: list[str] = []
+    sum: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def encode_frame(frame: AppendFrame) -> bytes:
+    """The line for a frame, newline included."""
+    line: dict[str, object] = {"first": frame.first, "last": frame.last, "stream": frame.stream}
+    line["incarnation"] = frame.incarnation.hex()
+    if frame.first:
+        line["appends"] = [_encode_append(append) for append in frame.appends]
+        line["fields"] = _encode_fields(frame.fields)
+    line["ids"] = frame.ids
+    if not frame.first:
+        line["deleted"] = [incarnation.hex() for incarnation in frame.deleted]
+    rest = b"," + _encode(line)[1:-1]
+    fixed = len(b'{"length":') + len(rest) + _SUM_BYTES
+    digits = len(str(fixed))
+    length = fixed + (digits if len(str(fixed + digits)) == digits else digits + 1)
+    start = b'{"length":%d' % length + rest
+    return start + _sum(start)
+
+
+def decode_frame(line: bytes) -> AppendFrame:
+    """The frame of a line, or `BadFrame`. Nothing of a line is believed before its sum is checked."""
+    if declared_length(line) != len(line):
+        raise BadFrame("its length is not the one it declares")
+    if line[-_SUM_BYTES:] != _sum(line[:-_SUM_BYTES]):
+        raise BadFrame("its checksum is wrong")
+    try:
+        return _to_frame(_decode(line))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise BadFrame("it is not in the form of a frame") from None
+
+
+def declared_length(start: bytes) -> int | None:
+    """The length that a line beginning like this declares, None if that cannot be read."""
+    match = _LENGTH.match(start)
+    return int(match[1]) if match else None
+
+
+def header(start: bytes) -> tuple[int, int, int] | None:
+    """Length, first and last version that a line declares; not checked against its sum."""
+    match = _HEADER.match(start)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def _sum(data: bytes) -> bytes:
+    return b',"sum":"%s"}\n' % hashlib.sha256(data).hexdigest()[:32].encode()
+
+
+def _encode_append(append: StoredAppend) -> dict[str, object]:
+    records = []
+    for digest, body in append.records:
+        content: dict[str, object] = (
+            {"body": msgspec.Raw(body)} if _is_plain_json(body) else {"base64": body}
+        )
+        records.append({"hash": digest.hex(), **content})
+    return {"id": append.id.hex(), "indexed": append.indexed, "records": records}
+
+
+def _is_plain_json(body: bytes) -> bool:
+    """Whether the body can stand in the line as it is, and come back byte for byte."""
+    if not (body.startswith(b"{") and body.endswith(b"}")) or b"\n" in body or b"\0" in body:
+        return False
+    try:
+        body.decode()
+        # Alone first: `{},{}` is no JSON value, but would be two of them inside brackets.
+        msgspec.json.decode(body, type=msgspec.Raw)
+        msgspec.json.decode(_OPEN + body + _CLOSE, type=msgspec.Raw)
+    except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
+
+def _encode_fields(fields: HeadFields) -> _Fields:
+    return _Fields(
+        status=fields.status,
+        label=None if fields.label is None else fields.label.hex(),
+        owner=fields.owner,
+        due_at=_encode_time(fields.due_at),
+        expires_at=_encode_time(fields.expires_at),
+    )
+
+
+def _encode_time(time: float | None) -> float | str | None:
+    # JSON has no infinity; the encoder would write null.
+    return time if time is None or math.isfinite(time) else str(time)
+
+
+def _to_frame(line: _Line) -> AppendFrame:
+    appends, version = [], line.first
+    for append in line.appends:
+        records = tuple((bytes.fromhex(record.hash), _body(record)) for record in append.records)
+        appends.append(StoredAppend(bytes.fromhex(append.id), version, records, append.indexed))
+        version += len(records)
+    if line.first and (version != line.last + 1 or version == line.first):
+        raise ValueError("versions and records differ in number")
+    fields = line.fields
+    return AppendFrame(
+        stream=StreamKey(*line.stream),
+        first=line.first,
+        last=line.last,
+        incarnation=bytes.fromhex(line.incarnation),
+        appends=tuple(appends),
+        fields=HeadFields(
+            status=fields.status,
+            label=None if fields.label is None else bytes.fromhex(fields.label),
+            owner=fields.owner,
+            due_at=None if fields.due_at is None else float(fields.due_at),
+            expires_at=None if fields.expires_at is None else float(fields.expires_at),
+        ),
+        ids=line.ids,
+        deleted=tuple(bytes.fromhex(incarnation) for incarnation in line.deleted),
+    )
+
+
+def _body(record: _Record) -> bytes:
+    return bytes(record.body) if record.base64 is None else record.base64

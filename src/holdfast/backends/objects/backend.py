@@ -1,0 +1,202 @@
+"""Streams on a store of named bytes: the backend that DynamoDB and S3 share.
+
+The commit of an append is one object, created where nothing is yet. How that makes streams, and why it is safe, is told in
+docs/explanation/objects.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, Literal
+
+from ...errors import HoldfastError, OutcomeUnknown, StoreClosed, Unavailable
+from ..fork import Forkable, register
+from ..interface import (
+    Append,
+    AppendResult,
+    Cursor,
+    Description,
+    Head,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
+from .append import ObjectWriter
+from .discard import discard
+from .lanes import ThreadLanes
+from .list import ObjectLister
+from .read import ObjectReader
+from .space import Space
+from .streams import ObjectStreams
+
+WIDTH: Final = 16
+"""How many requests of one call are on their way at once."""
+
+Answer = AppendResult | VersionMismatch | HoldfastError
+
+
+class ObjectsBackend(Forkable):
+    """Streams on a `Space`."""
+
+    look_seconds = 2.0
+
+    def __init__(self, space: Space, *, width: int = WIDTH) -> None:
+        self._space = space
+        self._lanes = ThreadLanes(width)
+        self._streams = ObjectStreams(space, self._lanes)
+        self._writer, self._reader = ObjectWriter(self._streams), ObjectReader(self._streams)
+        self._lister = ObjectLister(self._streams)
+        self._changed = threading.Condition()
+        self._calls = 0
+        self._closed = self._forking = False
+        register(self)
+
+    def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
+        with self._inside():
+            for append in batch:
+                self._writer.check(append)
+            streams: dict[StreamKey, list[int]] = {}
+            for place, append in enumerate(batch):
+                streams.setdefault(append.stream, []).append(place)
+            answers: dict[int, Answer] = {}
+            works = [
+                partial(self._append, [batch[at] for at in places]) for places in streams.values()
+            ]
+            for places, some in zip(streams.values(), self._lanes.all(works), strict=True):
+                answers.update(zip(places, some, strict=True))
+            return _answered([answers[place] for place in range(len(batch))])
+
+    def _append(self, members: Sequence[Append]) -> list[Answer]:
+        """Append to one stream, in order. After an error, nothing more is tried: it would expect what is not there."""
+        answers: list[Answer] = []
+        for member in members:
+            try:
+                answers.append(self._writer.append(member))
+            except HoldfastError as error:
+                return answers + [error] * (len(members) - len(answers))
+        return answers
+
+    def read(
+        self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+    ) -> Sequence[Record]:
+        with self._inside(), _reading():
+            return self._reader.read(stream, after, limit, reverse)
+
+    def head(self, stream: StreamKey) -> Head | None:
+        with self._inside(), _reading():
+            return self._streams.head(stream, self._streams.look(stream).place)
+
+    def heads(
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        status: str | None = None,
+        after: str = "",
+        limit: int = 500,
+    ) -> Sequence[Head]:
+        with self._inside(), _reading():
+            return self._lister.heads(tenant, kind, status, after, limit)
+
+    def due(
+        self,
+        *,
+        tenant: str,
+        kind: str,
+        before: float | None = None,
+        after: Cursor | None = None,
+        limit: int = 100,
+    ) -> Sequence[Head]:
+        with self._inside(), _reading():
+            return self._lister.due(tenant, kind, before, after, limit)
+
+    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """The streams that lists leave out because they cannot be read. See `Damaged`."""
+        with self._inside(), _reading():
+            return self._lister.damaged(tenant, kind)
+
+    def discard(self, stream: StreamKey) -> bool:
+        """Delete a stream that is damaged, whatever is left of it. False, and nothing done, if it can be read or is not there.
+
+        For `damaged` streams, which `delete` cannot compare with a head. The audit stream does not tell of it.
+        """
+        with self._inside():
+            return discard(self._streams, stream)
+
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
+        with self._inside():
+            return self._writer.delete(stream, expected)
+
+    def index_places(self) -> Sequence[Literal["cache"]]:
+        return ["cache"]
+
+    def describe(self) -> Description:
+        with self._inside():
+            return self._space.describe()
+
+    def close(self) -> None:
+        with self._changed:
+            first, self._closed = not self._closed, True
+            self._changed.wait_for(lambda: self._calls == 0)
+        if first:
+            self._lanes.stop()
+            self._space.close()
+
+    def before_fork(self) -> None:
+        with self._changed:
+            self._forking = True
+            self._changed.wait_for(lambda: self._calls == 0)
+        self._lanes.stop()
+
+    def after_fork_in_parent(self) -> None:
+        with self._changed:
+            self._forking = False
+            self._changed.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        self._changed = threading.Condition()
+        self._forking = False
+        if not self._closed:
+            self._space.forked()
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Within a call: no fork and no closing happens meanwhile."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            if self._closed:
+                raise StoreClosed("this store was closed")
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls -= 1
+                self._changed.notify_all()
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """A reader may have to bring a deletion of others to its end; that it is not known how that went is no news of its own."""
+    try:
+        yield
+    except OutcomeUnknown as error:
+        raise Unavailable("the store did not answer; try again") from error
+
+
+def _answered(answers: Sequence[Answer]) -> Sequence[AppendResult | VersionMismatch]:
+    """The answers of a batch. An error speaks for the whole batch, so it must not deny what others have stored."""
+    errors = [answer for answer in answers if isinstance(answer, HoldfastError)]
+    if not errors:
+        return [answer for answer in answers if not isinstance(answer, HoldfastError)]
+    for error in errors:
+        if isinstance(error, OutcomeUnknown):
+            raise error
+    if any(isinstance(answer, AppendResult) and not answer.duplicate for answer in answers):
+        raise OutcomeUnknown(
+            "a part of the batch was stored, and the store refused the rest"
+        ) from errors[0]
+    raise errors[0]

@@ -1,0 +1,5 @@
+"""PostgreSQL, one schema of a database."""
+
+from .backend import PostgresBackend
+
+__all__ = ["PostgresBackend"]

@@ -1,0 +1,71 @@
+"""Streams in a bucket: `s3://bucket/prefix?region=eu-central-1`. One conditional put per append is the commit.
+
+What is stored, and why it is safe, is in `_objects`; how S3 keeps named bytes is in `_s3_space`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ...errors import InvalidURL, NotSetUp
+from .. import urls
+from ..interface import Durability
+from ..objects.aws import AWSClient
+from ..objects.backend import ObjectsBackend
+from .space import S3Space
+
+_EXAMPLE: Final = "s3://bucket/prefix?region=eu-central-1"
+_PREFIX_BYTES: Final = 200
+
+
+class S3Backend(ObjectsBackend):
+    """Streams below one prefix of a bucket. Every append is stored for good before it is acknowledged, whatever is asked for."""
+
+    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
+        super().__init__(open_space(url, create=create))
+
+
+class _ExistingS3Space(S3Space):
+    """A place where there must be a store already."""
+
+    def _try_out(self) -> None:
+        # This comes before anything is put into a place without a marker.
+        raise NotSetUp(f"there is no store at {self._service.where}; check the URL")
+
+
+def open_space(url: str, *, create: bool = True) -> S3Space:
+    """The place in a bucket that a URL names. The bucket must be there."""
+    parts, options = urls.parse(url, example=_EXAMPLE, options=("region", "endpoint"))
+    if "@" in parts.netloc:
+        raise InvalidURL(
+            "credentials do not belong into an s3:// URL: AWS_ACCESS_KEY_ID, a profile or a role has them"
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", parts.netloc):
+        raise InvalidURL(f"an s3:// URL names a bucket, like {_EXAMPLE}")
+    prefix = parts.path.strip("/")
+    if (
+        not re.fullmatch(r"([A-Za-z0-9._!-]+(/[A-Za-z0-9._!-]+)*)?", prefix)
+        or len(prefix) > _PREFIX_BYTES
+    ):
+        raise InvalidURL(
+            f"the prefix in an s3:// URL is up to {_PREFIX_BYTES} letters, digits and ._!- between slashes"
+        )
+    if any(set(part) == {"."} for part in prefix.split("/")):
+        raise InvalidURL("the prefix in an s3:// URL has no part '.' or '..'")
+    endpoint = options.get("endpoint") or None
+    service = AWSClient(
+        "s3",
+        region=options.get("region") or ("us-east-1" if endpoint else None),
+        endpoint=endpoint,
+        where=urls.shown(parts),
+        signature_version="s3v4",
+        s3={"addressing_style": "path" if endpoint else "auto"},
+    )
+    try:
+        return (S3Space if create else _ExistingS3Space)(
+            service, parts.netloc, prefix + "/" if prefix else ""
+        )
+    except BaseException:
+        service.close()
+        raise

@@ -1,0 +1,307 @@
+"""Named bytes as objects in a bucket of S3, or of a store that is compatible with it.
+
+A key is the prefix of the store, the partition, and the name as text of the same order. Conditions on puts are what everything
+rests on: whether the store keeps them is tried out before the first write, and remembered in the bucket.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, Final
+
+from ...errors import (
+    AccessDenied,
+    CorruptRecord,
+    HoldfastError,
+    InvalidURL,
+    OutcomeUnknown,
+    StorageFull,
+    Unavailable,
+    UnsupportedServer,
+    UnsupportedVersion,
+)
+from ..interface import Description
+from ..objects.aws import AWSClient, AWSResponse, BotoCoreError
+from ..objects.space import NamedBytes
+
+SCHEMA: Final = 1
+MARKER: Final = "holdfast-schema"
+MAX_BYTES: Final = 512 * 1024 * 1024
+PAGE_BYTES: Final = 8 * 1024 * 1024
+AT_ONCE: Final = 1_000
+"""How many keys S3 lists or removes with one request."""
+WIDTH: Final = 16
+TRIES: Final = 6
+
+_HELD: Final = ("PreconditionFailed", "412")
+_GONE: Final = ("NoSuchKey", "404")
+_BUSY: Final = ("ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "BadDigest")
+_ELSEWHERE: Final = (
+    "PermanentRedirect",
+    "TemporaryRedirect",
+    "AuthorizationHeaderMalformed",
+    "301",
+    "307",
+)
+_FULL: Final = (
+    "QuotaExceeded",
+    "InsufficientStorage",
+    "XMinioStorageFull",
+    "XMinioAdminBucketQuotaExceeded",
+)
+_UNKNOWN: Final = ("NotImplemented", "501")
+_SEEN: Final = (*_HELD, *_GONE, *_BUSY, *_ELSEWHERE, *_FULL, *_UNKNOWN)
+
+
+class S3Space:
+    """A `Space` below one prefix of a bucket."""
+
+    max_bytes = MAX_BYTES
+
+    def __init__(self, service: AWSClient, bucket: str, prefix: str) -> None:
+        self._service, self._bucket, self._prefix = service, bucket, prefix
+        self._pool: ThreadPoolExecutor | None = None
+        self.open()
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """See that this is a store of ours, or make it one. Any number of processes may do so at once."""
+        found = self._get(self._prefix + MARKER)
+        if found is None:
+            self._try_out()
+            self._put(self._prefix + MARKER, b"holdfast %d\n" % SCHEMA, IfNoneMatch="*")
+            found = self._get(self._prefix + MARKER)
+        if found is None or found[0] != b"holdfast %d\n" % SCHEMA:
+            raise UnsupportedVersion(
+                f"{self._service.where} was made by a newer Holdfast; use that one"
+            )
+
+    def _try_out(self) -> None:
+        """Whether the store keeps what it is asked for, with objects that belong to this call alone."""
+        partition = f"probe/{os.urandom(16).hex()}"
+        names = [b"b", b"a", b"\xff", b"ab"]
+        try:
+            if not all(self.create(partition, name, b"1") for name in names) or self.create(
+                partition, b"a", b"2"
+            ):
+                raise self._unfit(
+                    "it puts an object where one is, although it is told not to (If-None-Match)"
+                )
+            first = self.get(partition, b"a")
+            if first is None or first.data != b"1":
+                raise self._unfit("what was put cannot be read at once")
+            replaced = self.replace(partition, b"a", b"2", first.tag)
+            if not replaced or self.replace(partition, b"a", b"3", first.tag):
+                raise self._unfit("it does not compare what is replaced (If-Match)")
+            if list(self.list(partition, after=b"a", limit=9)) != [b"ab", b"b", b"\xff"]:
+                raise self._unfit("it does not list in order, like a directory bucket")
+        finally:
+            self.remove(partition, names)
+        if self.get(partition, b"a") is not None or self.list(partition, limit=1):
+            raise self._unfit("what was removed is still there")
+
+    def _unfit(self, why: str) -> UnsupportedServer:
+        return UnsupportedServer(
+            f"{self._service.where} cannot keep streams: {why}; use another store"
+        )
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def get(self, partition: str, name: bytes) -> NamedBytes | None:
+        found = self._get(self._key(partition, name))
+        return None if found is None else NamedBytes(name, *found)
+
+    def _get(self, key: str) -> tuple[bytes, str] | None:
+        for attempt in range(1, TRIES):
+            answer = self._call("get_object", Key=key)
+            if answer.code in _GONE:
+                return None
+            body = answer.response["Body"]
+            if answer.response["ContentLength"] > self.max_bytes:
+                body.close()
+                raise CorruptRecord(
+                    self._service.where, what="an object is larger than any that Holdfast puts"
+                )
+            try:
+                return body.read(), answer.response["ETag"]
+            except BotoCoreError:
+                if self._service.pause(attempt):
+                    break
+        raise Unavailable(f"{self._service.where} stops in the middle of its answers")
+
+    def list(
+        self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int
+    ) -> Sequence[bytes]:
+        return list(islice(self._names(partition, after, until, limit), limit))
+
+    def scan(
+        self,
+        partition: str,
+        *,
+        after: bytes = b"",
+        until: bytes | None = None,
+        limit: int,
+        reverse: bool = False,
+    ) -> Sequence[NamedBytes]:
+        names = self._names(partition, after, until, AT_ONCE if reverse else limit)
+        # S3 lists in one direction only.
+        wanted = reversed(list(names)) if reverse else names
+        found: list[NamedBytes] = []
+        size = 0
+        while (
+            size < PAGE_BYTES
+            and len(found) < limit
+            and (some := list(islice(wanted, min(WIDTH, limit))))
+        ):
+            # What was removed since it was listed is left out.
+            there = [named for named in self._get_all(partition, some) if named is not None]
+            found += there
+            size += sum(len(named.data) for named in there)
+        return found[:limit]
+
+    def _get_all(self, partition: str, names: Sequence[bytes]) -> Iterable[NamedBytes | None]:
+        if len(names) == 1:
+            return [self.get(partition, names[0])]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WIDTH, thread_name_prefix="holdfast-s3")
+        return self._pool.map(lambda name: self.get(partition, name), names)
+
+    def _names(
+        self, partition: str, after: bytes, until: bytes | None, limit: int
+    ) -> Iterator[bytes]:
+        front = self._key(partition, b"")
+        place: dict[str, Any] = {"StartAfter": self._key(partition, after)} if after else {}
+        while True:
+            answer = self._call(
+                "list_objects_v2", Prefix=front, MaxKeys=min(limit, AT_ONCE), **place
+            ).response
+            for found in answer.get("Contents", ()):
+                name = to_bytes(found["Key"].removeprefix(front))
+                if not name:  # none of ours, like the "folder" that a console makes; behind no name, a list begins anew
+                    continue
+                if until is not None and name > until:
+                    return
+                yield name
+            if not answer.get("IsTruncated"):
+                return
+            place = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def create(self, partition: str, name: bytes, data: bytes) -> bool:
+        return self._put(self._key(partition, name), data, IfNoneMatch="*")
+
+    def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
+        return self._put(self._key(partition, name), data, IfMatch=tag)
+
+    def put(self, partition: str, name: bytes, data: bytes) -> None:
+        self._put(self._key(partition, name), data)
+
+    def _put(self, key: str, data: bytes, **condition: str) -> bool:
+        checksum = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        answer = self._call(
+            "put_object", writes=True, Key=key, Body=data, ChecksumSHA256=checksum, **condition
+        )
+        return answer.code is None
+
+    def remove(self, partition: str, names: Iterable[bytes]) -> None:
+        keys = iter([self._key(partition, name) for name in names])
+        while some := list(islice(keys, AT_ONCE)):
+            if len(some) == 1:
+                self._call("delete_object", writes=True, Key=some[0])
+                continue
+            wanted = {"Objects": [{"Key": key} for key in some], "Quiet": True}
+            answer = self._call("delete_objects", writes=True, Delete=wanted)
+            for failed in answer.response.get("Errors", ()):
+                if failed.get("Code") in ("AccessDenied", "403"):
+                    raise AccessDenied(
+                        f"{self._service.where} does not allow s3:DeleteObject: check the rights"
+                    )
+                raise OutcomeUnknown(
+                    f"{self._service.where} did not remove everything ({failed.get('Code')})"
+                )
+
+    def _call(self, operation: str, *, writes: bool = False, **arguments: Any) -> AWSResponse:
+        """Send a request. The codes of the answer are those that say something about the object."""
+        doubt = False
+        for attempt in range(1, TRIES):
+            answer = self._service.call(
+                operation, writes=writes, see=_SEEN, Bucket=self._bucket, **arguments
+            )
+            doubt = doubt or answer.doubt
+            if answer.code is None or answer.code in _HELD or answer.code in _GONE:
+                return answer
+            if answer.code not in _BUSY or self._service.pause(attempt):
+                break
+        raise self._refused(answer.code, doubt)
+
+    def _refused(self, code: str | None, doubt: bool) -> HoldfastError:
+        where = self._service.where
+        if doubt:
+            return OutcomeUnknown(f"{where} lost an answer, and then refused ({code})")
+        if code in _ELSEWHERE:
+            return InvalidURL(
+                f"{where} is in another region than {self._service.region}; add ?region= with the right one"
+            )
+        if code in _FULL:
+            return StorageFull(f"{where} has no room ({code})")
+        if code in _UNKNOWN:
+            return self._unfit("it does not know conditions on puts")
+        return Unavailable(f"{where} is busy ({code})")
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self._service.clock.now()
+
+    def forked(self) -> None:
+        self._pool = None
+        self._service.forked()
+
+    def describe(self) -> Description:
+        location = self._service.location
+        return Description(
+            "s3", f"schema {SCHEMA}", location, "disk", limits={"append": MAX_BYTES}, warnings=[]
+        )
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._service.close()
+
+    def _key(self, partition: str, name: bytes) -> str:
+        return f"{self._prefix}{partition}/{to_text(name)}"
+
+
+# Names for S3: bytes as text that sorts the same, for keys are text and are listed in the order of their bytes.
+
+
+ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+"""64 characters in the order of their codes, all harmless in a key."""
+
+_VALUES: Final = {character: value for value, character in enumerate(ALPHABET)}
+
+
+def to_text(name: bytes) -> str:
+    """Six bits a character, filled up with zeros: a name that begins another one is shorter, and sorts before it."""
+    size = -(-len(name) * 8 // 6)
+    number = int.from_bytes(name, "big") << (size * 6 - len(name) * 8)
+    return "".join(ALPHABET[number >> 6 * place & 63] for place in range(size - 1, -1, -1))
+
+
+def to_bytes(text: str) -> bytes | None:
+    """The name, None if the text is not that of any."""
+    size = len(text) * 6 // 8
+    number = 0
+    for character in text:
+        if character not in _VALUES:
+            return None
+        number = number << 6 | _VALUES[character]
+    name = (number >> len(text) * 6 - size * 8).to_bytes(size, "big")
+    return name if to_text(name) == text else None

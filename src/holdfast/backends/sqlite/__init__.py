@@ -1,0 +1,5 @@
+"""One SQLite file: the default backend."""
+
+from .backend import SQLiteBackend
+
+__all__ = ["SQLiteBackend"]

@@ -1,0 +1,203 @@
+"""What the tests are written with: keys, appends that follow each other, and reading to the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from ..backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Cursor,
+    Head,
+    HeadFields,
+    HeadSummary,
+    Record,
+    StreamKey,
+    VersionMismatch,
+)
+
+TENANT, KIND = "tenant", "kind"
+
+
+def key(id: str = "s", *, tenant: str = TENANT, kind: str = KIND) -> StreamKey:
+    return StreamKey(tenant, kind, id)
+
+
+class Life:
+    """One life of a stream as its writer knows it: where it stands, and the append that comes next.
+
+    `life.next(b"a")` only makes an append, `life.write(backend, b"a")` stores it and moves on.
+    """
+
+    def __init__(self, stream: StreamKey | str = "s") -> None:
+        self.stream = key(stream) if isinstance(stream, str) else stream
+        self.incarnation = os.urandom(16)
+        self.version = 0
+        self.hash = b""
+
+    def next(
+        self,
+        *bodies: bytes,
+        id: bytes | None = None,
+        indexed: bool = False,
+        fields: HeadFields | None = None,
+    ) -> Append:
+        return Append(
+            stream=self.stream,
+            expected=self.version,
+            expected_hash=self.hash,
+            incarnation=self.incarnation,
+            id=os.urandom(16) if id is None else id,
+            records=self._chained(bodies or (b"body",)),
+            indexed=indexed,
+            fields=fields,
+        )
+
+    def follow(self, append: Append) -> Append:
+        """Take it that `append` was stored."""
+        self.version, self.hash = append.expected + len(append.records), append.records[-1][0]
+        return append
+
+    def write(
+        self,
+        backend: Backend,
+        *bodies: bytes,
+        id: bytes | None = None,
+        indexed: bool = False,
+        fields: HeadFields | None = None,
+    ) -> Append:
+        append = self.follow(self.next(*bodies, id=id, indexed=indexed, fields=fields))
+        assert stored(backend.append([append])) == [(append.expected + 1, self.version, False)]
+        return append
+
+    def _chained(self, bodies: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        previous, records = self.hash + self.incarnation, []
+        for body in bodies:
+            previous = hashlib.sha256(previous + body).digest()
+            records.append((previous, body))
+        return records
+
+
+def stored(answers: Iterable[AppendResult | VersionMismatch]) -> list[tuple[int, int, bool]]:
+    """The answers as (first, last, duplicate); a conflict fails the test."""
+    places = []
+    for answer in answers:
+        assert isinstance(answer, AppendResult), answer
+        places.append((answer.first, answer.last, answer.duplicate))
+    return places
+
+
+def conflict(answers: Sequence[AppendResult | VersionMismatch]) -> Head | None:
+    """The head in the one answer, which must be a conflict."""
+    [answer] = answers
+    assert isinstance(answer, VersionMismatch), answer
+    return answer.head
+
+
+def timeless(head: Head | None) -> Head | None:
+    """The head without the moment at which it was asked for."""
+    return None if head is None else msgspec.structs.replace(head, now=0.0)
+
+
+def assert_listed(found: Sequence[HeadSummary], wanted: Sequence[Head]) -> None:
+    """These streams are listed, and no others; where an engine lists places too, they are the true ones."""
+    assert ids(found) == ids(wanted)
+    for each, head in zip(found, wanted, strict=True):
+        if isinstance(each, Head):
+            assert timeless(each) == head
+        else:
+            assert (each.stream, each.incarnation, each.fields) == (
+                head.stream,
+                head.incarnation,
+                head.fields,
+            )
+
+
+def at(life: Life, fields: HeadFields | None = None) -> Head:
+    """The head that a stream at this point of its life must have."""
+    return Head(life.stream, life.incarnation, fields or HeadFields(), 0.0, life.version, life.hash)
+
+
+def must_head(backend: Backend, stream: StreamKey) -> Head:
+    head = backend.head(stream)
+    assert head is not None, f"{stream} must exist"
+    return head
+
+
+def read_all(
+    backend: Backend, stream: StreamKey, *, limit: int | None = None, reverse: bool = False
+) -> list[Record]:
+    """Page after page until the empty one."""
+    records: list[Record] = []
+    after = 0
+    while page := backend.read(stream, after=after, limit=limit, reverse=reverse):
+        assert limit is None or len(page) <= limit, "a page holds at most `limit` records"
+        # Or a backend that starts over at each page would keep the suite busy for ever.
+        assert (
+            (page[-1].version < (after or page[-1].version + 1))
+            if reverse
+            else (page[-1].version > after)
+        )
+        records += page
+        after = page[-1].version
+        if reverse and after == 1:
+            break  # after=0 would mean: from the newest again
+    return records
+
+
+def bodies(records: Iterable[Record]) -> list[bytes]:
+    return [record.body for record in records]
+
+
+def versions(records: Iterable[Record]) -> list[int]:
+    return [record.version for record in records]
+
+
+def ids(heads: Iterable[HeadSummary]) -> list[str]:
+    return [head.stream.id for head in heads]
+
+
+def all_heads(
+    backend: Backend,
+    *,
+    tenant: str = TENANT,
+    kind: str = KIND,
+    status: str | None = None,
+    limit: int = 500,
+) -> list[HeadSummary]:
+    """All pages of `heads()`."""
+    heads: list[HeadSummary] = []
+    after = ""
+    while page := backend.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit):
+        assert len(page) <= limit, "a page holds at most `limit` heads"
+        assert page[-1].stream.id.encode() > after.encode(), "a page starts behind `after`"
+        heads += page
+        after = page[-1].stream.id
+    return heads
+
+
+def all_due(
+    backend: Backend,
+    *,
+    tenant: str = TENANT,
+    kind: str = KIND,
+    before: float | None = None,
+    limit: int = 100,
+) -> list[HeadSummary]:
+    """All pages of `due()`."""
+    heads: list[HeadSummary] = []
+    after: Cursor | None = None
+    while page := backend.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit):
+        assert len(page) <= limit, "a page holds at most `limit` heads"
+        heads += page
+        due = page[-1].fields.due
+        assert due is not None, "only streams that have a due time are listed"
+        place = due, page[-1].stream.id
+        assert after is None or place > after, "a page starts behind `after`"
+        after = place
+    return heads

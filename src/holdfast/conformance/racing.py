@@ -1,0 +1,226 @@
+"""Many threads at once: one winner per version, and readers who never see anything half done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from ..backends import Append, AppendResult, Backend, HeadFields, VersionMismatch
+from .build import (
+    Life,
+    all_due,
+    all_heads,
+    at,
+    bodies,
+    ids,
+    must_head,
+    read_all,
+    timeless,
+    versions,
+)
+
+T = TypeVar("T")
+THREADS = 6
+ROUNDS = 8
+
+
+def together(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Run each in a thread of its own, all starting at the same moment; the first error is raised."""
+    gate = threading.Barrier(len(works))
+
+    def start(work: Callable[[], T]) -> T:
+        gate.wait()
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result() for future in [pool.submit(start, work) for work in works]]
+
+
+class RacingTests:
+    writes_beside_readers: int
+
+    def test_of_many_writers_with_the_same_expectation_exactly_one_wins(
+        self, backend: Backend
+    ) -> None:
+        life = Life()
+        for _ in range(ROUNDS):
+            contenders = [life.next(b"a%d" % number, b"b%d" % number) for number in range(THREADS)]
+            answers = together([partial(backend.append, [one]) for one in contenders])
+            won = [
+                one
+                for one, [answer] in zip(contenders, answers, strict=True)
+                if isinstance(answer, AppendResult)
+            ]
+            assert len(won) == 1
+            life.follow(won[0])
+            for [answer] in answers:
+                assert isinstance(answer, AppendResult) or timeless(answer.head) == at(life)
+            newest = bodies(backend.read(life.stream, after=life.version - 2))
+            assert newest == [body for _, body in won[0].records]
+        assert versions(read_all(backend, life.stream)) == list(range(1, 2 * ROUNDS + 1))
+
+    def test_of_many_who_create_a_stream_exactly_one_wins(self, backend: Backend) -> None:
+        for number in range(ROUNDS):
+            lives = [Life(f"{number}") for _ in range(THREADS)]
+            answers = together([partial(backend.append, [life.next(b"x")]) for life in lives])
+            assert [isinstance(answer, AppendResult) for [answer] in answers].count(True) == 1
+            assert versions(read_all(backend, lives[0].stream)) == [1]
+
+    def test_the_same_append_sent_by_many_is_stored_once(self, backend: Backend) -> None:
+        life = Life()
+        for number in range(ROUNDS):
+            append = life.next(b"x", b"y", indexed=number % 2 == 0)
+            answers = together([partial(backend.append, [append])] * THREADS)
+            life.follow(append)
+            places = {
+                (answer.first, answer.last)
+                for [answer] in answers
+                if isinstance(answer, AppendResult)
+            }
+            assert places == {(life.version - 1, life.version)}
+            fresh = [
+                answer
+                for [answer] in answers
+                if isinstance(answer, AppendResult) and not answer.duplicate
+            ]
+            assert len(fresh) == 1
+        assert versions(read_all(backend, life.stream)) == list(range(1, 2 * ROUNDS + 1))
+
+    def test_either_the_deletion_or_the_append_wins_and_never_both(self, backend: Backend) -> None:
+        for number in range(ROUNDS):
+            life = Life(f"{number}")
+            life.write(backend, b"a")
+            answers: list[AppendResult | VersionMismatch] = []
+            works: list[Callable[[], object]] = [
+                partial(backend.delete, life.stream, expected=must_head(backend, life.stream)),
+                partial(_append_into, answers, backend, life.next(b"b")),
+            ]
+            deleted, _ = together(works)
+            if deleted:
+                assert answers == [VersionMismatch(None)]
+                assert backend.head(life.stream) is None
+            else:
+                assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+
+    def test_writers_on_different_streams_do_not_disturb_each_other(self, backend: Backend) -> None:
+        lives = [Life(f"{number}") for number in range(THREADS)]
+
+        def write(life: Life) -> None:
+            for number in range(15):
+                life.write(
+                    backend, b"%d" % number, indexed=True, fields=HeadFields(status=f"{number}")
+                )
+
+        together([partial(write, life) for life in lives])
+        for life in lives:
+            assert bodies(read_all(backend, life.stream)) == [
+                b"%d" % number for number in range(15)
+            ]
+            assert timeless(backend.head(life.stream)) == at(life, HeadFields(status="14"))
+
+    def test_a_reader_beside_a_writer_sees_no_gap_no_half_append_and_nothing_vanish(
+        self, backend: Backend
+    ) -> None:
+        life = Life()
+        life.write(backend, b"0", b"0", b"0")
+
+        def look(seen: int) -> int:
+            head = must_head(backend, life.stream)
+            records = read_all(backend, life.stream)
+            assert versions(records) == list(range(1, len(records) + 1))
+            assert len(records) % 3 == 0, "half of an append was visible"
+            assert len(records) >= max(seen, head.version), "what was visible vanished"
+            assert bodies(records) == [b"%d" % (place // 3) for place in range(len(records))]
+            assert head.hash == records[head.version - 1].hash
+            return len(records)
+
+        _beside(
+            look,
+            lambda number: life.write(backend, *[b"%d" % number] * 3),
+            self.writes_beside_readers,
+        )
+
+    def test_the_head_never_runs_ahead_of_what_can_be_read(self, backend: Backend) -> None:
+        life = Life()
+        life.write(backend, fields=HeadFields(owner="0"))
+
+        def look(seen: int) -> int:
+            head = must_head(backend, life.stream)
+            assert head.version % 2 == 1, "the head stood in the middle of an append"
+            assert head.fields.owner == f"{head.version // 2}", (
+                "the fields and the version are of two appends"
+            )
+            assert versions(backend.read(life.stream, after=head.version - 1, limit=1)) == [
+                head.version
+            ]
+            assert head.version >= seen
+            return head.version
+
+        def write(number: int) -> None:
+            life.write(backend, b"x", b"y", fields=HeadFields(owner=f"{number}"))
+
+        _beside(look, write, self.writes_beside_readers)
+
+    def test_no_acknowledged_stream_is_missing_from_a_later_listing(self, backend: Backend) -> None:
+        acknowledged: list[str] = []
+
+        def write(number: int) -> None:
+            # Ids jump back and forth, so that new ones appear before and behind a reader's page.
+            life = Life(f"{(number * 7919) % 1000:04}")
+            life.write(backend, fields=HeadFields(status="s", due_at=float(number % 5)))
+            acknowledged.append(life.stream.id)
+
+        def look(seen: int) -> int:
+            wanted = set(acknowledged)
+            for listed in (
+                all_heads(backend, limit=7),
+                all_heads(backend, status="s"),
+                all_due(backend, limit=7),
+            ):
+                assert len(ids(listed)) == len(set(ids(listed))), "a stream was listed twice"
+                assert wanted <= set(ids(listed)), "an acknowledged stream was not listed"
+            return len(wanted)
+
+        _beside(look, write, min(self.writes_beside_readers, 300))
+
+
+def _append_into(
+    answers: list[AppendResult | VersionMismatch], backend: Backend, append: Append
+) -> None:
+    answers += backend.append([append])
+
+
+def _beside(look: Callable[[int], int], write: Callable[[int], object], at_most: int) -> None:
+    """Two readers look again and again while one writer writes, until both have looked often enough.
+
+    `look` gets what it returned the last time, so that it can tell if something vanished.
+    """
+    done = threading.Event()
+    looks = [0, 0]
+
+    def keep_looking(reader: int) -> None:
+        seen, last_round = 0, False
+        while not last_round:
+            last_round = done.is_set()
+            seen = look(seen)
+            looks[reader] += 1
+
+    def write_on(readers: list[Future[None]]) -> None:
+        number = 0
+        while (number < 30 or (number < at_most and min(looks) < 10)) and not any(
+            one.done() for one in readers
+        ):
+            number += 1
+            write(number)
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(keep_looking, reader) for reader in (0, 1)]
+        try:
+            write_on(readers)
+        finally:
+            done.set()
+        for one in readers:
+            one.result()

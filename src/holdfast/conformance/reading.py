@@ -1,0 +1,103 @@
+"""Reading: both directions, from any place, page by page."""
+
+from __future__ import annotations
+
+from ..backends import Backend
+from .build import Life, bodies, key, must_head, read_all, versions
+
+FIVE_MIB = 5 * 1024 * 1024
+
+
+def _ten(backend: Backend) -> Life:
+    life = Life()
+    for size in (1, 4, 2, 3):
+        life.write(backend, *(b"%d" % (life.version + n) for n in range(1, size + 1)))
+    return life
+
+
+class ReadingTests:
+    def test_a_missing_stream_reads_as_empty_and_has_no_head(self, backend: Backend) -> None:
+        Life("other").write(backend)
+        for reverse in (False, True):
+            for after in (0, 1, 7):
+                assert list(backend.read(key("missing"), after=after, reverse=reverse)) == []
+        assert backend.head(key("missing")) is None
+
+    def test_reading_starts_behind_after(self, backend: Backend) -> None:
+        stream = _ten(backend).stream
+        for after in range(11):
+            assert versions(backend.read(stream, after=after)) == list(range(after + 1, 11))
+
+    def test_reading_in_reverse_starts_before_after_and_zero_means_the_newest(
+        self, backend: Backend
+    ) -> None:
+        stream = _ten(backend).stream
+        assert versions(backend.read(stream, reverse=True)) == list(range(10, 0, -1))
+        for after in range(1, 12):
+            assert versions(backend.read(stream, after=after, reverse=True)) == list(
+                range(after - 1, 0, -1)
+            )
+
+    def test_reading_behind_the_newest_is_empty(self, backend: Backend) -> None:
+        stream = _ten(backend).stream
+        for after in (10, 11, 2**40):
+            assert list(backend.read(stream, after=after)) == []
+
+    def test_reading_in_reverse_from_beyond_the_newest_starts_at_the_newest(
+        self, backend: Backend
+    ) -> None:
+        stream = _ten(backend).stream
+        for after in (11, 12, 2**40):
+            assert versions(backend.read(stream, after=after, reverse=True, limit=2)) == [10, 9]
+
+    def test_a_page_holds_at_most_limit_records(self, backend: Backend) -> None:
+        stream = _ten(backend).stream
+        assert versions(backend.read(stream, limit=1)) == [1]
+        assert versions(backend.read(stream, after=3, limit=4)) == [4, 5, 6, 7]
+        assert versions(backend.read(stream, after=8, limit=4)) == [9, 10]
+        assert versions(backend.read(stream, limit=3, reverse=True)) == [10, 9, 8]
+        assert versions(backend.read(stream, after=3, limit=3, reverse=True)) == [2, 1]
+
+    def test_pages_of_any_size_make_up_the_whole_stream(self, backend: Backend) -> None:
+        stream = _ten(backend).stream
+        texts = [b"%d" % number for number in range(1, 11)]
+        for limit in (1, 2, 3, 7, 10, 11, None):
+            assert bodies(read_all(backend, stream, limit=limit)) == texts
+            assert bodies(read_all(backend, stream, limit=limit, reverse=True)) == texts[::-1]
+
+    def test_a_page_is_bounded_in_bytes_and_only_an_empty_one_is_the_end(
+        self, backend: Backend
+    ) -> None:
+        life = Life()
+        big = [bytes([number]) * FIVE_MIB for number in range(3)]
+        life.write(backend, big[0])
+        life.write(backend, big[1], big[2])
+        life.write(backend, b"small")
+        expected = [*big, b"small"]
+        for reverse in (False, True):
+            assert 1 <= len(backend.read(life.stream, reverse=reverse)) < 4, (
+                "15 MiB is too much for one page"
+            )
+            found = bodies(read_all(backend, life.stream, reverse=reverse))
+            # Not one assert on the lists: explaining how 15 MiB differ takes minutes.
+            assert [len(body) for body in found] == [
+                len(body) for body in expected[:: -1 if reverse else 1]
+            ]
+            assert all(
+                a == b for a, b in zip(found, expected[:: -1 if reverse else 1], strict=True)
+            )
+
+    def test_the_head_is_the_newest_record(self, backend: Backend) -> None:
+        life = _ten(backend)
+        head = must_head(backend, life.stream)
+        [newest] = backend.read(life.stream, reverse=True, limit=1)
+        assert (newest.version, newest.hash) == (head.version, head.hash)
+
+    def test_what_was_read_does_not_change_when_the_stream_goes_on(self, backend: Backend) -> None:
+        life = _ten(backend)
+        page, head = backend.read(life.stream), backend.head(life.stream)
+        kept = list(page)
+        life.write(backend, b"11")
+        assert list(page) == kept
+        assert head is not None
+        assert head.version == 10

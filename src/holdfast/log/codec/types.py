@@ -1,0 +1,286 @@
+"""Declared types: which ones can be stored, and how msgspec reads and writes those it does not know itself.
+
+Reading never takes a type from data: a hook is called only with a class that stands in the declared annotation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import pathlib
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+from msgspec import inspect
+
+from .walk import field_names, is_pydantic_model
+
+_PATHS: frozenset[type] = frozenset(
+    {
+        pathlib.PurePath,
+        pathlib.PurePosixPath,
+        pathlib.PureWindowsPath,
+        pathlib.Path,
+        pathlib.PosixPath,
+        pathlib.WindowsPath,
+    }
+)
+_KEYS = (
+    inspect.AnyType,  # a plain `dict`: keys must be text, which the comparison after encoding sees to
+    inspect.StrType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.EnumType,
+    inspect.LiteralType,
+    inspect.DateTimeType,
+    inspect.DateType,
+    inspect.TimeType,
+    inspect.TimeDeltaType,
+    inspect.UUIDType,
+    inspect.DecimalType,
+    inspect.BytesType,
+)
+
+
+class Coder(NamedTuple):
+    """What is kept for a declared type."""
+
+    decode: Callable[[bytes], object]
+    has_sets: bool
+    is_native: bool
+    """Whether everything it reads is JSON-native, keys too."""
+    is_exact: bool
+    """Whether it is so, and has no numbers that could come back as another kind: what it reads is what was written."""
+
+
+class Misfit(ValueError):
+    """Stored data does not fit a class that msgspec leaves to us. The text never holds data."""
+
+
+building: Final = threading.RLock()
+"""Held while a decoder is made. msgspec shows a struct to other threads before it is complete, and whoever decodes with it then, crashes."""
+
+
+def coder(declared: Any) -> Coder:
+    """How to read `declared`; TypeError if values of it cannot be stored."""
+    try:
+        hash(declared)
+    except TypeError:  # for example Annotated[int, ["a list"]]
+        return _build(declared)
+    return _cached(declared)
+
+
+def _build(declared: Any) -> Coder:
+    problem: str | None = None
+    try:
+        with building:
+            info = inspect.type_info(declared)
+            decoder = msgspec.json.Decoder(declared, dec_hook=_read)
+    except Exception as error:  # TypeError, NameError of a forward reference, whatever evaluating annotations raises
+        problem = f"{error}"
+    if problem is not None:
+        raise TypeError(f"values declared as {_annotation(declared)} cannot be stored: {problem}")
+    kinds = _kinds(info, declared)
+    numbers = {inspect.IntType, inspect.FloatType}  # in a dict they may be keys
+    return Coder(
+        decoder.decode,
+        has_sets=bool(kinds & {inspect.SetType, inspect.FrozenSetType}),
+        is_native=kinds <= (_NATIVE if inspect.DictType in kinds else _NATIVE | numbers),
+        is_exact=kinds <= _NATIVE,
+    )
+
+
+_NATIVE = {
+    inspect.AnyType,
+    inspect.BoolType,
+    inspect.DictType,
+    inspect.ListType,
+    inspect.NoneType,
+    inspect.StrType,
+    inspect.UnionType,
+}
+
+
+# Bounded, because classes made at run time would otherwise stay alive for ever.
+_cached = functools.lru_cache(maxsize=512)(_build)
+
+
+def _kinds(info: inspect.Type, declared: Any) -> set[type]:
+    """All kinds of types inside a declared one; TypeError for those that cannot be stored."""
+    seen: dict[int, inspect.Type | inspect.Field] = {}
+    waiting: list[Any] = [info]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif isinstance(node, (inspect.Type, inspect.Field)) and id(node) not in seen:
+            seen[id(node)] = node
+            problem = _unsupported(node)
+            if problem is not None:
+                raise TypeError(
+                    f"values declared as {_annotation(declared)} cannot be stored: {problem}"
+                )
+            waiting.extend(
+                getattr(node, name)
+                for name in node.__struct_fields__
+                if name not in ("default", "values")
+            )
+    return {type(node) for node in seen.values()}
+
+
+def _unsupported(node: inspect.Type | inspect.Field) -> str | None:
+    if isinstance(node, inspect.CustomType) and not _is_ours(node.cls):
+        return f"{_annotation(node.cls)} has no JSON form; use a dataclass, a Pydantic or msgspec model, or plain types"
+    if isinstance(node, (inspect.RawType, inspect.ExtType)):
+        return "msgspec.Raw and msgspec.msgpack.Ext are written without a check"
+    if isinstance(node, inspect.DictType):
+        keys = (
+            node.key_type.types
+            if isinstance(node.key_type, inspect.UnionType)
+            else (node.key_type,)
+        )
+        if not all(isinstance(key, _KEYS) for key in keys):
+            return (
+                "the keys of a dict must be text, numbers, dates, UUIDs, enums, decimals or bytes"
+            )
+    return None
+
+
+def _annotation(declared: Any) -> str:
+    if isinstance(declared, type) and not hasattr(declared, "__args__"):
+        return (
+            declared.__qualname__
+            if declared.__module__ == "builtins"
+            else f"{declared.__module__}.{declared.__qualname__}"
+        )
+    return repr(declared)[:200]
+
+
+def _is_ours(kind: type) -> bool:
+    return (
+        kind in (object, msgspec.UnsetType)
+        or kind in _PATHS
+        or is_pydantic_model(kind)
+        or _is_numpy_number(kind)
+    )
+
+
+@functools.lru_cache(maxsize=128)
+def _is_numpy_number(kind: type) -> bool:
+    """Whether `kind` is a numpy bool, integer or float of at most 64 bits. numpy is recognised, never imported."""
+    if kind.__module__ != "numpy":
+        return False
+    try:
+        zero = kind(0)
+        return zero.dtype.kind in "biuf" and zero.dtype.itemsize <= 8 and zero.shape == ()
+    except Exception:  # abstract kinds like numpy.floating
+        return False
+
+
+def _write(value: Any) -> object:
+    """The JSON form of a value that msgspec does not know."""
+    kind: Any = type(value)
+    if kind in _PATHS:
+        return str(value)
+    if is_pydantic_model(kind):
+        # Without warnings: their text quotes the values. What they warn of, the comparison finds.
+        text = value.model_dump_json(round_trip=True, by_alias=True, warnings=False)
+        return _with_sets_in_order(value, text)
+    if _is_numpy_number(kind):
+        return value.item()
+    raise TypeError(f"{kind.__qualname__} cannot be written")
+
+
+def _with_sets_in_order(model: Any, text: str) -> object:
+    """The JSON form of a Pydantic model, its sets sorted: Pydantic writes them as they come."""
+    if "[" not in text:
+        return msgspec.Raw(text.encode())
+    try:
+        plain = model.model_dump(round_trip=True, by_alias=True, warnings=False)
+    except Exception:  # a set of models has no plain form; then it stays as it is
+        return msgspec.Raw(text.encode())
+    return _ordered(plain, msgspec.json.decode(text))
+
+
+def _ordered(plain: Any, form: Any) -> Any:
+    """The JSON form of a value, with what is a set in its plain form sorted."""
+    if isinstance(plain, (set, frozenset)) and isinstance(form, list):
+        return sorted(form, key=write_json)
+    if isinstance(plain, dict) and isinstance(form, dict) and len(plain) == len(form):
+        return {
+            key: _ordered(part, form[key]) for key, part in zip(form, plain.values(), strict=True)
+        }
+    if isinstance(plain, (list, tuple)) and isinstance(form, list) and len(plain) == len(form):
+        return [_ordered(*parts) for parts in zip(plain, form, strict=True)]
+    return form
+
+
+def _read(kind: Any, data: Any) -> object:
+    """The value of a declared class that msgspec does not know, from its JSON form."""
+    if kind is object:
+        return data
+    if kind in _PATHS:
+        if type(data) is str:
+            return kind(data)
+        raise Misfit(f"expected text for {kind.__qualname__}")
+    if is_pydantic_model(kind):
+        return _read_pydantic(kind, data)
+    return _read_numpy(kind, data)
+
+
+def _read_numpy(kind: Any, data: object) -> object:
+    if type(data) in (bool, int, float):
+        with contextlib.suppress(
+            Exception
+        ):  # OverflowError, or a warning that the program made an error
+            number = kind(data)
+            if type(number.item()) is type(data) and number.item() == data:
+                return cast(object, number)
+    raise Misfit(f"expected a number that fits numpy.{kind.__qualname__}")
+
+
+def _read_pydantic(kind: Any, data: object) -> object:
+    where = ""
+    try:
+        # From JSON, not from Python objects: strict models accept a date as text only in JSON.
+        return kind.model_validate_json(msgspec.json.encode(data))
+    except ValueError as error:  # pydantic.ValidationError is one; its text quotes the input
+        if hasattr(error, "errors"):
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = ".".join(map(str, first["loc"]))[:100]
+            where = f" ({field or kind.__qualname__}: {first['type']})"
+    raise Misfit(f"does not validate as {kind.__qualname__}{where}")
+
+
+write_json = msgspec.json.Encoder(enc_hook=_write).encode
+
+
+def with_sorted_sets(value: Any) -> Any:
+    """`value` with each set as a sorted list, so that equal values give equal bytes in every process.
+
+    The order of a set of strings changes with each start of Python.
+    """
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(with_sorted_sets, value), key=write_json)
+    if isinstance(value, (list, tuple)):
+        return list(map(with_sorted_sets, value))
+    if type(value) is dict:
+        return {key: with_sorted_sets(item) for key, item in value.items()}
+    if is_pydantic_model(type(value)):
+        return value
+    changed = {}
+    for name in field_names(value) or ():
+        before = getattr(value, name, msgspec.UNSET)
+        after = with_sorted_sets(before)
+        if after is not before:
+            changed[name] = after
+    if not changed:
+        return value
+    twin = copy.copy(value)
+    put = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
+    for name, after in changed.items():
+        put(twin, name, after)
+    return twin

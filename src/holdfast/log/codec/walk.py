@@ -1,0 +1,385 @@
+"""Walking through values: places in them, why one cannot be stored, and where two of them differ.
+
+A place is written like `$.items[3].price` or `$["odd key"]`. Keys and types may appear in a
+message, values never do: a prompt or a password must not end in a log through an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import json
+import math
+import pathlib
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ...errors import NotSerializable, TooLarge
+
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+NOT_FINITE = "a float that is nan or infinite has no JSON form: use None or text instead"
+NEVER_STORED = "is a secret, and those are never stored: leave it out, or store the name by which it is looked up"
+_ANY_ELEMENT = ...  # the label of a set's element, which has no index
+_ABSENT = object()
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_CONTENT = re.compile(r"@|[0-9](?:[^0-9]*[0-9]){3}")
+"""What a key has that is an address or a number of somebody, or a secret, rather than the name of a field."""
+
+
+class SourcedList(list[Any]):
+    """A list that knows where its items were read. It is stored as a list, and copies of it are plain lists."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, items: Iterable[Any], source: Any) -> None:
+        super().__init__(items)
+        self.source = source
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return list, (list(self),)
+
+
+def path_text(labels: Sequence[object]) -> str:
+    """The place that `labels` (keys, indexes, field names) lead to; long keys and long paths are shortened.
+
+    It is for errors and logs: a key that may be content, such as an e-mail address, is not shown.
+    """
+    text = "$" + "".join(map(_segment, labels))
+    return text if len(text) <= 240 else f"{text[:140]}…{text[-90:]}"
+
+
+def _segment(label: object) -> str:
+    if label is _ANY_ELEMENT:
+        return "[*]"
+    if type(label) is int and abs(label) < 10**18:
+        return f"[{label}]"
+    if type(label) is not str:
+        return f"[<{type_name(label)}>]"
+    if _CONTENT.search(label):
+        return "[…]"
+    if _IDENTIFIER.fullmatch(label):
+        return f".{label}"
+    if len(label) <= 40:
+        return f"[{json.dumps(label)}]"  # escapes control characters and lone surrogates
+    return f'[{json.dumps(label[:39])[:-1]}…"]'
+
+
+def type_name(value: object) -> str:
+    """The type of `value` as a user would write it."""
+    kind = type(value)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"[-100:]
+
+
+def field_names(value: object) -> tuple[str, ...] | None:
+    """The fields of a dataclass, msgspec, attrs or Pydantic object, or None if it is none of them."""
+    kind: Any = type(value)
+    names = _class_fields(kind)
+    extra = getattr(value, "__pydantic_extra__", None) if names is not None else None
+    return (*names, *extra) if names is not None and extra else names
+
+
+@functools.lru_cache(maxsize=512)
+def _class_fields(kind: Any) -> tuple[str, ...] | None:
+    if issubclass(kind, msgspec.Struct):
+        return tuple(kind.__struct_fields__)
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    if hasattr(kind, "__attrs_attrs__"):
+        return tuple(field.name for field in kind.__attrs_attrs__)
+    return tuple(kind.model_fields) if is_pydantic_model(kind) else None
+
+
+def is_secret(value: object) -> bool:
+    """Whether the type of a value says that it is not to be shown: Pydantic's SecretStr and SecretBytes, and what is made like them."""
+    return callable(getattr(type(value), "get_secret_value", None))
+
+
+def secret_problem(value: object) -> str:
+    return f"{type_name(value)} {NEVER_STORED}"
+
+
+def is_pydantic_model(kind: type) -> bool:
+    """Pydantic is recognised, never imported: a program that does not use it does not pay for it."""
+    return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate_json")
+
+
+def children(value: object) -> Iterator[tuple[object, object]] | None:
+    """The labelled parts of a container or object with fields, or None if `value` has no parts."""
+    if isinstance(value, dict):
+        return iter(value.items())
+    if isinstance(value, (list, tuple)):
+        return iter(enumerate(value))
+    if isinstance(value, (set, frozenset)):
+        return ((_ANY_ELEMENT, item) for item in value)
+    names = field_names(value)
+    return None if names is None else ((name, getattr(value, name, _ABSENT)) for name in names)
+
+
+def walk(value: object, *, max_bytes: int, max_depth: int) -> Iterator[tuple[list[object], object]]:
+    """Yield every part of `value` with its labels, parents first. `TooLarge` if it is too deep or surely too big.
+
+    Both limits are needed against values that contain themselves or share their parts:
+    a hundred lists that each hold the one before twice are 2**100 elements. The list of labels is reused.
+    """
+    labels: list[object] = []
+    size = 0
+    open_parts: list[Iterator[tuple[object, object]]] = [iter([(None, value)])]
+    while open_parts:
+        step = next(open_parts[-1], None)
+        if step is None:
+            open_parts.pop()
+            continue
+        label, part = step
+        labels[len(open_parts) - 2 :] = [label] if len(open_parts) > 1 else []
+        yield labels, part
+        size += len(part) if isinstance(part, (str, bytes)) else 1
+        if size > max_bytes:
+            raise TooLarge(
+                f"more than {max_bytes} bytes as JSON, which is the limit; at least {size} up to {path_text(labels)}"
+            )
+        inside = children(part)
+        if inside is not None:
+            if len(open_parts) > max_depth:
+                raise TooLarge(
+                    f"{path_text(labels)}: nested deeper than {max_depth} levels, or it contains itself"
+                )
+            open_parts.append(inside)
+
+
+def refuse_not_native(value: object, *, max_bytes: int, max_depth: int) -> None:
+    """Raise for the first part of `value` that is not JSON-native; return if there is none."""
+    for labels, part in walk(value, max_bytes=max_bytes, max_depth=max_depth):
+        problem = _native_problem(part)
+        if problem is not None:
+            raise NotSerializable(path_text(labels), problem)
+
+
+def _native_problem(part: object) -> str | None:
+    kind = type(part)
+    if kind is dict:
+        return next(filter(None, map(_key_problem, part)), None)  # type: ignore[call-overload]
+    if kind is str:
+        return _text_problem(part, "text")
+    if kind is int:
+        inside = INT_MIN <= part <= INT_MAX  # type: ignore[operator]
+        return (
+            None
+            if inside
+            else "an integer beyond 64 bits: store it with str(), or declare the type int"
+        )
+    if kind is float:
+        finite = math.isfinite(part)  # type: ignore[arg-type]
+        return None if finite else NOT_FINITE
+    if kind is list or kind is SourcedList or kind is bool or part is None:
+        return None
+    if is_secret(part):
+        return secret_problem(part)
+    return (
+        f"{type_name(part)} is not JSON-native: declare its type, or convert it{_conversion(part)}"
+    )
+
+
+def _key_problem(key: object) -> str | None:
+    if type(key) is str:
+        return _text_problem(key, "a key")
+    return f"a key of type {type_name(key)}, but JSON keys are text: use str() on it, or declare the type of the dict"
+
+
+def _text_problem(text: object, what: str) -> str | None:
+    try:
+        str.encode(text)  # type: ignore[arg-type]
+    except UnicodeEncodeError:
+        return f"{what} with a lone surrogate is not valid Unicode: clean it with .encode('utf-8', 'replace').decode()"
+    return None
+
+
+_CONVERSIONS: list[tuple[type | tuple[type, ...], str]] = [
+    (enum.Enum, " with .value"),
+    ((tuple, set, frozenset), " with list()"),
+    ((datetime.date, datetime.time), " with .isoformat()"),
+    (datetime.timedelta, " with .total_seconds()"),
+    ((decimal.Decimal, uuid.UUID, pathlib.PurePath), " with str()"),
+    ((bytes, bytearray, memoryview), " to text, for example base64"),
+    (msgspec.Struct, " with msgspec.to_builtins()"),
+    *((kind, f" with {kind.__name__}()") for kind in (str, int, float, list, dict)),
+]
+
+
+def _conversion(value: object) -> str:
+    kind = type(value)
+    if kind.__module__ == "numpy":
+        return " with .tolist()" if hasattr(value, "__len__") else " with .item()"
+    if is_pydantic_model(kind):
+        return ' with .model_dump(mode="json")'
+    if dataclasses.is_dataclass(kind):
+        return " with dataclasses.asdict()"
+    return next((how for base, how in _CONVERSIONS if isinstance(value, base)), "")
+
+
+def encoding_problem(value: object, encode: Callable[[object], bytes]) -> tuple[str, str]:
+    """The place and the reason why `encode` fails for `value`: goes down to the smallest part that fails alone."""
+    labels: list[object] = []
+    while True:
+        # A Pydantic model is encoded as a whole: its parts may fail alone although the model knows how to write them.
+        inside = None if is_pydantic_model(type(value)) else children(value)
+        failing = next((step for step in inside or () if not _encodes(step[1], encode)), None)
+        if failing is None:
+            break
+        labels.append(failing[0])
+        value = failing[1]
+    if isinstance(value, dict):
+        for key in value:
+            if not _encodes({key: None}, encode):
+                problem = _text_problem(key, "a key") if isinstance(key, str) else None
+                return path_text(
+                    labels
+                ), problem or f"a key of type {type_name(key)} cannot be written as a JSON key"
+    if isinstance(value, (str, pathlib.PurePath)) and (
+        problem := _text_problem(str(value), type_name(value))
+    ):
+        return path_text(labels), problem
+    if is_secret(value):
+        return path_text(labels), secret_problem(value)
+    return (
+        path_text(labels),
+        f"{type_name(value)} cannot be stored: declare a type that can, or convert it{_conversion(value)}",
+    )
+
+
+def _encodes(value: object, encode: Callable[[object], bytes]) -> bool:
+    if value is _ABSENT or value is msgspec.UNSET:  # left out by their owner, so never at fault
+        return True
+    try:
+        encode(value)
+    except Exception:
+        return False
+    return True
+
+
+_Link = tuple[Any, object]  # (the place above or None, label)
+
+
+def difference(went_in: object, came_out: object) -> tuple[str, str] | None:
+    """The first place where two values are not the same, and why; None if they are.
+
+    Same means: equal and of exactly the same type all the way down, with dicts in the same order.
+    An int may come back as an equal float; datetimes are compared by local time and offset.
+    """
+    stack: list[tuple[_Link | None, object, object]] = [(None, went_in, came_out)]
+    while stack:
+        place, before, after = stack.pop()
+        result = _compare(before, after)
+        if isinstance(result, str):
+            return path_text(_labels(place)), result
+        stack.extend(((place, label), one, other) for label, one, other in reversed(result))
+    return None
+
+
+def _labels(place: _Link | None) -> list[object]:
+    labels: list[object] = []
+    while place is not None:
+        place, label = place
+        labels.append(label)
+    return labels[::-1]
+
+
+_Pairs = list[tuple[object, object, object]]  # (label, before, after)
+_CHANGED = "would come back as another value"
+_NATIVE = (str, int, float, bool, list, dict)
+_ATOMS = frozenset(
+    {str, int, bool, type(None), bytes, uuid.UUID, datetime.date, datetime.timedelta}
+)
+
+
+def _compare(before: Any, after: Any) -> str | _Pairs:
+    """Why two values differ by themselves, or else the pairs of their parts that remain to be compared."""
+    kind: type[Any] = list if type(before) is SourcedList else type(before)
+    if kind is not type(after):
+        if kind is int and type(after) is float and before == after:
+            return []
+        if after is _ABSENT:
+            return "would be lost: the declared type has no place for it"
+        if is_secret(before):
+            return secret_problem(before)
+        converted = (
+            _conversion(before)
+            if type(after) in _NATIVE and kind not in _NATIVE
+            else f" to {type_name(after)}"
+        )
+        return f"{type_name(before)} would come back as {type_name(after)}: declare its type, or convert it{converted}"
+    if kind in _ATOMS:
+        return [] if before == after else f"{type_name(before)} {_CHANGED}"
+    if isinstance(before, dict):
+        return _compare_dicts(before, after)
+    if isinstance(before, (list, tuple)):
+        if len(before) != len(after):
+            return f"{type_name(before)} would change its length"
+        return [(index, *pair) for index, pair in enumerate(zip(before, after, strict=True))]
+    if isinstance(before, (set, frozenset)):
+        twins = {item: item for item in after}
+        if len(twins) != len(before) or any(item not in twins for item in before):
+            return f"{type_name(before)} {_CHANGED}"
+        return [(_ANY_ELEMENT, item, twins[item]) for item in before]
+    names = field_names(before)
+    if names is not None:
+        return [
+            (name, getattr(before, name, _ABSENT), getattr(after, name, _ABSENT)) for name in names
+        ]
+    if is_secret(before):
+        return secret_problem(before)
+    if _equal(before, after):
+        return []
+    moment = isinstance(before, (datetime.datetime, datetime.time))
+    return f"{type_name(before)} {_CHANGED}{': offsets with seconds are not kept, use UTC' if moment else ''}"
+
+
+def _compare_dicts(before: dict[Any, Any], after: dict[Any, Any]) -> str | _Pairs:
+    if len(before) > len(
+        after
+    ):  # an unknown field of a TypedDict, or two keys that are one as text
+        return [(key, item, _ABSENT) for key, item in before.items() if key not in after][
+            :1
+        ] or "a key would be lost"
+    for key, twin in zip(before, after, strict=False):
+        if not _is_same_text(key, twin) and difference(key, twin) is not None:
+            if type(key) is type(twin):
+                return "a key would come back changed or in another place"
+            return f"a key of type {type_name(key)} would come back as {type_name(twin)}: declare the type of the dict"
+    if len(before) < len(after):
+        return "keys would be added"
+    return [
+        (key, item, other)
+        for (key, item), other in zip(before.items(), after.values(), strict=True)
+        if not _is_same_text(item, other)
+    ]
+
+
+def _is_same_text(before: object, after: object) -> bool:
+    """The quick answer for what most keys and values are."""
+    return type(before) is str and type(after) is str and before == after
+
+
+def _equal(before: Any, after: Any) -> bool:
+    """Whether two values of one type, without parts, are the same."""
+    if isinstance(before, float):  # also numpy.float64; tells -0.0 from 0.0
+        return bool(before == after) and math.copysign(1.0, before) == math.copysign(1.0, after)
+    if isinstance(before, (datetime.datetime, datetime.time)):
+        return bool(
+            (before.tzinfo is None) is (after.tzinfo is None)
+            and before.replace(tzinfo=None) == after.replace(tzinfo=None)
+            and before.utcoffset() == after.utcoffset()
+        )
+    if isinstance(before, decimal.Decimal):  # 1.0 and 1.00 are equal, but not the same
+        return bool(before.as_tuple() == after.as_tuple())
+    try:
+        return bool(before == after)
+    except Exception:  # an __eq__ that cannot say yes is not a yes
+        return False

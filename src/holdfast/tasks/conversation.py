@@ -1,0 +1,151 @@
+"""A conversation as a task sees it: what the same code appends again on resume is there already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..backends import AppendResult, StreamKey
+from ..conversations import AsyncConversation, Conversation
+from ..log import operations as ops
+from ..log.log import Log
+from ..log.subjects import SubjectRegistrar
+from .run.frames import current_frame
+from .steps.identity import fingerprint
+
+if TYPE_CHECKING:
+    from .run.session import Session
+
+
+def _nothing() -> None:
+    pass
+
+
+class _InTask:
+    """Where ids for appends come from."""
+
+    _key: StreamKey
+    _session: Session
+
+    def _id_for(
+        self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool
+    ) -> tuple[str | None, Callable[[], None]]:
+        """An id for what is appended: the scope, what it says, and how often this run has said it there."""
+        if if_version is not None:
+            return None, _nothing  # the caller has a way of its own to append it once
+        session, frame = self._session, current_frame()
+        session.check_here()
+        scope = frame.path if frame is not None and frame.session is session else ""
+        place = session.identity(scope)
+        said = fingerprint(
+            session.salt, messages, {"to": self._key.id, "meta": meta, "pin": pin, "place": place}
+        )
+        what = ("append", said)
+        number = session.count(scope, what)
+        return f"task/{session.incarnation_hex}/{said}/{number}", lambda: session.uncount(scope, what, number)
+
+
+class TaskConversation(_InTask, Conversation):
+    """A `Conversation` whose `append` does nothing when a resumed task runs the same code again."""
+
+    def __init__(
+        self,
+        log: Log,
+        key: StreamKey,
+        session: Session,
+        owner: str | None = None,
+        about: SubjectRegistrar | None = None,
+    ) -> None:
+        if about is None and session.state.subject is not None:
+            about = SubjectRegistrar(
+                key, session.state.subject
+            )  # what a task says is about whom the task is about
+        super().__init__(log, key, owner, about)
+        self._session = session
+
+    def append(
+        self,
+        *messages: object,
+        id: str | None = None,
+        if_version: int | None = None,
+        meta: dict[str, Any] | None = None,
+        pin: bool = False,
+    ) -> AppendResult:
+        """`Conversation.append`; without an `id` of yours, one is made from the place in the task and the content."""
+        chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
+        try:
+            if self._session.is_stale():
+                ops.run(self._log, self._session.catch_up())
+            return super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
+        except BaseException:
+            undo()  # said again, it is the same
+            raise
+
+    @contextmanager
+    def turn(
+        self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
+    ) -> Iterator[Conversation]:
+        """`Conversation.turn`; a replay, which writes nothing, needs none."""
+        if self._session.replaying is not None:
+            yield self
+            return
+        with super().turn(lease=lease, wait=wait) as held:
+            yield held
+
+    def _held_by(self, owner: str) -> TaskConversation:
+        return TaskConversation(self._log, self._key, self._session, owner, self._about)
+
+
+class AsyncTaskConversation(_InTask, AsyncConversation):
+    """A `TaskConversation` whose methods are awaited."""
+
+    def __init__(
+        self,
+        log: Log,
+        key: StreamKey,
+        session: Session,
+        owner: str | None = None,
+        about: SubjectRegistrar | None = None,
+    ) -> None:
+        if about is None and session.state.subject is not None:
+            about = SubjectRegistrar(
+                key, session.state.subject
+            )  # what a task says is about whom the task is about
+        super().__init__(log, key, owner, about)
+        self._session = session
+
+    async def append(
+        self,
+        *messages: object,
+        id: str | None = None,
+        if_version: int | None = None,
+        meta: dict[str, Any] | None = None,
+        pin: bool = False,
+    ) -> AppendResult:
+        """`TaskConversation.append`, awaited."""
+        chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
+        try:
+            if self._session.is_stale():
+                await ops.run_async(self._log, self._session.catch_up())
+            return await super().append(
+                *messages, id=chosen, if_version=if_version, meta=meta, pin=pin
+            )
+        except BaseException:
+            undo()  # said again, it is the same
+            raise
+
+    @asynccontextmanager
+    async def turn(
+        self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
+    ) -> AsyncIterator[AsyncConversation]:
+        """`TaskConversation.turn`, awaited."""
+        if self._session.replaying is not None:
+            yield self
+            return
+        async with super().turn(lease=lease, wait=wait) as held:
+            yield held
+
+    def _held_by(self, owner: str) -> AsyncTaskConversation:
+        return AsyncTaskConversation(self._log, self._key, self._session, owner, self._about)
