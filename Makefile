@@ -19,7 +19,7 @@ UV ?= $(shell command -v uv 2>/dev/null)
 CLASSIC := classic-autogen classic-ag2 classic-agentchat
 TOO_NEW_classic-agentchat := 13
 
-CODE := src tests bench examples
+CODE := src tests bench examples scripts
 KILLS ?= 1000
 TASK_KILLS ?= 500
 SEEDS ?= 50000
@@ -27,10 +27,12 @@ SERVER_KILLS ?= 300
 SERVER_CUTS ?= 2000
 EXAMPLES ?= 20
 PYTEST := -m pytest --dist worksteal
+# Many tests start Python, which would compile the library each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 # The tests of features: those that `make quick` runs, and that run on encrypted stores.
 FEATURES := $(addprefix tests/,streams state conversations tasks memory worker admin redaction)
-# The tests that go on for longer when they are told to.
+# The tests whose length is set by environment variables.
 LAWS := $(shell grep -rlE "example_counts import|_program import" tests --include "test_*.py" --exclude "test_autogen_classic*")
 FUZZ_SECONDS ?= 300
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
@@ -39,10 +41,10 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 .PHONY: help demo quick test test-main $(CLASSIC:%=test-%) check bench soak clean
 
 help:
-	@echo "make demo    kill an agent with -9 in the middle of its work, and see it go on (15 seconds)"
+	@echo "make demo    kill an agent with -9 in the middle of its work, and see it resume (15 seconds)"
 	@echo "make quick   the tests of logic and of features, on memory and SQLite (a minute)"
 	@echo "make test    all tests (ten minutes): test-main$(CLASSIC:%=, test-%)"
-	@echo "make check   formatting, lint and types"
+	@echo "make check   formatting, lint, types, layers, layout, words and the tree map"
 	@echo "make bench   measure, and compare with the same work by hand on SQLite, files and PostgreSQL (started for it);"
 	@echo "             apart, and longer: .venv/bin/python -m bench.scale, and -m bench.costs"
 	@echo "make soak    every test on every engine, crash tests, hostile stores and fuzzing, for a long time"
@@ -75,9 +77,12 @@ check: $(DEV)
 	$(PY) -m ruff format --check $(CODE)
 	$(PY) -m ruff check $(CODE)
 	$(VENV)/bin/lint-imports --no-cache
+	$(PY) scripts/check_layout.py
+	$(PY) scripts/check_words.py
+	$(PY) scripts/tree_map.py
 	@mkdir -p build
 	sed -n '/^```python$$/,/^```$$/{/^```/d;p;}' README.md > build/readme.py
-	$(PY) -m mypy src tests/typed_api.py build/readme.py
+	$(PY) -m mypy src scripts tests/typed_api.py build/readme.py
 
 bench: $(DEV)
 	$(PY) -m bench

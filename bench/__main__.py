@@ -1,4 +1,5 @@
-"""`python -m bench`: run the benchmark, print a table, write bench/results/latest.json and latest.png."""
+"""`python -m bench`: run the benchmark, print a table, write bench/results/latest.json and
+latest.png."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def main() -> None:
     failed = sum(result.verdict == "FAIL" for result in lab.results)
     passed = sum(result.verdict == "PASS" for result in lab.results)
     console.print(
-        f"{passed} bars met, {failed} not, in {time.perf_counter() - began:.0f} s; see bench/results"
+        f"{passed} bars met, {failed} not, in {time.perf_counter() - began:.0f} s; "
+        "see bench/results"
     )
 
 

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 
 import apsw
 
-from holdfast.backends.filesystem import filesystem_of
+from holdfast.backends.filesystem import detect_filesystem
 
 Name = TypeVar("Name")
 Message = dict[str, str]
@@ -150,7 +150,8 @@ def ratio(ours: Sequence[float], raw: Sequence[float]) -> Spread:
 
 
 def message(role: str, size: int) -> Message:
-    """A message with some of the characters that JSON must escape, `size` bytes long as compact JSON."""
+    """A message with some of the characters that JSON must escape, `size` bytes long as compact
+    JSON."""
     words = 'The "holdfast" keeps its place,\nwhatever the storm; '
     made = {"role": role, "content": ""}
     room = size - len(compact(made))
@@ -171,9 +172,11 @@ def pair(size: int) -> tuple[Message, Message]:
 
 
 def warm(append: Callable[[Sequence[Message]], object]) -> None:
-    """Bring a write-ahead log to the size at which it begins anew, where it is in a program that has run for a while.
+    """Bring a write-ahead log to the size at which it restarts, where it is in a program that has
+    run for a while.
 
-    While a new log still grows, each sync also writes the file system's journal, which hides everything else.
+    While a new log still grows, each sync also writes the file system's journal, which hides
+    everything else.
     """
     messages = list(pair(600)) * 1_000
     for _ in range(4):
@@ -199,5 +202,5 @@ def machine(directory: Path) -> dict[str, object]:
         "sqlite": apsw.sqlite_lib_version(),
         "apsw": apsw.apsw_version(),
         "sqlite of python": sqlite3.sqlite_version,
-        "filesystem": filesystem_of(directory) or "unknown",
+        "filesystem": detect_filesystem(directory) or "unknown",
     }

@@ -1,8 +1,8 @@
 """The same work by hand: what a careful program would write on SQLite if it had no library.
 
-One table of JSON messages, an index on the session, WAL, a sync for each commit. `Single` commits for each caller, the
-two groups commit for everyone who waits, in the shape of Holdfast's own committer and nothing besides: no
-versions, no checks, no chain, no ids.
+One table of JSON messages, an index on the session, WAL, a sync for each commit. `Single` commits
+for each caller, the two groups commit for everyone who waits, in the shape of Holdfast's own
+committer and nothing besides: no versions, no checks, no chain, no ids.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Single:
 
 
 class AsyncGroup:
-    """What gathers in one turn of the loop, or while a commit is under way, is one commit in a thread."""
+    """What gathers in one turn of the loop, or while a commit is under way, is one commit in a
+    thread."""
 
     def __init__(self, path: Path) -> None:
         self._connection = create(path)
@@ -88,7 +89,7 @@ class AsyncGroup:
         self._thread.start()
 
     def insert(self, session: str, messages: Sequence[Message]) -> None:
-        """Without the group, while nobody else appends."""
+        """Without the group, while no other thread appends."""
         insert(self._connection, encode(session, messages))
 
     async def append(self, session: str, messages: Sequence[Message]) -> None:
@@ -131,7 +132,8 @@ class _Place:
 
 
 class ThreadGroup:
-    """A thread that finds no leader commits for everyone who waits, then lets one of the next lead."""
+    """A thread that finds no leader commits for everyone who waits, then lets one of the next
+    lead."""
 
     def __init__(self, path: Path) -> None:
         self._connection = create(path)

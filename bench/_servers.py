@@ -1,4 +1,5 @@
-"""Servers of our own for the benchmark: from wheels, on loopback, gone at the end. They are those of the tests."""
+"""Servers of our own for the benchmark: from wheels, on loopback, gone at the end. They are those
+of the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from holdfast.backends.filesystem import filesystem_of
+from holdfast.backends.filesystem import detect_filesystem
 
 from ._measure import Lab
 
@@ -24,16 +25,18 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 
 @contextmanager
 def postgres(lab: Lab, **settings: object) -> Iterator[PostgresServer]:
-    """A started PostgreSQL with the settings of a fresh installation, but for these. Says what it is and where its data is."""
+    """A started PostgreSQL with the settings of a fresh installation, but for these. Says what it
+    is and where its data is."""
     with from_tests("postgres_server").running(**settings) as server:
         names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
         [values] = server.sql("SELECT " + ", ".join(f"current_setting('{name}')" for name in names))
         told = ", ".join(
             f"{name} {value}" for name, value in zip(names[1:], values[1:], strict=True)
         )
-        where = filesystem_of(tempfile.gettempdir()) or "unknown"
+        where = detect_filesystem(tempfile.gettempdir()) or "unknown"
         lab.remark(
-            f"PostgreSQL {values[0]} on loopback, {told}, data on {where}; psycopg {psycopg.__version__}"
+            f"PostgreSQL {values[0]} on loopback, {told}, data on {where}; "
+            f"psycopg {psycopg.__version__}"
         )
         yield server
 

@@ -1,7 +1,7 @@
 """One durable append of two 600-byte messages, to streams that are already long.
 
-Beside it: two rows inserted and committed by hand into a table that is as long. The cost of a turn must
-be near that of the bare commit, and must not depend on what came before.
+Beside it: two rows inserted and committed by hand into a table that is as long. The cost of a turn
+must be near that of the bare commit, and must not depend on what came before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def run(lab: Lab) -> None:
         bar=Bar(1.15),
         note=f"raw {ratio(values['raw', longest], values['raw', shortest]).middle:.2f}",
     )
-    # Without the disk: what the processor does for one append, which is all that a library can add or save.
+    # Without the disk: what the processor does for one append, which is all that a library can add
+    # or save.
     used = measure(lab, ["sqlite"], [1_000], rounds, lab.choose(100, 30), clock=thread_time)
     report(lab, "sqlite", 1_000, used, None, "CPU time of an append")
     # Apart from the above, whose syncs would wait for theirs.
@@ -63,7 +64,8 @@ def measure(
     with lab.place() as place, ExitStack() as stack:
         arms: dict[tuple[str, int], Callable[[], float]] = {}
         for size in sizes:
-            # Short streams would not stay short: enough of them that none grows by more than a tenth, or ten records.
+            # Short streams would not stay short: enough of them that none grows by more than a
+            # tenth, or ten records.
             names = [f"s{n}" for n in range(-(-2 * rounds * repeats // max(10, size // 10)))]
             arms["raw", size] = timed(
                 raw_appends(place / f"raw-{size}.db", names, size, messages, stack), clock
@@ -116,7 +118,8 @@ def appends(
             stream = store.stream(name)
             for length in batches(size):
                 stream.append(*(events * (length // 2)))
-        # Opened again before the first is closed: a named store in memory lives as long as it is open.
+        # Opened again before the first is closed: a named store in memory exists as long as it is
+        # open.
         store = stack.enter_context(holdfast.open(url))
     streams = [store.stream(name) for name in names]
     for stream in streams:

@@ -1,8 +1,10 @@
-"""What a million tasks a day cost on each engine: counted on real servers for a typical task, then multiplied.
+"""What a million tasks a day cost on each engine: counted on real servers for a typical task, then
+multiplied.
 
-Run `python -m bench.costs`. A task has 20 steps with results of 1 KB and a chat of 30 messages of 600 bytes, and is kept for a week.
-Requests to AWS are counted where the client sends them, against moto; what AWS asks for them is its list price in
-us-east-1. Nothing is timed, so nothing waits for a disk.
+Run `python -m bench.costs`. A task has 20 steps with results of 1 KB and a chat of 30 messages of
+600 bytes, and is kept for a week. Requests to AWS are counted where the client sends them, against
+moto; what AWS asks for them is its list price in us-east-1. Nothing is timed, so nothing waits for
+a disk.
 """
 
 from __future__ import annotations

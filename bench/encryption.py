@@ -1,4 +1,5 @@
-"""One durable append of two 600-byte messages to an encrypted store, beside the same to one in clear."""
+"""One durable append of two 600-byte messages to an encrypted store, beside the same to an
+unencrypted one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def run(lab: Lab) -> None:
     ):
         values = measure(lab, clock)
         lab.report(
-            f"{what}, encrypted / in clear", ratio(values["encrypted"], values["clear"]), bar=bar
+            f"{what}, encrypted / unencrypted", ratio(values["encrypted"], values["clear"]), bar=bar
         )
 
 

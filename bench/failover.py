@@ -1,9 +1,10 @@
 """How long after the end of its lease a task is taken over, when the machine of its worker is gone.
 
-A worker in another process, that looks like one of another machine, holds tasks and is killed; another one, with the settings that
-it has unless told, looks for due tasks. Both times are recorded ones: that at which the lease of the dead one ends, by the
-engine's clock, and that of the claim of its successor. DynamoDB and S3 are simulated, so their figures tell of our way of
-looking, and of a slow server, and not of theirs.
+A worker in another process, that looks like one of another machine, holds tasks and is killed;
+another one, with the settings that it has by default, looks for due tasks. Both times are recorded
+ones: that at which the lease of the dead one ends, by the engine's clock, and that of the claim of
+its successor. DynamoDB and S3 are simulated, so their figures tell of our way of looking, and of a
+slow server, and not of theirs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 import holdfast
 from holdfast import Store, Task
-from holdfast.tasks.agents.declare import registered
+from holdfast.tasks.agents.declare import registered_agents
 from holdfast.types import RunResult
 
 from ._measure import Bar, Lab
@@ -60,13 +61,13 @@ def taken_over(url: str) -> list[float]:
     with holdfast.open(url) as store, letting_go(lease):
         for name in names:
             store.submit("holding", name)
-        with subprocess.Popen(program("elsewhere", url, TASKS), stdout=subprocess.PIPE) as holder:
-            assert holder.stdout is not None
+        with subprocess.Popen(program("elsewhere", url, TASKS), stdout=subprocess.PIPE) as owner:
+            assert owner.stdout is not None
             for _ in names:
-                assert holder.stdout.readline() == b"began\n"
+                assert owner.stdout.readline() == b"began\n"
             with working(store) as ended:
-                holder.kill()
-                holder.wait()
+                owner.kill()
+                owner.wait()
                 ends = {info.id: info.lease_until for info in store.tasks()}
                 for _ in names:
                     assert ended.acquire(timeout=PATIENCE_SECONDS), "a task was not taken over"
@@ -84,7 +85,7 @@ def taken_over(url: str) -> list[float]:
 @contextmanager
 def letting_go(lease: float) -> Iterator[None]:
     """The same agent as that of the one that is killed; here its step ends."""
-    before = dict(registered)
+    before = dict(registered_agents)
 
     @holdfast.agent("holding", lease=lease)
     def holding(task: Task) -> str:
@@ -94,8 +95,8 @@ def letting_go(lease: float) -> Iterator[None]:
     try:
         yield
     finally:
-        registered.clear()
-        registered.update(before)
+        registered_agents.clear()
+        registered_agents.update(before)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from time import perf_counter
 
 from ._measure import Bar, Lab, Spread, interleave
 
-# What the package itself depends on, and theirs (msgspec takes typing_extensions where it finds it); anything else
-# that is not Python's own is optional.
+# What the package itself depends on, and theirs (msgspec takes typing_extensions where it finds
+# it); anything else that is not Python's own is optional.
 REQUIRED = frozenset({"apsw", "holdfast", "msgspec", "rich", "typer", "typing_extensions"})
 SLOWEST = 5
 

@@ -1,9 +1,11 @@
-"""Long-term memory: what it finds of a labelled set, and what asking, remembering and catching up cost.
+"""Long-term memory: what it finds of a labelled set, and what asking, remembering and catching up
+cost.
 
-Quality is recall@10: the share of the memories that answer a question among the ten that are given. Beside ours, what comes
-first to mind: the texts in an FTS5 table (porter, terms OR-ed), and a dense-only store, whose vectors are hashed words
-and letter triples: no model is brought along. The bar is against FTS5. Latencies are of one namespace, asked in turn, on
-SQLite and on a PostgreSQL of our own.
+Quality is recall@10: the share of the memories that answer a question among the ten that are given.
+Beside ours, what comes first to mind: the texts in an FTS5 table (porter, terms OR-ed), and a
+dense-only store, whose vectors are hashed words and letter triples: no model is brought along. The
+bar is against FTS5. Latencies are of one namespace, asked in turn, on SQLite and on a PostgreSQL of
+our own.
 """
 
 from __future__ import annotations
@@ -126,7 +128,8 @@ def dense_only(told: Sequence[memory_set.Memory]) -> Answer:
 
 
 def hashed(texts: Sequence[str]) -> list[list[float]]:
-    """Vectors of words and of their letters by threes, hashed. Stands for a model, and is a weak one."""
+    """Vectors of words and of their letters by threes, hashed. Stands for a model, and is a weak
+    one."""
     vectors = []
     for text in texts:
         vector = np.zeros(DIMENSIONS, np.float32)
@@ -198,7 +201,8 @@ def _facts() -> list[tuple[str, int, str]]:
 def latency(lab: Lab, count: int, server: PostgresServer) -> None:
     """On SQLite, then with the same memories on PostgreSQL: with pgvector, and as without it.
 
-    PostgreSQL tidies up after so many writes by itself, in the minutes that follow: that is waited for.
+    PostgreSQL vacuums by itself after that many writes, in the minutes that follow: the benchmark
+    waits for it.
     """
     texts = made_up(count, lab.rng)
     big, what = count == 100_000, f"with {count:,} memories"
@@ -236,7 +240,7 @@ def by_words(lab: Lab, url: str, what: str, big: bool, tidy: Callable[[], None] 
         tagged = asked_in_turn(lambda text: memory.recall(text, K, tags=["rare"]), questions)
         start = perf_counter()
         for number in range(200):
-            memory.remember(f"What nobody has said before, number {number}")
+            memory.remember(f"A fact that is new, number {number}")
         remembering = (perf_counter() - start) / 200 * 1e3
     lab.report(
         f"catching up from scratch {what}", caught_up, unit="s", bar=Bar(30.0) if big else None
@@ -269,12 +273,12 @@ def by_vectors(lab: Lab, url: str, what: str, big: bool, tidy: Callable[[], None
 @contextmanager
 def without_pgvector() -> Iterator[None]:
     """As on a server that does not have it."""
-    had = _postgres_index.near_of
-    _postgres_index.near_of = lambda backend: None
+    had = _postgres_index.open_pgvector
+    _postgres_index.open_pgvector = lambda backend: None
     try:
         yield
     finally:
-        _postgres_index.near_of = had
+        _postgres_index.open_pgvector = had
 
 
 def report(

@@ -1,7 +1,8 @@
 """Durable turns on PostgreSQL: one 600-byte message appended to a chat.
 
-Beside it: one row inserted and committed by hand with psycopg, and LangGraph's PostgresSaver, which stores a checkpoint with all
-messages so far for each turn. Everything shares one server, one disk and one hour.
+Beside it: one row inserted and committed by hand with psycopg, and LangGraph's PostgresSaver, which
+stores a checkpoint with all messages so far for each turn. Everything shares one server, one disk
+and one hour.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ TURN = message("user", 600)
 BODY = json.dumps(TURN)
 
 CREATE = (
-    "CREATE TABLE messages (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session text NOT NULL, body text NOT NULL)",
+    "CREATE TABLE messages (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
+    " session text NOT NULL, body text NOT NULL)",
     "CREATE INDEX messages_by_session ON messages (session)",
 )
 INSERT = "INSERT INTO messages (session, body) VALUES (%s, %s)"
@@ -122,7 +124,8 @@ def many_agents(lab: Lab, server: PostgresServer) -> None:
         ratio(values["ours"], values["by hand"]),
         note=f"pool of {POOL}",
     )
-    saver = f"langgraph-checkpoint-postgres {version('langgraph-checkpoint-postgres')}, chats of {HISTORY} messages"
+    package = "langgraph-checkpoint-postgres"
+    saver = f"{package} {version(package)}, chats of {HISTORY} messages"
     lab.report(
         f"{AGENTS} async agents, ours / LangGraph's saver",
         ratio(values["ours"], values["LangGraph"]),
@@ -224,12 +227,14 @@ def commits(lab: Lab, server: PostgresServer) -> None:
         f"syncs of the WAL per turn, {AGENTS} async agents",
         syncs / (AGENTS * turns),
         bar=Bar(1 / 16),
-        note=f"{commits:,} transactions, those that only read too, and {syncs:,} syncs for {AGENTS * turns:,} turns",
+        note=f"{commits:,} transactions, those that only read too, and {syncs:,} syncs "
+        f"for {AGENTS * turns:,} turns",
     )
 
 
 def counted(server: PostgresServer) -> tuple[int, int]:
-    """Commits and syncs of the WAL so far, by everybody, once all who have left have told what they did."""
+    """Commits and syncs of the WAL so far, by everybody, once all who have left have told what they
+    did."""
     while server.sql("SELECT 1 FROM pg_stat_activity WHERE application_name = 'holdfast'"):
         time.sleep(0.01)
     [(commits,)] = server.sql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'")

@@ -1,4 +1,5 @@
-"""Four processes of 16 agents each on one SQLite file: nobody gets an error, nothing is lost, and it is not slower than one.
+"""Four processes of 16 agents each on one SQLite file: no process gets an error, nothing is lost,
+and it is not slower than one.
 
 Run as a module with arguments, this file is one of those processes.
 """
@@ -126,14 +127,14 @@ async def agents(kind: str, path: Path, seconds: float, name: str) -> dict[str, 
     await asyncio.gather(*map(append, names))
     print("ready", flush=True)
     sys.stdin.readline()
-    begun, started = perf_counter(), records.total()
+    began, started = perf_counter(), records.total()
 
     async def agent(stream: str) -> None:
-        while perf_counter() < begun + seconds:
+        while perf_counter() < began + seconds:
             await append(stream)
 
     await asyncio.gather(*map(agent, names))
-    rate = (records.total() - started) / 2 / (perf_counter() - begun)
+    rate = (records.total() - started) / 2 / (perf_counter() - began)
     if store is not None:
         await store.close()
     elif group is not None:

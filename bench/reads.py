@@ -1,7 +1,7 @@
 """Opening a store and reading a stream of 10,000 records, as a process that was just started does.
 
-Beside it: a connection, a SELECT and json.loads by hand. Ours also checks every record against the chain. The
-file is in the page cache in both cases: it is the work that is compared, not the disk.
+Beside it: a connection, a SELECT and json.loads by hand. Ours also checks every record against the
+chain. The file is in the page cache in both cases: it is the work that is compared, not the disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def run(lab: Lab) -> None:
                 f"open and read {RECORDS:,} x {size:,} B, ours / raw",
                 ratio(values["ours"], values["raw"]),
                 bar=Bar(1.5),
-                note=f"{Spread.of(values['ours']).middle * 1e3:.1f} ms, raw {Spread.of(values['raw']).middle * 1e3:.1f} ms",
+                note=f"{Spread.of(values['ours']).middle * 1e3:.1f} ms, "
+                f"raw {Spread.of(values['raw']).middle * 1e3:.1f} ms",
             )
             tails = interleave({"ours": partial(last, ours)}, lab.rng, rounds=rounds, repeats=10)
             milliseconds = Spread.of([seconds * 1e3 for seconds in tails["ours"]])

@@ -1,10 +1,12 @@
-"""From 1,000 to 1,000,000 streams in one store: does an append, a look or a page of a list cost more when there are more?
+"""From 1,000 to 1,000,000 streams in one store: does an append, a look or a page of a list cost
+more when there are more?
 
-Run as `python -m bench.scale`; it takes a while, so `make bench` leaves it out. All stores are filled first, then measured in turns, on
-SQLite and on PostgreSQL. Half of the streams have names in the order of their making and fall due in it, as those that are counted or
-named by time; half have random names and fall due at random times, so that each entry of a page leads to another place of the
-table. Which stream is used and where a page begins is random. Memory holds all of it, the operating system's or the
-server's: what grows here is tables and indexes, not the wait for a disk.
+Run as `python -m bench.scale`; it takes a while, so `make bench` leaves it out. All stores are
+filled first, then measured in turns, on SQLite and on PostgreSQL. Half of the streams have names in
+the order of their making and fall due in it, as those that are counted or named by time; half have
+random names and fall due at random times, so that each entry of a page leads to another place of
+the table. Which stream is used and where a page begins is random. Memory holds all of it, the
+operating system's or the server's: what grows here is tables and indexes, not the wait for a disk.
 """
 
 from __future__ import annotations
@@ -19,10 +21,9 @@ from functools import partial
 from statistics import median, quantiles
 from time import perf_counter
 
+from holdfast.backends import Append, AppendResult, Backend, HeadFields, StreamKey
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.sqlite import SQLiteBackend
-
-from holdfast.backends import Append, AppendResult, Backend, HeadFields, StreamKey
 
 from ._measure import Bar, Lab, Spread, ratio, settle
 from ._servers import postgres
@@ -45,7 +46,8 @@ Place = tuple[str, int]
 
 
 class Streams:
-    """A store with so many streams of one record. Every second one is a task, named and due in order; half are "running"."""
+    """A store with that many streams of one record. Every second one is a task, named and due in
+    order; half are "running"."""
 
     def __init__(self, backend: Backend, size: int, rng: random.Random) -> None:
         self.backend, self.size, self.rng = backend, size, rng
@@ -202,7 +204,8 @@ def run(lab: Lab) -> None:
         )  # what the server would do later by itself, and in the midst of it
         settle()
         for file in place.iterdir():
-            # Into the cache of the operating system; by another process, for SQLite's locks belong to this one.
+            # Into the cache of the operating system; by another process, for SQLite's locks belong
+            # to this one.
             subprocess.run(["cat", file], stdout=subprocess.DEVNULL, check=True)
         values = measure(stores, lab)
         for operation in OPERATIONS:
@@ -218,7 +221,8 @@ def run(lab: Lab) -> None:
                     )
             report(lab, values, operation, (partitioned, largest), ("postgres", largest), None)
         [(moved, hot)] = server.sql(
-            "SELECT sum(n_tup_upd)::bigint, sum(n_tup_hot_upd)::bigint FROM pg_stat_user_tables WHERE relname ~ '^streams'"
+            "SELECT sum(n_tup_upd)::bigint, sum(n_tup_hot_upd)::bigint"
+            " FROM pg_stat_user_tables WHERE relname ~ '^streams'"
         )
         lab.report(
             "heads moved within their page, postgres",
@@ -242,7 +246,8 @@ def fill(lab: Lab, where: Place, opened: Callable[[], Backend]) -> None:
 
 
 def measure(stores: dict[Place, Streams], lab: Lab) -> dict[tuple[str, Place], list[list[float]]]:
-    """Seconds of every operation on every store, round by round; each is done once before any is done again."""
+    """Seconds of every operation on every store, round by round; each is done once before any is
+    done again."""
     rounds, repeats = lab.choose(15, 5), 50
     arms = [(operation, place) for operation in OPERATIONS for place in stores]
     for operation, place in arms * 6:  # connections are made and statements prepared

@@ -1,7 +1,9 @@
-"""State documents: what one that grows by a message per save takes on disk, and what a save and a load cost.
+"""State documents: what one that grows by a message per save takes on disk, and what a save and a
+load cost.
 
-A save hands over the whole document, so its price is that of looking at all of it: reported, without a bar. Beside it,
-what comes first to mind: the whole document as JSON, inserted and committed by hand each time.
+A save hands over the whole document, so its price is that of looking at all of it: reported,
+without a bar. Beside it, what comes first to mind: the whole document as JSON, inserted and
+committed by hand each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Disk syncs for each append, counted where SQLite calls the operating system.
 
-An append that is alone costs one sync, of the WAL. When the WAL begins anew after a checkpoint, its header costs one
-more; checkpoints themselves run in a thread of their own. Both are counted apart.
+An append that is alone costs one sync, of the WAL. When the WAL restarts after a checkpoint, its
+header costs one more; checkpoints themselves run in a thread of their own. Both are counted apart.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
-from holdfast.backends.sqlite import SQLiteBackend
 
 from holdfast import AsyncStream
 from holdfast._store import Store
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.log.log import Log
 
 from . import _raw
@@ -47,7 +47,8 @@ def run(lab: Lab) -> None:
 
 @dataclass
 class Tally:
-    """Syncs by what they were for: an append, a WAL that begins anew, a checkpoint. And the bytes written to the WAL."""
+    """Syncs by what they were for: an append, a WAL that restarts, a checkpoint. And the bytes
+    written to the WAL."""
 
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)

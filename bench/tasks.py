@@ -1,7 +1,9 @@
-"""What a step of a task costs, beside a row inserted and committed by hand, and how fast a long task is back.
+"""What a step of a task costs, beside a row inserted and committed by hand, and how fast a long
+task is back.
 
-A step runs a small function and stores its result of 1,500 bytes. What it costs must be near the bare commit, whether it is
-the tenth or the ten-thousandth. Leases are long here, so that no renewal of another task falls into what is measured.
+A step runs a small function and stores its result of 1,500 bytes. What it costs must be near the
+bare commit, whether it is the tenth or the ten-thousandth. Leases are long here, so that no renewal
+of another task falls into what is measured.
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ from pathlib import Path
 from time import perf_counter, thread_time
 from urllib.parse import quote
 
-from holdfast.backends.sqlite import SQLiteBackend
-
 import holdfast
 from holdfast import AsyncTask, Store, Task
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.log.log import Log
 
 from . import _raw
@@ -91,7 +92,8 @@ def single(lab: Lab) -> None:
 
 
 def processor(lab: Lab) -> None:
-    """Without the disk: what the processor does for a step, and for the append of an event with the same bytes."""
+    """Without the disk: what the processor does for a step, and for the append of an event with the
+    same bytes."""
     rounds, repeats, size = lab.choose(9, 5), lab.choose(100, 30), RESUMED
     with lab.place() as place, ExitStack() as stack:
         arms: dict[str, Once] = {
@@ -126,7 +128,8 @@ def kinds(lab: Lab) -> None:
 
 
 def plans(lab: Lab) -> None:
-    """A plan gone through item by item, a short one and a long one; in memory, where a cost that grows would show."""
+    """A plan gone through item by item, a short one and a long one; in memory, where a cost that
+    grows would show."""
     sizes = (100, LONG)
     values = interleave(
         {size: partial(planned, size) for size in sizes}, lab.rng, rounds=lab.choose(5, 3)
@@ -159,7 +162,7 @@ def report(
 
 
 def many(size: int, calls: int) -> int:
-    """So many tasks that none grows by more than a tenth, or by ten steps, while it is measured."""
+    """Enough tasks that none grows by more than a tenth, or by ten steps, while it is measured."""
     return -(-calls // max(10, size // 10))
 
 
@@ -213,7 +216,8 @@ def appends(path: Path, stack: ExitStack) -> Callable[[], object]:
 
 
 def resume(lab: Lab) -> None:
-    """A task of many steps, entered again with a new store on the same file, up to the last recorded result."""
+    """A task of many steps, entered again with a new store on the same file, up to the last
+    recorded result."""
     with lab.place() as place:
         path, table = place / "ours.db", _raw.create(place / "raw.db")
         with holdfast.open(path) as store, store.task("long", lease=LEASE) as task:
@@ -308,7 +312,10 @@ def together(lab: Lab) -> None:
     finally:
         vfs.unregister()
     number = TOGETHER * per_task
-    note = f"{number:,} steps; more syncs: {counts['new wal']} for new WALs, {counts['checkpoint']} by checkpoints"
+    note = (
+        f"{number:,} steps; more syncs: {counts['new wal']} for new WALs, "
+        f"{counts['checkpoint']} by checkpoints"
+    )
     lab.report(
         f"syncs per step, {TOGETHER} async tasks",
         counts["append"] / number,

@@ -1,7 +1,7 @@
 """Appends per second when many agents write at once, each to its own stream, back to back.
 
-Beside it: a group committer written by hand in the same shape, and what most programs have, one connection behind
-a lock with a commit each.
+Beside it: a group committer written by hand in the same shape, and what most programs have, one
+connection behind a lock with a commit each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A turn of a conversation (the question appended, a window read, the answer appended) in a short and in a long history.
+"""A turn of a conversation (the question appended, a window read, the answer appended) in a short
+and in a long history.
 
-The window holds the same eight messages in both. Once with one conversation object for all turns, as a running chat has
-it, and once with a new one for every turn, as a web request makes it.
+The window holds the same eight messages in both. Once with one conversation object for all turns,
+as a running chat has it, and once with a new one for every turn, as a web request makes it.
 """
 
 from __future__ import annotations

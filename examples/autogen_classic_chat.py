@@ -1,6 +1,7 @@
-"""Two agents of classic AutoGen and a game of dice in the terminal, which survives kill -9: start it again and it goes on.
+"""Two agents of classic AutoGen play dice in the terminal, and resume after kill -9.
 
-    pip install . "autogen[openai]<0.15"          # in a clone of this repository; or "ag2[openai]<1", or "autogen-agentchat<0.3"
+    pip install . "autogen[openai]<0.15"          # in a clone of this repository
+    pip install . "ag2[openai]<1"                 # or this, or "autogen-agentchat<0.3"
     OPENAI_API_KEY=… python examples/autogen_classic_chat.py [chat.db]
 
 Any server that speaks OpenAI's API will do: set OPENAI_BASE_URL.
@@ -39,7 +40,7 @@ def main() -> None:
         human_input_mode="NEVER",
         is_termination_msg=lambda message: (
             not message.get("tool_calls")
-        ),  # go on only to roll what is asked for
+        ),  # continue only to roll what is asked for
     )
     autogen.register_function(
         roll, caller=assistant, executor=player, name="roll", description="Roll a die."
@@ -51,7 +52,7 @@ def main() -> None:
 
     with holdfast.open(place) as store, persisted(store, "dice", assistant, player) as chat:
         if chat.conversation.count():
-            print(f"(going on after {chat.conversation.count()} messages)", flush=True)
+            print(f"(resuming after {chat.conversation.count()} messages)", flush=True)
         if chat.pending:  # the process died before there was an answer
             say(chat.pending)
         for line in sys.stdin:

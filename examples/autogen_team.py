@@ -1,4 +1,5 @@
-"""A writer and a critic of AutoGen who can be killed at any time: start them again with the same task and they go on.
+"""A writer and a critic of AutoGen who can be killed at any time: start them again with the same
+task and they resume.
 
     pip install . autogen-agentchat "autogen-ext[openai]"          # in a clone of this repository
     OPENAI_API_KEY=… python examples/autogen_team.py "A limerick about kelp" [team.db]
@@ -35,7 +36,7 @@ async def main() -> None:
     team = RoundRobinGroupChat([writer, critic], termination_condition=stop)
     async with holdfast.aopen(place) as store, persisted(store, task, team) as run:
         if run.pending is not None:
-            print("(going on)", flush=True)
+            print("(resuming)", flush=True)
         async for message in run.run_stream(task=task):
             if isinstance(message, BaseChatMessage):
                 print(f"{message.source}: {message.to_text()}", flush=True)

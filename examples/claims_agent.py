@@ -1,4 +1,4 @@
-"""An agent that settles a claim, pays once, and survives kill -9: start it again and it goes on where it was.
+"""An agent that settles a claim, pays once, and survives kill -9: start it again and it resumes.
 
     pip install .                 # in a clone of the repository
     python examples/claims_agent.py [folder]
@@ -24,7 +24,8 @@ def generate_plan(goal: str) -> list[str]:
 
 
 def find_payment(amount: int) -> dict[str, Any] | None:
-    """The payment that was made under this key, if it was: asked only when the agent died while it paid."""
+    """The payment that was made under this key, if it was: asked only when the agent died while it
+    paid."""
     for line in LEDGER.read_text().splitlines() if LEDGER.exists() else ():
         payment: dict[str, Any] = json.loads(line)
         if payment["key"] == holdfast.idempotency_key():
@@ -54,7 +55,7 @@ def main() -> None:
             "claim-7", goal="Settle claim 7", agent="claims", input={"amount": 120}
         ) as task:
             if task.resumed:
-                print("(going on)", flush=True)
+                print("(resuming)", flush=True)
             task.make_plan(generate_plan, task.goal)
             for item in task.remaining():
                 if item == "pay":

@@ -3,8 +3,9 @@
     pip install . openai-agents         # in a clone of the repository
     OPENAI_API_KEY=… python examples/openai_agents_session.py bill-17 "Pay 7 to Ann" [agents.db]
 
-Kill it (kill -9) when it asks, start it again with the same arguments, and it asks again, about the same payment. Each
-request has an id of its own and is a session of its own: two bills that read the same are both paid.
+Kill it (kill -9) when it asks, start it again with the same arguments, and it asks again, about the
+same payment. Each request has an id of its own and is a session of its own: two bills that read the
+same are both paid.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 
 @function_tool(needs_approval=True)
 async def pay(amount: int, to: str) -> str:
-    """Pay somebody."""
+    """Pay a person."""
     print(f"paying {amount} to {to}", flush=True)
     return "paid"
 
@@ -32,7 +33,7 @@ def decide(run: RunState) -> None:
         print(f"{call.tool_name} {call.arguments}? [y/n]", flush=True)
         line = sys.stdin.readline()
         if not line:
-            sys.exit("nobody answered, nothing is decided; start it again with the same arguments")
+            sys.exit("no answer, nothing is decided; start it again with the same arguments")
         if line.strip() == "y":
             run.approve(call)
         else:

@@ -1,4 +1,4 @@
-"""A chat in the terminal that survives kill -9: start it again and it goes on where it was.
+"""A chat in the terminal that survives kill -9: start it again and it resumes.
 
     pip install . openai          # in a clone of the repository
     OPENAI_API_KEY=… python examples/openai_chat.py [chat.db]
@@ -44,7 +44,7 @@ def main() -> None:
     with openai.OpenAI() as client, holdfast.open(place) as store:
         chat = store.conversation("terminal")
         if chat.count():
-            print(f"(going on after {chat.count()} messages)", flush=True)
+            print(f"(resuming after {chat.count()} messages)", flush=True)
         if chat.pending():  # the process died before there was an answer
             answer(client, chat)
         for line in sys.stdin:

@@ -1,6 +1,6 @@
-"""The pytest plugin of Holdfast: fixtures for tests of programs that use it.
+"""The pytest plugin of Holdfast: fixtures for applications that use it.
 
-Outside of the package, so that pytest does not import all of Holdfast when it starts: only a test that uses a fixture does.
+It is outside the package so that pytest imports Holdfast only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--holdfast-store",
         default="sqlite",
         metavar="KIND",
-        help="The store that holdfast_store gives: sqlite (default), files, memory, or a URL, of which a new tenant is used.",
+        help="Store of holdfast_store: sqlite (default), files, memory, or a URL (new tenant).",
     )
 
 
 @pytest.fixture
 def holdfast_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """An empty store for one test. The option --holdfast-store says which kind."""
+    """An empty store for one test; --holdfast-store chooses the kind."""
     from holdfast.testing.stores import store_at
 
     with store_at(request.config.getoption("--holdfast-store"), tmp_path) as store:
@@ -36,7 +36,7 @@ def holdfast_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S
 
 @pytest.fixture
 def holdfast_clock() -> Iterator[FakeClock]:
-    """The time as Holdfast sees it, moved by hand: `holdfast_clock.advance(3600)`."""
+    """A fake clock: `holdfast_clock.advance(3600)`."""
     from holdfast.testing import fake_clock
 
     with fake_clock() as clock:

@@ -13,7 +13,7 @@ import holdfast
 from helpers.servers import SERVERS, TEMPROOT
 from helpers.stores import SUFFIX, encrypt_by_default, kinds_for, summary, url_of
 from helpers.sync_and_async import Ways
-from holdfast.tasks.agents.declare import registered
+from holdfast.tasks.agents.declare import registered_agents
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 * 1024**3
@@ -41,11 +41,14 @@ else:
     settings.load_profile("unhurried")
 
 
-# -- stores ------------------------------------------------------------------------------------------
+# -- stores ----------------------------------------------------------------------------------------
 
 
 def pytest_report_header() -> list[str]:
-    elsewhere = "left out: integrations/test_autogen_classic*.py, each with an environment of its own (make test)"
+    elsewhere = (
+        "left out: integrations/test_autogen_classic*.py, each with an environment of its "
+        "own (make test)"
+    )
     return [summary(), *([] if "HOLDFAST_FRAMEWORK" in os.environ else [elsewhere])]
 
 
@@ -56,7 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that have a server among their parameters. Those whose fixtures start one have the mark themselves."""
+    """Mark tests that have a server among their parameters. Those whose fixtures start one have the
+    mark themselves."""
     for item in items:
         params = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(
@@ -114,7 +118,7 @@ def ways(request: pytest.FixtureRequest, url: str) -> Iterator[Ways]:
         yield Ways(store, asynchronous=request.param == "async")
 
 
-# -- nothing is left behind --------------------------------------------------------------------------
+# -- nothing is left behind ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -126,19 +130,19 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def _agents_as_before() -> Iterator[None]:
     """Agents that a test registers are gone after it."""
-    before = dict(registered)
+    before = dict(registered_agents)
     yield
-    registered.clear()
-    registered.update(before)
+    registered_agents.clear()
+    registered_agents.update(before)
 
 
 @pytest.fixture
 def no_agents() -> None:
     """There are no agents but those that the test registers."""
-    registered.clear()
+    registered_agents.clear()
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks don't wait for an engine that cannot be reached."""
-    monkeypatch.setattr("holdfast.tasks.run.session.PATIENCE", 0.0)
+    monkeypatch.setattr("holdfast.tasks.run.session.RETRY_DEADLINE", 0.0)

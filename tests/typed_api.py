@@ -1,6 +1,7 @@
 """Typical use of the public API, checked by `mypy --strict` and never run.
 
-Not named typing.py: the crash tests start programs with this folder on the path, where that would hide the standard module.
+Not named typing.py: the crash tests start programs with this folder on the path, where that would
+hide the standard module.
 """
 
 from __future__ import annotations

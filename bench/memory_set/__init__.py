@@ -1,21 +1,24 @@
-"""A labelled set for measuring what long-term memory finds: memories, questions, and which memories answer each.
+"""A labelled set for measuring what long-term memory finds: memories, questions, and which memories
+answer each.
 
-Written by hand. About half are turns of ten conversations between two people, told over several sittings (a source is
-one sitting, `mara-and-tom/3`): questions are answered in the next turn, "it" stands for something said before, and
-months later things have changed. The rest is what agents noted while working for an insurer, the operations of a bank
-and a start-up (`task/claims-1042`), minutes of meetings, and what users asked for. People and companies are invented.
+Written by hand. About half are turns of ten conversations between two people, told over several
+sittings (a source is one sitting, `mara-and-tom/3`): questions are answered in the next turn, "it"
+stands for something said before, and months later things have changed. The rest is what agents
+noted while working for an insurer, the operations of a bank and a start-up (`task/claims-1042`),
+minutes of meetings, and what users asked for. People and companies are invented.
 
 A question's `kind` says what makes it hard:
 
     plain        it uses the words of the answer
     paraphrase   it uses other words, or other forms of them
     temporal     it asks when, or names a date: the answer's own date or text decides
-    context      the words are in a turn or two before or after, the answer itself has hardly any of them
+    context      the words are in a turn or two before or after, the answer has hardly any of them
     multi        one memory is not enough
-    adversarial  another memory has nearly the same words and is wrong: another person, another year, or outdated
+    adversarial  another memory has nearly the same words and is wrong: another person or year
 
-`answers` names every memory that answers the question; a superseded one is not among them unless the question asks for
-the past. To add a case, add lines to the files beside this one, each beside the questions about it.
+`answers` names every memory that answers the question; a superseded one is not among them unless
+the question asks for the past. To add a case, add lines to the files beside this one, each beside
+the questions about it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ QUESTIONS = "_questions.jsonl"
 
 
 class Memory(NamedTuple):
-    """One thing to remember. `at` is in UTC; `tags` are few and say nothing that the text does not."""
+    """One thing to remember. `at` is in UTC; `tags` are few and say nothing that the text does
+    not."""
 
     id: str
     source: str
@@ -55,7 +59,7 @@ class Question(NamedTuple):
 
 
 def memories() -> list[Memory]:
-    """All memories in the order of time, as a store would have been told them."""
+    """All memories in the order of time, as a store would have received them."""
     found = [
         Memory(
             id=line["id"],

@@ -1,10 +1,10 @@
-"""Holdfast keeps the state of LLM agents alive: kill the process at any instant, start it again, and it goes on.
+"""Durable execution and state for LLM agents: kill the process at any time, and it resumes.
 
 store = holdfast.open("agents.db")
 chat = store.conversation("support-42")
 chat.append({"role": "user", "content": "Hello"})
 
-What calls return beside the types here is in `holdfast.types`, and what they raise in `holdfast.errors`.
+More types of returned objects are in `holdfast.types`, all errors in `holdfast.errors`.
 """
 
 import typing as _typing
@@ -143,7 +143,7 @@ __all__ = [
 ]
 
 
-_LATER = {
+_LAZY_MODULES = {
     "AgentCheckpoint": "tasks.checkpoint",
     "AsyncMemory": "memory.memory",
     "Memory": "memory.memory",
@@ -165,13 +165,13 @@ _LATER = {
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Import what few programs need when it is first used."""
-    if name not in _LATER:
+    """Import on first use what few applications need."""
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = import_module(f".{_LATER[name]}", __name__)
-    return found if name == _LATER[name] else getattr(found, name)
+    module = import_module(f".{_LAZY_MODULES[name]}", __name__)
+    return module if name == _LAZY_MODULES[name] else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -1,19 +1,20 @@
-"""Opening a store by its URL."""
+"""Open a store by its URL: `holdfast.open` and `holdfast.aopen`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ._store import AsyncStore, Store
 from .backends import Backend
-from .backends.urls import checked_path, without, without_space
-from .encryption.detect import is_encrypted, missing_key
+from .backends.urls import check_path, check_whitespace, pop_option
+from .encryption.detect import is_encrypted, missing_key_error
 from .errors import InvalidURL, NotSetUp
-from .log.ids import checked_tenant
+from .log.ids import check_tenant
 from .log.log import Log
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 Durable = Literal["disk", "process", "memory"]
 
-_SCHEMES: Final = (
-    "a path, sqlite:///agents.db, file:///directory, memory://, postgresql://host/database, redis://host, "
-    "dynamodb://table or s3://bucket/prefix"
+_URL_FORMS: Final = (
+    "a path, sqlite:///agents.db, file:///directory, memory://, postgresql://host/database,"
+    " redis://host, dynamodb://table or s3://bucket/prefix"
 )
-_SERVERS: Final = {
+_SERVER_BACKENDS: Final = {
     "postgresql": ("postgres", "PostgresBackend"),
     "postgres": ("postgres", "PostgresBackend"),
     "redis": ("redis", "RedisBackend"),
@@ -36,7 +37,7 @@ _SERVERS: Final = {
     "dynamodb": ("dynamodb", "DynamoDBBackend"),
     "s3": ("s3", "S3Backend"),
 }
-"""The module and the class of each engine that is reached by the network. They read the options of a URL themselves."""
+"""Module and class of each backend that connects over the network. They parse URL options."""
 
 
 def open(  # noqa: A001  holdfast.open is the first thing users type
@@ -50,98 +51,87 @@ def open(  # noqa: A001  holdfast.open is the first thing users type
     key: KeyLike | None = None,
     redact: bool | Redactor | Hook = False,
 ) -> Store:
-    """Open a store; it is created if it does not exist.
+    """Open a store. It is created if it does not exist.
 
     Args:
         url: The path of an SQLite file or `sqlite:///agents.db`; `file:///directory` for JSON Lines
             files; `memory://`, or `memory://name` to share it within the process;
             `postgresql://user@host/database`; `redis://host` or `rediss://host`;
             `dynamodb://table?region=...`; `s3://bucket/prefix?region=...`. Or a `Backend` object.
-        tenant: Whose data it is. Tenants see nothing of each other.
-        durability: "disk" (the default): what is acknowledged survives power loss. "process":
-            faster, survives the death of the process. "memory": for a Redis server that stores
-            nothing on disk. A URL may say it too: `?durability=process`.
+        tenant: The tenant whose data to use. Tenants cannot see each other's data.
+        durability: "disk" (the default): acknowledged writes survive power loss. "process": faster;
+            they survive the death of the process. "memory": for a Redis server without
+            persistence. A URL may set it too: `?durability=process`.
         create: False to open only a store that exists.
-        index: Where the index of memories is: "memory", or the path of an SQLite file. None: in the
-            store's own file or database, else in this user's cache. It can be deleted and rebuilt.
+        index: Where to keep the memory index: "memory", or the path of an SQLite file. None: in the
+            store's own file or database, or else in this user's cache directory. The index can be
+            deleted; it is rebuilt.
         embed: The default embedder of memories; see `Store.memory`.
-        key: 32 bytes or a key of `holdfast.keys`: encrypts everything that may hold content. A
-            store is encrypted as a whole or not at all. Its memory index is then kept in memory,
-            unless `index` says otherwise: the index is not encrypted.
-        redact: Remove secrets and personal data before anything is stored: True for what is known
-            by its shape or name, a `holdfast.redact.Redactor`, or a function of a field's name and
-            a text.
+        key: 32 bytes or a key of `holdfast.keys`. Encrypts everything that may contain content; a
+            store is either fully encrypted or unencrypted. The memory index is not encrypted, so an
+            encrypted store keeps it in memory unless `index` names a file.
+        redact: Remove secrets and personal data before anything is stored. True for those that are
+            recognized by their form or field name, a `holdfast.redact.Redactor`, or a function of
+            a field's name and a text.
 
     Returns:
         The store. Use it in a `with` block, or close it.
 
     Raises:
-        InvalidURL: The URL is not one of these.
-        NotSetUp: There is no store, and `create` is False; or the database is not there.
+        InvalidURL: The URL does not have one of these forms.
+        NotSetUp: There is no store, and `create` is False; or the database does not exist.
         MissingKey, WrongKey: The store is encrypted with a key that was not given.
-        MissingExtra: The engine's driver is not installed.
-        Unavailable: The server cannot be reached.
+        MissingExtra: The backend's driver is not installed.
+        Unavailable: The server is unreachable.
 
     Example:
         >>> with holdfast.open("agents.db") as store:
         ...     store.conversation("support-42").append({"role": "user", "content": "Hello"})
     """
-    checked_tenant(tenant)
+    check_tenant(tenant)
     if durability not in (None, "disk", "process", "memory"):
         raise ValueError(f"durability must be 'disk', 'process' or 'memory', got {durability!r}")
-    at, embedding = None if index is None else os.fspath(index), _embedding(embed, awaited=False)
-    if at in (":memory:", "memory:", "memory://"):
-        at = "memory"  # as SQLite and URLs say it; a file of that name is not meant
-    elif at is not None:
-        checked_path(at, "index= names one of its own, or is 'memory'")
-    redactor = _redactor(redact)
-    if key is not None:  # what is no key is refused before anything is made
-        from .keys import given
+    index_path = None if index is None else os.fspath(index)
+    embedding = _as_embedding(embed, awaited=False)
+    if index_path in (":memory:", "memory:", "memory://"):
+        index_path = "memory"  # SQLite's and the URLs' spelling; not a file of that name
+    elif index_path is not None:
+        check_path(index_path, "index must be the path of a file of its own, or 'memory'")
+    redactor = None
+    if redact is not False:
+        from .redact import as_redactor
 
-        key = given(key)
-    backend = _backend(url, durability, create=create)
+        redactor = as_redactor(redact)
+    if key is not None:  # reject an invalid key before anything is created
+        from .keys import parse_keys
+
+        key = parse_keys(key)
+    backend = open_backend(url, durability, create=create)
     try:
-        cipher = _cipher(backend, key, create)
-        if at is not None:
-            _check_index(at)
+        cipher = _open_cipher(backend, key, create)
+        if index_path is not None:
+            from .memory.search.locate import check_index_path
+
+            check_index_path(index_path)  # not another application's file, nor the store's own
     except BaseException:
         if not isinstance(url, Backend):
             backend.close()
         raise
-    if cipher is not None and at is None:
-        at = "memory"
+    if cipher is not None and index_path is None:
+        index_path = "memory"
     log = Log(backend, cipher=cipher, redactor=redactor)
-    if at is not None or embedding is not None:
-        _set_up_memory(log, at, embedding)
+    if index_path is not None or embedding is not None:
+        from .memory.resources import MemoryResources
+
+        log.attach(MemoryResources, lambda log: MemoryResources(log, index_path, embedding))
     return Store(log, tenant)
 
 
-def _set_up_memory(log: Log, index_at: str | None, embedding: Embedding | None) -> None:
-    from .memory.resources import MemoryResources
-
-    log.attach(MemoryResources, lambda log: MemoryResources(log, index_at, embedding))
-
-
-def _check_index(path: str) -> None:
-    """Refuse a file of something else at once, the store's own among them: the index would be made in its place."""
-    from .memory.search.locate import check_index
-
-    check_index(path)
-
-
-def _redactor(redact: bool | Redactor | Hook) -> Redactor | None:
-    if redact is False:  # as it is in most programs, which need not import it
-        return None
-    from .redact import as_redactor
-
-    return as_redactor(redact)
-
-
-def _cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | None:
-    """What seals and opens, if the store is encrypted, or is to be."""
+def _open_cipher(backend: Backend, key: KeyLike | None, create: bool) -> Cipher | None:
+    """Return the cipher of an encrypted store, or of a new one that gets `key`; else None."""
     if key is None:
         if is_encrypted(backend):
-            raise missing_key()
+            raise missing_key_error()
         return None
     from .encryption.cipher import Cipher
     from .encryption.keyring import open_keyring
@@ -167,42 +157,35 @@ def aopen(
         embed: As for `holdfast.open`; it may be a coroutine function.
 
     Returns:
-        An `AsyncStore`, once awaited or entered.
+        An opener that gives an `AsyncStore` when awaited or entered.
 
     Raises:
-        What `holdfast.open` raises, when it is awaited or entered.
+        The errors of `holdfast.open`, when it is awaited or entered.
 
     Example:
         >>> async with holdfast.aopen("agents.db") as store:
         ...     await store.conversation("support-42").append({"role": "user", "content": "Hello"})
     """
     return StoreOpener(
-        url, tenant, durability, create, index, _embedding(embed, awaited=True), key, redact
+        partial(
+            open,
+            url,
+            tenant=tenant,
+            durability=durability,
+            create=create,
+            index=index,
+            embed=cast("Any", _as_embedding(embed, awaited=True)),
+            key=key,
+            redact=redact,
+        )
     )
 
 
 class StoreOpener:
     """A store about to be opened: await it, or enter it."""
 
-    def __init__(
-        self,
-        url: str | os.PathLike[str] | Backend,
-        tenant: str,
-        durability: Durable | None,
-        create: bool,
-        index: str | os.PathLike[str] | None,
-        embedding: Embedding | None,
-        key: KeyLike | None,
-        redact: bool | Redactor | Hook,
-    ) -> None:
-        self._url, self._tenant, self._durability, self._create, self._index = (
-            url,
-            tenant,
-            durability,
-            create,
-            index,
-        )
-        self._embedding, self._key, self._redact = embedding, key, redact
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
         self._store: AsyncStore | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncStore]:
@@ -211,17 +194,7 @@ class StoreOpener:
     async def _open(self) -> AsyncStore:
         import asyncio
 
-        store = await asyncio.to_thread(
-            open,
-            self._url,
-            tenant=self._tenant,
-            durability=self._durability,
-            create=self._create,
-            index=self._index,
-            embed=cast("Any", self._embedding),
-            key=self._key,
-            redact=self._redact,
-        )
+        store = await asyncio.to_thread(self._open_store)
         return AsyncStore(store._log, store.tenant)
 
     async def __aenter__(self) -> AsyncStore:
@@ -233,106 +206,112 @@ class StoreOpener:
             await self._store.close()
 
 
-def _embedding(embed: Embed | Embedding | None, *, awaited: bool) -> Embedding | None:
+def _as_embedding(embed: Embed | Embedding | None, *, awaited: bool) -> Embedding | None:
     if embed is None:
         return None
     from .memory.vectors.embedding import Embedding  # needs numpy
 
-    return embed if isinstance(embed, Embedding) else Embedding(embed, awaited=awaited)
+    return embed if isinstance(embed, Embedding) else Embedding(embed, allow_async=awaited)
 
 
-def _backend(
+def open_backend(
     url: str | os.PathLike[str] | Backend, durability: Durable | None = None, *, create: bool = True
 ) -> Backend:
-    """The backend a URL names; each engine is imported only when it is used."""
+    """Open the backend that a URL names. Each backend is imported only when it is used."""
     if isinstance(url, os.PathLike):
-        return _sqlite(os.fspath(url), durability or "disk", create)
+        return _open_sqlite(os.fspath(url), durability or "disk", create)
     if not isinstance(url, str):
         if isinstance(url, Backend):
             return url
         raise TypeError(f"url must be a URL, a path or a Backend, got {type(url).__name__}")
-    if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", without_space(url)):
-        return _sqlite(checked_path(url), durability or "disk", create)
+    if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", check_whitespace(url)):
+        return _open_sqlite(check_path(url), durability or "disk", create)
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
     if scheme == "memory" and rest.startswith("//") and not set("/?#") & set(rest[2:]):
         from .backends.memory import MemoryBackend
 
-        return MemoryBackend.named(rest[2:]) if rest[2:] else MemoryBackend()
-    if scheme in _SERVERS and rest.startswith("//"):
-        url, chosen = _durability(f"{scheme}:{rest}", durability)
-        module, name = _SERVERS[scheme]
+        return MemoryBackend.get_shared(rest[2:]) if rest[2:] else MemoryBackend()
+    if scheme in _SERVER_BACKENDS and rest.startswith("//"):
+        url, chosen = _split_durability(f"{scheme}:{rest}", durability)
+        module, name = _SERVER_BACKENDS[scheme]
         kind = getattr(import_module(f".backends.{module}", __package__), name)
         return cast("Backend", kind(url, durability=chosen, create=create))
     if scheme in ("sqlite", "file") and rest.startswith("///"):
-        rest, chosen = _durability(rest, durability)
+        rest, chosen = _split_durability(rest, durability)
         if len(rest) > 3 and not set("?#") & set(rest):
-            return _of_files(scheme, rest, chosen, create)
+            return _open_local(scheme, rest, chosen, create)
     if scheme in ("memory", "sqlite", "file") and set("?#") & set(rest):
-        but = "" if scheme == "memory" else " but 'durability'"
+        exception = "" if scheme == "memory" else " but 'durability'"
         raise InvalidURL(
-            f"a {scheme}:// URL takes no options{but}; write a '?' or '#' in a path as %3F or %23"
+            f"a {scheme}:// URL takes no options{exception};"
+            " write a '?' or '#' in a path as %3F or %23"
         )
     raise InvalidURL(
-        f"a store URL is {_SCHEMES}, with just these slashes; this one begins with {scheme!r}"
+        f"a store URL must be {_URL_FORMS}, with exactly these slashes, got the scheme {scheme!r}"
     )
 
 
-def _of_files(scheme: str, rest: str, durability: Durable, create: bool) -> Backend:
-    """What `sqlite:///…` or `file:///…` names; `rest` begins with the slashes."""
+def _open_local(scheme: str, rest: str, durability: Durable, create: bool) -> Backend:
+    """Open the backend of `sqlite:///…` or `file:///…`. `rest` starts with the slashes."""
     from urllib.parse import unquote
 
     if scheme == "sqlite":
-        return _sqlite(unquote(rest[3:]), durability, create)
+        return _open_sqlite(unquote(rest[3:]), durability, create)
     from .backends.files import FilesBackend
 
     path = unquote(rest[2:])
     if not create and not _is_folder_store(path):
         raise _no_store(path)
-    return FilesBackend(path, durability=_on_disk(durability))
+    return FilesBackend(path, durability=_check_local(durability))
 
 
-def _sqlite(path: str, durability: Durable, create: bool) -> Backend:
+def _open_sqlite(path: str, durability: Durable, create: bool) -> Backend:
     from .backends.sqlite.backend import SQLiteBackend
 
     if not path or path == ":memory:":
-        raise InvalidURL("name a file, like 'agents.db'; for a store in memory use memory://")
+        raise InvalidURL(
+            "the path must name a file, like 'agents.db'; for a store in memory use memory://"
+        )
     if os.path.isdir(path):
         raise InvalidURL(
-            "this path is a directory; name a file in it, or use file:///directory for JSON files"
+            "the path must name a file, got a directory; name a file in it, or use"
+            " file:///directory for JSON files"
         )
     if not create and not _is_file_store(path):
         raise _no_store(path)
-    return SQLiteBackend(path, durability=_on_disk(durability))
+    return SQLiteBackend(path, durability=_check_local(durability))
 
 
 def _no_store(path: str) -> NotSetUp:
     return NotSetUp(f"there is no store at {path}; check the path")
 
 
-def _durability(url: str, asked: Durable | None) -> tuple[str, Durable]:
-    """The URL without its option `durability`, and what is to be promised: as the option says, or the keyword."""
-    url, told = without(url, "durability")
-    if told is None:
-        return url, asked or "disk"
-    if told not in ("disk", "process", "memory"):
-        raise InvalidURL("the option 'durability' of the URL is 'disk', 'process' or 'memory'")
-    if asked is not None and asked != told:
-        raise InvalidURL(f"the URL says durability={told}, the keyword {asked!r}; give one of them")
-    return url, cast("Durable", told)
+def _split_durability(url: str, keyword: Durable | None) -> tuple[str, Durable]:
+    """Return the URL without its option `durability`, and the durability from it or `keyword`."""
+    url, option = pop_option(url, "durability")
+    if option is None:
+        return url, keyword or "disk"
+    if option not in ("disk", "process", "memory"):
+        raise InvalidURL("the option 'durability' of the URL must be 'disk', 'process' or 'memory'")
+    if keyword is not None and keyword != option:
+        raise InvalidURL(
+            f"the URL has durability={option}, the keyword is {keyword!r}; give only one of them"
+        )
+    return url, cast("Durable", option)
 
 
-def _on_disk(durability: Durable) -> Literal["disk", "process"]:
+def _check_local(durability: Durable) -> Literal["disk", "process"]:
     if durability == "memory":
         raise ValueError("durability='memory' is for redis://; for a store in memory use memory://")
     return durability
 
 
 def _is_file_store(path: str) -> bool:
-    """Whether there is an SQLite file. An empty one is what somebody left who was killed while making a store."""
+    """Return whether there is an SQLite file. An empty one is left by a process killed early."""
     return os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def _is_folder_store(path: str) -> bool:
-    """Whether there is a folder of files that Holdfast has marked as its own."""
+    """Return whether there is a directory that Holdfast has marked as its own."""
     return _is_file_store(os.path.join(path, "holdfast.json"))

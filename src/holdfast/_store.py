@@ -1,4 +1,4 @@
-"""The store: what users open, and its async twin."""
+"""The store that `holdfast.open` returns: `Store`, and `AsyncStore` for async code."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, TypeVar, overload
 
-from .admin.health import Health, examine
-from .admin.retention import SweepResult, sweep, sweep_async
-from .backends import Head
+from .admin.health import Health, read_health
+from .admin.purge_expired import SweepResult, sweep, sweep_async
+from .backends import Head, StreamKey
 from .conversations import AsyncConversation, Conversation, ConversationInfo
 from .conversations.lifecycle import list_conversations
 from .log import operations as ops
 from .log.events import EventType
-from .log.ids import checked_tenant, stream_key
+from .log.ids import check_tenant, stream_key
 from .log.log import Log
 from .log.stream_ops import list_streams
 from .log.subjects import SubjectRegistrar
 from .state.state import AsyncState, State, StateInfo
 from .streams.stream import AsyncStream, Stream, StreamInfo
 from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView
-from .tasks.agents.declare import find as find_agent
+from .tasks.agents.declare import find_agent
 from .tasks.agents.run import run_agent, run_agent_async
 from .tasks.artifacts import Artifact, AsyncArtifact, find_artifact
-from .tasks.control.listing import (
-    TASK_TTL,
-    answering,
-    checked_status,
-    get_task,
-    list_tasks,
-    resolving,
-    signalling,
-    submitting,
-    wanted_by,
+from .tasks.control.requests import (
+    agent_open_options,
+    check_status,
+    prepare_answer,
+    prepare_resolve,
+    prepare_signal,
+    prepare_submit,
 )
-from .tasks.run.claim import as_wanted
+from .tasks.run.claim import TASK_TTL, check_open_options
+from .tasks.state.load import list_tasks, load_view
 
 if TYPE_CHECKING:
     from .admin.anchors import Anchor, AnchorKey
@@ -56,13 +54,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Store:
-    """An open store: `holdfast.open` makes one. Any number of threads may use it.
+Page = ops.Operation[tuple[list[T], str]]
+"""An operation that lists a page and returns where the next one starts, or an empty string."""
 
-    `get_task`, `memory.get` and other methods named `get` return None for what is not there. All
-    others raise `NotFound`, unless they take a default. Listings yield `...Info` objects, read page
-    by page. `aio` is the same store for async code. Closing it finishes the writes in flight.
-    """
+
+class StoreBase:
+    """What `Store` and `AsyncStore` share."""
 
     def __init__(self, log: Log, tenant: str, *, owner: bool = True) -> None:
         self._log, self._tenant, self._owner = log, tenant, owner
@@ -71,28 +68,47 @@ class Store:
     def tenant(self) -> str:
         return self._tenant
 
+    def _task_key(self, id: str) -> StreamKey:
+        return stream_key(self._tenant, "task", id)
+
+    def _list_heads(self, kind: str) -> Callable[[str], Page[Head]]:
+        return lambda after: list_streams(self._tenant, kind, after)
+
+    def __repr__(self) -> str:
+        backend = type(self._log.backend).__name__
+        return f"<{type(self).__name__} on {backend}, tenant {self._tenant!r}>"
+
+
+class Store(StoreBase):
+    """An open store, as `holdfast.open` returns it. Any number of threads may share it.
+
+    `get_task`, `memory.get` and other methods named `get` return None if nothing is found. All
+    others raise `NotFound`, unless they take a default. Listings yield `...Info` objects, read page
+    by page. `aio` is the same store for async code. Closing it finishes the writes in flight.
+    """
+
     @property
     def aio(self) -> AsyncStore:
         """The async view of this store: the same names, awaited."""
         return AsyncStore(self._log, self._tenant, owner=False)
 
     def for_tenant(self, tenant: str) -> Store:
-        """The same store for another tenant, who shares the engine and none of the data.
+        """Return the same store for another tenant: the same connection, none of the data.
 
-        Closing such a view closes nothing.
+        Closing the returned store has no effect.
         """
-        return Store(self._log, checked_tenant(tenant), owner=False)
+        return Store(self._log, check_tenant(tenant), owner=False)
 
     def conversation(self, id: str, *, subject: str | None = None) -> Conversation:
-        """A conversation. It exists from its first message; there is no I/O before that.
+        """Return a conversation. It exists from its first message; there is no I/O before that.
 
         Args:
             id: Its id, unique within the tenant.
-            subject: Whom it is about, so that `store.erase(subject=...)` finds it. It is noted
-                before the next message is stored.
+            subject: The person it is about, so that `store.erase(subject=...)` finds it. It is
+                recorded before the next message is stored.
 
         Returns:
-            A handle. Make as many as you like for one id.
+            A handle. Several handles may have the same id.
 
         Raises:
             InvalidId: The id is empty, too long, or not text.
@@ -107,13 +123,8 @@ class Store:
         )
 
     def conversations(self) -> Iterator[ConversationInfo]:
-        """The conversations that have not expired, ordered by id, read page by page."""
-        after = ""
-        while True:
-            found, after = ops.run(self._log, list_conversations(self._tenant, after))
-            yield from found
-            if not after:
-                return
+        """Yield the conversations that have not expired, ordered by id, read page by page."""
+        return self._iterate(lambda after: list_conversations(self._tenant, after))
 
     def task(
         self,
@@ -130,56 +141,54 @@ class Store:
         budget: Budget | None = None,
         subject: str | None = None,
     ) -> Task:
-        """A task, to be entered: the same id starts it, or continues it.
+        """Return a task for a `with` block, which starts it, or resumes it if the id exists.
 
         There is no I/O until it is entered. One process works on a task at a time. Entering takes
         over from a dead process at once, and waits for a live one.
 
         Args:
             id: Its id, unique within the tenant.
-            goal: What the task is to reach. On an existing id it must be the same, or left out.
-            input: What the task works on; the same rule holds.
-            agent: The name of the agent whose task it is. Its memory gets what the task leaves
-                behind.
+            goal: The goal of the task. On an existing id it must be the same, or left out.
+            input: The input of the task; the same rule applies.
+            agent: The name of the agent whose task it is. Decisions and discoveries of the task are
+                saved to that agent's memory.
             lease: How long another process waits before it takes over, in seconds or as a
                 timedelta.
             wait: How long to wait for a live owner. None: one `lease`.
-            steal: Take the task from whoever has it.
-            ttl: How long the task is kept after it has ended. None: forever.
+            steal: Take the task from its owner, even if that is alive.
+            ttl: How long to keep the task after it has ended. None: forever.
             restart: Start an expired id again.
-            budget: How much its model calls may use. The newest one given counts.
-            subject: Whom it is about, with its conversation, children and memories; see `erase`.
+            budget: The limit for its model calls. The most recent budget applies.
+            subject: The person it is about, with its conversation, children and memories; see
+                `erase`.
 
         Returns:
-            A task for a `with` block.
+            The task, not entered yet.
 
         Raises:
             ValueError: An argument is out of range.
 
-            Entering it may raise `LeaseHeld` (another process has it), `ReplayMismatch` (another
-            goal or input is recorded) or `Expired`.
+            Entering it may raise `LeaseHeld` (another process has it), `ReplayMismatch` (a
+            different goal or input is recorded) or `Expired`.
 
         Example:
             >>> with store.task("claim-42", goal="Settle claim 42") as task:
             ...     task.step("read", read_claim, 42)
             ...     task.finish("settled")
         """
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
-        return Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
+        options = check_open_options(
+            goal, input, agent, lease, wait, steal, ttl, restart, budget, subject
+        )
+        return Task(self._log, self._task_key(id), options, input, False)
 
     def get_task(self, id: str) -> TaskView | None:
-        """A task as it stands; None if there is none, or it has expired."""
-        return ops.run(self._log, get_task(stream_key(self._tenant, "task", id)))
+        """Return the current state of a task; None if there is none, or it has expired."""
+        return ops.run(self._log, load_view(self._task_key(id)))
 
     def tasks(self, *, status: str | None = None) -> Iterator[TaskInfo]:
-        """The tasks that have not expired, ordered by id; with `status`, only those."""
-        checked_status(status)
-        after = ""
-        while True:
-            found, after = ops.run(self._log, list_tasks(self._tenant, status, after))
-            yield from found
-            if not after:
-                return
+        """Yield the tasks that have not expired, ordered by id; with `status`, only those."""
+        check_status(status)
+        return self._iterate(lambda after: list_tasks(self._tenant, status, after))
 
     @overload
     def run(
@@ -226,51 +235,49 @@ class Store:
     ) -> Any:
         """Run an agent's task to its end in this process, and return its result.
 
-        If the task has finished already, the stored result is returned and nothing runs.
+        If the task has finished already, its stored result is returned and nothing runs.
 
         Args:
             agent: A function that takes the task, or the name of a registered one
                 (`@holdfast.agent`).
             id: The task's id.
-            goal: What the task is to reach.
-            input: What the task works on.
+            goal: The goal of the task.
+            input: The input of the task.
             wait: How long to wait for another process that has the task. None: one lease.
-            ttl: How long the task is kept after it has ended. None: forever.
+            ttl: How long to keep the task after it has ended. None: forever.
             restart: Start an expired id again.
-            budget: How much its model calls and those of its children may use.
-            subject: Whom it is about; see `erase`.
+            budget: The limit for its model calls and those of its children.
+            subject: The person it is about; see `erase`.
 
         Returns:
-            What the agent returned, of the type that its function is annotated to return.
+            The agent's result, of the return type that its function declares.
 
         Raises:
             Suspended: The task waits for an answer, a signal or a time. Run it again later, or let
                 a worker do it.
             LeaseHeld: Another process has the task.
-            NotFound: No agent of that name is registered here.
+            NotFound: No agent of that name is registered in this process.
 
         Example:
             >>> store.run(claims, "claim-42", goal="Settle claim 42")
             'settled'
         """
-        found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
-        task = Task(self._log, stream_key(self._tenant, "task", id), wanted, input, False)
-        return run_agent(task, found, found.returns)
+        definition = find_agent(agent)
+        options = agent_open_options(agent, goal, input, ttl, wait, restart, budget, subject)
+        task = Task(self._log, self._task_key(id), options, input, False)
+        return run_agent(task, definition, definition.returns)
 
     def replay(
         self, agent: str | Callable[..., Any], id: str, *, version: int | None = None
     ) -> ReplayResult:
-        """Run an agent against what its task has recorded, up to `version`.
+        """Run an agent against the record of its task, up to `version`.
 
-        Nothing is called, written or waited for. The result says where the agent first departs from
-        the recording, if it does. See `holdfast.replay`.
+        No step runs, and nothing is written or waited for. The result has the first divergence from
+        the record, if there is one. See `holdfast.replay`.
         """
-        from .tasks.replay.replay import run_again
+        from .tasks.replay.replay import replay_agent
 
-        return run_again(
-            self._log, stream_key(self._tenant, "task", id), find_agent(agent), version
-        )
+        return replay_agent(self._log, self._task_key(id), find_agent(agent), version)
 
     def submit(
         self,
@@ -287,40 +294,41 @@ class Store:
     ) -> bool:
         """Queue an agent's task for a worker, now or `at` a time.
 
-        A task that has not ended may be submitted again: a worker then tries it once more, even if
-        it was given up as failed or stuck.
+        A task that has not finished may be submitted again: a worker then retries it, even if it
+        was given up as failed or stuck.
 
         Args:
-            agent: The name of an agent, or a registered function. Another program may have it.
+            agent: The name of an agent, or a registered function. A name may belong to an agent
+                that only another process registers.
             id: The task's id.
-            goal: What the task is to reach.
-            input: What the task works on.
-            at: When to start, as Unix seconds or a datetime with its zone. None: now.
-            ttl: How long the task is kept after it has ended. None: forever.
+            goal: The goal of the task.
+            input: The input of the task.
+            at: When to start, as Unix seconds or a datetime with a time zone. None: now.
+            ttl: How long to keep the task after it has ended. None: forever.
             restart: Start an expired id again.
-            budget: How much its model calls and those of its children may use. After
-                `BudgetExceeded` a larger one lets it continue.
-            subject: Whom it is about; see `erase`.
+            budget: The limit for its model calls and those of its children. After
+                `BudgetExceeded`, a larger budget lets it resume.
+            subject: The person it is about; see `erase`.
 
         Returns:
             True if the task is new.
 
         Raises:
-            ReplayMismatch: The id exists with another agent, goal or input.
+            ReplayMismatch: The id exists with a different agent, goal or input.
             TaskEnded: The task has finished or was cancelled.
 
         Example:
             >>> store.submit("claims", "claim-42", input={"claim": 42})
             True
         """
-        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
-        make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
+        options = agent_open_options(agent, goal, input, ttl, None, restart, budget, subject)
+        make = prepare_submit(self._log, self._task_key(id), options, at)
         return ops.run_until_settled(self._log, make)
 
     def run_due(self, *, limit: int | None = None) -> list[RunResult]:
-        """Run all due tasks of the agents registered here, one by one, and say how each ended.
+        """Run all due tasks of the agents registered here, one by one, and return the results.
 
-        `holdfast worker app.py` does this all the time, several at once.
+        `holdfast worker app.py` does this continuously, several tasks at once.
         """
         from .worker.worker import run_due
 
@@ -340,24 +348,22 @@ class Store:
         Args:
             task_id: The task that asks.
             name: The name of the question.
-            value: The answer, of the type that the task wants.
-            by: Who answers.
-            question: The id of the question that was looked at (`view.questions`). If the task has
-                replaced it meanwhile, the answer is refused instead of being taken for the new one.
+            value: The answer, of the type that the question requires.
+            by: The person who answers.
+            question: The id of the question as displayed (`view.questions`). If the task has
+                replaced the question since, the answer is rejected rather than applied to the new
+                one.
 
         Raises:
-            AlreadyAnswered: Somebody was quicker.
-            NotFound: The task does not ask this.
-            TypeError: The answer does not have the type that the task wants.
+            AlreadyAnswered: The question has an answer already.
+            NotFound: The task has no such open question.
+            TypeError: The answer does not have the type that the question requires.
 
         Example:
             >>> store.answer("payout-1", "payout", True, by="ann")
         """
         ops.run_until_settled(
-            self._log,
-            answering(
-                self._log, stream_key(self._tenant, "task", task_id), name, value, by, question
-            ),
+            self._log, prepare_answer(self._log, self._task_key(task_id), name, value, by, question)
         )
 
     def signal(
@@ -368,8 +374,8 @@ class Store:
         Args:
             task_id: The task.
             name: The name of the signal.
-            payload: What it carries, of the type that the task waits for.
-            id: An id of your own: sent twice under one id, the signal is delivered once.
+            payload: The data of the signal, of the type that the task waits for.
+            id: Your own id for it: a signal sent twice with the same id is delivered once.
 
         Returns:
             False if a signal with this `id` was sent before.
@@ -382,19 +388,19 @@ class Store:
             >>> store.signal("order-7", "paid", {"amount": 30}, id="webhook-123")
             True
         """
-        make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
+        make = prepare_signal(self._log, self._task_key(task_id), name, payload, id)
         return ops.run_until_settled(self._log, make)
 
     def resolve(
         self, task_id: str, step: str, *, result: object = ..., retry: bool = False
     ) -> None:
-        """Settle a step that is in doubt: either it was done, or it has to run again.
+        """Resolve a step whose outcome is unknown: it was done, or it has to run again.
 
         Args:
             task_id: The task.
             step: The step's path, or its name if only one step has it.
-            result: What the step would have returned: it was done.
-            retry: It was not done, so run it again. This also retries a step that has failed.
+            result: The step was done, and this is its return value.
+            retry: The step was not done, so run it again. This also retries a failed step.
 
         Raises:
             NotFound: The task has no such step in doubt.
@@ -406,55 +412,50 @@ class Store:
             >>> store.resolve("claim-42", "pay", result="receipt-9")
         """
         ops.run_until_settled(
-            self._log,
-            resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry),
+            self._log, prepare_resolve(self._log, self._task_key(task_id), step, result, retry)
         )
 
     def artifact(self, task_id: str, name: str) -> Artifact:
-        """A file that is attached to a task, to be read; `NotFound` if there is none."""
-        return Artifact(
-            self._log,
-            ops.run(self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)),
-        )
+        """Return a file attached to a task, for reading; `NotFound` if there is none."""
+        return Artifact(self._log, ops.run(self._log, find_artifact(self._task_key(task_id), name)))
 
     def model_input(self, task_id: str, step: str) -> list[Any]:
-        """The messages that the model of a step saw, as they were then. `step` is its path.
+        """Return the messages that a step sent to its model, as they were. `step` is its path.
 
-        They are found even if they were rewound or summarized since. Raises `NotFound` if nothing
-        is known of it, or if the conversation was deleted.
+        They are found even if they were rewound or summarized since. Raises `NotFound` if the step
+        recorded no messages, or the conversation was deleted.
         """
         from .tasks.steps.model_input import read_model_input
 
         return ops.run_until_settled(
-            self._log, lambda: read_model_input(stream_key(self._tenant, "task", task_id), step)
+            self._log, lambda: read_model_input(self._task_key(task_id), step)
         )
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> int:
-        """Save a checkpoint document, durably, and return its version. Sets `updated_at`.
+        """Save a checkpoint document durably and return its version. Sets `updated_at`.
 
-        It must be the newest: if another was saved since this one was loaded, `Conflict` is raised
-        and nothing is written. Its versions are in
-        `store.state(f"checkpoint/{task_id}").history()`.
+        If another one was saved since this one was loaded, `Conflict` is raised and nothing is
+        written. All versions are in `store.state(f"checkpoint/{task_id}").history()`.
         """
         from .tasks.checkpoint import save_checkpoint
 
         return ops.run(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
 
     def load_checkpoint(self, task_id: str) -> AgentCheckpoint | None:
-        """The saved checkpoint, yours to change; if none was saved, the task of this id as one.
+        """Return the saved checkpoint; if none was saved, one made from the task of this id.
 
-        None if there is neither, as the loops expect that this pair of calls is made for.
+        You may modify it. None if there is neither, as checkpointing loops expect.
         """
         from .tasks.checkpoint import load_checkpoint
 
         return ops.run_until_settled(self._log, lambda: load_checkpoint(self._tenant, task_id))
 
     def stream(self, id: str, *, types: Iterable[EventType] = ()) -> Stream:
-        """A stream of your own events, which exists from its first append. No I/O until then.
+        """Return a stream of your own events. It exists from its first append; no I/O until then.
 
         Args:
             id: Its id, unique within the tenant.
-            types: The events it may hold. Without them, any event of plain JSON values.
+            types: The event types it may contain. Without them, any event of plain JSON values.
 
         Returns:
             A handle.
@@ -469,8 +470,8 @@ class Store:
         return Stream(self._log, stream_key(self._tenant, "stream", id), types)
 
     def streams(self) -> Iterator[StreamInfo]:
-        """Your own streams, ordered by id, read page by page."""
-        return self._infos("stream", StreamInfo.of)
+        """Yield your own streams, ordered by id, read page by page."""
+        return map(StreamInfo.of, self._iterate(self._list_heads("stream")))
 
     @overload
     def state(self, id: str, type: type[T]) -> State[T]: ...
@@ -479,7 +480,7 @@ class Store:
     def state(self, id: str, type: Any = Any) -> State[Any]: ...
 
     def state(self, id: str, type: Any = Any) -> State[Any]:
-        """A document that is saved whole, with all its versions. No I/O until it is used.
+        """Return a document that is saved as a whole and keeps all its versions. No I/O until used.
 
         Args:
             id: Its id, unique within the tenant.
@@ -502,20 +503,20 @@ class Store:
         return State(self._log, stream_key(self._tenant, "state", id), type)
 
     def states(self) -> Iterator[StateInfo]:
-        """Your state documents, ordered by id, read page by page."""
-        return self._infos("state", StateInfo.of)
+        """Yield your state documents, ordered by id, read page by page."""
+        return map(StateInfo.of, self._iterate(self._list_heads("state")))
 
     def memory(
         self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None
     ) -> Memory:
-        """The long-term memory of an agent, a user or a team. No I/O until it is used.
+        """Return the long-term memory of an agent, a user or a team. No I/O until it is used.
 
         Args:
-            namespace: Whose memory it is. Tasks use that of their agent's name.
-            embed: A function from a list of texts to as many vectors (`holdfast.memory.embedders`),
-                to find by meaning too. It is called to recall, never to remember. None: that of the
-                store.
-            weights: What counts in recalling.
+            namespace: The agent, user or team. Tasks use the name of their agent.
+            embed: A function from a list of texts to a list of vectors
+                (`holdfast.memory.embedders`), to search by meaning too. It is called on recall,
+                never on remember. None: the store's own.
+            weights: How much relevance, age and the other factors count on recall.
 
         Returns:
             A handle.
@@ -534,16 +535,16 @@ class Store:
         return Memory(self._log, stream_key(self._tenant, "memory", namespace), weights, embed)
 
     def memory_namespaces(self) -> Iterator[MemoryInfo]:
-        """The namespaces of memory, ordered by name, read page by page."""
+        """Yield the memory namespaces, ordered by name, read page by page."""
         from .memory.model import MemoryInfo
 
-        return self._infos("memory", MemoryInfo.of)
+        return map(MemoryInfo.of, self._iterate(self._list_heads("memory")))
 
-    def _infos(self, kind: str, info_of: Callable[[Head], T]) -> Iterator[T]:
+    def _iterate(self, list_page: Callable[[str], Page[T]]) -> Iterator[T]:
         after = ""
         while True:
-            found, after = ops.run(self._log, list_streams(self._tenant, kind, after))
-            yield from map(info_of, found)
+            page, after = ops.run(self._log, list_page(after))
+            yield from page
             if not after:
                 return
 
@@ -555,20 +556,20 @@ class Store:
         grace: float | timedelta = timedelta(days=1),
         force: bool = False,
     ) -> SweepResult:
-        """Delete the tasks and conversations that expired longer than `grace` ago.
+        """Purge the tasks and conversations that expired more than `grace` ago.
 
-        If the process dies, the next sweep finishes the work. What living forks begin with is
-        spared.
+        If the process dies, the next sweep finishes the work. A conversation that existing forks
+        start with is spared.
 
         Args:
-            dry_run: Only report what would be deleted.
-            limit: Delete at most so many.
-            grace: How long to keep what has expired, in seconds or as a timedelta.
-            force: Lift the limit that protects against a wrong clock: at most half of what is there
-                within 24 hours.
+            dry_run: Only report what would be purged.
+            limit: The maximum number to purge.
+            grace: How long to keep expired data, in seconds or as a timedelta.
+            force: Lift the limit that protects against a wrong clock: at most half of the tasks and
+                conversations within 24 hours.
 
         Returns:
-            What was deleted and what was spared.
+            The purged and the spared streams.
 
         Raises:
             ValueError: An argument is out of range.
@@ -587,19 +588,19 @@ class Store:
         subject: str | None = None,
         reason: str = "erased by the program",
     ) -> EraseResult:
-        """Erase data for good: one thing, or everything about a subject.
+        """Erase data permanently: one thing, or everything about a subject.
 
-        The keys are destroyed, so nobody can read the records any more, in no copy. Large values
-        and the memory index are deleted too. Reading raises `Erased` from then on. The hash chain
-        still verifies, and the audit stream says what was erased, when and why.
+        The keys are destroyed, so the records can no longer be read, in any copy. Blobs and the
+        memory index are deleted too. Reading raises `Erased` from then on. The hash chain still
+        verifies, and the audit stream records what was erased, when and why.
 
         Args:
             what: A conversation, task, memory, state document or stream.
-            subject: Whom the data is about, in place of `what`.
+            subject: The person the data is about, in place of `what`.
             reason: Why, for the audit stream.
 
         Returns:
-            What was erased.
+            The erased streams and memories.
 
         Raises:
             NotEncrypted: The store is not encrypted, so there is no key to destroy.
@@ -615,11 +616,11 @@ class Store:
     def rekey(
         self, key: KeyLike, *, progress: Callable[[int], object] | None = None
     ) -> RekeyResult:
-        """Give an encrypted store a new key, while others use it.
+        """Rotate the key of an encrypted store while other processes use it.
 
-        Data keys are wrapped again; records stay as they are. If the process dies, call it again to
-        finish. Programs that are running need both keys (`key=[new, old]`) before this is called,
-        and the new one after it. `progress` is called with the number of data keys done.
+        Data keys are re-wrapped; records stay as they are. If the process dies, call it again to
+        finish. Other processes need both keys (`key=[new, old]`) before this is called, and the new
+        one after it. `progress` is called with the number of re-wrapped data keys.
         """
         from .encryption.rotation import rekey
 
@@ -634,7 +635,7 @@ class Store:
         all_tenants: bool = False,
         progress: Callable[[VerifyProgress], object] | None = None,
     ) -> VerifyResult:
-        """Read the whole store and check it: hash chains, heads and large values.
+        """Read the whole store and check its hash chains, stream heads and blobs.
 
         A chain shows that records were changed, inserted, moved or removed. Only an anchor shows
         that the newest records or a whole stream are gone, or that an old backup was restored.
@@ -642,16 +643,16 @@ class Store:
         Args:
             anchor: The path of an anchor file (`store.anchor`) to compare with.
             anchor_key: The anchor's key; for Ed25519 the public half.
-            since: An anchor, in place of `anchor`: trust what it has seen, and read only what came
-                after.
-            all_tenants: Check all tenants, not this one alone.
-            progress: Called now and then, in the thread that called this.
+            since: An anchor, in place of `anchor`: trust everything up to it, and read only what
+                was written since.
+            all_tenants: Check all tenants, not only this one.
+            progress: Called from time to time, in the calling thread.
 
         Returns:
-            What was checked and what is wrong, and where. Damage is reported, not raised.
+            The streams checked, and each problem with its place. Damage is reported, not raised.
 
         Raises:
-            AnchorRefused: The anchor itself was changed, or the key is not its key.
+            AnchorRefused: The anchor itself was altered, or `anchor_key` is not its key.
 
         Example:
             >>> store.verify().ok
@@ -672,12 +673,12 @@ class Store:
         all_tenants: bool = False,
         overwrite: bool = False,
     ) -> Anchor:
-        """Write where every stream stands now, signed, to a path or an open text file.
+        """Write a signed snapshot of all stream heads to a path or an open text file.
 
-        `verify` compares the store with it; keep it away from the store. `key` is at least 32
-        random bytes (HMAC-SHA256), an Ed25519 private key, or the path of a file with one.
-        `AlreadyExists` if the file exists, unless `overwrite=True`. It is written whole or not at
-        all, and only its owner may read it.
+        `verify` compares the store with it, so keep it apart from the store. `key` is at least 32
+        random bytes (HMAC-SHA256), an Ed25519 private key, or the path of a file with one. Raises
+        `AlreadyExists` if the file exists, unless `overwrite=True`. The file is written atomically,
+        and only its owner may read it.
         """
         from .admin.anchors import write_anchor
         from .backends.retrying import RetryingBackend
@@ -688,22 +689,22 @@ class Store:
         )
 
     def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
-        """Who did what, and when: the entries of a task or another `kind` of stream, in order.
+        """Return who did what, and when, in a task or another `kind` of stream, in order.
 
-        Includes what the audit stream says about its deletion, also when it is gone. Names, times
-        and people; content only with `content=True`. Print it, or use `text()`, `jsonl()` or
-        `csv()`. `NotFound` if nothing is known of it.
+        Entries of the audit stream about its deletion are included, even if the stream is gone.
+        Entries have names, times and people; content only with `content=True`. Print the result, or
+        use `text()`, `jsonl()` or `csv()`. Raises `NotFound` if there are no entries.
         """
-        from .admin.audit import audit, audited
+        from .admin.audit import audited_key, load_audit
 
-        return ops.run(self._log, audit(audited(self._tenant, kind, id), content=content))
+        return ops.run(self._log, load_audit(audited_key(self._tenant, kind, id), content=content))
 
     def health(self) -> Health:
-        """Where the state is, on what engine, how durable and how large, and the oldest lease."""
-        return ops.run(self._log, examine(self._log.describe(), self._tenant))
+        """Return the backend, location, durability and size of the store, and its oldest lease."""
+        return ops.run(self._log, read_health(self._log.describe(), self._tenant))
 
     def close(self) -> None:
-        """Finish the writes in flight and release the engine. Closing twice is harmless."""
+        """Finish the writes in flight and close the backend. Closing twice is harmless."""
         if self._owner:
             self._log.close()
 
@@ -713,23 +714,13 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<Store on {type(self._log.backend).__name__}, tenant {self._tenant!r}>"
 
-
-class AsyncStore:
+class AsyncStore(StoreBase):
     """An open store for async code. Several event loops may use it at once."""
-
-    def __init__(self, log: Log, tenant: str, *, owner: bool = True) -> None:
-        self._log, self._tenant, self._owner = log, tenant, owner
-
-    @property
-    def tenant(self) -> str:
-        return self._tenant
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         """`Store.for_tenant`."""
-        return AsyncStore(self._log, checked_tenant(tenant), owner=False)
+        return AsyncStore(self._log, check_tenant(tenant), owner=False)
 
     def conversation(self, id: str, *, subject: str | None = None) -> AsyncConversation:
         """`Store.conversation`, with awaited methods."""
@@ -738,15 +729,9 @@ class AsyncStore:
             self._log, key, None, None if subject is None else SubjectRegistrar(key, subject)
         )
 
-    async def conversations(self) -> AsyncIterator[ConversationInfo]:
+    def conversations(self) -> AsyncIterator[ConversationInfo]:
         """`Store.conversations` as an async iterator."""
-        after = ""
-        while True:
-            found, after = await ops.run_async(self._log, list_conversations(self._tenant, after))
-            for info in found:
-                yield info
-            if not after:
-                return
+        return self._iterate(lambda after: list_conversations(self._tenant, after))
 
     def task(
         self,
@@ -764,23 +749,19 @@ class AsyncStore:
         subject: str | None = None,
     ) -> AsyncTask:
         """`Store.task`, to be entered with `async with`."""
-        wanted = as_wanted(goal, input, agent, lease, wait, steal, ttl, restart, budget, subject)
-        return AsyncTask(self._log, stream_key(self._tenant, "task", id), wanted, input, True)
+        options = check_open_options(
+            goal, input, agent, lease, wait, steal, ttl, restart, budget, subject
+        )
+        return AsyncTask(self._log, self._task_key(id), options, input, True)
 
     async def get_task(self, id: str) -> TaskView | None:
         """`Store.get_task`, awaited."""
-        return await ops.run_async(self._log, get_task(stream_key(self._tenant, "task", id)))
+        return await ops.run_async(self._log, load_view(self._task_key(id)))
 
-    async def tasks(self, *, status: str | None = None) -> AsyncIterator[TaskInfo]:
+    def tasks(self, *, status: str | None = None) -> AsyncIterator[TaskInfo]:
         """`Store.tasks` as an async iterator."""
-        checked_status(status)
-        after = ""
-        while True:
-            found, after = await ops.run_async(self._log, list_tasks(self._tenant, status, after))
-            for info in found:
-                yield info
-            if not after:
-                return
+        check_status(status)
+        return self._iterate(lambda after: list_tasks(self._tenant, status, after))
 
     @overload
     async def run(
@@ -840,29 +821,27 @@ class AsyncStore:
         budget: Budget | None = None,
         subject: str | None = None,
     ) -> Any:
-        """`Store.run`, awaited; a plain function runs in a thread."""
-        found = find_agent(agent)
-        wanted = wanted_by(agent, goal, input, ttl, wait, restart, budget, subject)
-        key = stream_key(self._tenant, "task", id)
-        if found.is_async:
+        """`Store.run`, awaited; a synchronous function runs in a thread."""
+        definition = find_agent(agent)
+        options = agent_open_options(agent, goal, input, ttl, wait, restart, budget, subject)
+        key = self._task_key(id)
+        if definition.is_async:
             return await run_agent_async(
-                AsyncTask(self._log, key, wanted, input, True), found, found.returns
+                AsyncTask(self._log, key, options, input, True), definition, definition.returns
             )
         import asyncio
 
         return await asyncio.to_thread(
-            run_agent, Task(self._log, key, wanted, input, False), found, found.returns
+            run_agent, Task(self._log, key, options, input, False), definition, definition.returns
         )
 
     async def replay(
         self, agent: str | Callable[..., Any], id: str, *, version: int | None = None
     ) -> ReplayResult:
-        """`Store.replay`, awaited; a plain function runs in a thread."""
-        from .tasks.replay.replay import run_again_async
+        """`Store.replay`, awaited; a synchronous function runs in a thread."""
+        from .tasks.replay.replay import replay_agent_async
 
-        return await run_again_async(
-            self._log, stream_key(self._tenant, "task", id), find_agent(agent), version
-        )
+        return await replay_agent_async(self._log, self._task_key(id), find_agent(agent), version)
 
     async def submit(
         self,
@@ -878,8 +857,8 @@ class AsyncStore:
         subject: str | None = None,
     ) -> bool:
         """`Store.submit`, awaited."""
-        wanted = wanted_by(agent, goal, input, ttl, None, restart, budget, subject)
-        make = submitting(self._log, stream_key(self._tenant, "task", id), wanted, at)
+        options = agent_open_options(agent, goal, input, ttl, None, restart, budget, subject)
+        make = prepare_submit(self._log, self._task_key(id), options, at)
         return await ops.run_until_settled_async(self._log, make)
 
     async def run_due(self, *, limit: int | None = None) -> list[RunResult]:
@@ -900,41 +879,37 @@ class AsyncStore:
         question: str | None = None,
     ) -> None:
         """`Store.answer`, awaited."""
-        make = answering(
-            self._log, stream_key(self._tenant, "task", task_id), name, value, by, question
-        )
+        make = prepare_answer(self._log, self._task_key(task_id), name, value, by, question)
         await ops.run_until_settled_async(self._log, make)
 
     async def signal(
         self, task_id: str, name: str, payload: object = None, *, id: str | None = None
     ) -> bool:
         """`Store.signal`, awaited."""
-        make = signalling(self._log, stream_key(self._tenant, "task", task_id), name, payload, id)
+        make = prepare_signal(self._log, self._task_key(task_id), name, payload, id)
         return await ops.run_until_settled_async(self._log, make)
 
     async def resolve(
         self, task_id: str, step: str, *, result: object = ..., retry: bool = False
     ) -> None:
         """`Store.resolve`, awaited."""
-        make = resolving(self._log, stream_key(self._tenant, "task", task_id), step, result, retry)
+        make = prepare_resolve(self._log, self._task_key(task_id), step, result, retry)
         await ops.run_until_settled_async(self._log, make)
 
     async def artifact(self, task_id: str, name: str) -> AsyncArtifact:
         """`Store.artifact`, awaited."""
-        found = await ops.run_async(
-            self._log, find_artifact(stream_key(self._tenant, "task", task_id), name)
-        )
-        return AsyncArtifact(self._log, found)
+        record = await ops.run_async(self._log, find_artifact(self._task_key(task_id), name))
+        return AsyncArtifact(self._log, record)
 
     async def model_input(self, task_id: str, step: str) -> list[Any]:
         """`Store.model_input`, awaited."""
         from .tasks.steps.model_input import read_model_input
 
-        key = stream_key(self._tenant, "task", task_id)
+        key = self._task_key(task_id)
         return await ops.run_until_settled_async(self._log, lambda: read_model_input(key, step))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> Coroutine[Any, Any, int]:
-        """`Store.save_checkpoint`, awaited. The document is taken when this is called."""
+        """`Store.save_checkpoint`, awaited. The document is copied when this is called."""
         from .tasks.checkpoint import save_checkpoint
 
         return ops.run_async(self._log, save_checkpoint(self._log, self._tenant, checkpoint))
@@ -953,8 +928,8 @@ class AsyncStore:
 
     async def streams(self) -> AsyncIterator[StreamInfo]:
         """`Store.streams` as an async iterator."""
-        async for info in self._infos("stream", StreamInfo.of):
-            yield info
+        async for head in self._iterate(self._list_heads("stream")):
+            yield StreamInfo.of(head)
 
     @overload
     def state(self, id: str, type: type[T]) -> AsyncState[T]: ...
@@ -968,8 +943,8 @@ class AsyncStore:
 
     async def states(self) -> AsyncIterator[StateInfo]:
         """`Store.states` as an async iterator."""
-        async for info in self._infos("state", StateInfo.of):
-            yield info
+        async for head in self._iterate(self._list_heads("state")):
+            yield StateInfo.of(head)
 
     def memory(
         self, namespace: str, *, embed: Embed | None = None, weights: Weights | None = None
@@ -983,15 +958,15 @@ class AsyncStore:
         """`Store.memory_namespaces` as an async iterator."""
         from .memory.model import MemoryInfo
 
-        async for info in self._infos("memory", MemoryInfo.of):
-            yield info
+        async for head in self._iterate(self._list_heads("memory")):
+            yield MemoryInfo.of(head)
 
-    async def _infos(self, kind: str, info_of: Callable[[Head], T]) -> AsyncIterator[T]:
+    async def _iterate(self, list_page: Callable[[str], Page[T]]) -> AsyncIterator[T]:
         after = ""
         while True:
-            found, after = await ops.run_async(self._log, list_streams(self._tenant, kind, after))
-            for head in found:
-                yield info_of(head)
+            page, after = await ops.run_async(self._log, list_page(after))
+            for item in page:
+                yield item
             if not after:
                 return
 
@@ -1018,7 +993,7 @@ class AsyncStore:
         """`Store.erase`, awaited."""
         from .admin.erasure import erase
 
-        return await self._log.in_thread(erase, self._log, self._tenant, what, subject, reason)
+        return await self._log.run_in_thread(erase, self._log, self._tenant, what, subject, reason)
 
     async def rekey(
         self, key: KeyLike, *, progress: Callable[[int], object] | None = None
@@ -1026,7 +1001,7 @@ class AsyncStore:
         """`Store.rekey`, awaited. `progress` is called in a thread."""
         from .encryption.rotation import rekey
 
-        return await self._log.in_thread(rekey, self._log, key, progress)
+        return await self._log.run_in_thread(rekey, self._log, key, progress)
 
     async def verify(
         self,
@@ -1037,7 +1012,7 @@ class AsyncStore:
         all_tenants: bool = False,
         progress: Callable[[VerifyProgress], object] | None = None,
     ) -> VerifyResult:
-        """`Store.verify`, awaited. It runs in threads, and so does `progress`."""
+        """`Store.verify`, awaited. It runs in threads, which also call `progress`."""
         from .admin.verify.store import verify_async
 
         tenant = None if all_tenants else self._tenant
@@ -1056,23 +1031,23 @@ class AsyncStore:
         """`Store.anchor`, awaited."""
         import asyncio
 
-        plain = Store(self._log, self._tenant, owner=False)
+        store = Store(self._log, self._tenant, owner=False)
         return await asyncio.to_thread(
-            plain.anchor, file, key=key, all_tenants=all_tenants, overwrite=overwrite
+            store.anchor, file, key=key, all_tenants=all_tenants, overwrite=overwrite
         )
 
     async def audit(self, id: str, *, kind: str = "task", content: bool = False) -> Audit:
         """`Store.audit`, awaited."""
-        from .admin.audit import audit, audited
+        from .admin.audit import audited_key, load_audit
 
         return await ops.run_async(
-            self._log, audit(audited(self._tenant, kind, id), content=content)
+            self._log, load_audit(audited_key(self._tenant, kind, id), content=content)
         )
 
     async def health(self) -> Health:
         """`Store.health`, awaited."""
-        description = await self._log.in_thread(self._log.describe)
-        return await ops.run_async(self._log, examine(description, self._tenant))
+        description = await self._log.run_in_thread(self._log.describe)
+        return await ops.run_async(self._log, read_health(description, self._tenant))
 
     async def close(self) -> None:
         """`Store.close`, awaited."""
@@ -1084,6 +1059,3 @@ class AsyncStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<AsyncStore on {type(self._log.backend).__name__}, tenant {self._tenant!r}>"

@@ -3,67 +3,67 @@
     HoldfastError
     ├── Retryable          the same call may work later
     │   ├── Conflict           another writer appended first; nothing was written
-    │   ├── Unavailable        the engine cannot be reached or is busy; nothing was written
-    │   ├── StorageFull        no room; nothing was written, what was stored stays readable
-    │   ├── LeaseHeld          somebody else has the turn or the lease; wait, or come back later
-    │   ├── LeaseLost          another holder took over; nothing was written
+    │   ├── Unavailable        the database is unreachable or busy; nothing was written
+    │   ├── StorageFull        no space left; nothing was written, stored data stays readable
+    │   ├── LeaseHeld          another process has the turn or the lease; wait, or retry later
+    │   ├── LeaseLost          another process took over the lease; nothing was written
     │   ├── SourceChanged      a file changed while it was read; nothing was attached
-    │   └── OutcomeUnknown     the answer was lost; retry with the same id to settle it
+    │   └── OutcomeUnknown     the response was lost; retry with the same id to resolve it
     ├── NeedsHuman         a person has to decide or change something
-    │   ├── AccessDenied       a wrong password, or a right that is missing
-    │   ├── AlreadyAnswered    somebody has answered before
+    │   ├── AccessDenied       authentication failed, or a privilege is missing
+    │   ├── AlreadyAnswered    the question has an answer already
     │   ├── Expired            its time to live is over
     │   ├── HasForks           forks read from it; delete them first
-    │   ├── InvalidKey         what was given as a key is none
+    │   ├── InvalidKey         the given key is not valid
     │   ├── MissingKey         the store is encrypted, and no key was given
     │   ├── WrongKey           the store is encrypted with another key
-    │   ├── UnknownKey         a key that the store names is not there
-    │   ├── NotEncrypted       a key was given, and the store is in clear
-    │   ├── MissingExtra       a package that this engine needs is not installed
-    │   ├── NotSetUp           there is no store, and it may not, or cannot, be made here
+    │   ├── UnknownKey         the store refers to a key that is missing
+    │   ├── NotEncrypted       a key was given, but the store is unencrypted
+    │   ├── MissingExtra       a package that this backend needs is not installed
+    │   ├── NotSetUp           there is no store, and it may not, or cannot, be created here
     │   ├── ReadOnly           the store cannot be written to
-    │   ├── ReplayMismatch     a recorded task or step is asked for with something else
-    │   ├── StepInDoubt        nobody knows whether a step was done
+    │   ├── ReplayMismatch     the call differs from what the task or step has recorded
+    │   ├── StepInDoubt        a step was started, and its outcome is unknown
     │   ├── TaskEnded          the task has ended; it takes no new steps
-    │   ├── UnsupportedFilesystem  a network file system, where locks cannot be trusted
-    │   ├── UnsupportedServer  a server that cannot promise what was asked for
+    │   ├── UnsupportedFilesystem  a network file system, where locks are not reliable
+    │   ├── UnsupportedServer  the server cannot guarantee the requested durability
     │   └── UnsupportedVersion stored by a newer Holdfast, or not a Holdfast store
     ├── DataProblem        this piece of data cannot be stored or cannot be trusted
     │   ├── AnchorRefused      an anchor was altered, or signed with another key
     │   ├── CorruptFile        a file to import is damaged
     │   ├── CorruptRecord      stored bytes do not match their digest
-    │   ├── TamperDetected     stored bytes were altered, or put there without the key
+    │   ├── TamperDetected     stored bytes were altered, or written without the key
     │   ├── Erased             its key was destroyed by store.erase
-    │   ├── HeadRegressed      the engine lost acknowledged writes
-    │   ├── IdReused           the same append id with other content
-    │   ├── InvalidId          an id that no backend could keep apart from others
-    │   ├── InvalidURL         a URL that names no store
-    │   ├── SchemaMismatch     stored data does not fit the type that the program declares
-    │   ├── TooLarge           beyond a limit on size or depth
-    │   └── NotSerializable    a value that would not come back as it went in
-    ├── NoTask             this works inside a task only
+    │   ├── HeadRegressed      the database lost acknowledged writes
+    │   ├── IdReused           the append id was used before, with different content
+    │   ├── InvalidId          an id that not every backend can store
+    │   ├── InvalidURL         a URL that does not name a store
+    │   ├── SchemaMismatch     stored data does not fit the declared type
+    │   ├── TooLarge           over a limit on size or depth
+    │   └── NotSerializable    a value that would come back changed
+    ├── NoTask             this works only inside a task
     ├── StepFailed         a step of a task raised an exception
-    │   └── ChildFailed        it was a child task
-    ├── NotDone            for you to raise: the step surely did nothing
-    ├── BudgetExceeded     it does not fit into the tokens it was given, or a task has used its budget up
-    ├── AlreadyExists      there is something under that id
+    │   └── ChildFailed        the step was a child task
+    ├── NotDone            for you to raise: the step certainly had no effect
+    ├── BudgetExceeded     the messages exceed max_tokens, or a task exceeded its budget
+    ├── AlreadyExists      the id is taken
     ├── NotFound           there is no such thing, or no such version of it
     └── StoreClosed        the store was closed
 
-    Suspended              no error: the task waits, and its run ends here
+    Suspended              not an error: the task waits, and this run of it ends
 
-Any error from an append other than OutcomeUnknown means: not stored. Wrong use of the
-library (a bad argument) is a plain TypeError or ValueError. No message ever holds
-content, a key or a password.
+An append that raises any error other than OutcomeUnknown stored nothing. Wrong use of the
+library (a bad argument) raises a plain TypeError or ValueError. No message contains content,
+a key or a password.
 """
 
 from __future__ import annotations
 
-from .backends.clock import moment
+from .backends.clock import to_datetime
 
 
-def who(owner: str) -> str:
-    """A holder's name for people: which process on which host. See `_leases.new_holder`."""
+def format_owner(owner: str) -> str:
+    """Return the process and host that a lease owner's id names (see `log.leases.new_owner`)."""
     parts = owner.split("/")
     return f"process {parts[2]} on {parts[0]}" if len(parts) == 5 else owner
 
@@ -72,11 +72,11 @@ class HoldfastError(Exception):
     """Base of all errors raised by Holdfast."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # So that errors made with keywords can be copied, and sent to another process, too.
-        return _made_again, (type(self), self.args, self.__dict__)
+        # Exception's own cannot copy or pickle errors whose __init__ takes keywords.
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _made_again(
+def _rebuild(
     kind: type[HoldfastError], args: tuple[object, ...], facts: dict[str, object]
 ) -> HoldfastError:
     error = kind.__new__(kind)
@@ -98,28 +98,29 @@ class DataProblem(HoldfastError):
 
 
 class Conflict(Retryable):
-    """Another writer appended first. Nothing was written: read the stream again and decide again."""
+    """Another writer appended first. Nothing was written: re-read the stream and decide again."""
 
     def __init__(self, stream: str, *, expected: int, actual: int) -> None:
         super().__init__(
-            f"{stream} is at version {actual}, not {expected}; read it again and retry"
+            f"{stream}: expected version {expected} but found {actual}; re-read it and retry"
         )
         self.stream, self.expected, self.actual = stream, expected, actual
 
 
 class Unavailable(Retryable):
-    """The storage engine cannot be reached, is busy or failed. Nothing was written."""
+    """The database is unreachable or busy, or the call failed. Nothing was written."""
 
 
 class StorageFull(Retryable):
-    """There is no room for the write. Nothing was written; it works again once there is space."""
+    """There is no space for the write. Nothing was written; retry once there is space."""
 
 
 class OutcomeUnknown(Retryable):
-    """The engine did not say whether the append was stored. Repeat it with `id=error.id` to settle it.
+    """The append may or may not have been stored. Repeat it with `id=error.id` to find out.
 
-    A repeat never stores twice: if the first attempt did arrive, it is answered as a duplicate. An id that you chose can be
-    repeated by any process at any time; one that the library made, only by the process that got this error.
+    A repeat never stores twice: if the first attempt was stored, the repeat returns it as a
+    duplicate. Any process may repeat an id that you chose, at any time. Only the process that got
+    this error may repeat an id that the library generated.
     """
 
     def __init__(self, message: str, *, stream: str | None = None, id: str | None = None) -> None:
@@ -128,99 +129,100 @@ class OutcomeUnknown(Retryable):
 
 
 class LeaseHeld(Retryable):
-    """Somebody else has the turn or the lease. `owner` says who, `until` when it ends unless it is renewed."""
+    """Another process has the turn or the lease: `owner`, until `until` unless it renews it."""
 
     def __init__(self, stream: str, *, owner: str, until: float) -> None:
         super().__init__(
-            f"{stream} is held by {who(owner)}; wait for it longer (wait=), or come back later"
+            f"{stream} is leased by {format_owner(owner)}; pass a larger wait=, or retry later"
         )
-        self.stream, self.owner, self.until = stream, owner, moment(until)
+        self.stream, self.owner, self.until = stream, owner, to_datetime(until)
 
 
 class LeaseLost(Retryable):
-    """Another holder took over while this one was away. Nothing was written: read again what happened, then begin again."""
+    """Another process took over the lease. Nothing was written: re-read, then start over."""
 
     def __init__(self, stream: str, *, owner: str | None) -> None:
-        now = f"{who(owner)} holds it now" if owner else "nobody holds it now"
-        super().__init__(f"the hold on {stream} was lost ({now}); read it again and begin again")
+        now = f"now owned by {format_owner(owner)}" if owner else "now without an owner"
+        super().__init__(f"lost the lease on {stream} ({now}); leave the block and open it again")
         self.stream, self.owner = stream, owner
 
 
 class SourceChanged(Retryable):
-    """A file changed while it was being attached. Nothing was attached: attach it again when nobody writes to it."""
+    """A file changed while it was being attached. Nothing was attached: retry once it is stable."""
 
     def __init__(self, task: str, *, name: str) -> None:
         super().__init__(
-            f"the file for {name!r} of {task} changed while it was read; attach it when nobody writes to it"
+            f"the file for {name!r} of {task} changed while it was read;"
+            " attach it when no process writes to it"
         )
         self.task, self.name = task, name
 
 
 class AccessDenied(NeedsHuman):
-    """The server does not let us in, or not do what we have to: a wrong password, or a right that is missing."""
+    """Authentication failed, or the user lacks a privilege that Holdfast needs."""
 
 
 class AlreadyAnswered(NeedsHuman):
-    """The question was answered before, and the first answer counts. Nothing was written."""
+    """The question has an answer already, and the first answer counts. Nothing was written."""
 
     def __init__(self, task: str, *, question: str, by: str | None) -> None:
-        answered = f"answered by {by!r}" if by else "answered"
-        super().__init__(f"{question!r} of {task} was {answered} before; the first answer counts")
+        author = f" by {by!r}" if by else ""
+        super().__init__(
+            f"{question!r} of {task} was already answered{author}; the first answer counts"
+        )
         self.task, self.question, self.by = task, question, by
 
 
 class Expired(NeedsHuman):
-    """Its time to live is over, and its id stays closed. `delete()` frees it; `swept` says whether the content is gone."""
+    """Its time to live is over, and its id is retired until `delete()` frees it.
+
+    `swept` is True if the content has been purged.
+    """
 
     def __init__(self, stream: str, *, at: float, swept: bool = False) -> None:
-        task = stream.startswith("task ")
-        back = (
-            "; restart=True begins it anew"
-            if task
-            else ""
-            if swept
-            else "; until it is swept, expire(None) brings it back"
-        )
-        super().__init__(
-            f"{stream} has expired{' and was swept' if swept else ''}; delete() frees its id{back}"
-        )
-        self.stream, self.at, self.swept = stream, moment(at), swept
+        remedy = "delete() frees its id"
+        if stream.startswith("task "):
+            remedy += "; restart=True starts it again"
+        elif not swept:
+            remedy += "; until it is purged, expire(None) restores it"
+        super().__init__(f"{stream} has expired{' and was purged' if swept else ''}; {remedy}")
+        self.stream, self.at, self.swept = stream, to_datetime(at), swept
 
 
 class HasForks(NeedsHuman):
-    """Forks read their beginning from it. Nothing was deleted: delete the forks first."""
+    """Forks read their first messages from it. Nothing was deleted: delete the forks first."""
 
     def __init__(self, stream: str, *, forks: list[str]) -> None:
         some = ", ".join(repr(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
         super().__init__(
-            f"{stream} has living forks ({some}), which begin with its messages; delete those first"
+            f"{stream} has forks ({some}) that start with its messages; delete those first"
         )
         self.stream, self.forks = stream, forks
 
 
 class MissingExtra(NeedsHuman, ImportError):
-    """A package that this engine needs is not installed."""
+    """A package that this backend needs is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(
-            f"{what} needs packages that are not installed: install Holdfast again with the extra {extra!r},"
-            f" which in a clone of it is pip install '.[{extra}]'"
+            f"{what} needs the extra {extra!r}: pip install 'holdfast[{extra}]',"
+            f" or in a clone of the repository pip install '.[{extra}]'"
         )
         self.extra = extra
 
 
 class MissingKey(NeedsHuman):
-    """The store is encrypted, and no key was given: `holdfast.open(url, key=…)`. Nothing was written."""
+    """The store is encrypted, and no key was given (`holdfast.open(url, key=…)`)."""
 
 
 class WrongKey(NeedsHuman):
-    """The store is encrypted with another key than the one that was given. Nothing was written."""
+    """The store is encrypted with a different key. Nothing was written."""
 
 
 class UnknownKey(NeedsHuman, DataProblem):
-    """The store names a key that is not among those that were given, or not in the store. `key` is its id.
+    """The store refers to a key that was not given, or is not in the store. `key` is its id.
 
-    If the store has got a new key since it was opened, open it again with the new one.
+    If the store's key was rotated since it was opened, open it again with the new one.
     """
 
     def __init__(self, message: str, *, key: str) -> None:
@@ -229,18 +231,19 @@ class UnknownKey(NeedsHuman, DataProblem):
 
 
 class NotEncrypted(NeedsHuman, DataProblem):
-    """A key was given, and what is stored is in clear; or something is asked for that only an encrypted store can do.
+    """A key was given but the data is unencrypted, or the call needs an encrypted store.
 
-    A single record in clear among sealed ones was put there by somebody without the key. It is never returned as data.
+    An unencrypted record among encrypted ones was written without the key. It is never returned as
+    data.
     """
 
 
 class InvalidKey(NeedsHuman, ValueError):
-    """What was given as a key is none."""
+    """The given key is not valid."""
 
 
 class NotSetUp(NeedsHuman):
-    """The database, its tables or the bucket are not there, and they cannot be made from here."""
+    """The database, its tables or the bucket do not exist, and cannot be created from here."""
 
 
 class ReadOnly(NeedsHuman):
@@ -248,48 +251,55 @@ class ReadOnly(NeedsHuman):
 
 
 class ReplayMismatch(NeedsHuman):
-    """What is recorded is asked for with something else. Nothing was run or written. `step` is None for the task itself."""
+    """The call differs from the record. Nothing was run or written.
+
+    `step` is None if the mismatch concerns the task itself.
+    """
 
     def __init__(self, task: str, *, step: str | None, what: str, hint: str) -> None:
-        whose = f"step {step!r} of {task}" if step else task
-        super().__init__(f"{whose} is recorded with {what}; {hint}")
+        subject = f"step {step!r} of {task}" if step else task
+        super().__init__(f"{subject} is recorded with {what}; {hint}")
         self.task, self.step, self.what = task, step, what
 
 
 class StepInDoubt(NeedsHuman):
-    """The step was started and its outcome is not recorded. Find out, then `store.resolve(task, step, result=…)` or `retry=True`."""
+    """The step was started and its outcome is not recorded.
+
+    Check the external system, then call `store.resolve(task, step, result=…)` or `retry=True`.
+    """
 
     def __init__(self, task: str, *, step: str, why: str) -> None:
         super().__init__(
-            f"step {step!r} of {task} {why}; find out whether it was done, then "
+            f"step {step!r} of {task} {why}; check whether it was done, then call "
             f"store.resolve(task_id, {step!r}, result=…), or retry=True if it was not"
         )
         self.task, self.step = task, step
 
 
 class TaskEnded(NeedsHuman):
-    """The task has ended as `status`: what is recorded can be read, nothing new is done."""
+    """The task has ended as `status`. Its record can be read; it takes no new steps."""
 
     def __init__(self, task: str, *, status: str) -> None:
         super().__init__(
-            f"{task} is {status} and does nothing new; begin another, fork it, or delete it to use its id again"
+            f"{task} is {status} and takes no new steps;"
+            " start another task, fork this one, or delete it to reuse its id"
         )
         self.task, self.status = task, status
 
 
 class UnsupportedFilesystem(NeedsHuman):
-    """The path is on a network file system, where locks and shared memory cannot be trusted."""
+    """The path is on a network file system, where locks and shared memory are not reliable."""
 
     def __init__(self, path: str, filesystem: str) -> None:
         super().__init__(
-            f"{path} is on a network file system ({filesystem}), where locks cannot be trusted; "
+            f"{path} is on a network file system ({filesystem}), where locks are not reliable; "
             "put it on a local disk, or use a database server"
         )
         self.path, self.filesystem = path, filesystem
 
 
 class UnsupportedServer(NeedsHuman):
-    """The server, as it is configured, cannot promise what was asked of it."""
+    """The server, as configured, cannot guarantee the requested durability or behaviour."""
 
 
 class UnsupportedVersion(NeedsHuman):
@@ -297,7 +307,10 @@ class UnsupportedVersion(NeedsHuman):
 
 
 class AnchorRefused(DataProblem):
-    """An anchor cannot be trusted: it was altered, signed with another key, or is none. Nothing was verified against it."""
+    """An anchor was altered, is signed with another key, or is not an anchor.
+
+    Nothing was verified against it.
+    """
 
     def __init__(self, path: str, *, what: str) -> None:
         super().__init__(f"the anchor {path} is refused: {what}; nothing was verified against it")
@@ -305,13 +318,21 @@ class AnchorRefused(DataProblem):
 
 
 class CorruptFile(DataProblem):
-    """A file cannot be imported as it is: `what` is wrong, `offset` bytes from its start. The file is left untouched, nothing was stored."""
+    """A file to import is damaged `offset` bytes from its start; `what` says how.
+
+    Nothing was stored, and the file is unchanged.
+    """
 
     def __init__(self, path: str, *, offset: int, what: str) -> None:
         super().__init__(
-            f"{path} is damaged at byte {offset}: {what}; nothing was imported; salvage=True takes what is readable before it"
+            f"{path} is damaged at byte {offset}: {what}; nothing was imported;"
+            " salvage=True imports the readable part before it"
         )
         self.path, self.offset, self.what = path, offset, what
+
+
+def _at_version(stream: str, version: int | None) -> str:
+    return stream if version is None else f"{stream} (version {version})"
 
 
 class CorruptRecord(DataProblem):
@@ -320,53 +341,57 @@ class CorruptRecord(DataProblem):
     def __init__(
         self, stream: str, *, version: int | None = None, what: str, place: str | None = None
     ) -> None:
-        where = f" (version {version})" if version is not None else ""
         at = f", {place}" if place else ""
         super().__init__(
-            f"{stream}{where} is damaged: {what}{at}; restore it from a backup or a copy"
+            f"{_at_version(stream, version)} is damaged: {what}{at};"
+            " restore it from a backup or a copy"
         )
         self.stream, self.version, self.what, self.place = stream, version, what, place
 
 
 class TamperDetected(DataProblem):
-    """Stored bytes were altered, moved, replayed or put there by somebody without the key. They are never returned as data."""
+    """Stored bytes were altered, moved, replayed or written without the key.
+
+    They are never returned as data.
+    """
 
     def __init__(self, stream: str, *, version: int | None = None, what: str) -> None:
-        where = f" (version {version})" if version is not None else ""
         super().__init__(
-            f"{stream}{where} cannot be trusted: {what}; find out who wrote it, and restore it from a backup or a copy"
+            f"{_at_version(stream, version)} cannot be trusted: {what};"
+            " find out who wrote it, and restore it from a backup or a copy"
         )
         self.stream, self.version, self.what = stream, version, what
 
 
 class Erased(DataProblem):
-    """What was stored here was erased for good, by `store.erase`: its key was destroyed."""
+    """The data was erased permanently by `store.erase`: its key was destroyed."""
 
     def __init__(self, stream: str, *, version: int | None = None) -> None:
-        where = f" (version {version})" if version is not None else ""
         super().__init__(
-            f"{stream}{where} was erased; its key was destroyed, nobody can read it any more"
+            f"{_at_version(stream, version)} was erased;"
+            " its key was destroyed, so it can no longer be read"
         )
         self.stream, self.version = stream, version
 
 
 class HeadRegressed(DataProblem):
-    """The engine went back in time: it no longer has a version it had acknowledged."""
+    """The database went back in time: it no longer has a version that it had acknowledged."""
 
     def __init__(self, stream: str, *, acknowledged: int, actual: int) -> None:
         super().__init__(
-            f"{stream} had acknowledged version {acknowledged} and is now at {actual} with another history: "
-            "the engine lost writes (a failover or a restored backup); reopen the store to accept its state"
+            f"{stream} had acknowledged version {acknowledged} and is now at {actual} with another"
+            " history: the database lost writes (a failover or a restored backup);"
+            " reopen the store to accept its state"
         )
         self.stream, self.acknowledged, self.actual = stream, acknowledged, actual
 
 
 class IdReused(DataProblem):
-    """This append id was already used for other content. Nothing was written: choose an id per thing you append."""
+    """The append id was used before, with different content. Nothing was written."""
 
     def __init__(self, stream: str, *, id: str) -> None:
         super().__init__(
-            f"{stream} already has an append with id {id!r} and other content; use another id"
+            f"{stream} already has an append with id {id!r} and different content; use another id"
         )
         self.stream, self.id = stream, id
 
@@ -376,11 +401,11 @@ class InvalidId(DataProblem, ValueError):
 
 
 class InvalidURL(DataProblem, ValueError):
-    """The URL names no store: an unknown scheme, a missing part, or an option that does not exist."""
+    """The URL does not name a store: an unknown scheme, a missing part, or an unknown option."""
 
 
 class SchemaMismatch(DataProblem):
-    """Stored data is sound, but does not fit the type that the program declares for it."""
+    """Stored data is intact, but does not fit the type that the application declares for it."""
 
     def __init__(self, stream: str, *, version: int, type: str, what: str) -> None:
         super().__init__(
@@ -395,7 +420,7 @@ class TooLarge(DataProblem, ValueError):
 
 
 class NotSerializable(DataProblem, TypeError):
-    """A value would not come back as it went in. `path` is the place inside it, like `$.items[3].price`."""
+    """A value would come back changed. `path` locates it, like `$.items[3].price`."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -403,9 +428,9 @@ class NotSerializable(DataProblem, TypeError):
 
 
 class BudgetExceeded(HoldfastError):
-    """A budget is too small: `needed` is what it takes, `budget` what was given, `unit` what is counted.
+    """A budget is too small: `needed` is required, `budget` was given, both counted in `unit`.
 
-    `task` names the task that has used its budget up; it is None if what must be sent to a model does not fit.
+    `task` names the task that exceeded its budget. It is None if a model's input does not fit.
     """
 
     def __init__(
@@ -414,29 +439,31 @@ class BudgetExceeded(HoldfastError):
         needed: float,
         budget: float,
         what: str = "the newest exchange with system prompt and pinned messages",
-        advice: str = "raise max_tokens, store shorter tool results, pin less, or call summarize() first",
+        advice: str = "raise max_tokens, store shorter tool results, pin less, or call summarize()",
         unit: str = "tokens",
         task: str | None = None,
     ) -> None:
         if task is None:
             text = f"{what} takes {needed} {unit}, the budget is {budget}; {advice}"
         else:
-            counted = f"a cost of {needed:g}" if unit == "cost" else f"{needed} {unit}"
             text = (
-                f"{task} has used {counted}, its budget is {budget:g}; "
-                f"to go on, give it (or the task whose child it is) a larger one: budget=holdfast.Budget({unit}=…) "
-                f"for store.task, store.run or store.submit, or holdfast retry … --budget {unit}=…"
+                f"{task} exceeded its budget: {unit} {needed:.12g} of {budget:.12g}; raise it (on"
+                f" the parent task, if any) with budget=holdfast.Budget({unit}=…), or with:"
+                f" holdfast retry … --budget {unit}=…"
             )
         super().__init__(text)
         self.needed, self.budget, self.unit, self.task = needed, budget, unit, task
 
 
 class NoTask(HoldfastError):
-    """This is for code that runs inside a task: `with store.task(id) as task: …`."""
+    """The call works only inside a task: `with store.task(id) as task: …`."""
 
 
 class StepFailed(HoldfastError):
-    """A step raised an exception: its `type` and `message`, the same on the first run (with `__cause__`) and on replay."""
+    """A step raised an exception of `type` with `message`.
+
+    It is the same on the first run (which also has `__cause__`) and on replay.
+    """
 
     def __init__(
         self, task: str, *, step: str, type: str, message: str, causes: tuple[str, ...] = ()
@@ -446,21 +473,24 @@ class StepFailed(HoldfastError):
         )
         self.task, self.step, self.type, self.message = task, step, type, message
         self.causes = causes
-        """The steps inside it whose failure it was."""
+        """The inner steps whose failure caused this one."""
 
 
 class ChildFailed(StepFailed):
-    """A child task failed or was cancelled. `child` is its id; it is a task of its own, to be looked at and resumed."""
+    """A child task failed or was cancelled. Its id is `child`; it can be inspected and resumed."""
 
     child = ""
 
 
 class NotDone(HoldfastError):
-    """Raise it in a `once` or `check` step to say: it failed, and it surely had no effect. The step is not in doubt then."""
+    """Raise it in a `once` or `check` step that failed and certainly had no effect.
+
+    The step is then not in doubt.
+    """
 
 
 class AlreadyExists(HoldfastError):
-    """There is something under that id already. Nothing was written: choose another id."""
+    """The id is taken. Nothing was written: choose another id."""
 
 
 class NotFound(HoldfastError):
@@ -472,10 +502,11 @@ class StoreClosed(HoldfastError):
 
 
 class Suspended(BaseException):
-    """The task waits for an answer, a signal, a time or a child, and this run of it ends: let it pass.
+    """The task waits for an answer, a signal, a time or a child, and this run of it ends.
 
-    Not an `Exception`, so that `except Exception` does not swallow it; whatever is asked of the task after it raises it again.
-    The task holds nothing while it waits. Whoever opens it again, or a worker, goes on from here.
+    Let it pass. It is not an `Exception`, so `except Exception` does not swallow it. Every later
+    call on the task raises it again. A waiting task has no lease owner: a worker, or the next
+    caller that opens it, resumes it from here.
     """
 
     def __init__(self, task: str, *, waits: tuple[str, ...] = (), why: str = "") -> None:

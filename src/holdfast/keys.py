@@ -1,14 +1,16 @@
 """Keys to open an encrypted store with: `holdfast.open(url, key=…)`.
 
     key=secret                                    32 bytes
-    key=keys.from_file("master.key")              a file with a key: holdfast key master.key
-    key=keys.passphrase("correct horse …")        scrypt; its parameters are kept in the store
-    key=keys.kms("alias/agents")                  AWS KMS: one call when the store is opened
-    key=keys.from_function(fetch, id="2026-07")   your vault: fetch("2026-07") returns 32 bytes
-    key=[new, old]                                several: the store says which one it needs
-    key="file:master.key"                         a text, as on the command line; also env:, passphrase:, base64:, kms:
+    key=keys.from_file("master.key")              a key file, created by: holdfast key master.key
+    key=keys.passphrase("correct horse …")        scrypt; the store keeps its parameters
+    key=keys.kms("alias/agents")                  AWS KMS; one call when the store is opened
+    key=keys.from_function(fetch, id="2026-07")   your vault; fetch("2026-07") returns 32 bytes
+    key=[new, old]                                several; the one that fits is used
+    key="file:master.key"                         text, as on the command line; also env:,
+                                                  passphrase:, base64:, kms:
 
-Your key protects the store's master key and nothing else, so it can be replaced without rewriting a record: `store.rekey(new)`.
+Your key encrypts only the store's master key, so `store.rekey(new)` replaces it without rewriting
+a record.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from .backends.objects.aws_logs import bodies_unsaid
 from .errors import AccessDenied, InvalidKey, MissingExtra, TamperDetected, Unavailable
 
 KEY_BYTES: Final = 32
-MAX_KEY_FILE: Final = 4096
-SCRYPT_BYTES: Final = 1 << 30
-"""Parameters of a store that would need more memory than this are refused: whoever can write to it can write anything."""
+MAX_KEY_FILE_BYTES: Final = 4096
+MAX_SCRYPT_BYTES: Final = 1 << 30
+"""scrypt parameters that need more memory are refused: an attacker may have written them."""
 
 _FORMS: Final = "file:PATH, passphrase:TEXT, base64:TEXT or kms:KEY"
 
@@ -40,7 +42,11 @@ logger = logging.getLogger("holdfast")
 
 
 class Wrapping(msgspec.Struct, frozen=True):
-    """A secret, encrypted by somebody's key: how, by which one, and what is needed to do it again."""
+    """A secret encrypted by an owner's key.
+
+    `how` is the method, `key` the name of the key, `check` a digest of the key, `facts` the
+    parameters of the method.
+    """
 
     how: str
     key: str
@@ -50,236 +56,237 @@ class Wrapping(msgspec.Struct, frozen=True):
 
 
 class Key(Protocol):
-    """What can wrap a secret, and unwrap what it has wrapped. Write one of your own for a vault that never gives its keys away."""
+    """A key that can wrap and unwrap a secret. Implement it for a vault that never exports keys."""
 
     @property
     def id(self) -> str | None:
-        """The name by which its owner knows it, if it has one."""
+        """The owner's name for the key, if it has one."""
         ...
 
     def wrap(self, secret: bytes, about: bytes) -> Wrapping:
-        """Encrypt a secret, bound to `about`."""
+        """Encrypt a secret and authenticate `about` with it."""
         ...
 
     def unwrap(self, wrapping: Wrapping, about: bytes) -> bytes | None:
-        """Decrypt it; None if another key has wrapped it. `TamperDetected` if it was altered, or is about something else."""
+        """Decrypt a wrapped secret. Return None if another key wrapped it.
+
+        Raise `TamperDetected` if it was altered, or if `about` differs.
+        """
         ...
 
 
 KeyLike = Union[bytes, str, "os.PathLike[str]", Key, Callable[[], bytes], Sequence["KeyLike"]]
-"""What `key=` takes."""
+"""The types that `key=` accepts."""
 
 
 def generate() -> bytes:
-    """A new key: 32 random bytes. Keep it where the store is not."""
+    """Return a new key: 32 random bytes. Keep it apart from the store."""
     return os.urandom(KEY_BYTES)
 
 
 def raw(secret: bytes, *, id: str | None = None) -> Key:
-    """A key of 32 bytes. `id`: a name of yours, by which a store says which one it needs; else it goes by a digest."""
-    return _Raw(secret, id)
+    """Return a key of 32 bytes. Errors name the key by `id`, or by a digest without one."""
+    return _RawKey(secret, id)
 
 
 def from_file(path: str | os.PathLike[str], *, id: str | None = None) -> Key:
-    """A key from a file: 32 bytes, or their base64 or hexadecimal text."""
-    place = os.fspath(path)
+    """Return a key from a file: 32 bytes, or their base64 or hexadecimal text."""
+    name = os.fspath(path)
     try:
-        with open(place, "rb") as file:
+        with open(name, "rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                logger.warning("the key file %s can be read by others; chmod 600 it", place)
-            content = file.read(MAX_KEY_FILE + 1)
+                logger.warning("other users can read the key file %s; run chmod 600 on it", name)
+            content = file.read(MAX_KEY_FILE_BYTES + 1)
     except OSError as error:
-        raise InvalidKey(f"the key file {place} cannot be read ({error.strerror})") from None
-    return _Raw(_key_in(content, f"the key file {place}"), id)
+        raise InvalidKey(f"the key file {name} cannot be read ({error.strerror})") from None
+    return _RawKey(_decode_key(content, f"the key file {name}"), id)
 
 
 def from_function(fetch: Callable[..., bytes], *, id: str | None = None) -> Key:
-    """A key that a function of yours returns when a store is opened: `fetch(id)`, or `fetch()` without an id."""
-    return _Fetched(fetch, id)
+    """Return a key that your function returns when a store is opened.
+
+    It is called as `fetch(id)`, or as `fetch()` without an id.
+    """
+    return _FunctionKey(fetch, id)
 
 
 def passphrase(text: str, *, n: int = 1 << 17, r: int = 8, p: int = 1) -> Key:
-    """A key made from a passphrase by scrypt. `n`, `r`, `p` are used when it wraps; what is needed to unwrap is in the store."""
-    return _Passphrase(text, n, r, p)
+    """Return a key derived from a passphrase by scrypt.
+
+    `n`, `r` and `p` are used to wrap; the store has the parameters to unwrap.
+    """
+    return _PassphraseKey(text, n, r, p)
 
 
 def kms(
     key: str, *, region: str | None = None, endpoint: str | None = None, client: Any = None
 ) -> Key:
-    """A key in AWS KMS, by id, ARN or alias. It never leaves KMS; the store's master key is sent there when it is opened."""
-    return _KMS(key, region, endpoint, client)
+    """Return a key in AWS KMS, by id, ARN or alias.
+
+    It never leaves KMS. Opening the store sends the wrapped master key to KMS.
+    """
+    return _KMSKey(key, region, endpoint, client)
 
 
-def given(key: Any) -> list[Key]:
-    """The keys that a value of `key=` means; the first is the one to wrap with."""
+def parse_keys(key: Any) -> list[Key]:
+    """Return the keys that a value of `key=` stands for. The first one wraps."""
     if isinstance(key, bytes | bytearray):
-        return [_Raw(bytes(key), None)]
+        return [_RawKey(bytes(key), None)]
     if isinstance(key, str):
-        return [_told(key)]
+        return [_parse_key_text(key)]
     if isinstance(key, os.PathLike):
         return [from_file(key)]
     if hasattr(key, "wrap") and hasattr(key, "unwrap"):
         return [key]
     if callable(key):
-        return [_Fetched(key, None)]
+        return [_FunctionKey(key, None)]
     if isinstance(key, Sequence) and key:
-        return [each for part in key for each in given(part)]
+        return [each for part in key for each in parse_keys(part)]
     raise TypeError(
-        f"key must be 32 bytes, a key of holdfast.keys, a function, or a list of them, got {type(key).__name__}"
+        "key must be 32 bytes, a key of holdfast.keys, a function, or a list of them, "
+        f"got {type(key).__name__}"
     )
 
 
-def _told(text: str) -> Key:
-    """What a text means. It may be a secret: no message shows it."""
+def _parse_key_text(text: str) -> Key:
+    """Return the key that a text stands for. The text may be a secret, so no message shows it."""
     form, colon, rest = text.partition(":")
-    if colon and form == "env":
-        return _in_environment(rest)
-    if colon and form == "file":
-        return from_file(rest)
-    if colon and form == "passphrase":
-        return passphrase(rest)
-    if colon and form == "base64":
-        return _Raw(_key_in(os.fsencode(rest), "the text after base64:"), None)
-    if colon and form == "kms":
-        return kms(rest)
-    raise InvalidKey(f"a key as text is env:NAME, {_FORMS}")
+    match form if colon else "":
+        case "env":
+            return _read_environment(rest)
+        case "file":
+            return from_file(rest)
+        case "passphrase":
+            return passphrase(rest)
+        case "base64":
+            return _RawKey(_decode_key(os.fsencode(rest), "the text after base64:"), None)
+        case "kms":
+            return kms(rest)
+    raise InvalidKey(f"a key as text must be env:NAME, {_FORMS}")
 
 
-def _in_environment(name: str) -> Key:
-    """The key in a variable: one of the texts above, or, as platforms supply it, nothing but the key as text."""
+def _read_environment(name: str) -> Key:
+    """Return the key in an environment variable: a key as text, or its bare base64 or hex form."""
     value = os.environ.get(name)
     if not value:
-        raise InvalidKey(f"the environment has no variable {name}; set it to a key: {_FORMS}")
+        raise InvalidKey(f"the environment variable {name} is not set; set it to a key: {_FORMS}")
     if value.startswith("env:"):
-        raise InvalidKey(f"the variable {name} names another variable; set it to a key")
-    secret = _key_as_text(os.fsencode(value))
+        raise InvalidKey(f"the environment variable {name} names another variable; set it to a key")
+    secret = _decode_key_text(os.fsencode(value))
     if secret is None and not value.startswith(("file:", "passphrase:", "base64:", "kms:")):
         raise InvalidKey(
-            f"the variable {name} holds no key; set it to {KEY_BYTES} bytes in base64 or hexadecimal, or {_FORMS}"
+            f"the environment variable {name} does not contain a key; set it to {KEY_BYTES} bytes "
+            f"in base64 or hexadecimal, or {_FORMS}"
         )
     try:
-        return _told(value) if secret is None else _Raw(secret, None)
+        return _parse_key_text(value) if secret is None else _RawKey(secret, None)
     except InvalidKey as error:
-        raise InvalidKey(f"the variable {name} holds no key: {error}") from None
+        raise InvalidKey(
+            f"the environment variable {name} does not contain a key: {error}"
+        ) from None
 
 
-def _key_in(content: bytes, where: str) -> bytes:
-    """The key that some bytes are, or say."""
-    secret = content if len(content) == KEY_BYTES else _key_as_text(content)
+def _decode_key(content: bytes, where: str) -> bytes:
+    """Return the key in some bytes: raw, or as text."""
+    secret = content if len(content) == KEY_BYTES else _decode_key_text(content)
     if secret is None:
         raise InvalidKey(
-            f"{where} holds no key of {KEY_BYTES} bytes; make one with: holdfast key FILE"
+            f"{where} does not contain a key of {KEY_BYTES} bytes; create one: holdfast key FILE"
         )
     return secret
 
 
-def _key_as_text(content: bytes) -> bytes | None:
-    """The key that is written here, in hexadecimal or base64; None if there is none."""
+def _decode_key_text(content: bytes) -> bytes | None:
+    """Return the key in a hexadecimal or base64 text; None if it is not one."""
     text = content.strip()
-    for decode in (_hexadecimal, _base64):
-        secret = decode(text)
-        if secret is not None and len(secret) == KEY_BYTES:
+    altchars = b"-_" if b"-" in text or b"_" in text else None
+    decode_base64 = functools.partial(base64.b64decode, altchars=altchars, validate=True)
+    for decode in (binascii.unhexlify, decode_base64):
+        try:
+            secret = decode(text)
+        except binascii.Error:
+            continue
+        if len(secret) == KEY_BYTES:
             return secret
     return None
 
 
-def _hexadecimal(text: bytes) -> bytes | None:
-    try:
-        return binascii.unhexlify(text)
-    except binascii.Error:
-        return None
-
-
-def _base64(text: bytes) -> bytes | None:
-    try:
-        return base64.b64decode(
-            text, altchars=b"-_" if b"-" in text or b"_" in text else None, validate=True
-        )
-    except binascii.Error:
-        return None
-
-
-def check_of(secret: bytes) -> str:
-    """A digest that tells keys apart and says nothing of them."""
+def key_check(secret: bytes) -> str:
+    """Return a digest that distinguishes keys and reveals nothing about them."""
     return hmac.new(secret, b"holdfast key check 1", sha256).hexdigest()[:32]
 
 
-class _Raw:
-    """A key that is here."""
+class _RawKey:
+    """A key in memory."""
 
     def __init__(self, secret: bytes, id: str | None) -> None:
         if len(secret) != KEY_BYTES:
             raise InvalidKey(
-                f"a key is {KEY_BYTES} random bytes: holdfast.keys.generate(); for words use keys.passphrase"
+                f"key must be {KEY_BYTES} random bytes, got {len(secret)} bytes; generate one with "
+                "holdfast.keys.generate(), or use keys.passphrase for a passphrase"
             )
         if len(set(secret)) == 1:
             raise InvalidKey(
-                "the key is the same byte again and again; make one with holdfast.keys.generate()"
+                "the key repeats a single byte; generate one with holdfast.keys.generate()"
             )
-        if all(32 <= byte < 127 for byte in secret):  # of random keys, one in 10^13 is
+        if all(32 <= byte < 127 for byte in secret):  # true of one random key in 10^13
             raise InvalidKey(
-                "the key is text, and text is guessed: make one with holdfast.keys.generate() or holdfast key FILE, "
-                "or for words use keys.passphrase"
+                "the key looks like text, which can be guessed; generate one with "
+                "holdfast.keys.generate() or holdfast key FILE, or use keys.passphrase for a "
+                "passphrase"
             )
-        self._secret, self._id = secret, id
-
-    @property
-    def id(self) -> str | None:
-        return self._id
+        self._secret, self.id = secret, id
 
     def __repr__(self) -> str:
-        return "<key of 32 bytes>" if self._id is None else f"<key {self._id!r}>"
+        return "<key of 32 bytes>" if self.id is None else f"<key {self.id!r}>"
 
     def wrap(self, secret: bytes, about: bytes) -> Wrapping:
-        check = check_of(self._secret)
-        return Wrapping("raw", self._id or check, check, {}, sealed_by(self._secret, secret, about))
-
-    def unwrap(self, wrapping: Wrapping, about: bytes) -> bytes | None:
-        if wrapping.how != "raw" or wrapping.check != check_of(self._secret):
-            return None
-        return opened_by(self._secret, wrapping.wrapped, about)
-
-
-class _Fetched:
-    """A key that a function returns when it is needed."""
-
-    def __init__(self, fetch: Callable[..., bytes], id: str | None) -> None:
-        self._fetch, self._id = fetch, id
-
-    @property
-    def id(self) -> str | None:
-        return self._id
-
-    def __repr__(self) -> str:
-        return (
-            "<key from a function>" if self._id is None else f"<key {self._id!r} from a function>"
+        check = key_check(self._secret)
+        return Wrapping(
+            "raw", self.id or check, check, {}, encrypt_secret(self._secret, secret, about)
         )
 
-    def _key(self) -> _Raw:
-        secret = self._fetch() if self._id is None else self._fetch(self._id)
+    def unwrap(self, wrapping: Wrapping, about: bytes) -> bytes | None:
+        if wrapping.how != "raw" or wrapping.check != key_check(self._secret):
+            return None
+        return decrypt_secret(self._secret, wrapping.wrapped, about)
+
+
+class _FunctionKey:
+    """A key that a function returns when the key is needed."""
+
+    def __init__(self, fetch: Callable[..., bytes], id: str | None) -> None:
+        self._fetch, self.id = fetch, id
+
+    def __repr__(self) -> str:
+        name = "" if self.id is None else f" {self.id!r}"
+        return f"<key{name} from a function>"
+
+    def _key(self) -> _RawKey:
+        secret = self._fetch() if self.id is None else self._fetch(self.id)
         if not isinstance(secret, bytes):
             raise InvalidKey(
-                f"the function for the key returned {type(secret).__name__}, not {KEY_BYTES} bytes"
+                f"the key function must return {KEY_BYTES} bytes, got {type(secret).__name__}"
             )
-        return _Raw(secret, self._id)
+        return _RawKey(secret, self.id)
 
     def wrap(self, secret: bytes, about: bytes) -> Wrapping:
         return self._key().wrap(secret, about)
 
     def unwrap(self, wrapping: Wrapping, about: bytes) -> bytes | None:
-        if wrapping.how != "raw" or (self._id is not None and wrapping.key != self._id):
+        if wrapping.how != "raw" or (self.id is not None and wrapping.key != self.id):
             return None
         return self._key().unwrap(wrapping, about)
 
 
-class _Passphrase:
-    """A key that is derived from words."""
+class _PassphraseKey:
+    """A key derived from a passphrase."""
 
     id = None
 
     def __init__(self, text: str, n: int, r: int, p: int) -> None:
         if len(text) < 8:
-            raise InvalidKey("a passphrase has at least 8 characters; better, several words")
+            raise InvalidKey("a passphrase must have at least 8 characters; use several words")
         self._text, self._parameters = text, (n, r, p)
         _check_scrypt(n, r, p)
 
@@ -289,9 +296,11 @@ class _Passphrase:
     def wrap(self, secret: bytes, about: bytes) -> Wrapping:
         n, r, p = self._parameters
         salt = os.urandom(16)
-        key = self._derived(salt, n, r, p)
+        key = self._derive_key(salt, n, r, p)
         facts: dict[str, str | int] = {"salt": salt.hex(), "n": n, "r": r, "p": p}
-        return Wrapping("scrypt", "passphrase", check_of(key), facts, sealed_by(key, secret, about))
+        return Wrapping(
+            "scrypt", "passphrase", key_check(key), facts, encrypt_secret(key, secret, about)
+        )
 
     def unwrap(self, wrapping: Wrapping, about: bytes) -> bytes | None:
         if wrapping.how != "scrypt":
@@ -301,14 +310,18 @@ class _Passphrase:
             if not (isinstance(n, int) and isinstance(r, int) and isinstance(p, int)):
                 raise ValueError
             _check_scrypt(n, r, p)
-            key = self._derived(bytes.fromhex(str(salt)), n, r, p)
+            key = self._derive_key(bytes.fromhex(str(salt)), n, r, p)
         except (ValueError, InvalidKey):
             raise TamperDetected(
-                "the store's key ring", what="its parameters for the passphrase are none"
+                "the store's keyring", what="its scrypt parameters are not valid"
             ) from None
-        return opened_by(key, wrapping.wrapped, about) if wrapping.check == check_of(key) else None
+        return (
+            decrypt_secret(key, wrapping.wrapped, about)
+            if wrapping.check == key_check(key)
+            else None
+        )
 
-    def _derived(self, salt: bytes, n: int, r: int, p: int) -> bytes:
+    def _derive_key(self, salt: bytes, n: int, r: int, p: int) -> bytes:
         scrypt = _primitives("scrypt")
         derived: bytes = scrypt(salt=salt, length=KEY_BYTES, n=n, r=r, p=p).derive(
             self._text.encode()
@@ -318,20 +331,21 @@ class _Passphrase:
 
 def _check_scrypt(n: int, r: int, p: int) -> None:
     good = n >= 1 << 14 and n & (n - 1) == 0 and r >= 8 and p >= 1
-    if not good or 128 * n * r * p > SCRYPT_BYTES:
+    if not good or 128 * n * r * p > MAX_SCRYPT_BYTES:
         raise InvalidKey(
-            "scrypt takes n, a power of 2 from 16384 on, r from 8 and p from 1, and at most 1 GiB: 128 * n * r * p"
+            "n must be a power of 2 >= 16384, r >= 8, p >= 1, and 128 * n * r * p at most 1 GiB, "
+            f"got n={n}, r={r}, p={p}"
         )
 
 
-class _KMS:
+class _KMSKey:
     """A key in AWS KMS."""
 
     id = None
 
     def __init__(self, key: str, region: str | None, endpoint: str | None, client: Any) -> None:
         if not key:
-            raise InvalidKey("name a KMS key: its id, ARN or alias/…")
+            raise InvalidKey("key must be the id, ARN or alias/… of a KMS key, got an empty str")
         self._key, self._region, self._endpoint, self._own = key, region, endpoint, client
 
     def __repr__(self) -> str:
@@ -375,7 +389,7 @@ class _KMS:
                 return None
             if code == "InvalidCiphertextException":
                 raise TamperDetected(
-                    "the store's key ring", what="KMS does not know it as its own"
+                    "the store's keyring", what="KMS did not encrypt its master key"
                 ) from None
             if code in (
                 "AccessDeniedException",
@@ -384,16 +398,18 @@ class _KMS:
                 "KMSInvalidStateException",
             ):
                 raise AccessDenied(
-                    f"KMS refuses the key: {code}; check its name, state and policy"
+                    f"KMS refused to use the key ({code}); check its name, state and policy"
                 ) from None
-            raise Unavailable(f"KMS cannot be used now ({code}); nothing was written") from None
+            raise Unavailable(
+                f"KMS is not available ({code}); nothing was written; retry later"
+            ) from None
         except NoRegionError:
             raise InvalidKey(
-                "the key in KMS names no region: keys.kms(…, region=…), or set AWS_DEFAULT_REGION, like eu-central-1"
+                "the KMS key has no region; use keys.kms(…, region=…), or set AWS_DEFAULT_REGION"
             ) from None
         except BotoCoreError as error:
             raise Unavailable(
-                f"KMS cannot be reached ({type(error).__name__}); nothing was written"
+                f"KMS is unreachable ({type(error).__name__}); nothing was written; retry later"
             ) from None
 
 
@@ -401,7 +417,7 @@ def _context(about: bytes) -> dict[str, str]:
     return {"holdfast": base64.urlsafe_b64encode(about).decode()}
 
 
-# -- AES-256-GCM -----------------------------------------------------------------------------------------------------------
+# -- AES-256-GCM -----------------------------------------------------------------------------------
 
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
@@ -417,24 +433,24 @@ def _primitives(name: str) -> Any:
     return Scrypt if name == "scrypt" else AESGCM
 
 
-def aes(secret: bytes) -> Any:
-    """AES-256-GCM with a key."""
+def make_aes(secret: bytes) -> Any:
+    """Return AES-256-GCM with this key."""
     return _primitives("aes")(secret)
 
 
-def sealed_by(key: bytes, secret: bytes, about: bytes) -> bytes:
-    """A secret, encrypted under a key and bound to what it is about."""
+def encrypt_secret(key: bytes, secret: bytes, about: bytes) -> bytes:
+    """Encrypt a secret and authenticate `about` with it."""
     nonce = os.urandom(NONCE_BYTES)
-    return nonce + bytes(aes(key).encrypt(nonce, secret, about))
+    return nonce + bytes(make_aes(key).encrypt(nonce, secret, about))
 
 
-def opened_by(key: bytes, sealed: bytes, about: bytes) -> bytes:
-    """The secret again; `TamperDetected` if it was altered, or is about something else."""
+def decrypt_secret(key: bytes, encrypted: bytes, about: bytes) -> bytes:
+    """Decrypt a secret. Raise `TamperDetected` if it or `about` was altered."""
     from cryptography.exceptions import InvalidTag
 
-    if len(sealed) < NONCE_BYTES + TAG_BYTES:
+    if len(encrypted) < NONCE_BYTES + TAG_BYTES:
         raise TamperDetected("a wrapped key", what="it is too short")
     try:
-        return bytes(aes(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about))
+        return bytes(make_aes(key).decrypt(encrypted[:NONCE_BYTES], encrypted[NONCE_BYTES:], about))
     except InvalidTag:
         raise TamperDetected("a wrapped key", what="it was altered, or belongs elsewhere") from None

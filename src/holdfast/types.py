@@ -1,6 +1,6 @@
-"""The types of what calls return: results, reports and parts of views, for annotations and `isinstance`.
+"""The types of returned objects (results, reports, parts of views), to annotate and test with.
 
-The types that most programs use are in `holdfast` itself.
+The types that most applications use are in `holdfast` itself.
 """
 
 import typing as _typing
@@ -12,7 +12,7 @@ if _typing.TYPE_CHECKING:
     from .admin.copy.copy import CopyProgress, CopyResult
     from .admin.erasure import EraseResult
     from .admin.health import LeaseInfo
-    from .admin.retention import SparedStream, SweepResult, SweptStream
+    from .admin.purge_expired import SparedStream, SweepResult, SweptStream
     from .admin.verify.report import StreamProblem, VerifyProgress, VerifyResult
     from .backends import AppendResult
     from .conversations import ConversationView, Draft, ImportResult, MessageEntry, MessageProblem
@@ -60,7 +60,7 @@ __all__ = [
     "VerifyResult",
 ]
 
-_LATER = {
+_LAZY_MODULES = {
     "Anchor": "admin.anchors",
     "AppendResult": "backends",
     "Audit": "admin.audit",
@@ -85,24 +85,24 @@ _LATER = {
     "RekeyResult": "encryption.rotation",
     "ReplayResult": "tasks.replay.replay",
     "RunResult": "worker.worker",
-    "SparedStream": "admin.retention",
+    "SparedStream": "admin.purge_expired",
     "StateVersion": "state.state",
     "StepProgress": "tasks",
     "StreamProblem": "admin.verify.report",
-    "SweepResult": "admin.retention",
-    "SweptStream": "admin.retention",
+    "SweepResult": "admin.purge_expired",
+    "SweptStream": "admin.purge_expired",
     "VerifyProgress": "admin.verify.report",
     "VerifyResult": "admin.verify.report",
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Import each type when it is first used: some come with modules that few programs need."""
-    if name not in _LATER:
+    """Import a type on first use: some need modules that few applications use."""
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_LATER[name]}", __package__), name)
+    return getattr(import_module(f".{_LAZY_MODULES[name]}", __package__), name)
 
 
 def __dir__() -> list[str]:

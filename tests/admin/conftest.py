@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 import holdfast
-from helpers.expiring_streams import Wrapped
+from helpers.stored.expiring_streams import Wrapped
 from holdfast import Store
 from holdfast.backends import Backend
 

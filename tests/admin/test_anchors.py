@@ -1,4 +1,5 @@
-"""Anchors: what is gone from a store, or was written anew as a whole, is found with one; and one that was altered is refused."""
+"""Anchors: what is gone from a store, or was written anew as a whole, is found with one; and one
+that was altered is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import holdfast
-from helpers.store_copies import Wrapper, populate
-from helpers.tampering import (
+from helpers.stored.store_copies import Wrapper, populate
+from helpers.stored.tampering import (
     Change,
     altered,
     chained,
@@ -33,13 +34,13 @@ from helpers.tampering import (
     truncated,
     written,
 )
-from holdfast._open import _backend
-from holdfast.admin.anchors import AnchorFile, signing
+from holdfast._open import open_backend
+from holdfast.admin.anchors import AnchorFile, load_signer
 from holdfast.backends import Backend, Head, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists, AnchorRefused, CorruptRecord
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import new_append_context, tell_audit
+from holdfast.log.stream_ops import append_audit_event, new_append_context
 from holdfast.types import VerifyResult
 
 pytestmark = pytest.mark.unencrypted(
@@ -75,7 +76,7 @@ def verified(
     return store.verify(since=anchor, **options) if since else store.verify(anchor, **options)
 
 
-# -- on every engine ---------------------------------------------------------------------------------------------------
+# -- on every engine -------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -99,7 +100,7 @@ def test_a_store_that_went_on_is_in_order(
         report = verified(store, anchor, since, all_tenants=True)
         assert report.ok and report.problems == []
         assert (report.anchored, report.deleted, report.complete) == ("hmac-sha256", 2, not since)
-        assert report.anchor_at is not None and "as the audit stream says: 2 streams" in str(report)
+        assert report.anchor_at is not None and "by the audit stream: 2 streams" in str(report)
 
 
 @pytest.mark.every_engine
@@ -110,7 +111,7 @@ def test_what_is_gone_or_was_written_anew_is_found(url: str, anchor: Path) -> No
         for number in range(6):
             store_of(source).stream(name).append(("noted", {"number": number}))
     store_of(source).anchor(anchor, key=SECRET)
-    backend = _backend(url)
+    backend = open_backend(url)
     changes = {key("cut"): truncated(4), key("forged"): rewritten(source, key("forged"), 2)}
     rebuild(source, backend, {**changes, key("gone"): gone, key("other life"): gone})
     with store_of(backend) as store:
@@ -148,7 +149,7 @@ def test_an_sqlite_file_that_was_put_back_is_found(tmp_path: Path, anchor: Path)
         ]
 
 
-# -- deletions ---------------------------------------------------------------------------------------------------------
+# -- deletions -------------------------------------------------------------------------------------
 
 
 def test_a_note_that_a_stream_was_deleted_earlier_than_the_anchor_saw_it_proves_nothing(
@@ -158,7 +159,7 @@ def test_a_note_that_a_stream_was_deleted_earlier_than_the_anchor_saw_it_proves_
     store = store_of(source)
     early = source.head(key("b"))
     assert early is not None
-    ops.run(store._log, tell_audit(early, new_append_context(), "never done"))
+    ops.run(store._log, append_audit_event(early, new_append_context(), "never done"))
     store.stream("b").append(("noted", "later"))
     store.anchor(anchor, key=SECRET)
     del source._streams[key("b")]
@@ -172,7 +173,7 @@ def test_a_note_of_a_deletion_with_another_hash_proves_nothing(anchor: Path) -> 
     head = source.head(key("b"))
     assert head is not None
     other = msgspec.structs.replace(head, hash=b"\1" * 32)
-    ops.run(store._log, tell_audit(other, new_append_context(), "false"))
+    ops.run(store._log, append_audit_event(other, new_append_context(), "false"))
     del source._streams[key("b")]
     assert found(verified(store_of(source), anchor)) == [("b", None, "stream_missing")]
 
@@ -203,7 +204,7 @@ def test_a_deletion_that_was_told_before_the_anchor_and_done_after_it_is_in_orde
     store = store_of(source)
     head = source.head(key("b"))
     assert head is not None
-    ops.run(store._log, tell_audit(head, new_append_context(), "on its way"))
+    ops.run(store._log, append_audit_event(head, new_append_context(), "on its way"))
     store.anchor(anchor, key=SECRET)
     source.delete(key("b"), expected=head)
     report = verified(store_of(source), anchor)
@@ -242,7 +243,7 @@ def test_tenants_of_any_name_are_found_again_in_an_anchor(anchor: Path) -> None:
         )
 
 
-# -- since -------------------------------------------------------------------------------------------------------------
+# -- since -----------------------------------------------------------------------------------------
 
 
 def test_since_an_anchor_only_what_came_after_is_read(anchor: Path) -> None:
@@ -283,7 +284,7 @@ def test_since_an_anchor_a_stream_with_another_record_there_is_read_from_its_beg
     assert found(verified(store_of(target), anchor, since=True)) == [("c", 6, "altered")]
 
 
-# -- what is written ---------------------------------------------------------------------------------------------------
+# -- what is written -------------------------------------------------------------------------------
 
 
 def test_an_anchor_is_json_lines_and_says_where_each_stream_stands(anchor: Path) -> None:
@@ -343,7 +344,7 @@ def test_a_folder_that_is_not_there_is_a_plain_error(anchor: Path) -> None:
         store_of(written(1)).anchor(anchor.parent / "nowhere" / "a")
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -375,7 +376,8 @@ def test_an_anchor_without_a_signature_is_not_taken_where_a_key_is_given(anchor:
 
 
 def test_an_anchor_that_was_changed_anywhere_is_refused(anchor: Path) -> None:
-    """Bits of every byte flipped (letters made small or large among them), cut off, every line left out or doubled."""
+    """Bits of every byte flipped (letters made small or large among them), cut off, every line left
+    out or doubled."""
     store = store_of(MemoryBackend())
     store.stream("s").append(("noted", 1))
     store.anchor(anchor, key=SECRET)
@@ -390,11 +392,11 @@ def test_an_anchor_that_was_changed_anywhere_is_refused(anchor: Path) -> None:
     for line in range(len(lines)):
         changed.append(b"".join(lines[:line] + lines[line + 1 :]))
         changed.append(b"".join(lines[: line + 1] + lines[line:]))
-    assert len(list(AnchorFile(anchor, SECRET).places())) == 2
+    assert len(list(AnchorFile(anchor, SECRET).read_entries())) == 2
     for other in changed:
         anchor.write_bytes(other)
         with pytest.raises(AnchorRefused):
-            list(AnchorFile(anchor, SECRET).places())
+            list(AnchorFile(anchor, SECRET).read_entries())
 
 
 def test_an_unsigned_anchor_that_was_altered_is_refused(anchor: Path) -> None:
@@ -515,7 +517,7 @@ def test_an_anchor_that_is_exchanged_while_it_is_read_is_refused(
     store.stream("a").append(("noted", 1))
     store.anchor(anchor, key=OTHER, overwrite=True)
     with pytest.raises(AnchorRefused, match="changed while it was read"):
-        list(file.places())
+        list(file.read_entries())
 
 
 def test_an_anchor_of_one_tenant_is_for_that_tenant(anchor: Path) -> None:
@@ -544,7 +546,7 @@ def test_anchor_and_since_are_not_given_together(anchor: Path) -> None:
         store.verify(anchor_key=SECRET)
 
 
-# -- keys --------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 def pems(private: Any) -> tuple[bytes, bytes]:
@@ -595,9 +597,10 @@ def test_a_public_key_is_never_taken_for_a_shared_secret(anchor: Path) -> None:
             "signature": hmac.new(secret, message, sha256).hexdigest(),
         }
         anchor.write_bytes(b"".join(lines) + json.dumps(facts).encode() + b"\n")
-        with pytest.raises(AnchorRefused, match="the key that was given is for ed25519"):
+        with pytest.raises(AnchorRefused, match="the given key is for ed25519"):
             store.verify(anchor, anchor_key=public)
-    # The signature is what it should be for somebody whose secret that is: the test tests what it means to.
+    # The signature is what it should be for somebody whose secret that is: the test tests what it
+    # means to.
     assert store.verify(anchor, anchor_key=private.public_key().public_bytes_raw()).ok
 
 
@@ -634,10 +637,10 @@ def test_a_key_file_that_holds_no_key_or_is_not_there_is_refused_without_being_q
     path.write_text("correct horse battery staple")
     for place in (path, tmp_path / "none"):
         with pytest.raises(ValueError, match="key") as caught:
-            signing(place)
+            load_signer(place)
         assert "horse" not in str(caught.value)
 
 
 def test_a_key_shows_nothing_of_itself() -> None:
-    shared, pair = signing(SECRET), signing(Ed25519PrivateKey.generate())
+    shared, pair = load_signer(SECRET), load_signer(Ed25519PrivateKey.generate())
     assert repr(shared) == repr(pair) == "<key of an anchor>"

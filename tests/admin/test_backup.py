@@ -1,4 +1,5 @@
-"""Backups of SQLite stores: whole, of one instant, checked, and never in the place of something else."""
+"""Backups of SQLite stores: whole, of one instant, checked, and never in the place of something
+else."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import apsw
 import pytest
 
 import holdfast
-from helpers.store_copies import dump, many, populate
+from helpers.stored.store_copies import dump, many, populate
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import backup
 from holdfast.errors import AlreadyExists, CorruptRecord, NotSetUp
@@ -112,7 +113,7 @@ def test_it_is_made_while_another_process_writes(
 def test_a_file_is_replaced_only_if_told(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "backup.db"
     target.write_text("precious")
-    with pytest.raises(AlreadyExists, match="there is something"):
+    with pytest.raises(AlreadyExists, match="already exists"):
         holdfast.backup(source, target)
     assert target.read_text() == "precious"
     holdfast.backup(source, target, overwrite=True)
@@ -123,13 +124,13 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "backup.db"
-    check = backup._check
+    check = backup._verify
 
     def late(draft: str, path: str) -> None:
         check(draft, path)
         target.write_text("precious")
 
-    monkeypatch.setattr(backup, "_check", late)
+    monkeypatch.setattr(backup, "_verify", late)
     with pytest.raises(AlreadyExists):
         holdfast.backup(source, target)
     assert target.read_text() == "precious"
@@ -219,7 +220,7 @@ def test_a_folder_that_is_not_there_is_named(source: Path, tmp_path: Path) -> No
 
 
 def test_other_engines_are_copied_instead(tmp_path: Path) -> None:
-    with holdfast.open(MemoryBackend()) as store, pytest.raises(ValueError, match="use copy"):
+    with holdfast.open(MemoryBackend()) as store, pytest.raises(ValueError, match="copy it to a file instead"):
         holdfast.backup(store, tmp_path / "backup.db")
     assert list(tmp_path.iterdir()) == []
 

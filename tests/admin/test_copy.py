@@ -1,4 +1,5 @@
-"""Copying a store: everything arrives as it was, whatever happens on the way, and nothing is overwritten."""
+"""Copying a store: everything arrives as it was, whatever happens on the way, and nothing is
+overwritten."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.memory_space import MemorySpace
+from helpers.engines.memory_space import MemorySpace
 from helpers.servers import SERVERS
-from helpers.store_copies import (
+from helpers.stored.store_copies import (
     LARGE,
     Recorder,
     Wrapper,
@@ -52,7 +53,8 @@ from holdfast.testing import fake_clock
 from holdfast.types import CopyProgress, CopyResult
 
 OBJECTS = "objects"
-"""What stands for simulated servers, which are slow: all of their code but the requests. They have tests of their own below."""
+"""What stands for simulated servers, which are slow: all of their code but the requests. They have
+tests of their own below."""
 
 ENGINES = (
     "memory",
@@ -80,7 +82,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages and batches, so that few streams make many of them."""
     monkeypatch.setattr(memory, "PAGE_BYTES", 700)
     monkeypatch.setattr(writing, "BATCH_APPENDS", 3)
-    monkeypatch.setattr(writing, "SLICE", 2)
+    monkeypatch.setattr(writing, "SLICE_STREAMS", 2)
 
 
 @pytest.mark.parametrize("engine", ["memory", "sqlite", "files", "postgres", "redis"])
@@ -113,7 +115,7 @@ def test_an_engine_that_lists_places_is_not_asked_for_each(tmp_path: Path) -> No
         assert far.asked < 10
 
 
-# -- everything arrives ------------------------------------------------------------------------------------------------
+# -- everything arrives ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -297,7 +299,7 @@ def test_progress_is_told_while_it_copies_and_while_it_verifies(
     assert told[-1].of in (None, 101)
 
 
-# -- again, and again --------------------------------------------------------------------------------------------------
+# -- again, and again ------------------------------------------------------------------------------
 
 
 def test_a_second_copy_brings_what_is_new(source: MemoryBackend, target: MemoryBackend) -> None:
@@ -333,6 +335,7 @@ class Interrupting(Wrapper):
         return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 def test_interrupted_at_any_append_the_next_copy_goes_on(
     before: bool, monkeypatch: pytest.MonkeyPatch
@@ -459,7 +462,7 @@ def test_a_server_that_stays_away_is_reported(source: MemoryBackend, target: Mem
         holdfast.copy(source, FaultyBackend(target, seed=1, unavailable=1.0))
 
 
-# -- what the destination already has ----------------------------------------------------------------------------------
+# -- what the destination already has --------------------------------------------------------------
 
 
 def test_a_stream_of_the_destination_is_never_overwritten(
@@ -486,7 +489,7 @@ def test_a_copy_that_somebody_went_on_with_is_left_alone(
     many(on(source), 2)
     holdfast.copy(source, target)
     on(target).stream("s-0001").append(("later", None))
-    with pytest.raises(AlreadyExists, match="further at the destination"):
+    with pytest.raises(AlreadyExists, match="newer version at the destination"):
         holdfast.copy(source, target)
     assert len(bodies(target, "s-0001")) == 7
 

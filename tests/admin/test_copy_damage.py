@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.memory_space import MemorySpace
-from helpers.store_copies import Wrapper, bodies, key, many, on
+from helpers.engines.memory_space import MemorySpace
+from helpers.stored.store_copies import Wrapper, bodies, key, many, on
 from holdfast.admin.copy import writer as writing
 from holdfast.backends import (
     Append,
@@ -28,7 +28,7 @@ from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.backends.objects.format import root_place
 from holdfast.errors import CorruptRecord, TooLarge
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import new_append_context, tell_audit
+from holdfast.log.stream_ops import append_audit_event, new_append_context
 from holdfast.types import CopyProgress
 
 
@@ -47,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages and batches, so that few streams make many of them."""
     monkeypatch.setattr(memory, "PAGE_BYTES", 700)
     monkeypatch.setattr(writing, "BATCH_APPENDS", 3)
-    monkeypatch.setattr(writing, "SLICE", 2)
+    monkeypatch.setattr(writing, "SLICE_STREAMS", 2)
 
 
 def damage(backend: MemoryBackend, name: str, version: int) -> None:
@@ -181,7 +181,7 @@ def test_a_source_that_cannot_be_read_in_one_place_is_read_in_all_others(
     assert [name for name in range(5) if bodies(target, f"s-000{name}")] == [0, 1, 2, 4]
 
 
-# -- up to the damage --------------------------------------------------------------------------------------------------
+# -- up to the damage ------------------------------------------------------------------------------
 
 
 def rescued(source: Backend, target: MemoryBackend, name: str) -> int:
@@ -246,7 +246,8 @@ def test_what_comes_before_a_place_that_cannot_be_read_is_copied(
     records: int, source: MemoryBackend, target: MemoryBackend
 ) -> None:
     class Unreadable(Wrapper):
-        """Refuses a page with a certain record in it, as an engine does that checks what it reads."""
+        """Refuses a page with a certain record in it, as an engine does that checks what it
+        reads."""
 
         def read(
             self,
@@ -287,7 +288,7 @@ class Hiding(Wrapper):
     def heads(self, **options: Any) -> Sequence[Head]:  # type: ignore[override]
         return [head for head in self.inner.heads(**options) if head.stream != self._hidden]
 
-    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+    def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
         return [self._hidden] if self._hidden[:2] == (tenant, kind) else []
 
 
@@ -316,9 +317,9 @@ def test_a_stream_whose_head_is_lost_is_not_taken_for_deleted(
     holdfast.copy(source, target)
     head = source.head(key("s-0001"))
     assert head is not None
-    ops.run(store._log, tell_audit(head, new_append_context(), "cut off"))
+    ops.run(store._log, append_audit_event(head, new_append_context(), "cut off"))
     with pytest.raises(
-        CorruptRecord, match=r"stream 's-0001' is damaged: there is nothing but its name"
+        CorruptRecord, match=r"stream 's-0001' is damaged: nothing is left of it but its name"
     ):
         holdfast.copy(Hiding(source, key("s-0001"), lost=True), target, delete=True)
     assert bodies(target, "s-0001") == bodies(source, "s-0001")

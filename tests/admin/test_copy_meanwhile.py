@@ -1,4 +1,5 @@
-"""Copying beside programs that write and delete: what was deleted at the source may go, what is nobody else's stays."""
+"""Copying beside programs that write and delete: what was deleted at the source may go, what is
+nobody else's stays."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.store_copies import LARGE, Meddler, Recorder, Wrapper, bodies, key, many, on
+from helpers.stored.store_copies import LARGE, Meddler, Recorder, Wrapper, bodies, key, many, on
 from holdfast.admin.copy import writer as writing
 from holdfast.backends import Append, Backend, Head, HeadFields, StreamKey, memory
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists
 from holdfast.log import chain
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import new_append_context, tell_audit
+from holdfast.log.stream_ops import append_audit_event, new_append_context
 from holdfast.testing import fake_clock
 from holdfast.types import CopyProgress
 
@@ -36,10 +37,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages and batches, so that few streams make many of them."""
     monkeypatch.setattr(memory, "PAGE_BYTES", 700)
     monkeypatch.setattr(writing, "BATCH_APPENDS", 3)
-    monkeypatch.setattr(writing, "SLICE", 2)
+    monkeypatch.setattr(writing, "SLICE_STREAMS", 2)
 
 
-# -- deleted at the source -----------------------------------------------------------------------------------------------
+# -- deleted at the source -------------------------------------------------------------------------
 
 
 def test_a_stream_begun_anew_at_the_source_replaces_its_former_copy(
@@ -210,7 +211,8 @@ def test_a_large_value_that_both_have_written_is_never_taken_away(
 
 
 def left_behind(source: MemoryBackend, target: MemoryBackend, *theirs: str) -> None:
-    """A stream that was copied, gone on with at the source (and at the destination), and then deleted at the source."""
+    """A stream that was copied, gone on with at the source (and at the destination), and then
+    deleted at the source."""
     on(source).stream("s").append(("both", 1))
     holdfast.copy(source, target)
     for text in theirs:
@@ -260,7 +262,7 @@ def tell(store: holdfast.Store, name: str) -> None:
     """The audit stream tells of a deletion, which is then cut off."""
     head = store._log.backend.head(key(name))
     assert head is not None
-    ops.run(store._log, tell_audit(head, new_append_context(), "cut off"))
+    ops.run(store._log, append_audit_event(head, new_append_context(), "cut off"))
 
 
 def test_each_place_where_a_deletion_was_tried_is_proof(
@@ -318,7 +320,7 @@ def test_after_a_deletion_an_id_is_as_unknown_at_the_copy_as_at_the_source(
         assert not on(backend).stream("s").append(("noted", 1), id="req-1").duplicate
 
 
-# -- written and deleted in the middle -----------------------------------------------------------------------------------
+# -- written and deleted in the middle -------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("small")
@@ -510,7 +512,8 @@ def test_a_stream_that_another_copy_is_replacing_is_not_missing(
     source: MemoryBackend, target: MemoryBackend
 ) -> None:
     class Between(Wrapper):
-        """Is asked once in the instant in which the former life is gone and the new one not there yet."""
+        """Is asked once in the instant in which the former life is gone and the new one not there
+        yet."""
 
         armed = False
 

@@ -1,4 +1,5 @@
-"""Erasure: the key is destroyed wherever it was, reads say so, writers are refused, and the chain still verifies."""
+"""Erasure: the key is destroyed wherever it was, reads say so, writers are refused, and the chain
+still verifies."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.encrypted_stores import (
+from helpers.stored.encrypted_stores import (
     CANARY,
     KEY,
     WHO,
@@ -26,7 +27,7 @@ from helpers.encrypted_stores import (
 )
 from holdfast import Memory, NotFound, Store, keys
 from holdfast.backends import Append, AppendResult, Head, StreamKey, VersionMismatch, clock
-from holdfast.encryption.data_keys import name_of
+from holdfast.encryption.data_keys import data_key_name
 from holdfast.errors import Erased, NotEncrypted, TamperDetected, Unavailable
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
@@ -88,7 +89,7 @@ def test_the_audit_stream_says_what_was_erased_when_and_why() -> None:
         begun(store)
         store.erase(store.conversation("chat"), reason="request 17")
         page = store._log.handle(
-            holdfast.log.operations.Read(StreamKey("default", "audit", "log"), plain=True)
+            holdfast.log.operations.Read(StreamKey("default", "audit", "log"), decoded=True)
         )
     [told] = [stored.envelope for stored in page if stored.envelope.type == "stream.erased"]
     assert (told.data["kind"], told.data["id"], told.data["reason"]) == (
@@ -104,7 +105,7 @@ def test_no_trace_of_the_key_is_left_in_the_files(local_url: str, tmp_path: Path
         backend, cipher = store._log.backend, store._log.cipher
         head = backend.head(CHAT)
         assert head is not None and cipher is not None
-        name = name_of(CHAT, head.incarnation)
+        name = data_key_name(CHAT, head.incarnation)
         key = next(
             h.stream
             for h in backend.heads(tenant="default", kind="key")
@@ -194,14 +195,15 @@ def test_forks_of_what_is_erased_go_with_it_and_so_do_theirs() -> None:
         assert set(done.streams) == {("conversation", "chat"), ("task", "task"), *forks}
         for kind, name in done.streams:
             with pytest.raises(Erased):
-                store._log.records(StreamKey("default", kind, name))
+                store._log.read_records(StreamKey("default", kind, name))
         assert [(info.status, info.goal) for info in store.tasks()] == [("erased", None)] * 2
         assert store.conversation("gone").messages() == [say("another of this name")]
         assert store.verify().ok
 
 
 def test_with_a_namespace_goes_also_what_is_about_subjects() -> None:
-    """Whoever has the store's key, and reads the records by hand, reads nothing; what else is about the subject stays."""
+    """Whoever has the store's key, and reads the records by hand, reads nothing; what else is about
+    the subject stays."""
     backend, space = Lasting(), StreamKey("default", "memory", "space")
     with holdfast.open(backend, key=KEY) as store:
         for name in ("space", "other"):
@@ -212,10 +214,10 @@ def test_with_a_namespace_goes_also_what_is_about_subjects() -> None:
         cipher, head = store._log.cipher, backend.head(space)
         assert cipher is not None and head is not None
         *records, mark = backend.read(space)
-        assert len(records) == 2 and cipher.is_mark(space, mark.body)
+        assert len(records) == 2 and cipher.is_erasure_record(space, mark.body)
         for record, previous in zip(records, (bytes(32), records[0].hash), strict=True):
             with pytest.raises(Erased):
-                cipher.open(space, head.incarnation, record, previous)
+                cipher.decrypt(space, head.incarnation, record, previous)
         assert [memory.text for memory in store.memory("other").all()] == [f"{CANARY} likes tea"]
         assert store.verify().ok
 
@@ -292,7 +294,7 @@ def test_a_key_that_is_listed_as_it_was_is_deleted_as_it_is() -> None:
     store.erase(store.conversation("chat"))
     head = backend.head(CHAT)
     assert head is not None
-    name = name_of(CHAT, head.incarnation)
+    name = data_key_name(CHAT, head.incarnation)
     assert [s.id for s in backend._streams if s.id.startswith(name)] == [name + ".erased"]
 
 
@@ -319,7 +321,7 @@ def test_what_is_damaged_can_be_erased() -> None:
         assert len(left) == 1 and left[0].endswith(".erased")
 
 
-# -- an index of memories that is kept on disk, in clear, because somebody wants it so ---------------------------------------
+# -- an index of memories that is kept on disk, in clear, because somebody wants it so -------------
 
 
 WORD = "zanzibarcanary"
@@ -331,6 +333,7 @@ def on_disk(folder: Path) -> list[str]:
     return [path.name for path in files if b"zanzibarcan" in path.read_bytes().lower()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True], ids=["a subject", "the namespace"])
 @pytest.mark.parametrize("many", [0, 150])
 def test_nothing_of_what_is_erased_stays_in_an_index_on_disk(
@@ -387,11 +390,12 @@ def test_a_parent_is_not_deleted_while_a_fork_lives_whatever_was_erased() -> Non
         chat.delete()
 
 
-# -- subjects ------------------------------------------------------------------------------------------------------------
+# -- subjects --------------------------------------------------------------------------------------
 
 
 def texts_of(store: Store) -> str:
-    """All texts of the namespace, also those that only a search would find. Their reprs would not show them."""
+    """All texts of the namespace, also those that only a search would find. Their reprs would not
+    show them."""
     space = store.memory("notes")
     return " | ".join(memory.text for memory in [*space.all(), *space.recall(f"late {CANARY} tea")])
 
@@ -450,7 +454,8 @@ def test_a_subject_that_comes_back_has_a_new_key() -> None:
 
 @pytest.mark.slow
 def test_what_comes_in_while_a_subject_is_erased_is_refused_or_goes_too() -> None:
-    """Another process remembers something at each write of the erasure, and looks at it at once. It knows the key."""
+    """Another process remembers something at each write of the erasure, and looks at it at once. It
+    knows the key."""
     number, stored = 0, 0
     while True:
         backend = Mortal()
@@ -558,7 +563,7 @@ def test_a_new_key_and_an_erasure_at_the_same_time_bring_nothing_back() -> None:
                 after.conversation("chat").messages()
             head = backend.head(CHAT)
             assert head is not None
-            name = name_of(CHAT, head.incarnation)
+            name = data_key_name(CHAT, head.incarnation)
             left = [
                 h.stream.id
                 for h in backend.heads(tenant="default", kind="key")
@@ -570,7 +575,8 @@ def test_a_new_key_and_an_erasure_at_the_same_time_bring_nothing_back() -> None:
 
 
 class Overtaken(Lasting):
-    """A subject is erased just before the first record about it is stored, when the key was looked at already."""
+    """A subject is erased just before the first record about it is stored, when the key was looked
+    at already."""
 
     then: Callable[[], object] | None = None
 
@@ -626,7 +632,7 @@ def test_what_was_deleted_is_overwritten_as_soon_as_others_let_us(
         assert (len(paused), backend.scrubbed) == (6, 2)
 
 
-# -- wrong use -------------------------------------------------------------------------------------------------------------
+# -- wrong use -------------------------------------------------------------------------------------
 
 
 def test_a_store_in_clear_cannot_erase() -> None:

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 import holdfast
-from helpers.expiring_streams import (
+from helpers.run_cli import run
+from helpers.stored.expiring_streams import (
     DAY,
     HOUR,
     LARGE,
@@ -34,17 +34,15 @@ from helpers.expiring_streams import (
 from holdfast import AsyncStore, Conflict, Store
 from holdfast.backends import Backend, HeadFields, StreamKey
 from holdfast.backends.memory import MemoryBackend
-from holdfast.cli.app import app
 from holdfast.errors import Expired, HasForks
 from holdfast.log import operations as ops
-from holdfast.log.blobs import incarnation_hex
 from holdfast.log.codec import encode
 from holdfast.log.events import NewEvent
-from holdfast.log.retired_ids import closed_key
-from holdfast.log.stream_ops import append_events, new_append_context, tell_audit
+from holdfast.log.retired_ids import retired_id_key
+from holdfast.log.stream_ops import append_audit_event, append_events, new_append_context
 from holdfast.types import SweepResult
 
-# -- what goes ---------------------------------------------------------------------------------------
+# -- what goes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -178,7 +176,7 @@ def test_wrong_arguments_are_refused_before_anything_is_done(
     assert len(there(store)) == 3
 
 
-# -- what stays --------------------------------------------------------------------------------------
+# -- what stays ------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -217,7 +215,7 @@ def test_a_task_with_living_forks_is_spared_until_they_are_gone(store: Store) ->
     )
     head = ops.run(store._log, ops.head(parent))
     assert head is not None
-    branched = {"parent": "parent", "life": incarnation_hex(head.incarnation), "at": 1}
+    branched = {"parent": "parent", "life": head.incarnation.hex(), "at": 1}
     fork = plant(store, "task", "fork", None, ("task.branched", branched))
     swept = store.sweep(grace=0)
     assert swept.deleted == [] and [(item.kind, item.id, item.why) for item in swept.spared] == [
@@ -291,7 +289,7 @@ def test_a_stream_whose_records_are_gone_keeps_nobody_waiting(
     path = tmp_path / "agents.db"
     with holdfast.open(path) as store:
         fill(store, 4, 2)
-        left = closed_key(key_of("conversation", "left"))  # as by a sweep that was cut off
+        left = retired_id_key(key_of("conversation", "left"))  # as by a sweep that was cut off
         event = NewEvent(
             "id.closed", encode({"at": 1.0, "kind": "conversation", "id": "left", "life": "l"})
         )
@@ -375,7 +373,7 @@ def test_a_stream_that_is_deleted_meanwhile_leaves_its_id_free(
     def _only_the_stream(key: StreamKey) -> Any:
         """A deletion that had looked for the record of the id before the sweep wrote it."""
         head = yield from ops.head(key)
-        yield from tell_audit(head, new_append_context(), "deleted by the program")
+        yield from append_audit_event(head, new_append_context(), "deleted by the program")
         yield from ops.delete(key, expected=head)
 
     backend.before = delete
@@ -387,7 +385,7 @@ def test_a_stream_that_is_deleted_meanwhile_leaves_its_id_free(
 def test_a_fork_taken_while_its_parent_is_deleted_keeps_it(store: Store) -> None:
     chat = store.conversation("c")
     chat.append(user("a"))
-    make = store.conversation("c")._deleting("test")
+    make = store.conversation("c")._prepare_delete("test")
     deletion, log = make(), store._log
     request: Any = next(deletion)
     answer: Any = None
@@ -403,7 +401,7 @@ def test_a_fork_taken_while_its_parent_is_deleted_keeps_it(store: Store) -> None
     assert fork.messages() == [user("a")]
 
 
-# -- cut off -----------------------------------------------------------------------------------------
+# -- cut off ---------------------------------------------------------------------------------------
 
 
 class Countdown:
@@ -418,9 +416,10 @@ class Countdown:
             self.do()
 
 
-# -- the command line --------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_would_do_and_does_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,21 +429,23 @@ def test_the_command_says_what_it_would_do_and_does_it(
         fill(store, 0, 2)
         plant(store, "task", "\x1b[2J", -1)
 
-    def run(*arguments: str) -> list[str]:
-        result = CliRunner().invoke(app, ["sweep", path, *arguments])
+    def sweep(*arguments: str) -> list[str]:
+        result = run("sweep", path, *arguments)
         assert result.exit_code == 0, result.output
         return result.stdout.splitlines()
 
-    assert run() == ["deleted nothing"]
-    lines = run("--grace", "0", "--dry-run")
+    assert sweep() == ["deleted nothing"]
+    lines = sweep("--grace", "0", "--dry-run")
     assert lines[0].startswith("would delete  task  \\u001b[2J  (expired 20") and lines[0].endswith(
         " UTC)"
     )
     assert lines[1].startswith("would delete 1 expired task; held back 2, ") and lines[1].endswith(
         "then pass --force"
     )
-    assert json.loads(run("--grace", "0", "--force", "--limit", "1", "--json")[0])["held_back"] == 2
-    assert run("--grace", "0", "--force")[-1] == "deleted 2 expired conversations"
+    assert (
+        json.loads(sweep("--grace", "0", "--force", "--limit", "1", "--json")[0])["held_back"] == 2
+    )
+    assert sweep("--grace", "0", "--force")[-1] == "deleted 2 expired conversations"
 
 
 def test_following_a_swept_conversation_says_that_it_has_expired(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.expiring_streams import (
+from helpers.programs import program
+from helpers.stored.expiring_streams import (
     DAY,
     HOUR,
     LARGE,
@@ -28,10 +29,9 @@ from helpers.expiring_streams import (
     there,
     user,
 )
-from helpers.programs import program
-from helpers.sweep_lives import EXPIRED, LIVING, judge, prepare
+from helpers.stored.sweep_lives import EXPIRED, LIVING, judge, prepare
 from holdfast import NotFound, Store
-from holdfast.admin import retention
+from holdfast.admin import purge_expired, purge_quota
 from holdfast.backends import Backend, StreamKey
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
@@ -39,11 +39,11 @@ from holdfast.errors import Expired, Unavailable
 from holdfast.log import operations as ops
 from holdfast.log.events import NewEvent
 from holdfast.log.log import Log
-from holdfast.log.retired_ids import closed_key, reopen
-from holdfast.log.stream_ops import append_events, audit_of, new_append_context
+from holdfast.log.retired_ids import free_id, retired_id_key
+from holdfast.log.stream_ops import append_events, audit_key, new_append_context
 from holdfast.types import SweepResult
 
-# -- how much ----------------------------------------------------------------------------------------
+# -- how much --------------------------------------------------------------------------------------
 
 
 def test_a_call_deletes_at_most_its_limit(store: Store) -> None:
@@ -132,7 +132,7 @@ def test_two_sweeps_at_once_take_no_more_than_one(wrapped: tuple[Wrapped, Store]
 
 
 def test_a_store_is_counted_only_as_far_as_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "PAGE", 50)
+    monkeypatch.setattr(purge_quota, "QUOTA_PAGE_ENTRIES", 50)
     with holdfast.open("memory://") as store:
         fill(store, 1000, 10)
         asked: list[ops.Request] = []
@@ -154,8 +154,8 @@ def test_a_store_is_counted_only_as_far_as_it_matters(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_old_entries_of_the_audit_stream_are_not_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "PAGE", 50)
-    monkeypatch.setattr(retention, "OLD_ENOUGH", 100)
+    monkeypatch.setattr(purge_quota, "QUOTA_PAGE_ENTRIES", 50)
+    monkeypatch.setattr(purge_quota, "MAX_OLD_ENTRIES", 100)
     backend = Wrapped(MemoryBackend())
     with holdfast.open(cast(Backend, backend)) as store:
         fill(store, 1010, 1000)
@@ -176,7 +176,7 @@ def test_old_entries_of_the_audit_stream_are_not_all_read(monkeypatch: pytest.Mo
 
 
 def test_counting_what_is_held_back_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "COUNTED", 30)
+    monkeypatch.setattr(purge_expired, "MAX_COUNTED", 30)
     with holdfast.open("memory://") as store:
         fill(store, 200, 100)
         swept = store.sweep(grace=0, limit=10)
@@ -187,9 +187,12 @@ def test_counting_what_is_held_back_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 stream_times = st.one_of(st.none(), st.integers(-10, 10))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(
-    streams=st.lists(st.tuples(st.sampled_from(retention.KINDS), stream_times), max_size=12),
+    streams=st.lists(
+        st.tuples(st.sampled_from(purge_expired.SWEPT_KINDS), stream_times), max_size=12
+    ),
     calls=st.lists(
         st.tuples(
             st.integers(-30, 60), st.integers(0, 4), st.integers(0, 5), st.booleans(), st.booleans()
@@ -229,7 +232,7 @@ def test_never_what_is_not_due_and_never_more_than_the_caps(
         )
 
 
-# -- closed ids --------------------------------------------------------------------------------------
+# -- closed ids ------------------------------------------------------------------------------------
 
 
 def swept_chat(store: Store, name: str = "c") -> holdfast.Conversation:
@@ -281,11 +284,11 @@ def test_a_swept_id_stays_closed_until_it_is_deleted(store: Store, name: str) ->
 
 def test_two_ids_never_share_a_record() -> None:
     long = "a" * 600
-    assert closed_key(key_of("task", "a")) != closed_key(key_of("conversation", "a"))
-    name = closed_key(key_of("task", long)).id
+    assert retired_id_key(key_of("task", "a")) != retired_id_key(key_of("conversation", "a"))
+    name = retired_id_key(key_of("task", long)).id
     assert len(name) < 100
     for other in ("a" * 601, name, name[4:], name[5:]):
-        assert closed_key(key_of("task", other)).id != name
+        assert retired_id_key(key_of("task", other)).id != name
 
 
 def test_an_id_can_be_swept_and_freed_again_and_again(store: Store) -> None:
@@ -304,8 +307,8 @@ def test_an_id_can_be_swept_and_freed_again_and_again(store: Store) -> None:
 def test_the_record_of_an_id_means_nothing_while_there_is_a_stream(store: Store) -> None:
     swept_chat(store)
     key = key_of("conversation", "c")
-    assert ops.run(store._log, reopen(key, new_append_context())) is True
-    assert ops.run(store._log, reopen(key, new_append_context())) is False
+    assert ops.run(store._log, free_id(key, new_append_context())) is True
+    assert ops.run(store._log, free_id(key, new_append_context())) is False
     store.conversation("c").append(user("new"))
     store.conversation("c").expire(0)
     assert ids(store.sweep(grace=0, force=True).deleted) == ["c"]
@@ -331,7 +334,7 @@ def test_whether_an_id_is_closed_is_asked_only_when_nothing_is_there(
         assert "closed" not in [key.kind for key in asked]
 
 
-# -- cut off -----------------------------------------------------------------------------------------
+# -- cut off ---------------------------------------------------------------------------------------
 
 
 class CutOff(BaseException):
@@ -339,7 +342,8 @@ class CutOff(BaseException):
 
 
 class DeadFrom:
-    """Lets nothing through from the n-th pass on: an append whose caller was cut off is sent again by a thread of the store."""
+    """Lets nothing through from the n-th pass on: an append whose caller was cut off is sent again
+    by a thread of the store."""
 
     def __init__(self, passes: int) -> None:
         self.left = passes
@@ -350,6 +354,7 @@ class DeadFrom:
             raise CutOff
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_sweep_that_was_cut_off_anywhere_is_finished_by_the_next(when: str) -> None:
     passes, died = 0, True
@@ -420,7 +425,7 @@ def test_large_values_left_behind_go_when_the_id_is_freed(wrapped: tuple[Wrapped
         ops.run(
             store._log,
             append_events(
-                audit_of("default"), [NewEvent("n", b"%d" % number)], new_append_context()
+                audit_key("default"), [NewEvent("n", b"%d" % number)], new_append_context()
             ),
         )
     assert store.conversation("c").delete()
@@ -430,7 +435,7 @@ def test_large_values_left_behind_go_when_the_id_is_freed(wrapped: tuple[Wrapped
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_sweep_killed_at_any_write_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
-    command = program("helpers.sweep_lives", kind, tmp_path / "lives")
+    command = program("helpers.stored.sweep_lives", kind, tmp_path / "lives")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]

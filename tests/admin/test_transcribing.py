@@ -1,4 +1,5 @@
-"""A store in clear becomes an encrypted one, and the reverse: the same events, killed at any write, and compared at the end."""
+"""A store in clear becomes an encrypted one, and the reverse: the same events, killed at any write,
+and compared at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.encrypted_stores import (
+from helpers.stored.encrypted_stores import (
     CANARY,
     KEY,
     WHO,
@@ -73,6 +74,7 @@ def test_there_and_back_it_is_the_same(durable_url: str, tmp_path: Path) -> None
         store.conversation("chat").append(say("it goes on"))
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_the_same_call_goes_on() -> None:
     source = Lasting()
     with holdfast.open(source) as store:
@@ -252,7 +254,7 @@ def test_wrong_use_is_refused(tmp_path: Path) -> None:
     assert not any(b"another" in content for content in everything_in(tmp_path))
 
 
-# -- copies ----------------------------------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 def test_what_is_encrypted_and_what_is_in_clear_are_never_copied_together(tmp_path: Path) -> None:

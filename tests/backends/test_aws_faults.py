@@ -1,7 +1,8 @@
-"""DynamoDB and S3 behind a network that loses answers, delays requests and cuts connections, and services that are busy.
+"""DynamoDB and S3 behind a network that loses answers, delays requests and cuts connections, and
+services that are busy.
 
-Real boto3 speaks to a real HTTP server, with a proxy of ours between them. What was acknowledged is noted outside of the store; the
-store is looked at afterwards on the direct way.
+Real boto3 speaks to a real HTTP server, with a proxy of ours between them. What was acknowledged is
+noted outside of the store; the store is looked at afterwards on the direct way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple, TypeVar, cast
 import pytest
 
 import holdfast
-from helpers.aws_proxy import AwsProxy, Reply, Request, proxy_to
+from helpers.engines.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, url_on
 from holdfast import Stream, _open
 from holdfast.backends import (
@@ -46,11 +47,12 @@ class Place(NamedTuple):
     proxy: AwsProxy
 
     def open(self, *, faults: bool) -> Backend:
-        """With faults it may fail, as a request does that meets several in a row: then nothing came of it, and it is tried again."""
+        """With faults it may fail, as a request does that meets several in a row: then nothing came
+        of it, and it is tried again."""
         for _ in range(50 if faults else 0):
             with suppress(Unavailable, OutcomeUnknown):
-                return _open._backend(self.faulty, "disk")
-        return _open._backend(self.faulty if faults else self.direct, "disk")
+                return _open.open_backend(self.faulty, "disk")
+        return _open.open_backend(self.faulty if faults else self.direct, "disk")
 
 
 @pytest.fixture(params=["dynamodb", "s3"])
@@ -98,7 +100,7 @@ class Weather:
         return request.pass_on()
 
 
-# -- several writers ---------------------------------------------------------------------------------------------------
+# -- several writers -------------------------------------------------------------------------------
 
 
 class Notes:
@@ -118,7 +120,8 @@ class Notes:
 def settled(
     backend: Backend, append: Append, *, tries: int = 200
 ) -> AppendResult | VersionMismatch | None:
-    """Send an append until its outcome is certain. None if the store says that surely nothing was stored."""
+    """Send an append until its outcome is certain. None if the store says that surely nothing was
+    stored."""
     in_doubt = False
     for _ in range(tries):
         try:
@@ -269,7 +272,7 @@ def test_a_reader_gets_everything_or_an_error(place: Place) -> None:
     assert min(place.proxy.faults[fault] for fault in ("refused", "cut")) > 2, place.proxy.faults
 
 
-# -- through the log -----------------------------------------------------------------------------------------------------
+# -- through the log -------------------------------------------------------------------------------
 
 
 def test_a_hundred_appends_whose_answers_are_lost_at_random_are_stored_once_each(
@@ -312,7 +315,8 @@ def test_writers_of_several_stores_lose_and_double_nothing(place: Place) -> None
 
 
 def say(stream: Stream, number: int) -> None:
-    """Append a number once, as a program would: what surely was not stored is repeated, what is in doubt by its id."""
+    """Append a number once, as a program would: what surely was not stored is repeated, what is in
+    doubt by its id."""
     known: str | None = None
     for _ in range(50):
         try:

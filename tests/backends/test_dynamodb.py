@@ -1,4 +1,5 @@
-"""Named bytes in a DynamoDB table: what is there, in which order, whole or not at all, whatever happens on the way."""
+"""Named bytes in a DynamoDB table: what is there, in which order, whole or not at all, whatever
+happens on the way."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from typing import Any
 
 import boto3
 import pytest
+
+from helpers.engines.aws_proxy import AwsProxy, Reply, Request, proxy_to
+from helpers.servers import aws, url_on
 from holdfast.backends.dynamodb.backend import open_space, table_of
 from holdfast.backends.dynamodb.space import PART_BYTES, DynamoDBSpace
-
-from helpers.aws_proxy import AwsProxy, Reply, Request, proxy_to
-from helpers.servers import aws, url_on
 from holdfast.errors import (
     AccessDenied,
     CorruptRecord,
@@ -77,7 +78,7 @@ def table(space: DynamoDBSpace, url: str) -> Iterator[Table]:
     table.client.close()
 
 
-# -- small things ----------------------------------------------------------------------------------------------------
+# -- small things ----------------------------------------------------------------------------------
 
 
 def test_what_is_created_is_there_and_is_not_created_again(space: DynamoDBSpace) -> None:
@@ -255,7 +256,7 @@ def test_after_closing_every_call_says_closed(space: DynamoDBSpace) -> None:
             call()
 
 
-# -- large things ----------------------------------------------------------------------------------------------------
+# -- large things ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, 20_000_000])
@@ -498,7 +499,7 @@ def test_items_that_others_put_there_are_reported(
         space.remove("p", [b"a"])
 
 
-# -- a busy service, and answers that are lost -------------------------------------------------------------------------
+# -- a busy service, and answers that are lost -----------------------------------------------------
 
 
 def test_what_a_batch_leaves_over_is_sent_again(

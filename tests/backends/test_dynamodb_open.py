@@ -1,4 +1,5 @@
-"""Opening a table of DynamoDB: what is made, what is refused, and which error says what to do. And the clock of the server."""
+"""Opening a table of DynamoDB: what is made, what is refused, and which error says what to do. And
+the clock of the server."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from typing import Any
 import boto3
 import pytest
 from botocore import exceptions as boto
-from holdfast.backends.dynamodb.backend import create_table_json, open_space, table_of
-from holdfast.backends.dynamodb.space import SCHEMA_PLACE
 
 import holdfast
-from helpers.aws_proxy import AwsProxy, Reply, Request, proxy_to
+from helpers.engines.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, free_port, url_on
+from holdfast.backends.dynamodb.backend import create_table_json, open_space, table_of
+from holdfast.backends.dynamodb.space import SCHEMA_PLACE
 from holdfast.backends.objects import aws as _aws
 from holdfast.backends.objects.aws import ServerClock
 from holdfast.errors import (
@@ -78,7 +79,7 @@ def opens(url: str) -> bool:
         space.close()
 
 
-# -- making the table --------------------------------------------------------------------------------------------------
+# -- making the table ------------------------------------------------------------------------------
 
 
 def test_sixteen_who_start_at_once_make_one_table(url: str, client: Any) -> None:
@@ -149,7 +150,7 @@ def test_it_says_what_it_is_and_where(url: str, proxy: AwsProxy) -> None:
     assert described.limits["record"] == space.max_bytes > 20_000_000
 
 
-# -- tables that are not ours --------------------------------------------------------------------------------------------
+# -- tables that are not ours ----------------------------------------------------------------------
 
 
 def test_a_table_with_other_keys_is_refused_and_left_alone(url: str, client: Any) -> None:
@@ -200,7 +201,7 @@ def test_a_table_with_replicas_in_other_regions_is_refused(
     assert "global table" in str(error)
 
 
-# -- rights, regions, addresses --------------------------------------------------------------------------------------------
+# -- rights, regions, addresses --------------------------------------------------------------------
 
 
 def test_without_the_right_to_create_it_a_missing_table_is_not_set_up(
@@ -263,8 +264,8 @@ def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
     error = refused(f"dynamodb://table?region=eu-central-1&endpoint={endpoint}/some/path")
     assert isinstance(error, Unavailable)
     assert (
-        f"dynamodb://table?endpoint={endpoint} cannot be reached; is the region or the endpoint right"
-        in str(error)
+        f"dynamodb://table?endpoint={endpoint} cannot be reached; is the region or the endpoint "
+        "right" in str(error)
     )
     assert "path" not in str(error)
 
@@ -323,7 +324,8 @@ def test_a_host_that_lets_nobody_in_is_unavailable(monkeypatch: pytest.MonkeyPat
         next_one.setblocking(False)
         next_one.connect_ex(full.getsockname())
         error = refused(
-            f"dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:{full.getsockname()[1]}"
+            "dynamodb://table?region=eu-central-1&endpoint=http:/"
+            f"/127.0.0.1:{full.getsockname()[1]}"
         )
         assert isinstance(error, Unavailable)
         assert "within 0.5 s" in str(error)
@@ -358,7 +360,8 @@ def test_a_profile_that_is_not_signed_in_is_said_to_be_so(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "config").write_text(
-        "[default]\nsso_start_url=http://127.0.0.1:1\nsso_region=eu-central-1\nsso_account_id=1\nsso_role_name=x\n"
+        "[default]\nsso_start_url=http:/"
+        "/127.0.0.1:1\nsso_region=eu-central-1\nsso_account_id=1\nsso_role_name=x\n"
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -403,7 +406,10 @@ def test_a_url_that_names_no_table_is_refused(url: str) -> None:
 
 
 def test_without_boto3_it_says_what_to_install() -> None:
-    script = "import sys; sys.modules['boto3'] = None; import holdfast; holdfast.open('dynamodb://table?region=x')"
+    script = (
+        "import sys; sys.modules['boto3'] = None; import holdfast; "
+        "holdfast.open('dynamodb://table?region=x')"
+    )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra" in ended.stderr
     assert "pip install '.[aws]'" in ended.stderr.splitlines()[-1]
@@ -420,11 +426,12 @@ def test_no_error_shows_what_was_stored_or_the_driver_s_words(url: str, proxy: A
     space.close()
 
 
-# -- the clock -----------------------------------------------------------------------------------------------------------
+# -- the clock -------------------------------------------------------------------------------------
 
 
 def answer(clock: ServerClock, ahead: float, *, sent: float, took: float, at: float) -> None:
-    """An answer by a server whose clock is `ahead` of ours, that looked at it after the part `at` of the time it took."""
+    """An answer by a server whose clock is `ahead` of ours, that looked at it after the part `at`
+    of the time it took."""
     clock.set(formatdate(ahead + sent + took * at, usegmt=True), sent=sent, heard=sent + took)
 
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.files_stores import file_of, forget_index
+from helpers.engines.files_stores import file_of, forget_index
 from holdfast.backends import AppendResult, HeadFields, StreamKey
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.files.frame import encode_frame
 from holdfast.backends.files.names import file_name, path_of
-from holdfast.backends.filesystem import filesystem_of, refuse_network_filesystem
+from holdfast.backends.filesystem import detect_filesystem, refuse_network_filesystem
 from holdfast.conformance.build import (
     Life,
     all_heads,
@@ -90,7 +90,7 @@ def backend(root: Path) -> Iterator[FilesBackend]:
     backend.close()
 
 
-# -- layout and names --------------------------------------------------------------------------------------------
+# -- layout and names ------------------------------------------------------------------------------
 
 
 def test_every_line_is_json_with_the_body_as_it_was(backend: FilesBackend, root: Path) -> None:
@@ -324,7 +324,7 @@ def test_describe_says_what_and_where_it_is(tmp_path: Path) -> None:
     assert FilesBackend(tmp_path / "c", durability="process").describe().durability == "process"
 
 
-# -- deletion ----------------------------------------------------------------------------------------------------
+# -- deletion --------------------------------------------------------------------------------------
 
 
 def test_a_deleted_stream_leaves_one_line_and_nothing_of_its_content(
@@ -388,7 +388,7 @@ def test_a_reader_that_is_under_way_is_not_disturbed_by_a_deletion(backend: File
     assert read_all(backend, life.stream) == []
 
 
-# -- links, file systems, processes --------------------------------------------------------------------------------
+# -- links, file systems, processes ----------------------------------------------------------------
 
 
 def test_a_planted_link_is_refused_and_what_it_points_to_is_untouched(
@@ -451,7 +451,7 @@ def test_network_file_systems_are_refused_by_their_mount(tmp_path: Path) -> None
         "/mnt/sharework": "ext4",
         "/mnt/share/local/b": "xfs",
     }.items():
-        assert filesystem_of(path, mounts=str(mounts)) == kind
+        assert detect_filesystem(path, mounts=str(mounts)) == kind
     with pytest.raises(UnsupportedFilesystem, match="cifs"):
         refuse_network_filesystem("/mnt/with space/store", mounts=str(mounts))
     refuse_network_filesystem("/mnt/share/local", mounts=str(mounts))

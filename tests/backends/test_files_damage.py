@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from helpers.files_stores import file_of, forget_index
+from helpers.engines.files_stores import file_of, forget_index
 from holdfast.backends import HeadFields
 from holdfast.backends.files import FilesBackend, catalog
 from holdfast.backends.files.disk import Disk
@@ -48,7 +48,7 @@ def backend(root: Path) -> Iterator[FilesBackend]:
     backend.close()
 
 
-# -- torn tails and damage ---------------------------------------------------------------------------------------
+# -- torn tails and damage -------------------------------------------------------------------------
 
 
 class Sample:
@@ -291,7 +291,7 @@ def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) 
         backend.close()
 
 
-# -- the index ---------------------------------------------------------------------------------------------------
+# -- the index -------------------------------------------------------------------------------------
 
 
 def test_a_lost_index_is_rebuilt_with_heads_due_times_and_ids(

@@ -1,7 +1,9 @@
-"""The files backend under power loss, sudden death, broken and full disks, at every single system call.
+"""The files backend under power loss, sudden death, broken and full disks, at every single system
+call.
 
-A story of appends and deletions is told again and again, each time with a fault one call later, until
-the fault is no longer reached. What must be true at every moment is told by the memory backend.
+A story of appends and deletions is told again and again, each time with a fault one call later,
+until the fault is no longer reached. What must be true at every moment is told by the memory
+backend.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ A, B, C = key("a"), key("b"), key("c")
 BIG = b'{"big":"%s"}' % (b"x" * 3000)
 
 
-# -- the story and what must be true ---------------------------------------------------------------------------------
+# -- the story and what must be true ---------------------------------------------------------------
 
 
 def tell() -> list[Step]:
@@ -117,7 +119,7 @@ class Teller:
         assert len(backend.due(tenant="tenant", kind="kind")) == 1
 
 
-# -- a machine that loses its power ----------------------------------------------------------------------------------
+# -- a machine that loses its power ----------------------------------------------------------------
 
 
 class Death(BaseException):
@@ -252,7 +254,8 @@ class Quick(Disk):
 
 
 def losses(make: Callable[[int], Machine], tmp_path: Path) -> Iterator[str]:
-    """Lose the power before every change, look at everything that may then be found, and say what is wrong."""
+    """Lose the power before every change, look at everything that may then be found, and say what
+    is wrong."""
     teller, dies_at, finished = Teller(), 0, False
     while not finished:
         machine, root, done = make(dies_at), tmp_path / str(dies_at), 0
@@ -272,7 +275,10 @@ def losses(make: Callable[[int], Machine], tmp_path: Path) -> Iterator[str]:
                 teller.check(again, done)
                 again.close()
             except (AssertionError, HoldfastError) as error:
-                yield f"power lost at change {dies_at}, after {done} steps, {what_survives}: {error!r}"
+                yield (
+                    f"power lost at change {dies_at}, after {done} steps, {what_survives}: "
+                    f"{error!r}"
+                )
         dies_at += 1
     assert dies_at > 50, "the story is too short to prove anything"
 
@@ -331,7 +337,8 @@ def test_a_process_that_dies_at_any_moment_leaves_a_store_that_others_go_on_with
         except Death:
             pass
         machine.dies_at = None
-        # Another process of the same machine. What it has seen must survive a power loss from then on.
+        # Another process of the same machine. What it has seen must survive a power loss from then
+        # on.
         witness = FilesBackend(root, disk=machine)
         seen = look(witness)
         machine.boot(root, tmp_path / f"{dies_at}-after", "nothing that was not synced")
@@ -343,7 +350,7 @@ def test_a_process_that_dies_at_any_moment_leaves_a_store_that_others_go_on_with
     assert dies_at > 50
 
 
-# -- a disk that fails ----------------------------------------------------------------------------------------------
+# -- a disk that fails -----------------------------------------------------------------------------
 
 
 class Faulty(Disk):
@@ -470,7 +477,8 @@ def test_a_call_that_fails_anywhere_gives_a_true_error_and_needs_no_repair(
 
 
 class FailingSync(Machine):
-    """The n-th sync fails, and the system drops what it could not write: to it, the pages are now clean."""
+    """The n-th sync fails, and the system drops what it could not write: to it, the pages are now
+    clean."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -543,7 +551,7 @@ def test_an_append_whose_sync_failed_is_settled_by_its_id(tmp_path: Path) -> Non
     assert bodies(read_all(backend, A)) == [b"1", b"2"]
 
 
-# -- a disk that is full, or read-only -------------------------------------------------------------------------------
+# -- a disk that is full, or read-only -------------------------------------------------------------
 
 
 class Limited(Disk):

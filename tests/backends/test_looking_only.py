@@ -1,4 +1,5 @@
-"""A store that is not there is not made by looking for it: on every engine, from Python and from a shell."""
+"""A store that is not there is not made by looking for it: on every engine, from Python and from a
+shell."""
 
 from __future__ import annotations
 
@@ -12,13 +13,12 @@ import boto3
 import psycopg
 import pytest
 import redis
-from typer.testing import CliRunner, Result
 
 import holdfast
+from helpers.run_cli import run
 from helpers.servers import aws, postgres, url_on
 from helpers.servers import redis as redis_url
 from helpers.stores import url_of
-from holdfast.cli.app import app
 
 ENGINES = ("sqlite", "files", "postgres", "redis", "dynamodb", "s3")
 
@@ -28,10 +28,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOLDFAST_URL", "HOLDFAST_TENANT", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def traces(engine: str, url: str) -> object:
@@ -76,7 +72,7 @@ def copied(url: str) -> None:
     holdfast.copy(url, "memory://the-copy-of-nothing")
 
 
-# -- from Python -------------------------------------------------------------------------------------------------------
+# -- from Python -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("look", [opened, opened_async, copied])
@@ -137,7 +133,7 @@ def test_an_empty_table_of_dynamodb_is_no_store_and_stays_empty(tmp_path: Path) 
     client.close()
 
 
-# -- from a shell ------------------------------------------------------------------------------------------------------
+# -- from a shell ----------------------------------------------------------------------------------
 
 COMMANDS = [
     "health URL",
@@ -188,7 +184,7 @@ def test_submit_makes_the_store_and_says_so_once(engine: str, tmp_path: Path) ->
     url = url_of(engine, tmp_path).replace("postgres:@", "postgres:s3cret@")
     first, second = run("submit", url, "claims", "c"), run("submit", url, "claims", "c")
     made, submitted = first.output.splitlines()
-    assert made.startswith(f"made {url.partition(':')[0]}") and submitted == "submitted c"
+    assert made.startswith(f"created {url.partition(':')[0]}") and submitted == "submitted c"
     assert "s3cret" not in first.output and second.output == "submitted c again\n"
     assert traces(engine, url.replace("s3cret", ""))
 

@@ -1,4 +1,5 @@
-"""Streams on an object store: the protocol on a space in memory that can fail, lag and be interleaved at every call."""
+"""Streams on an object store: the protocol on a space in memory that can fail, lag and be
+interleaved at every call."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.engines.memory_space import MemorySpace
+from helpers.engines.scheduled_threads import Turns
 from helpers.example_counts import examples
-from helpers.memory_space import MemorySpace
-from helpers.scheduled_threads import Turns
 from holdfast.backends import Append, AppendResult, Backend, Head, HeadFields, VersionMismatch
 from holdfast.backends.objects import append as appending
 from holdfast.backends.objects import format as form
@@ -154,7 +155,8 @@ def seen(backend: Backend) -> object:
 
 
 class Failing:
-    """Lets one call of a space fail, before it is done or after; only calls made within `with` count."""
+    """Lets one call of a space fail, before it is done or after; only calls made within `with`
+    count."""
 
     def __init__(
         self, space: MemorySpace, number: int, error: BaseException, *, done: bool
@@ -257,7 +259,8 @@ def _replayed(story: Story, until: object) -> Lists:
 
 
 def _only_the_living_is_left(space: MemorySpace, story: Story) -> None:
-    """Nothing of a life that is over, and no entry of the past, is in the space; but perhaps the mark of an end."""
+    """Nothing of a life that is over, and no entry of the past, is in the space; but perhaps the
+    mark of an end."""
     head = story.lists.head(story.stream)
     assert head is not None
     life = form.life_id(head.stream, head.incarnation).hex()
@@ -272,7 +275,8 @@ def _only_the_living_is_left(space: MemorySpace, story: Story) -> None:
 
 
 class Writer:
-    """Somebody with a backend of their own, who acts on what they last knew, which may be long past."""
+    """Somebody with a backend of their own, who acts on what they last knew, which may be long
+    past."""
 
     def __init__(
         self, space: MemorySpace, history: list[tuple[Append, object]], ended: list[Head]
@@ -401,7 +405,8 @@ def _check(
         one for one in there if one and one.fields.due is not None
     ]
     if not any(writer.doubts for writer in writers):
-        # A pointer that came too late may be left, which holds no content; no commit with records is.
+        # A pointer that came too late may be left, which holds no content; no commit with records
+        # is.
         life = form.life_id(key(), head.incarnation).hex() if head is not None else ""
         for partition, name in space.held("c"):
             data, _tag = space.objects[partition][name]

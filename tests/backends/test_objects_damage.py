@@ -1,4 +1,5 @@
-"""Streams on an object store of which something was lost or altered: it is said of them, and concerns no other stream."""
+"""Streams on an object store of which something was lost or altered: it is said of them, and
+concerns no other stream."""
 
 from __future__ import annotations
 
@@ -7,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from holdfast.backends.s3.backend import open_space
 
 import holdfast
 from helpers.doc_pages import run_page
-from helpers.memory_space import MemorySpace
+from helpers.engines.memory_space import MemorySpace
 from helpers.servers import url_on
 from holdfast.backends import HeadFields, StreamKey, SupportsDamageListing
 from holdfast.backends.objects import append as appending
 from holdfast.backends.objects import format as form
 from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.backends.objects.space import NamedBytes
+from holdfast.backends.s3.backend import open_space
 from holdfast.conformance.build import (
     KIND,
     TENANT,
@@ -73,7 +74,8 @@ UNREADABLE = [damage for damage in DAMAGES if damage is not root_lost]
 
 
 class Unlistable(MemorySpace):
-    """Of what was overwritten with garbage not even the tag can be read, as with an item of DynamoDB that is none of ours."""
+    """Of what was overwritten with garbage not even the tag can be read, as with an item of
+    DynamoDB that is none of ours."""
 
     def get(self, partition: str, name: bytes) -> NamedBytes | None:
         found = super().get(partition, name)
@@ -136,8 +138,8 @@ def test_a_damaged_stream_is_left_out_of_lists_and_named_apart_from_them(
         assert ids(all_heads(backend, status="open", limit=limit)) == others
         assert ids(all_due(backend, limit=limit)) == others
         assert isinstance(backend, SupportsDamageListing)
-        assert backend.damaged(TENANT, KIND) == [key("s3")]
-    assert backend.damaged(TENANT, "another") == []
+        assert backend.list_damaged(TENANT, KIND) == [key("s3")]
+    assert backend.list_damaged(TENANT, "another") == []
     backend.close()
 
 
@@ -147,7 +149,7 @@ def test_a_process_that_knew_the_stream_leaves_it_out_as_well(space: MemorySpace
     assert ids(all_heads(backend)) == NAMES
     garbage_in_root(space, lives["s3"])
     assert ids(all_heads(backend)) == [name for name in NAMES if name != "s3"]
-    assert backend.damaged(TENANT, KIND) == [key("s3")]
+    assert backend.list_damaged(TENANT, KIND) == [key("s3")]
 
 
 def test_that_a_stream_is_left_out_is_logged_once(
@@ -161,7 +163,7 @@ def test_that_a_stream_is_left_out_is_logged_once(
         for _ in range(3):
             all_heads(backend)
             all_due(backend)
-            backend.damaged(TENANT, KIND)
+            backend.list_damaged(TENANT, KIND)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert ["'s1'" in caplog.messages[0], "'s4'" in caplog.messages[1]] == [True, True]
 
@@ -203,7 +205,7 @@ def test_a_damaged_stream_can_be_discarded_and_begun_anew(
     assert backend.discard(key("s3")) is True
     assert backend.head(key("s3")) is None
     assert read_all(backend, key("s3")) == []
-    assert backend.damaged(TENANT, KIND) == []
+    assert backend.list_damaged(TENANT, KIND) == []
     assert conflict(slow.append([stale])) is None
     assert (
         ids(all_heads(backend)) == ids(all_due(backend)) == [name for name in NAMES if name != "s3"]
@@ -242,7 +244,8 @@ def test_a_stream_that_is_sound_or_was_deleted_is_not_discarded(space: MemorySpa
 def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_early(
     space: MemorySpace,
 ) -> None:
-    """An entry whose stream has not begun is no damage, and one that begins just now is none either."""
+    """An entry whose stream has not begun is no damage, and one that begins just now is none
+    either."""
     life = Life("early")
     begun = life.next(b"a", fields=LISTED)
     listed: list[object] = []
@@ -251,7 +254,7 @@ def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_ea
         if operation == "create" and partition[0] == "r" and not listed:
             listed.append(True)
             backend = opened(space)
-            listed.extend([all_heads(backend), backend.damaged(TENANT, KIND)])
+            listed.extend([all_heads(backend), backend.list_damaged(TENANT, KIND)])
 
     space.before = act
     opened(space).append([begun])
@@ -270,7 +273,7 @@ def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_ea
     space.before = lambda operation, partition: None
     announce_only(space, other)
     space.before = grow
-    assert opened(space).damaged(TENANT, KIND) == []
+    assert opened(space).list_damaged(TENANT, KIND) == []
     assert grown
 
 
@@ -294,7 +297,8 @@ def announce_only(space: MemorySpace, life: Life) -> None:
 def test_a_stream_that_is_deleted_while_it_is_looked_at_is_not_damaged(
     space: MemorySpace, lost: Callable[[MemorySpace, Life], None]
 ) -> None:
-    """What a reader meets in a life that has just ended (nothing, or a commit astray that is torn) does not count."""
+    """What a reader meets in a life that has just ended (nothing, or a commit astray that is torn)
+    does not count."""
     life = written(space)["s3"]
     acted: list[bool] = []
 

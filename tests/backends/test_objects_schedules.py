@@ -1,7 +1,9 @@
-"""Streams on an object store in random schedules: several processes, requests that fail, answers that are lost, kills.
+"""Streams on an object store in random schedules: several processes, requests that fail, answers
+that are lost, kills.
 
-Everything that happens in a run follows from its seed. `HOLDFAST_OBJECTS_SEEDS` says how many runs there are on each kind of space (64
-unless told), `HOLDFAST_OBJECTS_FIRST_SEED` where to start. After the runs, some meetings that such runs have found.
+Everything that happens in a run follows from its seed. `HOLDFAST_OBJECTS_SEEDS` says how many runs
+there are on each kind of space (64 unless told), `HOLDFAST_OBJECTS_FIRST_SEED` where to start.
+After the runs, some meetings that such runs have found.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from helpers.fake_dynamodb import FakeTableSpace
-from helpers.memory_space import MemorySpace
-from helpers.scheduled_threads import Moods, Turns
+from helpers.engines.fake_dynamodb import FakeTableSpace
+from helpers.engines.memory_space import MemorySpace
+from helpers.engines.scheduled_threads import Moods, Turns
 from holdfast.backends import Append, AppendResult, Head, HeadFields, Record, VersionMismatch
 from holdfast.backends.dynamodb import space as dynamodb
 from holdfast.backends.objects import append as appending
@@ -192,7 +194,8 @@ class Process:
 
 
 def _trouble(space: Space, chance: random.Random, failing: float, killing: float) -> None:
-    """Let requests fail on their way to the store, or on the way back. Called when the one who asks has the turn."""
+    """Let requests fail on their way to the store, or on the way back. Called when the one who asks
+    has the turn."""
     turn = space.before
 
     def before(operation: str, partition: str) -> None:
@@ -243,7 +246,7 @@ def _judge(backend: ObjectsBackend, told: Told) -> None:
             one for one in heads if one.fields.status == status
         )
     assert sorted(ids(all_due(backend))) == ids(one for one in heads if one.fields.due is not None)
-    assert backend.damaged(*STREAMS[0][:2]) == []
+    assert backend.list_damaged(*STREAMS[0][:2]) == []
 
 
 def _judge_stream(backend: ObjectsBackend, head: Head, told: Told) -> None:

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from helpers.redis_server import Server
+from helpers.engines.redis_server import Server
 from helpers.servers import url_on
-from holdfast.backends.urls import shown_url, without
+from holdfast.backends.urls import pop_option, redact_url
 
 SECRET = "s3cret"
 
@@ -28,7 +28,7 @@ def everysec(tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-# -- durability --------------------------------------------------------------------------------------------------------
+# -- durability ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "files", "postgres"])
@@ -118,15 +118,15 @@ def test_an_option_is_taken_out_and_the_others_stay_as_they_are(
     mine = [pair for pair in pairs if pair[0] == name]
     if len(mine) > 1:
         with pytest.raises(holdfast.errors.InvalidURL, match="twice"):
-            without(url, name)
+            pop_option(url, name)
         return
     rest = [pair for pair in pairs if pair[0] != name]
-    left, value = without(url, name)
+    left, value = pop_option(url, name)
     assert left == "redis://me@h/0" + ("?" + "&".join(map("=".join, rest)) if rest else "")
     assert (value is None) == (not mine)
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 PIECES = st.text("ab1:/?#@%=&[], host", max_size=6)
 
@@ -139,8 +139,8 @@ def test_no_part_of_a_password_is_shown_even_if_it_was_not_encoded(
 ) -> None:
     password = f"{front}{SECRET}{back}"
     given = quote(password, safe="") if encoded else password
-    assert SECRET not in shown_url(f"postgresql://me:{given}@db.internal/agents?schema=x")
-    assert SECRET not in shown_url(f"postgresql://me@db.internal/agents?password={given}")
+    assert SECRET not in redact_url(f"postgresql://me:{given}@db.internal/agents?schema=x")
+    assert SECRET not in redact_url(f"postgresql://me@db.internal/agents?password={given}")
 
 
 @pytest.mark.parametrize(
@@ -167,4 +167,4 @@ def test_no_part_of_a_password_is_shown_even_if_it_was_not_encoded(
     ],
 )
 def test_what_is_shown_says_which_store_it_is(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+    assert redact_url(url) == shown

@@ -1,4 +1,5 @@
-"""PostgreSQL: opening it, its tables, and what it is asked before it is trusted. Faults are in tests/crash."""
+"""PostgreSQL: opening it, its tables, and what it is asked before it is trusted. Faults are in
+tests/crash."""
 
 from __future__ import annotations
 
@@ -10,15 +11,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.setup import schema_sql
-from typer.testing import CliRunner
 
 import holdfast
+from helpers.run_cli import run
 from helpers.servers import postgres, url_on
 from holdfast.backends import SupportsWatch
-from holdfast.backends.postgres import sql
-from holdfast.cli.app import app
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres import schema as tables
+from holdfast.backends.postgres.schema import render_schema_script
 
 
 @pytest.fixture
@@ -54,7 +54,10 @@ def as_role(url: str, role: str) -> str:
 
 
 def test_sixteen_processes_that_start_at_once_make_one_schema(url: str) -> None:
-    program = "import sys, holdfast; s = holdfast.open(sys.argv[1]); sys.stdin.read(1); s.stream('s').append(('n', 1)); s.close()"
+    program = (
+        "import sys, holdfast; s = holdfast.open(sys.argv[1]); sys.stdin.read(1); "
+        "s.stream('s').append(('n', 1)); s.close()"
+    )
     command = [
         sys.executable,
         "-c",
@@ -78,11 +81,14 @@ def test_what_schema_sql_prints_is_what_holdfast_makes(
     url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     by_hand = url.replace(schema, f"{schema}_by_hand")
-    admin.execute(schema_sql(by_hand))
+    admin.execute(render_schema_script(by_hand))
     PostgresBackend(url).close()
     columns = """SELECT table_name, column_name, data_type, collation_name, is_nullable FROM information_schema.columns
                  WHERE table_schema = %s ORDER BY 1, 2"""
-    indexes = "SELECT tablename, replace(indexdef, %s, '') FROM pg_indexes WHERE schemaname = %s ORDER BY 1, 2"
+    indexes = (
+        "SELECT tablename, replace(indexdef, %s, '') FROM pg_indexes WHERE schemaname = %s "
+        "ORDER BY 1, 2"
+    )
     made, printed = (
         admin.execute(columns, [name]).fetchall() for name in (schema, f"{schema}_by_hand")
     )
@@ -98,7 +104,7 @@ def test_a_role_that_may_not_create_uses_tables_made_by_hand(
 ) -> None:
     with pytest.raises(holdfast.errors.NotSetUp, match="holdfast schema"):
         holdfast.open(as_role(url, clerk))
-    printed = schema_sql(as_role(url, clerk))
+    printed = render_schema_script(as_role(url, clerk))
     admin.execute(printed)
     grants = [
         line.removeprefix("-- ") for line in printed.splitlines() if line.startswith("-- GRANT")
@@ -118,7 +124,7 @@ def test_a_role_that_may_not_create_uses_tables_made_by_hand(
 def test_a_right_that_is_taken_away_is_told_and_given_back(
     url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    admin.execute(schema_sql(url))
+    admin.execute(render_schema_script(url))
     admin.execute(f"GRANT ALL ON SCHEMA {schema} TO {clerk}")
     admin.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
     admin.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {clerk}")
@@ -128,7 +134,7 @@ def test_a_right_that_is_taken_away_is_told_and_given_back(
         admin.execute(f"REVOKE INSERT ON {schema}.records FROM {clerk}")
         with pytest.raises(
             holdfast.errors.AccessDenied,
-            match=f"lacks INSERT on table {schema}.records; have somebody grant",
+            match=f"lacks INSERT on table {schema}.records; have an administrator grant",
         ):
             stream.append(("n", 2))
         admin.execute(f"GRANT INSERT ON {schema}.records TO {clerk}")
@@ -138,10 +144,10 @@ def test_a_right_that_is_taken_away_is_told_and_given_back(
 def test_what_schema_sql_prints_may_be_applied_twice(
     url: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    admin.execute(schema_sql(url))
+    admin.execute(render_schema_script(url))
     with holdfast.open(url, create=False) as store:
         store.stream("s").append(("n", 1))
-        admin.execute(schema_sql(url))
+        admin.execute(render_schema_script(url))
         assert store.stream("s").append(("n", 2)).last == 2
 
 
@@ -156,7 +162,7 @@ def test_what_schema_sql_prints_may_be_applied_twice(
     ],
 )
 def test_the_grants_are_for_the_role_of_the_url_and_stay_comments(user: str, role: str) -> None:
-    printed = schema_sql(f"postgresql://{user}:s3cret@host/db")
+    printed = render_schema_script(f"postgresql://{user}:s3cret@host/db")
     *_, commit, behind = printed.partition("COMMIT;\n")
     assert f"TO {role};" in behind and "s3cret" not in printed and commit
     assert all(line.startswith("-- ") for line in behind.splitlines())
@@ -183,8 +189,8 @@ def test_the_rights_that_are_needed_to_look_are_named_first(
     url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     holdfast.open(url).close()
-    result = CliRunner().invoke(app, ["health", as_role(url, clerk)])
-    look, also, write = result.stderr.partition(" to look, and to write also ")
+    result = run("health", as_role(url, clerk))
+    look, also, write = result.stderr.partition(" to read, and to write also ")
     assert result.exit_code == 1 and also
     assert (
         f"lacks USAGE on schema {schema}, SELECT on table {schema}.holdfast" in look
@@ -195,18 +201,18 @@ def test_the_rights_that_are_needed_to_look_are_named_first(
     admin.execute(
         f"GRANT SELECT ON {schema}.holdfast, {schema}.streams, {schema}.records TO {clerk}"
     )
-    assert CliRunner().invoke(app, ["health", as_role(url, clerk)]).exit_code == 0
+    assert run("health", as_role(url, clerk)).exit_code == 0
 
 
 def test_health_fails_for_a_role_that_may_write_to_the_tables_and_not_take_numbers(
     url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    admin.execute(schema_sql(url))
+    admin.execute(render_schema_script(url))
     admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
     admin.execute(
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {clerk}"
     )
-    result = CliRunner().invoke(app, ["health", as_role(url, clerk)])
+    result = run("health", as_role(url, clerk))
     assert result.exit_code == 1
     assert f"lacks USAGE on sequence {schema}.stream_numbers;" in result.stderr
     admin.execute(
@@ -219,7 +225,7 @@ def test_health_fails_for_a_role_that_may_write_to_the_tables_and_not_take_numbe
 def test_a_role_that_may_append_and_not_delete_works_until_it_deletes(
     url: str, schema: str, clerk: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    admin.execute(schema_sql(url))
+    admin.execute(render_schema_script(url))
     admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {clerk}")
     admin.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {clerk}")
     admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {clerk}")
@@ -234,9 +240,9 @@ def test_tables_of_an_older_holdfast_are_refused_with_a_way_out(
     url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     holdfast.open(url).close()
-    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [sql.VERSION - 1])
+    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [tables.SCHEMA_VERSION - 1])
     with pytest.raises(
-        holdfast.errors.UnsupportedVersion, match="made by an older Holdfast"
+        holdfast.errors.UnsupportedVersion, match="an older Holdfast created them"
     ) as caught:
         holdfast.open(url)
     assert "upgrade" not in str(caught.value)
@@ -246,7 +252,7 @@ def test_tables_of_a_newer_holdfast_are_refused(
     url: str, schema: str, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     holdfast.open(url).close()
-    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [sql.VERSION + 1])
+    admin.execute(f"UPDATE {schema}.holdfast SET version = %s", [tables.SCHEMA_VERSION + 1])
     with pytest.raises(holdfast.errors.UnsupportedVersion, match="upgrade"):
         holdfast.open(url)
 
@@ -270,7 +276,10 @@ def test_an_ordinary_append_writes_to_no_index_of_heads(
         for number in range(40):
             store.stream("s").append(("n", number))
     admin.execute("SELECT pg_stat_force_next_flush()")
-    query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND relname = 'streams'"
+    query = (
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = %s AND "
+        "relname = 'streams'"
+    )
     updated, in_place = 0, 0
     while updated < 39:  # the server's counters come a little later
         updated, in_place = admin.execute(query, [schema]).fetchone() or (0, 0)  # type: ignore[assignment]
@@ -307,9 +316,9 @@ def test_a_url_with_a_wrong_option_is_refused(option: str, says: str) -> None:
 
 
 def test_more_partitions_than_can_be_made_are_not_printed_either() -> None:
-    assert "REMAINDER 499)" in schema_sql("postgresql://host/db?partitions=500")
+    assert "REMAINDER 499)" in render_schema_script("postgresql://host/db?partitions=500")
     with pytest.raises(holdfast.errors.InvalidURL, match="from 0 to 500"):
-        schema_sql("postgresql://host/db?partitions=501")
+        render_schema_script("postgresql://host/db?partitions=501")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +340,8 @@ def test_what_is_missing_is_said_with_what_to_install() -> None:
         "import sys; sys.modules['psycopg'] = None\n"
         "import holdfast\n"
         "try: holdfast.open('postgresql://host/db')\n"
-        "except holdfast.errors.MissingExtra as error: assert error.extra == 'postgres'; print(error)"
+        "except holdfast.errors.MissingExtra as error: assert error.extra == 'postgres'; "
+        "print(error)"
     )
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -341,7 +351,7 @@ def test_what_is_missing_is_said_with_what_to_install() -> None:
 
 @pytest.mark.parametrize(
     ("server", "says"),
-    [("127.0.0.1:1", "cannot be reached"), ("no-such-host.invalid:5432", "host name is not known")],
+    [("127.0.0.1:1", "is unreachable"), ("no-such-host.invalid:5432", "host name is not known")],
 )
 def test_an_error_of_connecting_names_the_server_and_not_the_password(
     server: str, says: str
@@ -432,15 +442,18 @@ def test_a_weaker_setting_of_the_role_is_shown_and_not_followed(
     admin.execute(f"GRANT CREATE ON DATABASE postgres TO {clerk}")
     with holdfast.open(as_role(url, clerk)) as store:
         assert [warning for warning in store.health().warnings if "synchronous_commit" in warning]
-        # The setting in force while an append commits, as a trigger at the end of its transaction sees it.
+        # The setting in force while an append commits, as a trigger at the end of its transaction
+        # sees it.
         admin.execute(f"CREATE TABLE {schema}.seen (setting text)")
         admin.execute(f"GRANT INSERT ON {schema}.seen TO {clerk}")
         admin.execute(
             f"CREATE FUNCTION {schema}.look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            f" INSERT INTO {schema}.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+            f" INSERT INTO {schema}.seen VALUES (current_setting('synchronous_commit')); RETURN "
+            "NULL; END $$"
         )
         admin.execute(
-            f"CREATE CONSTRAINT TRIGGER look AFTER INSERT ON {schema}.records DEFERRABLE INITIALLY DEFERRED"
+            f"CREATE CONSTRAINT TRIGGER look AFTER INSERT ON {schema}.records DEFERRABLE INITIALLY "
+            "DEFERRED"
             f" FOR EACH ROW EXECUTE FUNCTION {schema}.look()"
         )
         store.stream("s").append(("n", 1))
@@ -453,5 +466,6 @@ def test_a_weaker_setting_of_the_role_is_shown_and_not_followed(
         asyncio.run(many())
         assert set(admin.execute(f"SELECT setting FROM {schema}.seen").fetchall()) == {("on",)}
         admin.execute(
-            f"DROP TRIGGER look ON {schema}.records; DROP FUNCTION {schema}.look(); DROP TABLE {schema}.seen"
+            f"DROP TRIGGER look ON {schema}.records; DROP FUNCTION {schema}.look(); DROP TABLE "
+            f"{schema}.seen"
         )

@@ -1,4 +1,5 @@
-"""PostgreSQL: connections that are interrupted, a server that is away, URLs and schemas that are in the way, and sizes."""
+"""PostgreSQL: connections that are interrupted, a server that is away, URLs and schemas that are in
+the way, and sizes."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from typing import Any
 import psycopg
 import pytest
 from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.setup import schema_sql
+from holdfast.backends.postgres.schema import render_schema_script
 from holdfast.backends.postgres.listen import NotifyListener
-from holdfast.backends.postgres.pool import PostgresPool, parameters
-from holdfast.backends.postgres.sql import StoreStatements
+from holdfast.backends.postgres.pool import PostgresPool
+from holdfast.backends.postgres.url import parse_conninfo
+from holdfast.backends.postgres.query_sql import QueryStatements
 
 import holdfast
 from helpers.servers import postgres as server_url
 from helpers.servers import url_on
 from holdfast.backends import Append, AppendResult, StreamKey
 from holdfast.backends.postgres import backend as postgres
-from holdfast.backends.postgres import batch as _postgres_batch
+from holdfast.backends.postgres import append as postgres_append
 from holdfast.backends.postgres import listen
 from holdfast.backends.postgres import pool as _postgres_connections
 
@@ -82,7 +84,7 @@ class Interrupting:
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 def test_an_interrupt_anywhere_leaves_the_pool_usable() -> None:
-    pool = PostgresPool(parameters(server_url(), timeout=30), size=1, prepare=True, patience=1)
+    pool = PostgresPool(parse_conninfo(server_url(), timeout=30), size=1, prepare=True, timeout=1)
     struck, after = True, 0
     while struck:
         with Interrupting(after) as interrupting:
@@ -99,9 +101,9 @@ def test_an_interrupt_anywhere_leaves_the_pool_usable() -> None:
 
 
 def test_a_place_that_was_lost_is_made_again_and_never_one_too_many() -> None:
-    pool = PostgresPool(parameters(server_url(), timeout=30), size=2, prepare=True, patience=1)
+    pool = PostgresPool(parse_conninfo(server_url(), timeout=30), size=2, prepare=True, timeout=1)
     for _ in range(5):
-        pool._place(0.0)  # an interrupt before it is noted
+        pool._take_slot(0.0)  # an interrupt before it is noted
     with pool.connection(), pool.connection():
         with pytest.raises(holdfast.errors.Unavailable, match="pool_size"), pool.connection():
             pass
@@ -109,7 +111,7 @@ def test_a_place_that_was_lost_is_made_again_and_never_one_too_many() -> None:
 
 
 def test_whoever_waits_for_a_connection_gets_the_one_that_comes_back() -> None:
-    pool = PostgresPool(parameters(server_url(), timeout=30), size=1, prepare=True, patience=30)
+    pool = PostgresPool(parse_conninfo(server_url(), timeout=30), size=1, prepare=True, timeout=30)
 
     def session() -> object:
         with pool.connection() as connection:
@@ -123,19 +125,19 @@ def test_whoever_waits_for_a_connection_gets_the_one_that_comes_back() -> None:
     pool.close()
 
 
-# -- a server that takes no more -----------------------------------------------------------------------
+# -- a server that takes no more -------------------------------------------------------------------
 
 
 class Asking(PostgresPool):
     """A pool that tells when it asks for a connection."""
 
-    def __init__(self, url: str, patience: float) -> None:
-        super().__init__(parameters(url, timeout=30), size=4, prepare=True, patience=patience)
+    def __init__(self, url: str, timeout: float) -> None:
+        super().__init__(parse_conninfo(url, timeout=30), size=4, prepare=True, timeout=timeout)
         self.asks: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def _connected(self) -> _postgres_connections.PostgresConnection:
+    def _open(self) -> _postgres_connections.PostgresConnection:
         try:
-            return super()._connected()
+            return super()._open()
         finally:
             self.asks.put(None)
 
@@ -149,7 +151,7 @@ def alone(schema: str, admin: psycopg.Connection[tuple[object, ...]]) -> Iterato
 
 
 def test_whoever_gets_no_connection_waits_for_one_of_the_pool(alone: str) -> None:
-    pool = Asking(alone, patience=30)
+    pool = Asking(alone, timeout=30)
 
     def session() -> object:
         with pool.connection() as connection:
@@ -166,7 +168,7 @@ def test_whoever_gets_no_connection_waits_for_one_of_the_pool(alone: str) -> Non
 
 
 def test_whoever_gets_no_connection_waits_no_longer_than_for_a_full_pool(alone: str) -> None:
-    pool = Asking(alone, patience=1)
+    pool = Asking(alone, timeout=1)
     with pool.connection():
         with (
             pytest.raises(holdfast.errors.Unavailable, match="CONNECTION LIMIT"),
@@ -179,10 +181,10 @@ def test_whoever_gets_no_connection_waits_no_longer_than_for_a_full_pool(alone: 
 
 
 def test_a_pool_without_a_connection_does_not_wait_for_one(alone: str) -> None:
-    mine, other = Asking(alone, patience=3600), Asking(alone, patience=30)
+    mine, other = Asking(alone, timeout=3600), Asking(alone, timeout=30)
     with other.connection(), ThreadPoolExecutor() as threads:
         for _ in range(3):
-            mine._places.put(mine._place(0.0))  # left by connections that failed
+            mine._free_slots.put(mine._take_slot(0.0))  # left by connections that failed
 
         def session() -> None:
             with mine.connection():
@@ -213,7 +215,7 @@ def test_a_server_that_is_away_is_not_asked_more_often_because_more_want_to_foll
 ) -> None:
     monkeypatch.setattr(listen, "RETRY_SECONDS", 3600)
     away = Away()
-    listener = NotifyListener(away, StoreStatements("holdfast"))  # type: ignore[arg-type]
+    listener = NotifyListener(away, QueryStatements("holdfast"))  # type: ignore[arg-type]
     for number in range(20):
         listener.watch(StreamKey("default", "stream", f"{number}"), lambda: None)
         if not number:
@@ -260,7 +262,8 @@ def test_a_server_that_is_not_released_yet_is_taken_by_its_number(
     admin.execute(f"CREATE SCHEMA {schema}_beta")
     admin.execute(
         f"CREATE FUNCTION {schema}_beta.current_setting(name text) RETURNS text LANGUAGE sql AS"
-        " $$ SELECT CASE name WHEN 'server_version' THEN '19beta1' ELSE pg_catalog.current_setting(name) END $$"
+        " $$ SELECT CASE name WHEN 'server_version' THEN '19beta1' ELSE "
+        "pg_catalog.current_setting(name) END $$"
     )
     with holdfast.open(f"{url}&options=-csearch_path%3D{schema}_beta,pg_catalog") as store:
         assert store.health().engine_version == "19beta1"
@@ -277,7 +280,7 @@ def test_a_schema_may_have_a_name_that_sql_has_a_use_for(
             with store.task("t") as task:
                 assert task.step("one", int, "1") == 1
         admin.execute(f'DROP SCHEMA "{word}" CASCADE')
-        admin.execute(schema_sql(given))
+        admin.execute(render_schema_script(given))
         with holdfast.open(given) as store:
             assert store.stream("s").append(("noted", 1)).last == 1
     finally:
@@ -329,7 +332,8 @@ def an_append(name: str, size: int) -> Append:
 def test_an_append_that_is_too_large_is_refused_before_it_is_sent(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "APPEND_BYTES", 10_000)
+    for module in (postgres, postgres_append):
+        monkeypatch.setattr(module, "MAX_APPEND_BYTES", 10_000)
     backend = PostgresBackend(url)
     assert backend.describe().limits == {"append": 10_000}
     for batch in ([an_append("s", 10_002)], [an_append("one", 10), an_append("s", 10_002)]):
@@ -348,7 +352,7 @@ def test_the_answer_to_a_large_append_is_waited_for_longer(
     wait = _postgres_connections.PostgresConnection.wait
 
     def noted(self: Any, *args: Any, **options: Any) -> Any:
-        waited.append(self.patience)
+        waited.append(self.answer_timeout)
         return wait(self, *args, **options)
 
     monkeypatch.setattr(_postgres_connections.PostgresConnection, "wait", noted)
@@ -363,7 +367,7 @@ def test_the_answer_to_a_large_append_is_waited_for_longer(
 def test_a_batch_that_is_larger_than_one_statement_is_stored(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_batch, "STATEMENT_BYTES", 1_000)
+    monkeypatch.setattr(postgres_append, "STATEMENT_BYTES", 1_000)
     backend = PostgresBackend(url)
     batch = [an_append(f"s{number}", 600) for number in range(5)]
     for _ in range(

@@ -1,4 +1,5 @@
-"""Statements find what they need by an index, also in a process that saw its tables while they were small."""
+"""Statements find what they need by an index, also in a process that saw its tables while they were
+small."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from holdfast.backends.postgres import PostgresBackend
 from helpers.servers import url_on
 from holdfast.backends import Append, AppendResult, HeadFields, StreamKey
 from holdfast.backends.postgres import pool as connections
-from holdfast.backends.postgres import sql
+from holdfast.backends.postgres.query_sql import limit_rows
 
 STREAMS = 20_000
 BATCH = 1_000
@@ -21,7 +22,8 @@ USES = 20
 
 
 class Streams:
-    """A backend that uses one connection, as its calls come one after the other, and what it has appended."""
+    """A backend that uses one connection, as its calls come one after the other, and what it has
+    appended."""
 
     def __init__(self, url: str) -> None:
         self.backend = PostgresBackend(url)
@@ -134,7 +136,7 @@ def test_a_page_of_what_is_due_is_read_in_order_however_much_is_due(
     """A server that takes few of them for wanted would read and sort all."""
     streams.fill(STREAMS)
     streams.gather_statistics()
-    listed = "EXPLAIN " + sql.first(100, streams.backend._sql.due)
+    listed = "EXPLAIN " + limit_rows(100, streams.backend._queries.due)
     with streams.backend._pool.connection() as connection:
         plan = connection.execute(
             listed, ("default", "task", before, float("-inf"), ""), prepare=False
@@ -154,7 +156,7 @@ def test_plans_made_for_small_tables_are_not_kept_when_they_have_grown(
         before.values()
     )  # it is the right thing to do with a table of one page
     streams.fill(STREAMS)
-    monkeypatch.setattr(connections, "PLAN_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "MAX_PLAN_AGE", 0.0)
     grown = streams.whole_reads()
     streams.use()
     streams.delete()

@@ -1,4 +1,4 @@
-"""Redis beyond the contract: what a restart may lose, how streams lie there, clusters, watching, and lost answers."""
+"""Redis beyond the contract: restarts, key layout, clusters, watching, and lost answers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.keys import SHARDS, sorted_due
 
 import holdfast
 from helpers.doc_pages import run_page
-from helpers.redis_server import Server, until
+from helpers.engines.redis_server import Server, until
 from holdfast import testing
 from holdfast.backends import Append, AppendResult, Backend, HeadFields
+from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis import backend as redis
-from holdfast.backends.redis import connection as _redis_connection
-from holdfast.conformance import BackendConformance
+from holdfast.backends.redis import pool as redis_pool
+from holdfast.backends.redis.keys import encode_due
+from holdfast.backends.redis.url import parse_redis_url
 from holdfast.conformance.build import (
     KIND,
     TENANT,
@@ -52,7 +52,6 @@ from holdfast.errors import (
     OutcomeUnknown,
     TooLarge,
     Unavailable,
-    UnsupportedServer,
 )
 
 LISTED = HeadFields(status="s", label=b"l", owner="o", due_at=1.0)
@@ -85,7 +84,7 @@ def every_call(backend: Backend, life: Life) -> list[Callable[[], object]]:
     ]
 
 
-# -- looking only ------------------------------------------------------------------------------------
+# -- looking only ----------------------------------------------------------------------------------
 
 
 def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(
@@ -121,7 +120,7 @@ def test_one_who_only_looks_notices_that_the_store_is_gone(
         RedisBackend(server.url(), create=False)
 
 
-# -- restarts ----------------------------------------------------------------------------------------
+# -- restarts --------------------------------------------------------------------------------------
 
 
 def test_after_a_restart_with_its_files_everything_goes_on_by_itself(
@@ -150,7 +149,7 @@ def test_a_server_that_was_restarted_empty_is_not_written_to_again(
     server.restart(lose=True)
     first = every_call(backend, life)[number]
     for call in [first, *every_call(backend, life), first]:
-        with pytest.raises(HeadRegressed, match="the engine lost writes"):
+        with pytest.raises(HeadRegressed, match="the database lost writes"):
             call()
     assert server("DBSIZE") == 0
     backend.close()
@@ -218,7 +217,7 @@ def test_through_the_log_a_lost_store_is_an_error_and_nothing_begins_anew(tmp_pa
     server.kill()
 
 
-# -- answers and connections that are lost -----------------------------------------------------------
+# -- answers and connections that are lost ---------------------------------------------------------
 
 
 def test_connections_that_the_server_closed_are_not_used_again(
@@ -289,14 +288,14 @@ def test_a_server_that_went_away_is_unavailable_and_nothing_is_in_doubt(
 
 
 def test_a_forked_child_has_connections_of_its_own(backend: RedisBackend) -> None:
-    [mine] = backend._pool.ask(("CLIENT", "ID"))
+    [mine] = backend._pool.send(("CLIENT", "ID"))
 
     def child() -> None:
-        assert backend._pool.ask(("CLIENT", "ID")) != [mine]
+        assert backend._pool.send(("CLIENT", "ID")) != [mine]
         backend.close()
 
     assert exit_code(fork(child)) == 0
-    assert backend._pool.ask(("CLIENT", "ID")) == [mine]
+    assert backend._pool.send(("CLIENT", "ID")) == [mine]
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(
@@ -320,17 +319,17 @@ def test_any_number_of_threads_share_a_bounded_number_of_connections(
             life.write(backend)
             read_all(backend, life.stream)
 
-    with ThreadPoolExecutor(_redis_connection.CONNECTIONS + 20) as pool:
-        list(pool.map(work, range(_redis_connection.CONNECTIONS + 20)))
-    assert len(backend._pool._all) <= _redis_connection.CONNECTIONS
-    assert len(all_heads(backend)) == _redis_connection.CONNECTIONS + 20
+    with ThreadPoolExecutor(redis_pool.MAX_CONNECTIONS + 20) as pool:
+        list(pool.map(work, range(redis_pool.MAX_CONNECTIONS + 20)))
+    assert len(backend._pool._all) <= redis_pool.MAX_CONNECTIONS
+    assert len(all_heads(backend)) == redis_pool.MAX_CONNECTIONS + 20
 
 
 def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(
     server: Server,
 ) -> None:
     backend = RedisBackend(server.url("?timeout_ms=100"))
-    for _ in range(_redis_connection.CONNECTIONS):
+    for _ in range(redis_pool.MAX_CONNECTIONS):
         backend._pool._permits.get()
     with pytest.raises(Unavailable, match="are in use"):
         backend.head(Life().stream)
@@ -338,14 +337,14 @@ def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(
 
 
 def test_an_interrupt_at_any_instant_loses_no_place_for_a_connection() -> None:
-    """A signal's handler runs between two instructions, behind a call: raise there, at the first, the second, and so on."""
+    """Raise where a signal handler can run: after a call, at the first, the second, and so on."""
 
     class Connection:
         _sock: Any = types.SimpleNamespace(settimeout=lambda seconds: None)
         disconnect = staticmethod(lambda: None)
         can_read = staticmethod(lambda seconds: False)
 
-    pool = _redis_connection.RedisPool(_redis_connection.address_of("redis://host"), Connection)
+    pool = redis_pool.RedisPool(parse_redis_url("redis://host"), Connection)
     places, interrupts, code = pool._permits.qsize(), 0, pool.connection.__wrapped__.__code__  # type: ignore[attr-defined]
 
     def interrupted_behind(calls: int) -> bool:
@@ -381,7 +380,7 @@ def test_an_interrupt_at_any_instant_loses_no_place_for_a_connection() -> None:
     assert interrupts > 4
 
 
-# -- how it lies there -------------------------------------------------------------------------------
+# -- how it lies there -----------------------------------------------------------------------------
 
 
 def test_after_a_deletion_nothing_is_left_but_the_tombstone(
@@ -399,7 +398,7 @@ def test_the_index_holds_what_is_true_now_and_nothing_else(
     server: Server, backend: RedisBackend
 ) -> None:
     life = Life()
-    index = backend._keys.of(life.stream)[4]
+    index = backend._keys.for_stream(life.stream).shard_index
     for fields in (
         LISTED,
         HeadFields(status="t", expires_at=2.0),
@@ -413,7 +412,7 @@ def test_the_index_holds_what_is_true_now_and_nothing_else(
         if fields.status is not None:
             wanted.add(b"s00000001" + fields.status.encode() + b"s")
         if fields.due is not None:
-            wanted.add(b"d" + sorted_due(fields.due) + b"s")
+            wanted.add(b"d" + encode_due(fields.due) + b"s")
         assert set(server("ZRANGE", index, 0, -1)) == wanted
 
 
@@ -422,7 +421,7 @@ def test_what_is_not_as_holdfast_wrote_it_is_reported_and_never_returned(
 ) -> None:
     life = Life()
     life.write(backend, b"a", b"b", fields=LISTED)
-    head, records, _, _, index, _ = backend._keys.of(life.stream)
+    head, records, _, _, index, _ = backend._keys.for_stream(life.stream)
     record = server("LINDEX", records, 0)
     for bad in (b"", b"\xff\xff\xff\xff", record[:10], record[:30]):
         server("LSET", records, 0, bad)
@@ -450,7 +449,7 @@ def test_a_key_of_another_type_stops_an_append_before_anything_is_written(
     server: Server, backend: RedisBackend, which: int
 ) -> None:
     life, good = Life(), Life("good")
-    keys = backend._keys.of(life.stream)
+    keys = backend._keys.for_stream(life.stream)
     server("SET", keys[which], "x")
     bad = life.next(b"a", indexed=True, fields=LISTED)
     with pytest.raises(CorruptRecord):
@@ -467,7 +466,7 @@ def test_an_append_with_an_index_entry_of_another_type_leaves_the_stream_as_it_w
 ) -> None:
     life = Life()
     life.write(backend, b"a", fields=LISTED)
-    index = backend._keys.of(life.stream)[4]
+    index = backend._keys.for_stream(life.stream).shard_index
     server("DEL", index)
     server("SET", index, "x")
     for call in (
@@ -485,10 +484,10 @@ def test_index_entries_without_a_stream_or_of_another_time_are_passed_over(
 ) -> None:
     life = Life("m")
     life.write(backend, b"a", fields=LISTED)
-    index = backend._keys.of(life.stream)[4]
+    index = backend._keys.for_stream(life.stream).shard_index
     for number in range(50):
         server("ZADD", index, 0, b"a0%02d" % number, 0, b"s00000001s0%02d" % number)
-        server("ZADD", index, 0, b"d" + sorted_due(number / 100) + b"m")
+        server("ZADD", index, 0, b"d" + encode_due(number / 100) + b"m")
     server("ZADD", index, 0, b"s00000001tm")
     assert ids(backend.heads(tenant=TENANT, kind=KIND, limit=1)) == ["m"]
     assert ids(backend.heads(tenant=TENANT, kind=KIND, status="s", limit=1)) == ["m"]
@@ -523,7 +522,7 @@ def test_small_records_behind_a_large_one_are_all_read(backend: RedisBackend) ->
 def test_a_page_read_while_the_stream_is_begun_anew_is_of_one_life(
     backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former, life, asked = Life(), Life(), backend._asked
+    former, life, asked = Life(), Life(), backend._send
     former.write(backend, b"old", b"old", b"old")
 
     def begin_anew_after_a_page(*commands: Any) -> list[Any]:
@@ -533,7 +532,7 @@ def test_a_page_read_while_the_stream_is_begun_anew_is_of_one_life(
             life.write(backend, b"new", b"new")
         return answers
 
-    monkeypatch.setattr(backend._reading, "_ask", begin_anew_after_a_page)
+    monkeypatch.setattr(backend._reader, "_send", begin_anew_after_a_page)
     assert bodies(backend.read(life.stream)) == [b"new", b"new"]
 
 
@@ -556,7 +555,7 @@ def test_a_batch_too_large_for_one_script_is_several_in_order(
         with monkeypatch.context() as patch:
             patch.setattr(redis, name, value)
             for batch in batches():
-                assert len(backend._calls(batch)) > 3
+                assert len(backend._build_calls(batch)) > 3
                 assert [place[0] for place in stored(backend.append(batch))] == [
                     1,
                     1,
@@ -574,7 +573,7 @@ def test_a_batch_too_large_for_one_script_is_several_in_order(
 def test_what_is_too_large_or_no_time_is_refused_before_anything_is_sent(
     backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis, "APPEND_BYTES", 100)
+    monkeypatch.setattr(redis, "MAX_APPEND_BYTES", 100)
     with pytest.raises(TooLarge):
         backend.append([Life("good").next(), Life().next(b"x" * 60, b"x" * 60)])
     with pytest.raises(ValueError, match="NaN"):
@@ -611,7 +610,7 @@ def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(
     assert [answer.now, *(head.now for head in listed)] == [1000.0] * 4
 
 
-# -- watching ----------------------------------------------------------------------------------------
+# -- watching --------------------------------------------------------------------------------------
 
 
 def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
@@ -698,69 +697,7 @@ def test_nothing_of_watching_is_left_in_a_forked_child(
     assert came.wait(30)
 
 
-# -- clusters ----------------------------------------------------------------------------------------
-
-
-class TestRedisInAClusterOfOneNode(BackendConformance):
-    """A cluster refuses every command whose keys are in two slots; one node of it refuses like a thousand."""
-
-    model_examples = 10
-    server: Server
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def cluster(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        server = cls.server = _cluster_node(
-            tmp_path_factory.mktemp("cluster") / "one", range(16384)
-        )
-        until(lambda: b"cluster_state:ok" in _raw(server("CLUSTER", "INFO")))
-        yield
-        server.kill()
-
-    def open_backend(self, place: Path) -> Backend:
-        return RedisBackend(self.server.url(f"?prefix=t{abs(hash(place))}"))
-
-    def test_it_is_a_cluster_and_streams_are_spread_over_its_slots(
-        self, backend: RedisBackend
-    ) -> None:
-        with pytest.raises(Exception, match=r"CROSSSLOT|same slot"):
-            self.server("MGET", "a", "b")
-        lives = [Life(f"{number}") for number in range(500)]
-        backend.append([life.next() for life in lives])
-        assert len({backend._keys.tag(life.stream) for life in lives}) == SHARDS
-        assert all(
-            self.server("CLUSTER", "COUNTKEYSINSLOT", slot)
-            for slot in _slots(self.server, backend, lives[:3])
-        )
-
-    def test_a_cluster_that_lost_what_was_acknowledged_is_not_written_to_again(
-        self, backend: RedisBackend
-    ) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        self.server("DEL", backend._keys.of(life.stream)[-1])
-        with pytest.raises(HeadRegressed):
-            backend.append([life.next(b"b")])
-
-
-def test_one_node_of_several_is_refused(tmp_path: Path) -> None:
-    one = _cluster_node(tmp_path / "one", range(8192))
-    two = _cluster_node(tmp_path / "two", range(8192, 16384))
-    one("CLUSTER", "MEET", "127.0.0.1", two.port)
-    for node in (one, two):
-        until(lambda: b"cluster_state:ok" in _raw(node("CLUSTER", "INFO")))  # noqa: B023
-    with pytest.raises(UnsupportedServer, match="one node of a cluster of several"):
-        backend = RedisBackend(one.url())
-        try:
-            for number in range(64):
-                Life(f"{number}").write(backend)
-        finally:
-            backend.close()
-    one.kill()
-    two.kill()
-
-
-# -- the page ----------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def test_the_python_on_the_page_about_redis_runs(server: Server, tmp_path: Path) -> None:
@@ -779,20 +716,3 @@ def _of_the_shard_of(id: str) -> str:
 def _time(server: Server) -> float:
     seconds, micros = server("TIME")
     return float(seconds) + float(micros) / 1e6
-
-
-def _cluster_node(place: Path, slots: range) -> Server:
-    node = Server(place, "--cluster-enabled", "yes")
-    node("CLUSTER", "ADDSLOTS", *slots)
-    return node
-
-
-def _slots(server: Server, backend: RedisBackend, lives: list[Life]) -> list[int]:
-    return [server("CLUSTER", "KEYSLOT", backend._keys.of(life.stream)[0]) for life in lives]
-
-
-def _raw(answer: Any) -> bytes:
-    """redis-py makes a dictionary of some answers."""
-    if isinstance(answer, dict):
-        return b"\n".join(f"{key}:{value}".encode() for key, value in answer.items())
-    return bytes(answer)

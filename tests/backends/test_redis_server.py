@@ -1,4 +1,4 @@
-"""Which Redis servers are taken, what they are said to promise, and one clear error for each thing that is wrong."""
+"""Which Redis servers are accepted, what they guarantee, and a clear error for each defect."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from typing import Any
 
 import psutil
 import pytest
-from holdfast.backends.redis import RedisBackend
-from holdfast.backends.redis.connection import ConnectionLost, ResponseError, address_of
-from holdfast.backends.redis.keys import RedisKeys
-from holdfast.backends.redis.server import look
 
 import holdfast
-from helpers.redis_server import DURABLE, Server, until
+from helpers.engines.redis_server import DURABLE, Server, until
+from holdfast.backends.redis import RedisBackend
+from holdfast.backends.redis.errors import ResponseError
+from holdfast.backends.redis.keys import RedisKeys
+from holdfast.backends.redis.server import inspect_server
+from holdfast.backends.redis.url import parse_redis_url
 from holdfast.conformance.build import (
     KIND,
     TENANT,
@@ -39,8 +40,6 @@ from holdfast.conformance.life import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     InvalidURL,
-    OutcomeUnknown,
-    ReadOnly,
     StorageFull,
     Unavailable,
     UnsupportedServer,
@@ -49,7 +48,10 @@ from holdfast.errors import (
 
 SECRET = "s3cr3t-pass"
 # As docs/explanation/redis.md says it.
-RIGHTS = "~{holdfast* resetchannels &*{holdfast* +@read +@write +@scripting +@connection +@pubsub +info +select +time +wait +config|get"
+RIGHTS = (
+    "~{holdfast* resetchannels &*{holdfast* +@read +@write +@scripting +@connection +@pubsub "
+    "+info +select +time +wait +config|get"
+)
 
 
 @pytest.fixture
@@ -119,13 +121,16 @@ def test_another_database_is_another_store(server: Server) -> None:
 
 
 def test_the_missing_package_is_named() -> None:
-    script = "import sys; sys.modules['redis'] = None; import holdfast; holdfast.open('redis://127.0.0.1')"
+    script = (
+        "import sys; sys.modules['redis'] = None; import holdfast; "
+        "holdfast.open('redis://127.0.0.1')"
+    )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra: a redis:// store needs" in ended.stderr.splitlines()[-1]
     assert "pip install '.[redis]'" in ended.stderr.splitlines()[-1]
 
 
-# -- being let in ------------------------------------------------------------------------------------
+# -- being let in ----------------------------------------------------------------------------------
 
 
 def test_a_wrong_password_or_none_is_denied_and_never_shown(server: Server) -> None:
@@ -135,9 +140,9 @@ def test_a_wrong_password_or_none_is_denied_and_never_shown(server: Server) -> N
         RedisBackend(server.url(user=f":{SECRET}@"))
     assert SECRET not in str(raised.value)
     server("CONFIG", "SET", "requirepass", SECRET)
-    wrong = "does not take the user and the password of the URL; correct them"
+    wrong = "rejects the user and password of the URL; correct them"
     for user, says in (
-        ("", "wants a password, and got none"),
+        ("", "requires a password, and the URL has none"),
         (":wrong-one@", wrong),
         (f"nobody:{SECRET}@", wrong),
     ):
@@ -157,7 +162,9 @@ def test_the_documented_rights_are_enough(server: Server) -> None:
     heard = threading.Event()
     stop = backend.watch(life.stream, heard.set)
     until(lambda: server("PUBSUB", "CHANNELS"))
-    life.write(backend, b"a", indexed=True, fields=holdfast.backends.Fields(status="s", due_at=1.0))
+    life.write(
+        backend, b"a", indexed=True, fields=holdfast.backends.HeadFields(status="s", due_at=1.0)
+    )
     assert heard.wait(30)
     stop()
     assert bodies(read_all(backend, life.stream)) == [b"a"]
@@ -203,7 +210,7 @@ def test_who_may_not_publish_appends_all_the_same(server: Server) -> None:
     backend.close()
 
 
-# -- being reached -----------------------------------------------------------------------------------
+# -- being reached ---------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:
@@ -239,9 +246,9 @@ def test_a_server_that_never_answers_is_unavailable(scheme: str) -> None:
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
             Unavailable,
-            r"is not Redis; .* whether it wants TLS \(rediss://\)",
+            r"is not Redis; .* whether it requires TLS \(rediss://\)",
         ),
-        (b"", Unavailable, r"closed at once; .* whether it wants TLS \(rediss://\)"),
+        (b"", Unavailable, r"closed at once; .* whether it requires TLS \(rediss://\)"),
         (b"-ERR max number of clients reached\r\n", Unavailable, r"no more clients \(maxclients\)"),
         (
             b"-DENIED Redis is running in protected mode because\r\n",
@@ -311,7 +318,7 @@ def test_a_server_that_loads_its_data_is_unavailable_until_it_has(server: Server
     backend.close()
 
 
-# -- what it promises --------------------------------------------------------------------------------
+# -- what it promises ------------------------------------------------------------------------------
 
 
 def test_a_server_without_aof_is_refused_unless_memory_is_enough(tmp_path: Path) -> None:
@@ -361,7 +368,7 @@ def test_a_server_that_does_not_sync_while_it_rewrites_is_refused_for_disk(serve
 
 @contextmanager
 def _rewriting(server: Server, *commands: tuple[str, ...]) -> Iterator[None]:
-    """With a rewrite of the append-only file, or a snapshot before it, that takes as long as it is looked at."""
+    """While a rewrite of the append-only file, or a snapshot before it, is under way."""
     server("SET", "something", "x")
     server("CONFIG", "SET", "rdb-key-save-delay", 600_000_000)
     for command in commands:
@@ -384,18 +391,18 @@ ON, OFF = ("CONFIG", "SET", "appendonly", "yes"), ("CONFIG", "SET", "appendonly"
 def test_a_server_whose_aof_was_just_switched_on_is_unavailable_until_the_file_is_there(
     commands: tuple[tuple[str, ...], ...], durability: Any, tmp_path: Path
 ) -> None:
-    """Before that nothing is in any file that a restart would read, whatever the server says and confirms."""
+    """Before that no file has anything that a restart would read, whatever the server confirms."""
     server = Server(tmp_path / "redis", "--appendfsync", "always", durable=False)
     if OFF in commands:
         server(*ON)
         until(lambda: not server.rewrites())
         RedisBackend(server.url()).close()
     with _rewriting(server, *commands):
-        with pytest.raises(Unavailable, match="still making its append-only file"):
+        with pytest.raises(Unavailable, match="still creating its append-only file"):
             RedisBackend(server.url(), durability=durability)
         backend = RedisBackend(server.url(), durability="memory")
         assert backend.describe().durability == "memory"
-        assert "still being made" in backend.describe().warnings[0]
+        assert "still being created" in backend.describe().warnings[0]
     until(lambda: backend.describe().durability == "disk")  # Redis begins again by itself
     backend.close()
     backend = RedisBackend(server.url(), durability=durability)
@@ -410,7 +417,8 @@ def test_a_server_whose_aof_was_just_switched_on_is_unavailable_until_the_file_i
 
 @pytest.mark.parametrize(("earlier", "refuses"), [(0, False), (1, False), (1, True)])
 def test_an_ordinary_rewrite_changes_nothing(server: Server, earlier: int, refuses: bool) -> None:
-    """Neither the first of a server that has had its file from the start, nor a later one, even if it takes no writes just now."""
+    """Neither the first of a server that has had its file from the start, nor a later one, even if
+    it takes no writes just now."""
     RedisBackend(server.url()).close()  # the store is there
     for _ in range(earlier):
         server("BGREWRITEAOF")
@@ -426,7 +434,7 @@ def test_an_ordinary_rewrite_changes_nothing(server: Server, earlier: int, refus
 
 
 class _Told:
-    """A connection to a server that is not here: what it answers is what its source says that it would."""
+    """A connection to a simulated server: it answers what the server's source says."""
 
     def __init__(self, version: str, sizes: tuple[int, int, int], synced: object) -> None:
         self._version, self._sizes, self._synced = version, list(sizes), synced
@@ -476,8 +484,8 @@ class _Told:
 def test_newer_servers_are_asked_in_their_own_way(
     version: str, sizes: tuple[int, int, int], synced: object, durability: str
 ) -> None:
-    server, _ = look(
-        _Told(version, sizes, synced), address_of("redis://host"), RedisKeys("holdfast", 0)
+    server, _ = inspect_server(
+        _Told(version, sizes, synced), parse_redis_url("redis://host"), RedisKeys("holdfast", 0)
     )
     assert server.durability == durability
 
@@ -490,7 +498,7 @@ def test_what_the_server_really_has_is_reported(server: Server) -> None:
 
 def test_where_config_is_forbidden_disk_is_refused_and_the_rest_is_said(tmp_path: Path) -> None:
     server = Server(tmp_path / "redis", "--rename-command", "CONFIG", "")
-    with pytest.raises(UnsupportedServer, match="does not tell, because CONFIG is forbidden"):
+    with pytest.raises(UnsupportedServer, match="does not reveal, because CONFIG is forbidden"):
         RedisBackend(server.url())
     backend = RedisBackend(server.url(), durability="process")
     described = backend.describe()
@@ -547,12 +555,12 @@ def test_a_full_server_refuses_appends_whole_and_deletes(server: Server) -> None
     life.write(backend, b"a", indexed=True)
     spare.write(backend, *[b"x" * 100_000] * 30)
     server("CONFIG", "SET", "maxmemory", "100kb")
-    before = server("DUMP", backend._keys.of(life.stream)[0])
+    before = server("DUMP", backend._keys.for_stream(life.stream).head)
     for batch in ([life.next(b"b", indexed=True)], [life.next(b"b"), Life("new").next(b"c")]):
         with pytest.raises(StorageFull):
             backend.append(batch)
     assert bodies(read_all(backend, life.stream)) == [b"a"]
-    assert server("DUMP", backend._keys.of(life.stream)[0]) == before
+    assert server("DUMP", backend._keys.for_stream(life.stream).head) == before
     assert ids(all_heads(backend)) == ["s", "spare"]
     RedisBackend(server.url()).close()  # it can still be opened and read
     assert backend.delete(spare.stream, expected=must_head(backend, spare.stream))
@@ -579,133 +587,13 @@ def test_a_server_that_cannot_save_refuses_appends(tmp_path: Path) -> None:
     server.kill()
 
 
-# -- replicas ----------------------------------------------------------------------------------------
-
-
-def test_a_replica_can_be_read_and_says_that_it_cannot_be_written(
-    server: Server, tmp_path: Path
-) -> None:
-    primary = RedisBackend(server.url())
-    life = Life()
-    life.write(primary, b"a")
-    replica = server.replicate(tmp_path / "replica")
-    backend = RedisBackend(replica.url())
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
-    with pytest.raises(ReadOnly, match="name the primary"):
-        backend.append([life.next(b"b")])
-    with pytest.raises(ReadOnly):
-        backend.delete(life.stream, expected=must_head(backend, life.stream))
-    assert any("replica" in warning for warning in backend.describe().warnings)
-    backend.close()
-    server.kill()
-    replica("CONFIG", "SET", "replica-serve-stale-data", "no")
-    until(lambda: b"master_link_status:down" in replica.info("replication"))
-    with pytest.raises(Unavailable):
-        RedisBackend(replica.url())
-    replica.kill()
-    primary.close()
-
-
-def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    backend = RedisBackend(server.url("?wait_replicas=1&wait_ms=300"))
-    life = Life()
-    append = life.follow(life.next(b"a"))
-
-    def readable() -> bool:
-        try:
-            return bool(backend.read(life.stream))
-        except Unavailable:
-            return False
-
-    [warning] = backend.describe().warnings
-    assert "wait_replicas asks for 1, and 0 replicas are connected" in warning
-    for _ in range(2):
-        with pytest.raises(
-            OutcomeUnknown,
-            match="has it, but 0 of 1 replicas confirmed within 300 ms; connect replicas",
-        ):
-            backend.append([append])
-        with pytest.raises(Unavailable, match="is not confirmed: 0 of 1 replicas"):
-            backend.read(life.stream)
-    [said] = caplog.messages
-    assert "0 of 1 replicas confirmed" in said
-    replica = server.replicate(tmp_path / "replica")
-    until(readable)
-    assert "confirmed again" in caplog.messages[-1]
-    assert len(caplog.messages) == 2
-    assert backend.describe().warnings == []
-    assert bodies(backend.read(life.stream)) == [b"a"]
-    life.write(backend, b"b")
-    [answer] = backend.append([append])
-    assert isinstance(answer, holdfast.backends.AppendResult)
-    assert answer.duplicate
-    late = life.follow(life.next(b"c"))
-    replica.process.send_signal(signal.SIGSTOP)
-    for _ in range(
-        2
-    ):  # the second time it is a repeat, on a connection that has not written before
-        with pytest.raises(OutcomeUnknown):
-            backend.append([late])
-        server("CLIENT", "KILL", "TYPE", "normal")
-    replica.process.send_signal(signal.SIGCONT)
-    # WAIT is for what a connection wrote itself, so a repeat that is to be confirmed is a write, too.
-    assert int(server("GET", backend._keys.of(life.stream)[-1])) > 3
-    until(readable)
-    assert bodies(read_all(backend, life.stream)) == [b"a", b"b", b"c"]
-    backend.close()
-    replica.kill()
-
-
-def test_who_may_not_ask_for_confirmations_is_told_so(server: Server) -> None:
-    server("ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), "-wait")
-    backend = RedisBackend(server.url("?wait_replicas=1", user=f"agent:{SECRET}@"))
-    with pytest.raises(OutcomeUnknown, match="may not run wait"):
-        backend.append([Life().next(b"a")])
-    backend.close()
-
-
-@pytest.mark.parametrize(
-    ("reply", "says"),
-    [
-        ([1, 2], None),
-        ([0, 2], "the server did not sync within 1000 ms"),
-        ([1, 1], "1 of 2 replicas confirmed"),
-        (2, "no answer"),
-        (ConnectionLost(), "no answer"),
-    ],
-)
-def test_what_waitaof_answers_is_said_in_words(
-    server: Server, reply: object, says: str | None
-) -> None:
-    """By its word alone: the server here is older."""
-    backend = RedisBackend(server.url("?wait_replicas=2"))
-    backend._address = backend._address._replace(wait_aof=True)
-    lacking = backend._lacking(reply)
-    assert lacking == says if says is None else says in (lacking or "")
-    backend.close()
-
-
-def test_a_server_that_wants_replicas_of_its_own_is_unavailable_without_them(
-    server: Server,
-) -> None:
-    backend = RedisBackend(server.url())
-    server("CONFIG", "SET", "min-replicas-to-write", "1")
-    with pytest.raises(Unavailable, match="NOREPLICAS"):
-        backend.append([Life().next()])
-    server("CONFIG", "SET", "min-replicas-to-write", "0")
-    Life().write(backend)
-    backend.close()
-
-
-# -- the schema --------------------------------------------------------------------------------------
+# -- the schema ------------------------------------------------------------------------------------
 
 
 def test_a_newer_schema_and_foreign_keys_are_refused(server: Server) -> None:
     RedisBackend(server.url()).close()
     server("HSET", "{holdfast}:store", "schema", "2")
-    with pytest.raises(UnsupportedVersion, match="schema 2, this Holdfast knows 1"):
+    with pytest.raises(UnsupportedVersion, match="schema version 2, this Holdfast supports 1"):
         RedisBackend(server.url())
     for command in (
         ("SET", "{foreign}:store", "x"),

@@ -1,4 +1,5 @@
-"""S3: names, opening, and what failures of the service mean; with the real client against moto's server."""
+"""S3: names, opening, and what failures of the service mean; with the real client against moto's
+server."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def test_a_url_that_names_no_bucket_is_refused_and_no_secret_shown(url: str) -> 
 
 
 class Between:
-    """Passes requests on to moto. `meddle` may change a request's headers, answer in its place, or change the answer."""
+    """Passes requests on to moto. `meddle` may change a request's headers, answer in its place, or
+    change the answer."""
 
     def __init__(self) -> None:
         self.headers: Callable[[str, dict[str, str]], None] = lambda method, headers: None
@@ -411,7 +413,8 @@ def test_credentials_that_cannot_be_renewed_are_not_taken_for_a_lost_answer(
 def test_a_refusal_at_opening_is_one_clear_error(
     between: Between, through: str, status: int, code: str, error: type[HoldfastError], says: str
 ) -> None:
-    # Asked where the bucket is (HEAD), the server does not know: or the client would go there by itself.
+    # Asked where the bucket is (HEAD), the server does not know: or the client would go there by
+    # itself.
     between.answer = lambda method, path: (status, code) if method != "HEAD" else (404, "NotFound")
     with pytest.raises(error, match=says) as caught:
         S3Backend(through)

@@ -1,4 +1,5 @@
-"""What SQLite reads and writes: lists from one place, appends nothing but records; and what it says if records are gone."""
+"""What SQLite reads and writes: lists from one place, appends nothing but records; and what it says
+if records are gone."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def digest(number: int) -> str:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteBackend]:
-    """Streams that were neither made nor fall due in the order of their names; one in forty is rare."""
+    """Streams that were neither made nor fall due in the order of their names; one in forty is
+    rare."""
     backend = SQLiteBackend(tmp_path_factory.mktemp("lists") / "agents.db", durability="process")
     for start in range(0, STREAMS, 500):
         batch = []

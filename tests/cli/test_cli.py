@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from helpers.run_cli import plain_terminal, run
-from holdfast.cli.text import event_line, size
+from holdfast.cli.text import event_line, format_size
 
 
 @pytest.fixture(autouse=True)
@@ -150,9 +150,9 @@ def test_looking_for_a_store_that_is_not_there_says_so_and_creates_none(
     [
         (["read", "URL", "nothing"], "has no stream 'nothing'"),
         (["read", "URL", "orders-7", "--tenant", "$system"], "reserved"),
-        (["health", "mongodb://host/db"], "a store URL is"),
-        (["health", "memory://"], "cannot be seen from here"),
-        (["health", "MEMORY://x"], "cannot be seen from here"),
+        (["health", "mongodb://host/db"], "a store URL must be"),
+        (["health", "memory://"], "exists only inside its own process"),
+        (["health", "MEMORY://x"], "exists only inside its own process"),
         (["health", "NOT A STORE"], "not an SQLite database"),
     ],
 )
@@ -185,7 +185,7 @@ def test_wrong_usage_has_exit_code_2(url: str, arguments: list[str]) -> None:
 
 
 def test_sizes_are_readable() -> None:
-    assert [size(n) for n in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**5)] == [
+    assert [format_size(n) for n in (0, 1023, 1536, 5 * 1024**2, 3 * 1024**5)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",

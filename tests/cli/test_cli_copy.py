@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from helpers.run_cli import plain_terminal, run
 from helpers.servers import url_on
-from helpers.store_copies import dump, many
+from helpers.stored.store_copies import dump, many
 from holdfast.backends import Append, AppendResult, VersionMismatch, retrying
 from holdfast.cli import copy
 
@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> str:
     return path
 
 
-# -- copy --------------------------------------------------------------------------------------------------------------
+# -- copy ------------------------------------------------------------------------------------------
 
 
 def test_copy_says_what_it_did(source: str, tmp_path: Path) -> None:
@@ -42,14 +42,11 @@ def test_copy_says_what_it_did(source: str, tmp_path: Path) -> None:
     assert result.exit_code == 0
     last = result.stdout.splitlines()[-1]
     assert last.startswith("copied 4 streams, 19 records, ") and last.endswith(
-        "; 0 were there already; 4 verified"
+        "; 0 already there; 4 verified"
     )
     assert dump(source) == dump(tmp_path / "b.db")
     again = run("copy", source, tmp_path / "b.db", "--no-verify").stdout.splitlines()[-1]
-    assert (
-        again
-        == "copied 0 streams, 0 records, 0 B; 4 were there already; their records were not read back"
-    )
+    assert again == "copied 0 streams, 0 records, 0 B; 4 already there; records not read back"
 
 
 def test_copy_as_json_prints_nothing_else(source: str, tmp_path: Path) -> None:
@@ -77,7 +74,7 @@ def test_copy_takes_neither_place_from_the_environment(
     monkeypatch.setenv("HOLDFAST_URL", source)
     for arguments in ([], [tmp_path / "b.db"], [source]):
         result = run("copy", *arguments)
-        assert result.exit_code == 2 and "name both" in result.output
+        assert result.exit_code == 2 and "name the store and where to copy it" in result.output
     assert not (tmp_path / "b.db").exists()
 
 
@@ -114,7 +111,7 @@ def test_copy_names_what_only_the_destination_has_and_deletes_it_only_if_told(
     )
     assert all(line.isprintable() for line in lines)
     lines = run("copy", source, target, "--delete").stdout.splitlines()
-    assert "deleted 1 stream that had been deleted at the source" in lines
+    assert "deleted 1 stream that the source has deleted" in lines
     assert "25 streams at the destination only:" in lines
 
 
@@ -141,7 +138,7 @@ def test_copy_reports_a_stream_that_it_did_not_overwrite(source: str, tmp_path: 
     result = run("copy", source, tmp_path / "b.db")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        "holdfast: stream 's-0001' is at the destination, and is not a copy"
+        "holdfast: stream 's-0001' at the destination is not a copy"
     )
 
 
@@ -159,7 +156,7 @@ def test_a_bad_url_never_shows_its_password(source: str) -> None:
 def test_elsewhere_than_on_a_terminal_copy_prints_lines(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy, "_SAY_SECONDS", 0.0)
+    monkeypatch.setattr(copy, "_REPORT_SECONDS", 0.0)
     lines = run("copy", source, tmp_path / "b.db").stdout.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("copying")] == ["copying"] * 2
     assert any(line.startswith("verifying  4") for line in lines)
@@ -190,9 +187,7 @@ def test_an_interrupted_copy_says_that_it_can_go_on_and_does(
         patch.setattr(retrying.RetryingBackend, "append", interrupted)
         result = run("copy", source, tmp_path / "b.db")
     assert result.exit_code == 130
-    assert (
-        result.stderr == "holdfast: stopped; run the same command again, and it goes on from here\n"
-    )
+    assert result.stderr == "holdfast: stopped; run the same command again to continue\n"
     assert run("copy", source, tmp_path / "b.db").exit_code == 0
     assert dump(source) == dump(tmp_path / "b.db")
 
@@ -213,10 +208,10 @@ def test_on_a_terminal_copy_shows_a_bar(source: str, tmp_path: Path) -> None:
         os.close(ours)
     assert copying.wait(60) == 0
     assert "━" in shown.decode() and b"verifying" in shown
-    assert shown.rstrip().endswith(b"0 were there already; 4 verified")
+    assert shown.rstrip().endswith(b"0 already there; 4 verified")
 
 
-# -- backup ------------------------------------------------------------------------------------------------------------
+# -- backup ----------------------------------------------------------------------------------------
 
 
 def test_backup_writes_the_file_and_says_so(source: str, tmp_path: Path) -> None:
@@ -231,7 +226,7 @@ def test_backup_replaces_a_file_only_with_overwrite(source: str, tmp_path: Path)
     target.write_text("precious")
     result = run("backup", source, target)
     assert result.exit_code == 1 and result.stderr.endswith(
-        "may be replaced: overwrite=True, or --overwrite\n"
+        "with overwrite=True or --overwrite\n"
     )
     assert target.read_text() == "precious"
     assert run("backup", source, target, "--overwrite").exit_code == 0
@@ -245,7 +240,7 @@ def test_backup_of_another_engine_names_copy(source: str, tmp_path: Path) -> Non
     assert "copy SRC backup.db" in result.stderr
 
 
-# -- schema ------------------------------------------------------------------------------------------------------------
+# -- schema ----------------------------------------------------------------------------------------
 
 
 def test_schema_prints_sql_for_postgresql_without_connecting() -> None:

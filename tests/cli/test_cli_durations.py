@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import holdfast
-from holdfast.cli.app import app
-from holdfast.cli.durations import duration
+from helpers.run_cli import run
+from holdfast.cli.durations import duration_option
 
-parse: typing.Any = duration("x", least=1).parser
+parse: typing.Any = duration_option("x", least=1).parser
 
 
 @pytest.mark.parametrize(
@@ -46,21 +45,16 @@ def test_anything_else_is_refused_with_what_was_given(text: str) -> None:
 
 def test_a_memory_is_kept_for_the_given_time(tmp_path: Path) -> None:
     url = str(tmp_path / "agents.db")
-    runner = CliRunner()
-    assert (
-        runner.invoke(app, ["remember", url, "buyer", "Ann is away", "--ttl", "12h"]).exit_code == 0
-    )
+    assert run("remember", url, "buyer", "Ann is away", "--ttl", "12h").exit_code == 0
     with holdfast.open(url) as store:
         [known] = store.memory("buyer").all()
     assert known.expires_at is not None
     assert round((known.expires_at - known.at).total_seconds()) == 43_200
-    refused = runner.invoke(app, ["sweep", url, "--grace", "1 day"])
+    refused = run("sweep", url, "--grace", "1 day")
     assert (refused.exit_code, "got '1 day'" in refused.output) == (2, True)
 
 
 def test_help_says_how_durations_are_written() -> None:
     for command in ("worker", "sweep", "remember", "forget", "crashtest"):
-        shown = " ".join(
-            CliRunner().invoke(app, [command, "--help"]).output.replace("│", " ").split()
-        )
+        shown = " ".join(run(command, "--help").output.replace("│", " ").split())
         assert "DURATION" in shown and "30s, 5m, 12h or 60d" in shown, command

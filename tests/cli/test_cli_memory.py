@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import holdfast
 from helpers.example_counts import examples
 from helpers.run_cli import plain_terminal, run
 from helpers.stores import url_of
-from holdfast.cli.app import app
 from holdfast.cli.text import printable
 from holdfast.memory.embedders import Embedder
 
@@ -47,7 +46,7 @@ def url(tmp_path: Path) -> str:
 
 def typed(answer: str, *arguments: object) -> Result:
     """Run a command with somebody, or something, at its standard input."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=answer)
+    return run(*arguments, input=answer)
 
 
 def texts(url: str, namespace: str = "buyer") -> list[str]:
@@ -67,7 +66,7 @@ def listed(*arguments: object) -> list[str]:
     return [json.loads(line)["text"] for line in result.output.splitlines()]
 
 
-# -- looking -----------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 def test_namespaces_are_listed_with_how_many_memories_each_has(url: str) -> None:
@@ -191,7 +190,7 @@ def test_a_question_that_nothing_answers_says_so_beside_the_output(url: str) -> 
     assert (result.exit_code, result.stdout, result.stderr) == (
         0,
         "",
-        "buyer has nothing that fits\n",
+        "buyer has no matching memory\n",
     )
     assert run("recall", url, "buyer", "zebra", "--json").output == ""
 
@@ -204,7 +203,7 @@ def test_one_namespace_says_nothing_of_another(url: str) -> None:
     assert run("memories", url, "--tenant", "other").output == ""
 
 
-# -- changing ----------------------------------------------------------------------------------------
+# -- changing --------------------------------------------------------------------------------------
 
 
 def test_what_is_remembered_at_the_shell_is_a_persons_and_is_told_to_programs(
@@ -214,7 +213,7 @@ def test_what_is_remembered_at_the_shell_is_a_persons_and_is_told_to_programs(
     result = run(
         "remember", url, "buyer", "Ann signs the orders", "--tag", "people", "--tag", "orders"
     )
-    assert result.output.startswith(f"made {url}\nremembered ")
+    assert result.output.startswith(f"created {url}\nremembered ")
     with holdfast.open(url) as store:
         [known] = store.memory("buyer").all()
         assert result.output.split()[-1] == known.id
@@ -272,15 +271,15 @@ def test_a_text_that_is_no_utf_8_is_refused(url: str, how: str) -> None:
     if how == "argument":
         result = run("remember", url, "notes", "caf\udce9")
     else:
-        result = CliRunner().invoke(app, ["remember", url, "notes", "-"], input=b"caf\xe9")
+        result = run("remember", url, "notes", "-", input=b"caf\xe9")
     assert result.exit_code == 1
-    assert result.stderr == "holdfast: the text is not in UTF-8; nothing was remembered\n"
+    assert result.stderr == "holdfast: the text is not valid UTF-8; nothing was remembered\n"
     assert texts(url, "notes") == []
 
 
 def test_an_empty_text_is_refused(url: str) -> None:
     result = typed("\n", "remember", url, "notes", "-")
-    assert (result.exit_code, result.stderr) == (1, "holdfast: text is empty\n")
+    assert (result.exit_code, result.stderr) == (1, "holdfast: text must not be empty\n")
 
 
 def test_one_memory_is_forgotten_by_its_id(url: str) -> None:
@@ -330,7 +329,7 @@ def test_a_person_is_asked_first_and_told_how_many(url: str) -> None:
     assert "nothing was forgotten" in declined.stderr
     nobody = typed("", "forget", url, "buyer", "--tag", "orders")
     assert (nobody.exit_code, len(texts(url))) == (1, 3)
-    assert "say --yes" in nobody.stderr
+    assert "use --yes" in nobody.stderr
     agreed = typed("y\n", "forget", url, "buyer", "--tag", "orders")
     assert (agreed.exit_code, texts(url)) == (0, ["Vendor B quotes without tax"])
     assert agreed.output.endswith("forgot 2 memories of buyer\n")
@@ -343,13 +342,14 @@ def test_nothing_is_asked_where_nothing_fits(url: str) -> None:
 
 
 def test_an_index_is_made_anew_and_lost_vectors_are_told(url: str) -> None:
-    assert run("reindex", url, "buyer").output == "made the index of buyer anew: 3 memories\n"
+    assert run("reindex", url, "buyer").output == "rebuilt the index of buyer: 3 memories\n"
     with holdfast.open(url) as store:
         store.memory(
             "buyer", embed=Embedder(lambda found: [[1.0, 2.0] for _ in found], name="flat")
         ).recall("tax")
     assert run("reindex", url, "buyer").output == (
-        "made the index of buyer anew: 3 memories\n3 vectors are gone; recalls with an embedder have them made again\n"
+        "rebuilt the index of buyer: 3 memories\nremoved 3 vectors; recalls with an embedder "
+        "compute them again\n"
     )
     assert listed("recall", url, "buyer", "tax", "-k", 1) == ["Vendor B quotes without tax"]
     assert json.loads(run("memories", url, "--json").output.splitlines()[0])["vectors"] == 0
@@ -362,7 +362,7 @@ def test_the_commands_work_wherever_the_index_lies(engine: str, tmp_path: Path) 
         assert run("remember", url, "buyer", text).exit_code == 0
     assert run("memories", url).output == "        2  buyer\n"
     assert listed("recall", url, "buyer", "who signs?") == ["Ann signs the orders"]
-    assert run("reindex", url, "buyer").output == "made the index of buyer anew: 2 memories\n"
+    assert run("reindex", url, "buyer").output == "rebuilt the index of buyer: 2 memories\n"
     assert (
         run("forget", url, "buyer", "--author", "person", "--yes").output
         == "forgot 2 memories of buyer\n"
@@ -371,7 +371,7 @@ def test_the_commands_work_wherever_the_index_lies(engine: str, tmp_path: Path) 
     assert run("memories", url).output == "        0  buyer\n"
 
 
-# -- names, and text that means harm -----------------------------------------------------------------
+# -- names, and text that means harm ---------------------------------------------------------------
 
 CALLS = {
     "memories": ["buyer"],

@@ -63,7 +63,7 @@ def test_a_program_that_agrees_is_exit_code_0_and_calls_nothing(
     done = call(url, "claim-7", program(tmp_path, "LIVE 7", asynchronous=asynchronous))
     assert done.stdout.splitlines() == [
         "replay of task 'claim-7' (version 5): finished",
-        "  given back: look, pay",
+        "  replayed: look, pay",
     ]
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -71,7 +71,7 @@ def test_a_program_that_agrees_is_exit_code_0_and_calls_nothing(
 def test_a_program_that_departs_is_exit_code_1(url: str, tmp_path: Path) -> None:
     done = call(url, "claim-7", program(tmp_path, "LIVE 8"))
     assert done.returncode == 1
-    assert "  departs in: arguments (pay)" in done.stdout.splitlines()
+    assert "  diverges in: arguments (pay)" in done.stdout.splitlines()
     assert "LIVE" not in done.stdout
     told = json.loads(call(url, "claim-7", program(tmp_path, "LIVE 8"), "--json").stdout)
     assert (told["ok"], told["ended"], told["steps"]) == (False, "diverged", ["look"])
@@ -82,7 +82,7 @@ def test_up_to_a_version(url: str, tmp_path: Path) -> None:
     done = call(url, "claim-7", program(tmp_path, "LIVE 8"), "--version", "3")
     assert done.stdout.splitlines() == [
         "replay of task 'claim-7' (version 3): recording ended",
-        "  given back: look",
+        "  replayed: look",
     ]
     assert done.returncode == 0
 

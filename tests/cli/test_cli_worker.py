@@ -1,4 +1,5 @@
-"""The commands around workers: `holdfast worker` as a process, and those that give tasks what they wait for."""
+"""The commands around workers: `holdfast worker` as a process, and those that give tasks what they
+wait for."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ import holdfast
 from helpers.run_cli import plain_terminal
 from helpers.run_cli import run as call
 from helpers.servers import postgres, url_on
-from holdfast.tasks.agents.declare import registered
+from holdfast.tasks.agents.declare import registered_agents
 
 PATIENCE_SECONDS = 30.0
 
@@ -131,7 +132,7 @@ def start() -> Iterator[Callable[..., Process]]:
         worker.process.communicate()
 
 
-# -- the worker --------------------------------------------------------------------------------------------------------
+# -- the worker ------------------------------------------------------------------------------------
 
 
 def test_a_task_goes_from_its_submission_to_its_end(
@@ -148,11 +149,14 @@ def test_a_task_goes_from_its_submission_to_its_end(
     assert call("questions", url).output == 'c1  payout  May it be paid?  {"sum":41}\n'
     assert call("answer", url, "c1", "payout", "true", "--by", "ann").exit_code == 0
     assert worker.hear("c1  suspended").endswith("  waits for signal 'paid'\n")
-    assert call("signal", url, "c1", "paid", "--payload", '"in full"').output == "told c1: paid\n"
+    assert (
+        call("signal", url, "c1", "paid", "--payload", '"in full"').output
+        == "sent signal paid to c1\n"
+    )
     assert " s" in worker.hear("c1  finished")
     code, out, err = worker.end()
     assert (code, out.split("  ")[1]) == (0, "stopped\n")
-    assert err == "holdfast: stopping; tasks stop at their next step. Once more ends it at once.\n"
+    assert err == "holdfast: stopping; tasks stop at their next step. Repeat to exit at once.\n"
     shown = json.loads(call("task", url, "c1", "--json").output)
     assert (shown["status"], shown["goal"], shown["children"]) == (
         "finished",
@@ -235,7 +239,8 @@ def admin() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
 def reader(
     tmp_path: Path, admin: psycopg.Connection[tuple[object, ...]]
 ) -> Iterator[tuple[str, str, str]]:
-    """A store in PostgreSQL: its URL, that of a role that may only look at it, and the name of the role and of the schema."""
+    """A store in PostgreSQL: its URL, that of a role that may only look at it, and the name of the
+    role and of the schema."""
     url = url_on("postgres", tmp_path)
     name = url.rpartition("schema=")[2]
     holdfast.open(url).close()
@@ -319,7 +324,7 @@ def test_on_a_terminal_a_line_says_how_it_stands(
         ("broken_app.py", "1 / 0\n", "could not be imported"),
         ("torn_app.py", "def (\n", "could not be imported"),
         ("needy_app.py", "import a_module_that_is_not_there\n", "could not be imported"),
-        ("json.py", "import holdfast\n", "is named like a module that is in use"),
+        ("json.py", "import holdfast\n", "has the same name as the loaded module"),
     ],
 )
 def test_a_program_that_cannot_be_used_is_a_clear_error(
@@ -344,7 +349,7 @@ def test_whoever_gives_or_takes_work_may_make_the_store_and_says_so(
     program: Path, tmp_path: Path, start: Callable[..., Process]
 ) -> None:
     worker = start(program, "agents.db", cwd=tmp_path)
-    assert worker.hear("made") == "made agents.db\n"
+    assert worker.hear("created") == "created agents.db\n"
     worker.hear("working for")
     assert worker.end()[0] == 0
     for url in (str(tmp_path / "other.db"), f"file://{tmp_path}/others"):
@@ -354,9 +359,9 @@ def test_whoever_gives_or_takes_work_may_make_the_store_and_says_so(
             1,
             f"holdfast: there is no store at {path}; check the path\n",
         )
-        assert call("submit", url, "claims", "c").output == f"made {url}\nsubmitted c\n"
+        assert call("submit", url, "claims", "c").output == f"created {url}\nsubmitted c\n"
         assert call("submit", url, "claims", "c").output == "submitted c again\n"
-    assert "lives inside its process" in call("submit", "memory://", "claims", "c").stderr
+    assert "exists only inside its own process" in call("submit", "memory://", "claims", "c").stderr
 
 
 def test_a_program_without_agents_makes_no_store(
@@ -377,7 +382,7 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"nobody made {path.name}")
 
 
-# -- what is said to tasks ---------------------------------------------------------------------------------------------
+# -- what is said to tasks -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -394,7 +399,7 @@ def asking(url: str) -> Iterator[str]:
     with holdfast.open(url) as store, pytest.raises(holdfast.Suspended):
         store.run(parent, "p")
     yield url
-    del registered["asking child"]
+    del registered_agents["asking child"]
 
 
 def test_a_task_is_submitted_once_and_then_again(url: str) -> None:
@@ -406,7 +411,7 @@ def test_a_task_is_submitted_once_and_then_again(url: str) -> None:
         assert (view.agent, view.input, view.status) == ("claims", [1], "pending")
         assert view.due_at is not None
         store.task("c").cancel()
-    assert call("submit", url, "claims", "c").output == "c is cancelled already\n"
+    assert call("submit", url, "claims", "c").output == "c is already cancelled\n"
 
 
 def test_a_task_cannot_be_submitted_with_another_input(url: str) -> None:
@@ -438,7 +443,8 @@ def test_open_questions_are_listed_for_people_and_for_programs(asking: str) -> N
 def test_an_answer_shows_what_was_asked_and_is_recorded_with_who_gave_it(asking: str) -> None:
     said = call("answer", asking, "c", "payout", "true", "--by", "ann").output
     assert said == (
-        'question: May \\u001b[31mit\\u001b[0m be paid?\nabout: {"sum":41}\nanswered payout of c: true\n'
+        'question: May \\u001b[31mit\\u001b[0m be paid?\nabout: {"sum":41}\nanswered payout of c: '
+        "true\n"
     )
     with holdfast.open(asking) as store:
         view = store.get_task("c")
@@ -456,7 +462,7 @@ def test_an_answer_shows_what_was_asked_and_is_recorded_with_who_gave_it(asking:
         (
             ["answer", "URL", "c", "payout", '"yes"'],
             1,
-            'to be boolean; what fits, as JSON Schema: {"type":"boolean"}',
+            'be boolean; the expected JSON Schema is {"type":"boolean"}',
         ),
         (["answer", "URL", "c", "payout", "yes"], 2, "not JSON"),
         (["answer", "URL", "c", "other", "true"], 1, "open questions: 'payout'"),
@@ -465,7 +471,7 @@ def test_an_answer_shows_what_was_asked_and_is_recorded_with_who_gave_it(asking:
             1,
             "there is no task 'nowhere'; check the id: store.tasks()",
         ),
-        (["answer", "URL", "true"], 2, "name all of it"),
+        (["answer", "URL", "true"], 2, "wrong number of arguments"),
         (["signal", "URL", "nowhere", "paid"], 1, "there is no task 'nowhere'"),
         (["signal", "URL", "c", "paid", "--payload", "x"], 2, "not JSON"),
         (["submit", "claims", "x"], 2, "name a store"),
@@ -480,16 +486,20 @@ def test_an_answer_shows_what_was_asked_and_is_recorded_with_who_gave_it(asking:
             2,
             "each once",
         ),
-        (["submit", "URL", "claims", "x", "--budget", "calls=many"], 2, "calls is a number"),
+        (
+            ["submit", "URL", "claims", "x", "--budget", "calls=many"],
+            2,
+            "calls must be a number, got 'many'",
+        ),
         (
             ["submit", "URL", "claims", "x", "--budget", "tokens=0"],
             2,
             "tokens must be an integer >= 1, got 0",
         ),
-        (["retry", "URL", "c", "--budget", "cost"], 2, "cost is a number"),
+        (["retry", "URL", "c", "--budget", "cost"], 2, "cost must be a number, got"),
         (["retry", "URL", "nowhere"], 1, "has no task 'nowhere'"),
-        (["retry", "URL", "done"], 1, "there is nothing to try again"),
-        (["retry", "URL", "plain"], 1, "is no agent's task"),
+        (["retry", "URL", "done"], 1, "there is nothing to retry"),
+        (["retry", "URL", "plain"], 1, "has no agent, so workers can't run it"),
     ],
 )
 def test_what_cannot_be_said_is_refused(
@@ -508,8 +518,10 @@ def test_what_cannot_be_said_is_refused(
 
 
 def test_a_signal_with_an_id_is_told_once(asking: str) -> None:
-    assert call("signal", asking, "c", "paid", "--id", "7").output == "told c: paid\n"
-    assert call("signal", asking, "c", "paid", "--id", "7").output == "had told c: paid\n"
+    assert call("signal", asking, "c", "paid", "--id", "7").output == "sent signal paid to c\n"
+    assert call("signal", asking, "c", "paid", "--id", "7").output == (
+        "ignored a duplicate of signal paid to c\n"
+    )
 
 
 def test_what_was_given_up_is_tried_again(url: str) -> None:
@@ -539,7 +551,7 @@ def test_all_that_were_given_up_are_tried_again_at_once(url: str) -> None:
         store.run(lambda task: None, "done")
         result = call("retry", url, "--status", "failed", "--budget", "calls=9")
         assert result.output.splitlines()[0] == "submitted 3 of status failed again"
-        assert "1 of status failed are no agent's tasks" in result.output
+        assert "skipped 1 of status failed without an agent" in result.output
         assert {info.id: info.status for info in store.tasks()} == {
             **dict.fromkeys(("f1", "f2", "f3"), "pending"),
             "plain": "failed",
@@ -574,14 +586,17 @@ def test_a_budget_is_given_with_a_task_and_another_when_it_is_tried_again(url: s
         assert budget() == holdfast.Budget(calls=9)
         with store.task("c"):
             refused = call("submit", url, "claims", "c", "--budget", "calls=10")
-            assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (
+            assert (refused.exit_code, "the budget of task 'c' is unchanged" in refused.stderr) == (
                 1,
                 True,
             )
-        kill = "import os, sys, holdfast\nwith holdfast.open(sys.argv[1]).task('c'): os.kill(os.getpid(), 9)"
+        kill = (
+            "import os, sys, holdfast\nwith holdfast.open(sys.argv[1]).task('c'): "
+            "os.kill(os.getpid(), 9)"
+        )
         subprocess.run([sys.executable, "-c", kill, url], check=False)
         refused = call("retry", url, "c", "--budget", "calls=10")
-        assert (refused.exit_code, "the budget of 'c' stays as it was" in refused.stderr) == (
+        assert (refused.exit_code, "the budget of task 'c' is unchanged" in refused.stderr) == (
             1,
             True,
         )
@@ -612,7 +627,7 @@ def test_a_task_that_is_due_later_says_when_and_ids_are_shown_as_they_are_writte
 
     with holdfast.open(url) as store, pytest.raises(holdfast.Suspended):
         store.run(lambda task: task.run_child(child, "p/letter"), "p")
-    del registered["sleeping child"]
+    del registered_agents["sleeping child"]
     assert "  sleeping child[p/letter]\n" in call("task", url, "p").output
     assert (
         " UTC, for a worker that has agent 'sleeping child'\n"
@@ -630,6 +645,6 @@ def test_the_store_may_be_named_by_the_environment(
     monkeypatch.setenv("HOLDFAST_URL", asking)
     assert call("submit", "claims", "x").output == "submitted x\n"
     assert call("retry", "x").output == "submitted x again\n"
-    assert call("signal", "c", "paid").output == "told c: paid\n"
+    assert call("signal", "c", "paid").output == "sent signal paid to c\n"
     assert call("answer", "c", "payout", "true").exit_code == 0
     assert call("questions").output == ""

@@ -1,4 +1,5 @@
-"""Every backend passes the whole conformance suite, and the suite is easy to find one's way into."""
+"""Every backend passes the whole conformance suite, and the suite is easy to find one's way
+into."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def test_every_test_of_the_suite_has_a_name_of_its_own() -> None:
         ("pytest", "import holdfast.conformance"),
         (
             "hypothesis",
-            "from holdfast.conformance import BackendConformance as B; B.open_backend; import holdfast.conformance.model",
+            "from holdfast.conformance import BackendConformance as B; B.open_backend; import "
+            "holdfast.conformance.model",
         ),
     ],
 )
@@ -75,5 +77,8 @@ def test_what_is_missing_is_said_with_what_to_install(missing: str, code: str) -
 
 
 def test_the_library_itself_needs_neither_pytest_nor_hypothesis() -> None:
-    script = "import sys; sys.modules.update(pytest=None, hypothesis=None); import holdfast, holdfast.backends.faulty"
+    script = (
+        "import sys; sys.modules.update(pytest=None, hypothesis=None); import holdfast, "
+        "holdfast.backends.faulty"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,4 +1,5 @@
-"""The conformance suite notices what is missing: each mutant lacks one protection, and a named test turns red.
+"""The conformance suite notices what is missing: each mutant lacks one protection, and a named test
+turns red.
 
 The names in `MUTANTS` are the proof that these tests do not pass by accident.
 """

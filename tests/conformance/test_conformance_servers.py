@@ -36,7 +36,8 @@ class TestRedis(DurableBackendConformance):
 
 
 class Simulated(DurableBackendConformance):
-    """Less of everything: each answer of a simulated AWS takes milliseconds. The protocol has all of it in memory, in test_objects."""
+    """Less of everything: each answer of a simulated AWS takes milliseconds. The protocol has all
+    of it in memory, in test_objects."""
 
     model_examples, model_steps, many_streams, writes_beside_readers = 2, 10, 110, 30
     odd_names = ODD[::12]

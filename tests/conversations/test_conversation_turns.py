@@ -1,4 +1,5 @@
-"""Turns of a conversation, followers of it, and its life: who may write, who hears of it, and how it ends."""
+"""Turns of a conversation, followers of it, and its life: who may write, who hears of it, and how
+it ends."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from helpers.chat_messages import assistant, user
 from holdfast import LeaseHeld, NotFound, Store
 from holdfast.backends.memory import MemoryBackend
 from holdfast.conversations.fold import BRANCHED, Ancestor, ConversationBranched, ConversationFold
-from holdfast.conversations.write import new_event, put
+from holdfast.conversations.write import new_event, store_events
 from holdfast.errors import CorruptRecord, Expired, LeaseLost
 from holdfast.log import operations as ops
 from holdfast.log.stream_ops import new_append_context
 
-# -- turns -------------------------------------------------------------------------------------------
+# -- turns -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -250,7 +251,7 @@ def test_a_turn_is_renewed_while_it_lasts(store: Store) -> None:
     assert chat.messages() == [user("still mine")]
 
 
-# -- following ---------------------------------------------------------------------------------------
+# -- following -------------------------------------------------------------------------------------
 
 
 def test_follow_goes_on_from_a_cursor_without_gaps(store: Store) -> None:
@@ -286,7 +287,7 @@ def test_follow_of_a_deleted_conversation_ends_with_an_error(store: Store) -> No
         next(follower)
 
 
-# -- life --------------------------------------------------------------------------------------------
+# -- life ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -373,7 +374,7 @@ def test_a_fork_that_lies_about_where_its_messages_are_is_an_error(
     branched = ConversationBranched("p", 5, [Ancestor("p", head.incarnation.hex(), base, upto)])
     child = store.conversation("h")
     event = new_event(BRANCHED, branched, ConversationFold(5, 5, 5))
-    ops.run(store._log, put(child._key, None, [event], new_append_context(), expected=0))
+    ops.run(store._log, store_events(child._key, None, [event], new_append_context(), expected=0))
     with pytest.raises(CorruptRecord):
         child.messages()
 

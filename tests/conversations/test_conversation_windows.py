@@ -12,7 +12,7 @@ from helpers.chat_messages import SYSTEM, assistant, call, one, result, user
 from holdfast import Conflict, NotFound, Store
 from holdfast.errors import AlreadyExists, CorruptRecord, HasForks
 
-# -- windows -----------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def test_a_window_keeps_system_prompt_and_pins_and_whole_exchanges(store: Store) -> None:
@@ -114,7 +114,7 @@ def test_a_window_shows_a_dangling_call_as_interrupted_without_storing_that(stor
     assert chat.version() == 3
 
 
-# -- summaries ---------------------------------------------------------------------------------------
+# -- summaries -------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -215,7 +215,7 @@ def test_a_conversation_begun_anew_while_it_is_summarised_is_a_conflict(store: S
         chat.summarize(slow, keep_last=1)
 
 
-# -- repair ------------------------------------------------------------------------------------------
+# -- repair ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -326,7 +326,7 @@ def test_a_late_retry_gets_its_own_answer(store: Store) -> None:
     assert chat.answer(99) is None
 
 
-# -- forks -------------------------------------------------------------------------------------------
+# -- forks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine

@@ -1,4 +1,5 @@
-"""Conversations: what is appended comes back, once, in order; rewinding, syncing, files, and the async interface."""
+"""Conversations: what is appended comes back, once, in order; rewinding, syncing, files, and the
+async interface."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from holdfast.errors import CorruptFile, IdReused, NotSerializable, Unavailable
 from holdfast.log import operations as ops
 from holdfast.log.stream_ops import new_append_context
 
-# -- appending ---------------------------------------------------------------------------------------
+# -- appending -------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -179,7 +180,7 @@ def test_large_messages_are_kept_and_counted(store: Store) -> None:
     assert store.health().streams.get("blob", 0) == 0
 
 
-# -- reading costs what it returns -------------------------------------------------------------------
+# -- reading costs what it returns -----------------------------------------------------------------
 
 
 class CountingBackend(MemoryBackend):
@@ -214,7 +215,7 @@ def test_the_newest_50_of_100_000_messages_read_about_50_records() -> None:
         assert backend.records < 150
 
 
-# -- rewinding ---------------------------------------------------------------------------------------
+# -- rewinding -------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -262,7 +263,7 @@ def test_no_two_threads_pop_the_same_message(store: Store) -> None:
     assert sorted(popped, key=int) == [str(n) for n in range(40)]
 
 
-# -- sync --------------------------------------------------------------------------------------------
+# -- sync ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -338,7 +339,7 @@ def test_sync_of_a_window_forgets_nothing(store: Store, system: str | None) -> N
     assert chat.count() == 101
 
 
-# -- files -------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.unencrypted("an export of what is encrypted must be meant")
@@ -366,7 +367,7 @@ def test_a_damaged_file_is_refused_untouched_or_salvaged(store: Store, tmp_path:
     assert chat.messages() == [user("a"), assistant("b")]
 
 
-# -- async -------------------------------------------------------------------------------------------
+# -- async -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine

@@ -1,4 +1,5 @@
-"""A conversation on a backend that fails: what was acknowledged is there, once, in order, and nothing else is."""
+"""A conversation on a backend that fails: what was acknowledged is there, once, in order, and
+nothing else is."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_what_was_acknowledged_is_there_once_in_order(seed: int) -> None:
     backend = FaultyBackend(MemoryBackend(), seed=seed)

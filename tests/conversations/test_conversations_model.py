@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from helpers.example_counts import examples
-from holdfast.conversations.read import FIRST_PAGE
+from holdfast.conversations.read import FIRST_PAGE_EVENTS
 from holdfast.conversations.repair import apply_fixes, find_fixes
 
 TEXT = st.sampled_from("abcde")
@@ -39,7 +39,7 @@ class Conversations(RuleBasedStateMachine):
             self.live.append(message)
             self.then[answer.first + index] = list(self.live)
 
-    @rule(count=st.integers(FIRST_PAGE - 2, FIRST_PAGE + 2))
+    @rule(count=st.integers(FIRST_PAGE_EVENTS - 2, FIRST_PAGE_EVENTS + 2))
     def append_a_page(self, count: int) -> None:
         self.append([("user", str(index)) for index in range(count)], False)
 
@@ -74,7 +74,8 @@ class Conversations(RuleBasedStateMachine):
         except holdfast.Conflict:  # the other process was there since this one's last sync
             assert self.chat.messages() == self.live
             return
-        # A list that ends as the stored one does counts as trimmed, not as edited: then nothing is taken away.
+        # A list that ends as the stored one does counts as trimmed, not as edited: then nothing is
+        # taken away.
         stored = self.chat.messages()
         assert (
             stored == wanted

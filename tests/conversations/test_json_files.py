@@ -1,4 +1,5 @@
-"""JSON files of messages: every form that people have, every way in which a file breaks, and writing whole or not at all."""
+"""JSON files of messages: every form that people have, every way in which a file breaks, and
+writing whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from helpers.example_counts import examples
-from holdfast.conversations.json_files import as_json, read_messages, write_atomically
+from holdfast.conversations.json_files import encode_json_list, read_messages, write_atomically
 from holdfast.errors import CorruptFile
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Grüße, \U0001f980"}
@@ -61,7 +62,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "chat.json"
 
 
-# -- the forms --------------------------------------------------------------------------------------------------------
+# -- the forms -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_of_several_lists_one_must_be_chosen_by_name(path: Path) -> None:
 def test_a_name_for_the_only_unnamed_list_is_a_mistake(path: Path) -> None:
     for raw in (dumped(CHAT), lines(CHAT)):
         path.write_bytes(raw)
-        with pytest.raises(ValueError, match="leave pair out"):
+        with pytest.raises(ValueError, match="pair must be omitted"):
             read_messages(path, pair="critic")
 
 
@@ -174,7 +175,7 @@ def test_a_list_under_an_unknown_name_beside_other_things_must_be_chosen(path: P
     ):
         path.write_bytes(dumped(other))
         with pytest.raises(
-            ValueError, match=rf"among other things: choose them with pair=, from .*'{name}'$"
+            ValueError, match=rf"among other data; choose them with pair=, from .*'{name}'$"
         ):
             read_messages(path)
         assert read_messages(path, pair=name).messages == CHAT
@@ -201,7 +202,7 @@ def test_no_messages_is_not_an_error(path: Path) -> None:
         assert read_messages(path).messages == []
 
 
-# -- damage -----------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------
 
 
 def check_damaged(
@@ -250,7 +251,11 @@ def test_what_follows_after_the_end_is_damage(path: Path) -> None:
     for form in (dumped(CHAT), dumped({"messages": CHAT}), dumped({"proxy": CHAT})):
         for rest in (b"]", b'"tail of an older, longer file"}]', b"\n" + form):
             check_damaged(
-                path, form + rest, CHAT, "something follows", at=len(form) + rest.startswith(b"\n")
+                path,
+                form + rest,
+                CHAT,
+                "unexpected data after",
+                at=len(form) + rest.startswith(b"\n"),
             )
     check_damaged(path, lines(CHAT) + b"[]", CHAT, "not a JSON object")
 
@@ -286,7 +291,7 @@ def test_an_unusable_file_gives_nothing(path: Path) -> None:
             "deeper than 100",
         ),
         (b'{"role": "user", "content": "' + b"x" * (16 << 20) + b'"}', "16777216"),
-        (b"{}", "message 2 is not a JSON object with something in it"),
+        (b"{}", "message 2 is not a JSON object, or is empty"),
     ],
     ids=range(13),
 )
@@ -345,7 +350,7 @@ def test_errors_hold_no_content(path: Path) -> None:
             error = error.__cause__
 
 
-# -- cut anywhere -----------------------------------------------------------------------------------------------------
+# -- cut anywhere ----------------------------------------------------------------------------------
 
 
 def ends(raw: bytes, messages: list[dict[str, Any]]) -> list[int]:
@@ -361,7 +366,7 @@ def ends(raw: bytes, messages: list[dict[str, Any]]) -> list[int]:
 FORMS: list[tuple[Callable[[list[dict[str, Any]]], bytes], str | None]] = [
     (dumped, None),
     (lines, None),
-    (as_json, None),
+    (encode_json_list, None),
     (lambda messages: dumped({"model": "m", "messages": messages, "n": 1}), None),
     (lambda messages: dumped({"proxy": messages}), None),
     (
@@ -373,6 +378,7 @@ FORMS: list[tuple[Callable[[list[dict[str, Any]]], bytes], str | None]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "pair"), FORMS)
 @pytest.mark.parametrize("messages", [CHAT, CHAT[::-1], [{"name": "x", **RESULT}, HELLO]])
 def test_a_file_cut_at_any_byte_gives_exactly_the_messages_before_the_cut(
@@ -382,9 +388,9 @@ def test_a_file_cut_at_any_byte_gives_exactly_the_messages_before_the_cut(
     messages: list[dict[str, Any]],
 ) -> None:
     raw = form(messages)
-    compact = messages if form is not as_json else []
+    compact = messages if form is not encode_json_list else []
     limits = ends(raw, compact) or [
-        raw.index(line) + len(line) for line in as_json(messages).split(b"\n")[1:-2]
+        raw.index(line) + len(line) for line in encode_json_list(messages).split(b"\n")[1:-2]
     ]
     limits = [limit - raw[limit - 1 : limit].count(b",") for limit in limits]
     whole = len(raw.rstrip())
@@ -432,12 +438,13 @@ chat_message = any_message.map(
 @given(messages=st.lists(chat_message, max_size=5))
 @example(messages=[{"type": 1}, {"kind": -0.0}])
 def test_what_is_exported_can_be_imported(path: Path, messages: list[dict[str, Any]]) -> None:
-    write_atomically(path, as_json(messages))
+    write_atomically(path, encode_json_list(messages))
     read = read_messages(path)
     assert repr(read.messages) == repr(messages)  # tells 1 from 1.0 and True, and 0.0 from -0.0
     assert read.complete
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(30),
     deadline=None,
@@ -465,7 +472,8 @@ def test_any_file_cut_or_overwritten_anywhere_gives_the_messages_before_that(
     )
     path.write_bytes(raw[:keep] + garbage)
     read = read_messages(path, salvage=True)
-    # A piece of a message is never taken for one; at most the garbage completed a message by chance.
+    # A piece of a message is never taken for one; at most the garbage completed a message by
+    # chance.
     assert read.messages[:-1] == messages[: max(0, len(read.messages) - 1)]
     if garbage not in (b'"', b"}", b"]"):
         assert read.messages == messages[: len(read.messages)]
@@ -513,7 +521,7 @@ print(len(read_messages({str(path)!r}, salvage=True).messages))
     assert done.stdout == "500001\n", done.stderr
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def test_a_new_file_is_private_and_a_replaced_one_keeps_its_permissions(path: Path) -> None:
@@ -602,13 +610,14 @@ for turn in itertools.count(1):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", ["fchmod", "fsync", "replace"])
 def test_a_writer_killed_at_a_step_of_the_way_leaves_the_old_file_or_the_new_one(
     path: Path, call: str, when: str
 ) -> None:
     old = [{"role": "user", "content": "old"}]
-    write_atomically(path, as_json(old))
+    write_atomically(path, encode_json_list(old))
     writer = subprocess.run([sys.executable, "-c", WRITER, str(path), call, when], check=False)
     assert writer.returncode == -signal.SIGKILL
     new = [{"role": "user", "content": "1"}] * 20_000

@@ -1,7 +1,9 @@
-"""An agent of thirty steps, plain and async: ordinary, `check` and `once` ones, nested and parallel; with a plan, progress, notes
-and a conversation. Nothing in it knows that it will be killed.
+"""An agent of thirty steps, plain and async: ordinary, `check` and `once` ones, nested and
+parallel; with a plan, progress, notes and a conversation. Nothing in it knows that it will be
+killed.
 
-The world that it acts on is a file: each run of a step's function and each effect is one line, added at once.
+The world that it acts on is a file: each run of a step's function and each effect is one line,
+added at once.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from helpers.notes import Notes, read_notes
+from helpers.stored.notes import Notes, read_notes
 from holdfast import AsyncStore, Store
 from holdfast.errors import StepFailed
 
@@ -52,7 +54,7 @@ class World:
         self._notes.close()
 
 
-# -- what the steps do ---------------------------------------------------------------------------------------------------
+# -- what the steps do -----------------------------------------------------------------------------
 
 
 def begun(world: World) -> holdfast.StepRun:
@@ -107,7 +109,7 @@ def resumed_at(world: World, step: holdfast.StepRun) -> range:
     return range(step.cursor or 0, PAGES)
 
 
-# -- the plain agent -----------------------------------------------------------------------------------------------------
+# -- the plain agent -------------------------------------------------------------------------------
 
 
 def collect(world: World) -> list[Any]:
@@ -214,7 +216,7 @@ def in_order(view: holdfast.TaskView) -> list[holdfast.StepInfo]:
     return sorted(view.steps, key=lambda step: step.path)
 
 
-# -- the async agent -----------------------------------------------------------------------------------------------------
+# -- the async agent -------------------------------------------------------------------------------
 
 
 async def collect_async(world: World) -> list[Any]:

@@ -1,4 +1,5 @@
-"""What the processes of `test_conversations_processes.py` do. Every acknowledged thing is printed at once."""
+"""What the processes of `test_conversations_processes.py` do. Every acknowledged thing is printed
+at once."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ def say(text: str) -> None:
 
 
 def append(url: str, name: str, count: str) -> None:
-    """Append messages under ids of their own; `count` 0: until killed, going on from where the conversation is."""
+    """Append messages under ids of their own; `count` 0: until killed, going on from where the
+    conversation is."""
     with holdfast.open(url) as store:
         chat = store.conversation("c")
         begun = sum(message["content"].startswith(f"{name} ") for message in chat.messages())
@@ -46,7 +48,8 @@ def turns(url: str, name: str, count: str) -> None:
 
 
 def suspended(url: str, name: str, count: str) -> None:
-    """Take a turn, and write again when told to: by then the process will have been stopped for longer than its lease."""
+    """Take a turn, and write again when told to: by then the process will have been stopped for
+    longer than its lease."""
     with holdfast.open(url) as store:
         chat = store.conversation("c")
         with chat.turn(lease=0.5):

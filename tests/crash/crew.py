@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from helpers import programs
-from helpers.checker import Verdict
 from helpers.servers import SERVERS, url_on
+from helpers.stored.checker import Verdict
 
 PATIENCE_SECONDS = 30.0
 """Longer than anything should take: who waits for a dead process's lock has failed by then."""
@@ -83,7 +83,10 @@ class Crew:
 
 def checked(url: str, notes: Path, seen: Path) -> Verdict:
     done = subprocess.run(
-        program("checker", url, notes, seen), capture_output=True, timeout=120, check=False
+        programs.program("helpers.stored.checker", url, notes, seen),
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     return msgspec.json.decode(done.stdout, type=Verdict)

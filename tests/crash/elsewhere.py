@@ -1,4 +1,5 @@
-"""A worker on another machine, as far as anybody can tell, in which every task is held until the worker is killed.
+"""A worker on another machine, as far as anybody can tell, in which every task is held until the
+worker is killed.
 
 `main` (arguments: URL TASKS) runs so many at once, and says `began` for each that has begun.
 """

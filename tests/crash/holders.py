@@ -1,6 +1,8 @@
-"""What the processes of `test_tasks_leases.py` do. What they have done, and what was refused, they say at once, a line each.
+"""What the processes of `test_tasks_leases.py` do. What they have done, and what was refused, they
+say at once, a line each.
 
-They go on when they are told to, by a line of input. What a step returns is the process that ran it.
+They go on when they are told to, by a line of input. What a step returns is the process that ran
+it.
 """
 
 from __future__ import annotations
@@ -237,7 +239,8 @@ def hoarding(url: str, count: str) -> None:
 
 
 def contending(url: str) -> None:
-    """Try to get the tasks that it is told of, without waiting; hold what it gets until told of the next."""
+    """Try to get the tasks that it is told of, without waiting; hold what it gets until told of the
+    next."""
     with holdfast.open(url) as store:
         say("ready")
         name = wait_for_word()

@@ -1,8 +1,10 @@
-"""Dies at every place where a process can die: at each named point, and at each call that changes a file.
+"""Dies at every place where a process can die: at each named point, and at each call that changes a
+file.
 
-`main` (arguments: ENGINE FOLDER) runs one short fixed workload again and again. Each time a new process kills itself
-one call later, another process judges what is stored, a third one goes on where the first one died, and the
-judge looks again; until the workload comes through alive. One line of JSON for each death.
+`main` (arguments: ENGINE FOLDER) runs one short fixed workload again and again. Each time a new
+process kills itself one call later, another process judges what is stored, a third one goes on
+where the first one died, and the judge looks again; until the workload comes through alive. One
+line of JSON for each death.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from typing import Any, NoReturn
 
 import apsw
 import msgspec
-from holdfast.backends.sqlite import SQLiteBackend
 
-from helpers.checker import Verdict, check
-from helpers.notes import Notes, Plan, plan
+from helpers.stored.checker import Verdict, check
+from helpers.stored.notes import Notes, Plan, plan
 from holdfast import Store
 from holdfast.backends import Backend
 from holdfast.backends.files import Disk, FilesBackend
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.log.events import INLINE_BYTES
 from holdfast.log.log import Log
 
@@ -60,7 +62,8 @@ def die() -> NoReturn:
 
 
 class Death(msgspec.Struct):
-    """What one line of the output says. `killed` is false for the last pass of a sweep, which came through alive."""
+    """What one line of the output says. `killed` is false for the last pass of a sweep, which came
+    through alive."""
 
     point: str
     passes: int
@@ -115,7 +118,8 @@ class DyingSQLite(SQLiteBackend):
 
 
 class DyingCalls:
-    """Dies before the n-th call that changes a file; or, `torn`, in the middle of the n-th write."""
+    """Dies before the n-th call that changes a file; or, `torn`, in the middle of the n-th
+    write."""
 
     reads = False
 

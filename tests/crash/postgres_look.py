@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from helpers.postgres_server import PostgresServer
+from helpers.engines.postgres_server import PostgresServer
 
 
 def schema_of(place: Path) -> str:
@@ -22,11 +22,13 @@ def appends(said: Sequence[bytes]) -> bool:
 
 
 def stored(server: PostgresServer, schema: str) -> dict[str, list[bytes]]:
-    """The bodies of each stream, as the plain driver finds them. Versions must be 1, 2, 3, … up to the head."""
+    """The bodies of each stream, as the plain driver finds them. Versions must be 1, 2, 3, … up to
+    the head."""
     found: dict[str, list[bytes]] = {}
     rows = server.sql(
         f"SELECT s.id, s.version, s.hash, r.version, r.hash, r.body FROM {schema}.streams s"
-        f" JOIN {schema}.records r ON r.stream = s.stream WHERE s.alive AND s.kind = 'stream' ORDER BY s.id, r.version"
+        f" JOIN {schema}.records r ON r.stream = s.stream WHERE s.alive AND s.kind = 'stream' "
+        "ORDER BY s.id, r.version"
     )
     for name, head, digest, version, own, body in rows:
         bodies = found.setdefault(name, [])
@@ -65,5 +67,5 @@ class Settling(logging.Handler):
         logging.getLogger("holdfast").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "settling" in record.msg:
+        if "retrying them one by one" in record.msg:
             self.begun.set()

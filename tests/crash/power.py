@@ -1,9 +1,9 @@
 """A disk that loses power: what of a program's writes is there afterwards, and what is not.
 
-`Recorder` writes down every call that SQLite makes on its files. `Drive` plays the recording up to any call and then
-says what the disk would hold if the power went at that instant: all that was synced, and of the rest any part, in
-any order. The assumptions are those of SQLite itself: a sector of 512 bytes is written whole or not at all, and
-a write does not damage bytes it does not touch.
+`Recorder` writes down every call that SQLite makes on its files. `Drive` plays the recording up to
+any call and then says what the disk would hold if the power went at that instant: all that was
+synced, and of the rest any part, in any order. The assumptions are those of SQLite itself: a sector
+of 512 bytes is written whole or not at all, and a write does not damage bytes it does not touch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ SECTOR = 512
 
 Luck = Literal["none", "all", "some writes", "some sectors", "newest", "garbage"]
 LUCKS: tuple[Luck, ...] = ("none", "all", "some writes", "some sectors", "newest", "garbage")
-"""What of the unsynced writes reached the disk. `newest`: the last ones did, those before them did not. `garbage`: some
-sectors did, and where the file grew the others hold what happened to be there before."""
+"""What of the unsynced writes reached the disk. `newest`: the last ones did, those before them did
+not. `garbage`: some sectors did, and where the file grew the others hold what happened to be there
+before."""
 
 Image = dict[str, bytes]
 """The files of a disk, by name."""
 
 
 class Recorder:
-    """Watches SQLite's calls, and notes among them. Syncs are recorded and not done: nothing here needs a real disk."""
+    """Watches SQLite's calls, and notes among them. Syncs are recorded and not done: nothing here
+    needs a real disk."""
 
     reads = False
 
@@ -70,7 +72,8 @@ class _File:
 
 
 class Drive:
-    """The state of the disk after a part of a recording. `sync` and `sync_names` can be switched off: a disk that lies."""
+    """The state of the disk after a part of a recording. `sync` and `sync_names` can be switched
+    off: a disk that lies."""
 
     def __init__(self, *, sync: bool = True, sync_names: bool = True) -> None:
         self._sync, self._sync_names = sync, sync_names
@@ -86,7 +89,8 @@ class Drive:
                 if name not in self._files:
                     self._rename(name, _File())
                 if name.endswith(("-wal", "-journal")) and call.flags & apsw.SQLITE_OPEN_CREATE:
-                    # SQLite on Unix syncs the folder with the first sync of such a file, inside that call.
+                    # SQLite on Unix syncs the folder with the first sync of such a file, inside
+                    # that call.
                     self._will_sync_names.add(call.handle)
             case "write":
                 self._files[name].unsynced.append(_Change(call.offset, call.data))

@@ -1,4 +1,5 @@
-"""What every server has to come through behind a network that loses answers: nothing acknowledged is lost, nothing is stored twice."""
+"""What every server has to come through behind a network that loses answers: nothing acknowledged
+is lost, nothing is stored twice."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
-from helpers.network_proxy import Action, Proxy, When
+from helpers.engines.network_proxy import Action, Proxy, When
 from holdfast import Store
 from holdfast.backends import Backend
 from holdfast.errors import OutcomeUnknown

@@ -1,4 +1,5 @@
-"""Kill a server again and again while several processes write to it, and see what the writers were told and what is stored."""
+"""Kill a server again and again while several processes write to it, and see what the writers were
+told and what is stored."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers.checker import Verdict
+from helpers.stored.checker import Verdict
 
 from .crew import PATIENCE_SECONDS, Crew, checked
 
@@ -19,7 +20,8 @@ PROCESSES = 3
 
 
 class ServerCrew(Crew):
-    """Writers who outlive their server. `doubts` counts the commits that ended without an answer."""
+    """Writers who outlive their server. `doubts` counts the commits that ended without an
+    answer."""
 
     module = "server_load"
 
@@ -45,7 +47,8 @@ class ServerCrew(Crew):
 def killed_under_load(
     url: str, place: Path, kill: Callable[[], None], start: Callable[[], None], kills: int = KILLS
 ) -> Verdict:
-    """Kill the server that often, each time while all processes are writing; the verdict on what is stored then."""
+    """Kill the server that often, each time while all processes are writing; the verdict on what is
+    stored then."""
     seed = os.environ.get("HOLDFAST_SEED") or secrets.token_hex(4)
     chance = random.Random(seed)
     crew = ServerCrew(url, place / "notes", seed, PROCESSES, 120 + kills * 10)
@@ -68,8 +71,10 @@ def killed_under_load(
         crew.end()
     verdict = checked(url, place / "notes", place / "seen")
     print(
-        f"HOLDFAST_SEED={seed}: {kills} kills, {hits} of them hit a commit in flight ({crew.doubts} in all); "
-        f"{verdict.attempts} appends, {verdict.acknowledged} acknowledged, {verdict.refused} refused, "
+        f"HOLDFAST_SEED={seed}: {kills} kills, {hits} of them hit a commit in flight "
+        f"({crew.doubts} in all); "
+        f"{verdict.attempts} appends, {verdict.acknowledged} acknowledged, {verdict.refused} "
+        "refused, "
         f"in doubt: {verdict.in_doubt_stored} stored, {verdict.in_doubt_absent} not"
     )
     assert verdict.ok, verdict.violations[:10]

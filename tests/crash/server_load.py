@@ -1,7 +1,7 @@
 """The writers of `workload.py`, on a server that is killed under them: they go on by themselves.
 
-`main` (arguments: URL NOTES SEED PROCESSES SECONDS) forks that many processes. A line `doubt PID` on standard output tells
-that a commit ended without an answer; the store then settles it by itself.
+`main` (arguments: URL NOTES SEED PROCESSES SECONDS) forks that many processes. A line `doubt PID`
+on standard output tells that a commit ended without an answer; the store then settles it by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from helpers.notes import Notes, Plan
+from helpers.stored.notes import Notes, Plan
 from holdfast.backends import AppendResult
 from holdfast.errors import OutcomeUnknown, Unavailable
 
@@ -45,7 +45,7 @@ class Doubts(logging.Handler):
     """Tells when the store settles appends whose answer was lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "settling" in record.msg and "OutcomeUnknown" in record.getMessage():
+        if "retrying them one by one" in record.msg and "OutcomeUnknown" in record.getMessage():
             say(f"doubt {os.getpid()}")
 
 

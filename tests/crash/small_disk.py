@@ -1,7 +1,7 @@
 """Fills a disk that is really full, then makes room, in a process of its own.
 
-`main` (arguments: PATH limit|full). `limit`: the system refuses to let any file grow beyond a size. `full`: the file
-system of PATH is a small one; another file on it takes what is left.
+`main` (arguments: PATH limit|full). `limit`: the system refuses to let any file grow beyond a size.
+`full`: the file system of PATH is a small one; another file on it takes what is left.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.backends.sqlite import SQLiteBackend
-
-from helpers.checker import judge, read_store
-from helpers.notes import plan
+from helpers.stored.checker import judge, read_store
+from helpers.stored.notes import plan
 from holdfast import OutcomeUnknown, Store
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StorageFull
 from holdfast.log.log import Log
 
@@ -94,5 +93,6 @@ def main() -> None:
     verdict, _ = judge(notes, read_store(f"sqlite:///{path}"), {})
     assert verdict.ok, verdict.violations
     print(
-        f"{verdict.acknowledged} acknowledged, {len(refused)} refused for want of room, {len(doubts)} in doubt"
+        f"{verdict.acknowledged} acknowledged, {len(refused)} refused for want of room, "
+        f"{len(doubts)} in doubt"
     )

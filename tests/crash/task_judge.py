@@ -1,4 +1,5 @@
-"""The judge of tasks: what is stored against what the world saw. It knows the rules, and nothing of how they are kept."""
+"""The judge of tasks: what is stored against what the world saw. It knows the rules, and nothing of
+how they are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from .agent30 import ID
 
 Note = Mapping[str, Any]
 INTERRUPTIONS = ("kill", "doubt")
-"""Why a step may be run again: its process was killed, or it gave the task back for a person to settle something."""
+"""Why a step may be run again: its process was killed, or it gave the task back for a person to
+settle something."""
 
 
 class Outcome(msgspec.Struct):
@@ -92,10 +94,12 @@ def _unlike(found: Outcome, expected: Outcome) -> Iterator[str]:
 
 
 def _history(history: Sequence[Event]) -> Iterator[str]:
-    """Versions without a gap; nobody writes without a claim; each step is completed once, each note made once; nothing after the end.
+    """Versions without a gap; nobody writes without a claim; each step is completed once, each note
+    made once; nothing after the end.
 
-    The start of an ordinary step is written with whatever is appended next. If that is another thread's append, it may come
-    just after the step's own end: so a start after an end is wrong only if the step cannot have been started before it.
+    The start of an ordinary step is written with whatever is appended next. If that is another
+    thread's append, it may come just after the step's own end: so a start after an end is wrong
+    only if the step cannot have been started before it.
     """
     held = False
     completed: set[str] = set()
@@ -161,7 +165,8 @@ def _ends(history: Sequence[Event]) -> dict[str, Ends]:
 
 
 def _runs(evidence: Evidence) -> Iterator[str]:
-    """A function runs again only if what it ran in was cut off, and never after its step was completed."""
+    """A function runs again only if what it ran in was cut off, and never after its step was
+    completed."""
     ends = _ends(evidence.history)
     first_claim: dict[int, int] = {}
     for version, process in claims_of(evidence.history):
@@ -202,7 +207,8 @@ def _acknowledged(evidence: Evidence) -> Iterator[str]:
 
 
 def _effects(evidence: Evidence) -> Iterator[str]:
-    """Effects of `check` steps exactly once; of `once` steps too, after a person who looks has settled what was in doubt."""
+    """Effects of `check` steps exactly once; of `once` steps too, after a person who looks has
+    settled what was in doubt."""
     effects = [note for note in evidence.notes if note["what"] == "effect"]
     keys: dict[str, str] = {}
     for step, mode in evidence.modes.items():
@@ -217,12 +223,16 @@ def _effects(evidence: Evidence) -> Iterator[str]:
 
 
 def _cursors(notes: Sequence[Note]) -> Iterator[str]:
-    """A step that is run again gets the place that it saved last; or one further, if the answer was lost."""
+    """A step that is run again gets the place that it saved last; or one further, if the answer was
+    lost."""
     saved: dict[str, int] = {}
     for note in notes:
         if note["what"] == "saved":
             saved[note["step"]] = note["cursor"]
         elif note["what"] == "resumed":
             if note["cursor"] - saved.get(note["step"], 0) not in (0, 1):
-                yield f"{note['step']} had saved {saved.get(note['step'])} and was given {note['cursor']}"
+                yield (
+                    f"{note['step']} had saved {saved.get(note['step'])} and was given "
+                    f"{note['cursor']}"
+                )
             saved[note["step"]] = note["cursor"]

@@ -1,9 +1,12 @@
-"""Lives of the agent of thirty steps: forks of a prepared process, that end by kill -9 at a chosen place or a random time.
+"""Lives of the agent of thirty steps: forks of a prepared process, that end by kill -9 at a chosen
+place or a random time.
 
-A boundary is a place in an append of the agent: its name says what is appended, and where in the append it is. `main` (arguments:
-ENGINE VARIANT FOLDER WHAT) does one of three things and prints its findings as JSON, a line for each store that was judged:
-`each` (one more argument: `half` or `all`) kills one life at one boundary, for half or all of them; `relay` kills at every boundary that nobody has died at, also those that
-only a resumed run gets to, in one store; `random` (more arguments: KILLS SEED) kills at random times.
+A boundary is a place in an append of the agent: its name says what is appended, and where in the
+append it is. `main` (arguments: ENGINE VARIANT FOLDER WHAT) does one of three things and prints its
+findings as JSON, a line for each store that was judged: `each` (one more argument: `half` or `all`)
+kills one life at one boundary, for half or all of them; `relay` kills at every boundary that nobody
+has died at, also those that only a resumed run gets to, in one store; `random` (more arguments:
+KILLS SEED) kills at random times.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ from zlib import crc32
 
 import apsw
 import msgspec
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.sqlite import SQLiteBackend
 
-from helpers.notes import read_notes
+from helpers.stored.notes import read_notes
 from holdfast import Store
 from holdfast.backends import Append, AppendResult, Backend, VersionMismatch
 from holdfast.backends.files import Disk, FilesBackend
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StepInDoubt
 from holdfast.log.codec import Undecodable
-from holdfast.log.events import open_plain
+from holdfast.log.events import decode_plain_envelope
 from holdfast.log.log import Log
 
 from . import agent30
@@ -73,7 +76,8 @@ class Failed(Exception):
 
 
 class Life:
-    """Where one life is to end: at `target`, with `relay` wherever none has ended yet, else nowhere."""
+    """Where one life is to end: at `target`, with `relay` wherever none has ended yet, else
+    nowhere."""
 
     def __init__(
         self, world: World, target: str | None = None, past: set[str] | None = None
@@ -81,7 +85,8 @@ class Life:
         self.world, self.target, self.past = world, target, past
 
     def is_due(self, place: str, names: Sequence[str]) -> bool:
-        """Whether to end at this place in the append of these, which are stored together or not at all."""
+        """Whether to end at this place in the append of these, which are stored together or not at
+        all."""
         boundaries = boundaries_of(place, names)
         return self.target in boundaries or (
             self.past is not None and not self.past.issuperset(boundaries)
@@ -114,11 +119,12 @@ def names_of(batch: Sequence[Append]) -> list[str]:
 
 
 def _name(append: Append) -> str:
-    """What an append is about: its last event, because lazy ones come before it. The same in every run."""
+    """What an append is about: its last event, because lazy ones come before it. The same in every
+    run."""
     if append.stream.kind == "conversation":
         return f"message {append.expected + 1}"
     try:
-        event = open_plain(append.records[-1][1])
+        event = decode_plain_envelope(append.records[-1][1])
     except Undecodable:  # a large value
         return f"{append.stream.kind} of {sum(len(body) for _, body in append.records)} bytes"
     data = event.data if isinstance(event.data, dict) else {}
@@ -231,7 +237,8 @@ class Place:
         return list(read_notes(self.folder / "world"))
 
     def live(self, life: Life) -> None:
-        """One life, to the end of the task. What is in doubt is settled on the way, as a person would."""
+        """One life, to the end of the task. What is in doubt is settled on the way, as a person
+        would."""
         with Store(Log(self.backend(life)), "default") as store:
             while True:
                 try:
@@ -261,12 +268,14 @@ class Place:
             os._exit(code)
 
     def ended(self, process: int) -> bool:
-        """Wait for the end of a life. Whether it was killed; whatever else it is but success, is an error."""
+        """Wait for the end of a life. Whether it was killed; whatever else it is but success, is an
+        error."""
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if code not in (0, -signal.SIGKILL):
             raise Failed(f"a life ended with {code}")
         if code:
-            # Not by itself before it dies: its other threads may do something more until it is dead.
+            # Not by itself before it dies: its other threads may do something more until it is
+            # dead.
             self.world.note("kill", pid=process)
         return code != 0
 
@@ -362,13 +371,15 @@ def each(engine: str, variant: str, folder: Path, how_many: str) -> Iterator[Fin
 
 
 def _is_of(variant: str, boundary: str, engine: str) -> bool:
-    """Of the places of one append, every second one is for the plain variant, and the others for the async one."""
+    """Of the places of one append, every second one is for the plain variant, and the others for
+    the async one."""
     place, _, name = boundary.partition(": ")
     return (PLACES[engine].index(place) + crc32(name.encode())) % 2 == (variant == "async")
 
 
 def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
-    """Kills at every boundary at which none has died, life after life, until one gets to the end."""
+    """Kills at every boundary at which none has died, life after life, until one gets to the
+    end."""
     expected, boundaries, _ = rehearsed(engine, variant, folder)
     ready()
     place = Place(engine, variant, folder / "store")
@@ -386,7 +397,8 @@ def relay(engine: str, variant: str, folder: Path) -> Iterator[Finding]:
 
 
 def _ended_otherwise(boundary: str, past: set[str]) -> bool:
-    """Whether it is the end of a step whose outcome had to be found out, and somebody died at that."""
+    """Whether it is the end of a step whose outcome had to be found out, and somebody died at
+    that."""
     settled = boundary.replace("step.completed", "step.settled")
     return "step.completed" in boundary and bool({f"{boundary} checked", settled} & past)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from helpers.checker import Seen, judge
-from helpers.notes import plan
+from helpers.stored.checker import Seen, judge
+from helpers.stored.notes import plan
 from holdfast import Event
 
 Case = tuple[list[dict[str, Any]], dict[str, list[Event]], Seen]

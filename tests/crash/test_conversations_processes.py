@@ -122,7 +122,8 @@ def test_the_turn_of_a_killed_process_is_taken_over_at_once(
         with chat.turn(wait=5):  # the lease of the dead one is 30 seconds
             chat.append({"role": "user", "content": "after"})
         contents = [message["content"] for message in chat.messages()]
-    # A question without its answer is where a process was killed; nobody else's words are in between.
+    # A question without its answer is where a process was killed; nobody else's words are in
+    # between.
     broken = 0
     at = 0
     while at < len(contents) - 1:

@@ -1,4 +1,5 @@
-"""A process killed at every named point, and at every single call that changes a file, leaves a store that is right."""
+"""A process killed at every named point, and at every single call that changes a file, leaves a
+store that is right."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from .points import CALLS, NAMED_POINTS, Death
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """In memory if possible: a kill loses nothing that was written, so the disk adds nothing but time."""
+    """In memory if possible: a kill loses nothing that was written, so the disk adds nothing but
+    time."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
@@ -50,10 +52,12 @@ def test_death_at_any_point_loses_nothing_acknowledged_and_the_next_life_goes_on
         in_flight = [death for death in killed if death.verdict.in_flight]
         stored = sum(death.verdict.in_doubt_stored for death in in_flight)
         print(
-            f"{engine}, {point}: {len(killed)} deaths, {len(in_flight)} with an append in flight, {stored} stored"
+            f"{engine}, {point}: {len(killed)} deaths, {len(in_flight)} with an append in flight, "
+            f"{stored} stored"
         )
         assert in_flight, f"nobody died {point} with an append in flight"
         if point in NAMED_POINTS:
             # Before the commit nothing is stored; after it everything is, though nobody was told.
-            # (A transaction of the store's own, such as the one for a large value, is not the append itself.)
+            # (A transaction of the store's own, such as the one for a large value, is not the
+            # append itself.)
             assert bool(stored) == (point == "after commit, before the answer")

@@ -1,7 +1,9 @@
-"""When the machine of a worker is gone: its tasks are taken over when their leases have ended, and not much later.
+"""When the machine of a worker is gone: its tasks are taken over when their leases have ended, and
+not much later.
 
-How much later is measured by `python -m bench --only failover`; here it counts that a lease is kept while its holder lives,
-that it is waited for, and that nobody waits for another one. What is compared are times that the records tell.
+How much later is measured by `python -m bench --only failover`; here it counts that a lease is kept
+while its holder lives, that it is waited for, and that nobody waits for another one. What is
+compared are times that the records tell.
 """
 
 from __future__ import annotations
@@ -12,10 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from helpers.running_workers import wait_until, working
+from helpers.tasks.running_workers import wait_until, working
 from holdfast import Store, Task
-from holdfast.tasks.agents.declare import registered
-from holdfast.worker.worker import POLL
+from holdfast.worker.polling import POLL_SECONDS
 
 from .crew import program
 from .elsewhere import LEASE
@@ -28,18 +29,13 @@ DATE_SECONDS = 1.0
 
 
 @pytest.fixture(autouse=True)
-def letting_go() -> Iterator[None]:
+def letting_go() -> None:
     """The same agent as elsewhere; here its step ends."""
-    before = dict(registered)
 
     @holdfast.agent("holding", lease=LEASE)
     def holding(task: Task) -> str:
         task.step("hold", str)
         return "let go"
-
-    yield
-    registered.clear()
-    registered.update(before)
 
 
 @pytest.fixture
@@ -66,7 +62,7 @@ def test_the_tasks_of_a_machine_that_is_gone_are_taken_over_when_their_leases_en
             store.submit("holding", name)
         assert elsewhere.stdout is not None
         assert [elsewhere.stdout.readline() for _ in names] == [b"began\n"] * TASKS
-        with working(store, poll=POLL) as worker:
+        with working(store, poll=POLL_SECONDS) as worker:
             wait_until(lambda: all("task.renewed" in types_of(store, name) for name in names))
             elsewhere.kill()
             elsewhere.wait()

@@ -1,6 +1,8 @@
-"""kill -9 at random instants: several writing processes on one store, killed, checked and started again, many times.
+"""kill -9 at random instants: several writing processes on one store, killed, checked and started
+again, many times.
 
-`HOLDFAST_KILL_CYCLES` says how many kills per engine (10 unless told), `HOLDFAST_SEED` repeats a run's draws.
+`HOLDFAST_KILL_CYCLES` says how many kills per engine (10 unless told), `HOLDFAST_SEED` repeats a
+run's draws.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.checker import Verdict
 from helpers.servers import SERVERS
+from helpers.stored.checker import Verdict
 
 from .crew import Crew, checked, url_of
 
@@ -25,7 +27,8 @@ PROCESSES = 3
 
 
 def crash_once(chance: random.Random, *args: object) -> None:
-    """Start the writers, let them work for a while, kill them: all at once, or one while the others go on."""
+    """Start the writers, let them work for a while, kill them: all at once, or one while the others
+    go on."""
     crew = Crew(*args, "--processes", PROCESSES)
     try:
         crew.wait_for(chance.randrange(5, 60), processes=PROCESSES)
@@ -61,11 +64,13 @@ def test_killed_writers_lose_nothing_acknowledged_and_store_nothing_twice(
             in_flight += len(set(verdict.in_flight) - set(before.in_flight))
             settled += len(set(before.doubts) - set(verdict.doubts))
         print(
-            f"{engine}: {verdict.attempts} appends, {verdict.acknowledged} acknowledged, {verdict.refused} refused, "
+            f"{engine}: {verdict.attempts} appends, {verdict.acknowledged} acknowledged, "
+            f"{verdict.refused} refused, "
             f"in doubt: {verdict.in_doubt_stored} stored, {verdict.in_doubt_absent} not"
         )
     print(
-        f"{in_flight} appends in flight when killed, {settled} of them settled later by repeating with the same id"
+        f"{in_flight} appends in flight when killed, {settled} of them settled later by repeating "
+        "with the same id"
     )
     assert in_flight, "no kill hit an append in flight: this run proved nothing"
     assert settled, "no append in doubt was ever repeated: this run proved nothing about ids"

@@ -1,5 +1,6 @@
-"""What a real PostgreSQL may answer besides yes, or not answer at all: one typed error each, nothing half written, no
-password and no content in any of them, and the store that is open works again when the server does."""
+"""What a real PostgreSQL may answer besides yes, or not answer at all: one typed error each,
+nothing half written, no password and no content in any of them, and the store that is open works
+again when the server does."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from helpers.postgres_server import PostgresServer, running
+from helpers.engines.postgres_server import PostgresServer, running
 from holdfast.errors import (
     AccessDenied,
     HoldfastError,
@@ -80,14 +81,20 @@ def on_append(server: PostgresServer, schema: str, does: str) -> None:
     """Have the server do that whenever a record is inserted."""
     server.sql(
         f"CREATE SEQUENCE {schema}.faults",
-        f"CREATE FUNCTION {schema}.fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {does} RETURN NEW; END $$",
-        f"CREATE TRIGGER fault BEFORE INSERT ON {schema}.records FOR EACH ROW EXECUTE FUNCTION {schema}.fault()",
+        f"CREATE FUNCTION {schema}.fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {does} "
+        "RETURN NEW; END $$",
+        f"CREATE TRIGGER fault BEFORE INSERT ON {schema}.records FOR EACH ROW EXECUTE FUNCTION "
+        f"{schema}.fault()",
     )
 
 
 def raised(state: str, *, times: str = "true") -> str:
-    """PL/pgSQL that raises this SQLSTATE. The message quotes what was inserted, as messages of the server may."""
-    return f"IF {times} THEN RAISE EXCEPTION 'fault: %', convert_from(NEW.body, 'UTF8') USING ERRCODE = '{state}'; END IF;"
+    """PL/pgSQL that raises this SQLSTATE. The message quotes what was inserted, as messages of the
+    server may."""
+    return (
+        f"IF {times} THEN RAISE EXCEPTION 'fault: %', convert_from(NEW.body, 'UTF8') USING "
+        f"ERRCODE = '{state}'; END IF;"
+    )
 
 
 def faults(server: PostgresServer, schema: str) -> int:
@@ -111,17 +118,13 @@ def test_where_a_password_was_looked_for_is_told(
 ) -> None:
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     monkeypatch.delenv("PGPASSWORD", raising=False)
-    with pytest.raises(
-        AccessDenied, match=r"none was given: the URL has none, .*PGPASSWORD .*PGPASSFILE"
-    ):
+    with pytest.raises(AccessDenied, match=r"there is none in the URL, in PGPASSWORD .*PGPASSFILE"):
         holdfast.open(as_role(server, "plain", schema, ""))
     monkeypatch.setenv("PGPASSWORD", WRONG)
-    with pytest.raises(
-        AccessDenied, match="password: the URL has none, so it is that of PGPASSWORD"
-    ) as caught:
+    with pytest.raises(AccessDenied, match="password; the password came from PGPASSWORD") as caught:
         holdfast.open(as_role(server, "plain", schema, ""))
     told(caught.value)
-    with pytest.raises(AccessDenied, match=r"refuses this user and password$") as caught:
+    with pytest.raises(AccessDenied, match=r"rejects this user and password$") as caught:
         holdfast.open(as_role(server, "plain", schema, WRONG))
     told(caught.value)
 
@@ -241,7 +244,7 @@ def test_whoever_gets_no_more_connections_shares_those_it_has(
     assert 'too many connections for role "two"' in server.log()
 
 
-# -- refused by the server -----------------------------------------------------------------------------
+# -- refused by the server -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""A real PostgreSQL behind a network that loses answers, and killed with -9 under load: nothing acknowledged is lost, nothing
-is stored twice, and whoever writes goes on by itself.
+"""A real PostgreSQL behind a network that loses answers, and killed with -9 under load: nothing
+acknowledged is lost, nothing is stored twice, and whoever writes goes on by itself.
 
-`HOLDFAST_SERVER_KILLS` and `HOLDFAST_SERVER_CUTS` say how often, `HOLDFAST_SEED` repeats a run's draws.
+`HOLDFAST_SERVER_KILLS` and `HOLDFAST_SERVER_CUTS` say how often, `HOLDFAST_SEED` repeats a run's
+draws.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 
 import holdfast
-from helpers.network_proxy import Postgres, Proxy
-from helpers.postgres_server import PostgresServer, running
+from helpers.engines.network_proxy import Postgres, Proxy
+from helpers.engines.postgres_server import PostgresServer, running
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import Unavailable
 
 from .postgres_look import Settling, appends, schema_of, stored, times_stored

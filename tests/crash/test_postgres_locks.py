@@ -1,4 +1,5 @@
-"""Streams that somebody has locked, and a client that stops in the middle of what it says: nobody else is held up by it."""
+"""Streams that somebody has locked, and a client that stops in the middle of what it says: nobody
+else is held up by it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 from msgspec.structs import replace
 
 import holdfast
-from helpers.postgres_server import PostgresServer, running
+from helpers.engines.postgres_server import PostgresServer, running
 from holdfast import AsyncStore, Store
 from holdfast.backends import Append, AppendResult, StreamKey
 from holdfast.backends.interface import StreamBlocked
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import HeadRegressed, OutcomeUnknown, Unavailable
 from holdfast.log.log import Log
 
@@ -76,11 +77,12 @@ def wait_for_waiting(server: PostgresServer, schema: str) -> None:
     server.until(f"SELECT count(*) > 0 FROM pg_stat_activity WHERE {waits}", True)
 
 
-# -- a client that stops in the middle ---------------------------------------------------------------
+# -- a client that stops in the middle -------------------------------------------------------------
 
 
 class Halting:
-    """Passes everything on, until it is told after how many more bytes of the client nothing more is."""
+    """Passes everything on, until it is told after how many more bytes of the client nothing more
+    is."""
 
     def __init__(self, port: int) -> None:
         self._to = ("127.0.0.1", port)
@@ -122,7 +124,8 @@ class Halting:
 def test_a_client_that_stops_in_the_middle_of_a_batch_has_locked_nothing(
     bytes_sent: int, server: PostgresServer, schema: str, url: str
 ) -> None:
-    """As one does that is frozen, or whose machine is gone: the server waits for the rest, for two hours if need be."""
+    """As one does that is frozen, or whose machine is gone: the server waits for the rest, for two
+    hours if need be."""
     halting = Halting(server.port)
     frozen = PostgresBackend(url.replace(str(server.port), str(halting.port), 1) + "&timeout=3600")
     first = [an_append(f"s{number}", b"first") for number in range(8)]
@@ -149,7 +152,7 @@ def _given_up(backend: PostgresBackend, batch: list[Append]) -> None:
         backend.append(batch)
 
 
-# -- a stream that is locked -------------------------------------------------------------------------
+# -- a stream that is locked -----------------------------------------------------------------------
 
 
 @pytest.mark.timeout(120)
@@ -328,7 +331,7 @@ def test_batches_that_meet_on_the_same_streams_store_each_append_once(
     assert times_stored(server, schema, marks) == [2] * len(marks)
 
 
-# -- what the server has lost ------------------------------------------------------------------------
+# -- what the server has lost ----------------------------------------------------------------------
 
 
 def forget(server: PostgresServer, schema: str, name: str) -> None:

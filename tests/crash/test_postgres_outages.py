@@ -1,5 +1,5 @@
-"""A PostgreSQL that is down, silent, or ends our sessions, at the oddest moments: the store that is open goes on by itself,
-every append is stored once or said not to be."""
+"""A PostgreSQL that is down, silent, or ends our sessions, at the oddest moments: the store that is
+open goes on by itself, every append is stored once or said not to be."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 
 import holdfast
-from helpers.network_proxy import Postgres, Proxy
-from helpers.postgres_server import PostgresServer, running
+from helpers.engines.network_proxy import Postgres, Proxy
+from helpers.engines.postgres_server import PostgresServer, running
 from holdfast.backends import Append, AppendResult, StreamKey, VersionMismatch
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 from .postgres_look import Settling, appends, schema_of, stored, times_stored
@@ -104,7 +104,8 @@ def test_sessions_that_the_server_ends_while_they_are_idle_are_replaced(
 
 def waiting_for_a_lock(server: PostgresServer, schema: str) -> bool:
     found = server.sql(
-        f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema}%.records%'"
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE "
+        f"'%{schema}%.records%'"
     )
     return bool(found)
 
@@ -153,7 +154,8 @@ def an_append(name: str, body: bytes, *, incarnation: bytes = b"life") -> Append
 def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(
     server: PostgresServer, schema: str
 ) -> None:
-    """After the commit, a look at a member that was not stored is cancelled: that says nothing of those that were."""
+    """After the commit, a look at a member that was not stored is cancelled: that says nothing of
+    those that were."""
     with (
         Proxy(("127.0.0.1", server.port), Postgres) as proxy,
         server.connection() as other,
@@ -169,7 +171,10 @@ def test_a_batch_that_was_committed_is_never_said_to_be_unwritten(
         with other.transaction():
             other.execute(f"LOCK TABLE {schema}.streams IN ACCESS EXCLUSIVE MODE".encode())
             proxy.release()
-            waits = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'holdfast'"
+            waits = (
+                "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = "
+                "'holdfast'"
+            )
             while not batch.done() and not server.sql(f"SELECT pg_cancel_backend(pid) {waits}"):
                 pass
         try:

@@ -1,4 +1,5 @@
-"""PostgreSQL behind a pooler that gives every transaction another session, as PgBouncer does: nothing may rest on a session."""
+"""PostgreSQL behind a pooler that gives every transaction another session, as PgBouncer does:
+nothing may rest on a session."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 
 import holdfast
-from helpers.postgres_pooler import Pooler
-from helpers.postgres_server import PostgresServer, running
+from helpers.engines.postgres_pooler import Pooler
+from helpers.engines.postgres_server import PostgresServer, running
 from holdfast.backends import Backend
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.conformance import DurableBackendConformance
 
 from .postgres_look import schema_of, stored
@@ -23,7 +24,8 @@ from .postgres_look import schema_of, stored
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    # Commits are made to be lost unless each transaction insists: a SET in another session does not count.
+    # Commits are made to be lost unless each transaction insists: a SET in another session does not
+    # count.
     with running(memory=True, synchronous_commit="off", wal_writer_delay="10s") as server:
         yield server
 

@@ -1,4 +1,5 @@
-"""A Redis that lost what it had acknowledged: whoever knows of it is told, by whichever call comes first, and nothing is papered over."""
+"""A Redis that lost what it had acknowledged: whoever knows of it is told, by whichever call comes
+first, and nothing is papered over."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from holdfast.backends.redis.keys import RedisKeys
 
 import holdfast
-from helpers.network_proxy import Proxy, Redis
-from helpers.redis_server import Server
+from helpers.engines.network_proxy import Proxy, Redis
+from helpers.engines.redis_server import Server
 from holdfast import Store
 from holdfast.backends import StreamKey
+from holdfast.backends.redis.keys import RedisKeys
 from holdfast.errors import HeadRegressed
 
 from .redis_look import stored, times_stored
@@ -108,7 +109,8 @@ def test_a_failover_goes_on_if_the_replica_had_everything_and_is_found_out_if_no
                 store.stream("s").append(("noted", "not replicated"))
             server.kill()
             proxy.target = ("127.0.0.1", replica.port)
-            proxy.cut_all()  # before the next append is sent: one that is lost on its way would be in doubt
+            # before the next append is sent: one that is lost on its way would be in doubt
+            proxy.cut_all()
             if behind:
                 with pytest.raises(HeadRegressed):
                     store.stream("s").append(("noted", "mark"))

@@ -1,7 +1,8 @@
 """A broken or full disk under SQLite: the n-th call fails, for every n, and no answer is a lie.
 
-SQLite on Unix reports a full disk as such only when a write fails; a failed sync or open is an I/O error whatever the
-cause. So `full` here is a failing write, and the others stand for EIO and ENOSPC alike.
+SQLite on Unix reports a full disk as such only when a write fails; a failed sync or open is an I/O
+error whatever the cause. So `full` here is a failing write, and the others stand for EIO and ENOSPC
+alike.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any, cast
 
 import apsw
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
-from helpers.checker import judge, read_store
-from helpers.notes import Plan, plan
+from helpers.stored.checker import judge, read_store
+from helpers.stored.notes import Plan, plan
 from holdfast import HoldfastError, OutcomeUnknown, Store
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import StorageFull, Unavailable
 from holdfast.log.log import Log
 
@@ -42,7 +43,8 @@ def folder() -> Iterator[Path]:
 
 
 class Faults:
-    """Lets the n-th call of a kind (or of any kind) fail, and with `lasting` all that follow, until healed."""
+    """Lets the n-th call of a kind (or of any kind) fail, and with `lasting` all that follow, until
+    healed."""
 
     reads = True
 
@@ -144,7 +146,8 @@ def checkpoint(backend: SQLiteBackend) -> None:
 
 
 def ordeal(path: Path, faults: Faults, fault: str, after: int, *, lasting: bool) -> Diary:
-    """A store that works, then meets the fault, then is healed; and another process's view of it."""
+    """A store that works, then meets the fault, then is healed; and another process's view of
+    it."""
     diary = Diary()
     with watched(faults) as vfs:
         backend = SQLiteBackend(path, vfs=vfs)
@@ -161,7 +164,8 @@ def ordeal(path: Path, faults: Faults, fault: str, after: int, *, lasting: bool)
             diary.append(store, key)
         faults.heal()
 
-        # The same open store works again, and nothing is left behind that keeps others from writing.
+        # The same open store works again, and nothing is left behind that keeps others from
+        # writing.
         errors, diary.errors = diary.errors, Counter()
         diary.repeat_doubts(store)
         diary.append(store, "healed/0")
@@ -175,7 +179,8 @@ def ordeal(path: Path, faults: Faults, fault: str, after: int, *, lasting: bool)
 
 
 def read_quietly(store: Store) -> None:
-    """Reading gives events or a typed error, never a wrong event: the checker compares those after the fault."""
+    """Reading gives events or a typed error, never a wrong event: the checker compares those after
+    the fault."""
     try:
         list(store.stream("shared 0").read())
     except Unavailable:

@@ -1,4 +1,5 @@
-"""The power goes at every single call that SQLite makes on its files: what was acknowledged is there afterwards.
+"""The power goes at every single call that SQLite makes on its files: what was acknowledged is
+there afterwards.
 
 `HOLDFAST_KILL_CYCLES` says that it may take long: then there are twice as many appends.
 """
@@ -17,13 +18,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
-from helpers.checker import judge, stream_names
-from helpers.notes import plan
+from helpers.stored.checker import judge, stream_names
+from helpers.stored.notes import plan
 from holdfast import Event, HoldfastError, Store
-from holdfast.backends.sqlite import backend
+from holdfast.backends.sqlite import SQLiteBackend, backend
 from holdfast.log.log import Log
 
 from .power import LUCKS, Drive, Image, Recorder, materialise
@@ -56,7 +56,8 @@ def trace(folder: Path, seed: str) -> Trace:
 
 
 def recording(place: Path, seed: str, durability: Literal["disk", "process"]) -> Trace:
-    """Every call of a run: two threads append while checkpoints go on, the store is closed, opened again and written to."""
+    """Every call of a run: two threads append while checkpoints go on, the store is closed, opened
+    again and written to."""
     place.mkdir()
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch, watched(recorder) as vfs:
@@ -125,14 +126,16 @@ def opened(path: Path) -> dict[str, list[Event]]:
 def losses(
     trace: Trace, drive: Drive, aftermath: Aftermath, seed: str, *, step: int = 1
 ) -> Iterator[str]:
-    """What is wrong after losing power at each call in turn (or each `step`-th); `drive` decides what reaches the disk."""
+    """What is wrong after losing power at each call in turn (or each `step`-th); `drive` decides
+    what reaches the disk."""
     chance = random.Random(seed)
     notes: list[dict[str, Any]] = []
     for number, entry in enumerate(trace):
         if isinstance(entry, dict):
             notes.append(entry)
             continue
-        # A call that is under way when the power goes: a write may have reached the disk, a sync has not finished.
+        # A call that is under way when the power goes: a write may have reached the disk, a sync
+        # has not finished.
         if entry.kind != "sync":
             drive.play(entry)
         for luck in LUCKS if number % step == 0 else ():

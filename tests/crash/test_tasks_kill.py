@@ -1,8 +1,9 @@
 """kill -9 of an agent of thirty steps: at every boundary of every write, and at random instants.
 
-No finished step runs again, `once` effects happen at most once and `check`ed ones exactly once, and it all comes to what an undisturbed
-run comes to. `HOLDFAST_TASK_KILLS` says how many random kills for each engine and variant (20 unless told), `HOLDFAST_SEED`
-repeats a run's draws. Unless told, the plain variant is killed at one half of the boundaries and the async one at the other.
+No finished step runs again, `once` effects happen at most once and `check`ed ones exactly once, and
+it all comes to what an undisturbed run comes to. `HOLDFAST_TASK_KILLS` says how many random kills
+for each engine and variant (20 unless told), `HOLDFAST_SEED` repeats a run's draws. Unless told,
+the plain variant is killed at one half of the boundaries and the async one at the other.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def findings(engine: str, variant: str, folder: Path, what: str, *more: object) 
     kills, in_flight = sum(f.kills for f in found), sum(f.in_flight for f in found)
     settled, checked = sum(f.settled for f in found), sum(f.checked for f in found)
     print(
-        f"{engine}, {variant}, {what}: {len(found)} stores, {kills} kills, {in_flight} of them in the middle of a step; "
+        f"{engine}, {variant}, {what}: {len(found)} stores, {kills} kills, {in_flight} of them in "
+        "the middle of a step; "
         f"{settled} steps settled by a person, {checked} by their check"
     )
     assert in_flight, "no kill hit a step: this run proved nothing"
@@ -102,7 +104,7 @@ def test_killed_at_random_instants_it_comes_to_the_same(
     assert sum(finding.kills for finding in found) >= KILLS
 
 
-# -- the judge itself ----------------------------------------------------------------------------------------------------
+# -- the judge itself ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

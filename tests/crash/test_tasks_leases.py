@@ -1,4 +1,5 @@
-"""Who may write to a task: one holder at a time, whatever is stopped, killed, stolen, forked or raced."""
+"""Who may write to a task: one holder at a time, whatever is stopped, killed, stolen, forked or
+raced."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def local_store(local_url: str) -> Iterator[holdfast.Store]:
 
 
 def check_holders(history: Sequence[Event]) -> list[int]:
-    """See that between two claims only the first one's holder wrote. The processes that claimed, in order."""
+    """See that between two claims only the first one's holder wrote. The processes that claimed, in
+    order."""
     claims: list[int] = []
     for number, event in enumerate(history, 1):
         assert event.version == number
@@ -131,7 +133,7 @@ def steps_of(history: Sequence[Event]) -> list[str]:
     return [event.data["step"] for event in history if event.type == "step.completed"]
 
 
-# -- stopped beyond its lease --------------------------------------------------------------------------------------------
+# -- stopped beyond its lease ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("finish", [True, False], ids=["finished", "left"])
@@ -243,7 +245,7 @@ def test_a_holder_stopped_with_several_threads_writing_stores_nothing_more(
     assert acknowledged <= set(steps_of(history)), "what was acknowledged is stored"
 
 
-# -- taking over ---------------------------------------------------------------------------------------------------------
+# -- taking over -----------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -334,7 +336,7 @@ def test_a_fork_of_the_holder_cannot_write_and_does_not_disturb_it(
     ]
 
 
-# -- racing --------------------------------------------------------------------------------------------------------------
+# -- racing ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -380,7 +382,7 @@ def test_of_two_who_want_the_task_of_a_dead_one_at_the_same_time_one_gets_it(
         assert contender.rest() == []
 
 
-# -- within one process --------------------------------------------------------------------------------------------------
+# -- within one process ----------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -408,7 +410,7 @@ def test_a_thread_whose_lease_has_run_out_is_refused_when_another_has_taken_over
 
         with first.task("t", lease=SHORT) as task:
             task.step("first", mark)
-            first._log.heartbeat.release(task._held().holder)
+            first._log.heartbeat.remove(task._require_session().holder)
             thread = threading.Thread(target=take)
             thread.start()
             assert taken.wait(PATIENCE_SECONDS) and not failed
@@ -432,7 +434,8 @@ def test_a_thread_whose_lease_has_run_out_is_refused_when_another_has_taken_over
 
 
 class Interrupted(SQLiteBackend):
-    """Lets something else happen before its next read of a task's events: what was decided by the head may be wrong by then."""
+    """Lets something else happen before its next read of a task's events: what was decided by the
+    head may be wrong by then."""
 
     meanwhile: Callable[[], None] | None = None
 

@@ -1,10 +1,11 @@
-"""Two workers on one store, one of them killed every second if it has tasks: all end, and every effect is within its mode.
+"""Two workers on one store, one of them killed every second if it has tasks: all end, and every
+effect is within its mode.
 
-The tasks ask, sleep, wait for signals and have children; a third process is the person who answers. On the engines of one machine the
-workers run on it, and the dead are known at once. On servers each worker is on a machine of its own, as far as anybody
-can tell: another host name, and directories that nobody else has and that go with it. They share the server and
-nothing else, so what a dead one held is taken over when its lease has ended.
-`HOLDFAST_TASK_KILLS` says how long (50 unless told).
+The tasks ask, sleep, wait for signals and have children; a third process is the person who answers.
+On the engines of one machine the workers run on it, and the dead are known at once. On servers each
+worker is on a machine of its own, as far as anybody can tell: another host name, and directories
+that nobody else has and that go with it. They share the server and nothing else, so what a dead one
+held is taken over when its lease has ended. `HOLDFAST_TASK_KILLS` says how long (50 unless told).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.notes import read_notes
 from helpers.programs import program
 from helpers.servers import SERVERS
+from helpers.stored.notes import read_notes
 from holdfast import Event, Store
 
 from .crew import url_of
@@ -49,10 +50,12 @@ MOST_KILLS = {
     "dynamodb": KILLS // 16,
     "s3": KILLS // 16,
 }
-"""Then they are left to come to the end: on a slow machine a second may be too short for any work. On servers each costs a lease."""
+"""Then they are left to come to the end: on a slow machine a second may be too short for any work.
+On servers each costs a lease."""
 WORKERS = 2
 SPARE = 2
-"""Workers that have begun and wait to be let go: it is the killing that is tested, not how long Python takes to start."""
+"""Workers that have begun and wait to be let go: it is the killing that is tested, not how long
+Python takes to start."""
 PATIENCE_SECONDS = 120.0 + 4 * KILLS
 ROUND_SECONDS = 1.0
 
@@ -68,7 +71,8 @@ class Killed(msgspec.Struct):
 
 
 class Machine:
-    """A process of `worker_app`, and the machine that it has for itself: a name, unless it is ours, and directories."""
+    """A process of `worker_app`, and the machine that it has for itself: a name, unless it is ours,
+    and directories."""
 
     def __init__(self, function: str, engine: str, url: str, notes: Path) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="holdfast-machine-"))
@@ -95,7 +99,8 @@ class Machine:
         )
 
     def kill(self, store: Store, killed: Killed) -> None:
-        """Kill it, and see what it was at. It stays a zombie until the count is taken: its number is its own."""
+        """Kill it, and see what it was at. It stays a zombie until the count is taken: its number
+        is its own."""
         os.kill(self.process.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         had = self.tasks(store)
@@ -172,8 +177,10 @@ def test_workers_killed_every_second_bring_all_tasks_to_their_end(
     assert not problems, problems[:10]
     settled = Counter(fact["done"] for fact in facts if fact["what"] == "settled")
     print(
-        f"{engine}: {tasks} tasks in {took:.0f} s; {killed.kills} kills, {killed.busy} of a worker at work, "
-        f"{killed.tasks} tasks cut off; {sum(settled.values())} steps settled by a person, {settled[True]} as done"
+        f"{engine}: {tasks} tasks in {took:.0f} s; {killed.kills} kills, {killed.busy} of a worker "
+        "at work, "
+        f"{killed.tasks} tasks cut off; {sum(settled.values())} steps settled by a person, "
+        f"{settled[True]} as done"
     )
     assert killed.busy > killed.kills / 2, "most kills hit nobody at work: this run proved little"
     assert killed.tasks, "no task was ever cut off: this run proved nothing"
@@ -202,7 +209,10 @@ def history_of(history: list[Event]) -> Iterator[str]:
     done: set[str] = set()
     for event in history:
         if event.type in ("step.started", "step.completed") and event.data["step"] in done:
-            yield f"version {event.version}: {event.type} of {event.data['step']}, which was completed"
+            yield (
+                f"version {event.version}: {event.type} of {event.data['step']}, which was "
+                "completed"
+            )
         if event.type == "step.completed" or (
             event.type == "step.settled" and not event.data.get("again")
         ):
@@ -212,7 +222,8 @@ def history_of(history: list[Event]) -> Iterator[str]:
 
 
 def effects_of(store: Store, facts: list[dict[str, Any]]) -> Iterator[str]:
-    """How often the world saw each step: an ordinary one at least once, a `once` one at most once, a checked one once."""
+    """How often the world saw each step: an ordinary one at least once, a `once` one at most once,
+    a checked one once."""
     seen: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for fact in facts:
         if fact["what"] == "effect":

@@ -1,4 +1,5 @@
-"""A layer between SQLite and its files that lets a test see, stop or spoil every call that changes them."""
+"""A layer between SQLite and its files that lets a test see, stop or spoil every call that changes
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _numbers = itertools.count()
 
 
 class Call(NamedTuple):
-    """One call: `kind` is open, read, write, sync, truncate or delete; `handle` tells apart the openings of one path."""
+    """One call: `kind` is open, read, write, sync, truncate or delete; `handle` tells apart the
+    openings of one path."""
 
     kind: str
     path: str

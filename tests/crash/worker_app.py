@@ -1,9 +1,11 @@
-"""Agents for the workers that are killed: they ask, wait for times, signals and children, and do things in every mode.
+"""Agents for the workers that are killed: they ask, wait for times, signals and children, and do
+things in every mode.
 
-The world that they act on is a file (`World`): each effect is one line with its task, its step and its mode, added at once. `main`
-(arguments: URL NOTES MACHINE) is `holdfast worker` with these agents; `person` (the same arguments) is whoever answers, signals, and
-settles what is in doubt, until all tasks have ended. Both begin when their standard input is closed. MACHINE is the name of the one
-that it runs on, as far as anybody can tell; "" for the one that it does run on.
+The world that they act on is a file (`World`): each effect is one line with its task, its step and
+its mode, added at once. `main` (arguments: URL NOTES MACHINE) is `holdfast worker` with these
+agents; `person` (the same arguments) is whoever answers, signals, and settles what is in doubt,
+until all tasks have ended. Both begin when their standard input is closed. MACHINE is the name of
+the one that it runs on, as far as anybody can tell; "" for the one that it does run on.
 """
 
 from __future__ import annotations
@@ -142,7 +144,7 @@ def _expected_part(number: int) -> dict[str, Any]:
     return {"looked": "look", "paid": "pay", **({"allowed": True} if number % 8 == 0 else {})}
 
 
-# -- whoever sits in front of it ---------------------------------------------------------------------------------------
+# -- whoever sits in front of it -------------------------------------------------------------------
 
 
 def attend(store: Store, outside: World) -> int:

@@ -1,9 +1,10 @@
 """Writers that append until they are killed.
 
-`main` (arguments: URL NOTES --seed 3f --cycle 7 --processes 3) forks that many processes on one store. In each, threads and async agents append to their own streams and to shared
-ones, single events and batches, with and without an id, and now and then read. Each append is noted before it
-begins and after it was acknowledged. Standard output tells whoever is to kill them: a line `start PID` when a
-process is ready, a line `ack PID` for each acknowledgement.
+`main` (arguments: URL NOTES --seed 3f --cycle 7 --processes 3) forks that many processes on one
+store. In each, threads and async agents append to their own streams and to shared ones, single
+events and batches, with and without an id, and now and then read. Each append is noted before it
+begins and after it was acknowledged. Standard output tells whoever is to kill them: a line `start
+PID` when a process is ready, a line `ack PID` for each acknowledgement.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import holdfast
-from helpers.notes import Notes, Plan, plan
+from helpers.stored.notes import Notes, Plan, plan
 from holdfast.backends import AppendResult
 from holdfast.errors import Conflict, OutcomeUnknown, StorageFull, Unavailable
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import holdfast
-from holdfast.cli.app import app
-from holdfast.cli.demo import run
+from helpers.run_cli import run
 from holdfast.demo.claim import PAY, RECEIPTS, KillMoment
 from holdfast.demo.lives import choose, rehearse
+from holdfast.demo.run import run_demo
 from holdfast.demo.verdict import from_zero, problems
 from holdfast.demo.world import MODEL_CALLS, World
 
@@ -63,14 +62,15 @@ def test_the_demo_shows_that_everything_happened_once(tmp_path: Path) -> None:
     table = counts(done.stdout)
     assert [table[effect][:2] for effect in EFFECTS] == [[1, 1]] * 3
     undisturbed, paid, computed = table[MODEL_CALLS]
-    # Two of the kills strike while the model is asked: those two answers are paid for again, and no other.
+    # Two of the kills strike while the model is asked: those two answers are paid for again, and no
+    # other.
     assert (paid, paid < computed) == (undisturbed + 2, True)
-    assert "Briefing on task" in done.stdout and "def settle(task" in done.stdout
+    assert "Resume context for task" in done.stdout and "def settle(task" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_terminal_the_output_is_plain_and_fits_80_columns(tmp_path: Path) -> None:
-    program = "from holdfast.cli.demo import run; raise SystemExit(run(kills=25, think=0))"
+    program = "from holdfast.demo.run import run_demo; exit(run_demo(kills=25, think=0))"
     # The folder of the store and that of the program are shown whole, however long they are.
     done = in_a_process("-c", program, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,7 +84,7 @@ def test_without_a_terminal_the_output_is_plain_and_fits_80_columns(tmp_path: Pa
 
 
 def test_signs_that_the_output_cannot_show_are_no_reason_to_fail(tmp_path: Path) -> None:
-    program = "from holdfast.cli.demo import run; raise SystemExit(run(kills=1, think=0))"
+    program = "from holdfast.demo.run import run_demo; raise SystemExit(run_demo(kills=1, think=0))"
     done = in_a_process("-c", program, TMPDIR=str(tmp_path), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -93,7 +93,8 @@ def test_killed_at_every_moment_there_is_on_files(
     tmp_path: Path, moments: dict[KillMoment, Counter[str]]
 ) -> None:
     url = f"file://{tmp_path / 'agents'}"
-    program = f"from holdfast.cli.demo import run; raise SystemExit(run(url={url!r}, kills={len(moments)}, seed=1, think=0))"
+    call = f"run_demo(url={url!r}, kills={len(moments)}, seed=1, think=0)"
+    program = f"from holdfast.demo.run import run_demo; raise SystemExit({call})"
     done = in_a_process("-c", program)
     assert done.returncode == 0, done.stdout + done.stderr
     with holdfast.open(url) as store:
@@ -112,7 +113,7 @@ def test_a_service_that_did_it_twice_is_noticed(
 ) -> None:
     # Asked whether it has paid, the bank denies it: so the agent pays again.
     monkeypatch.setattr(World, "on_find", lambda self, service, key: None)
-    assert run(url=str(tmp_path / "agents.db"), kills=1, think=0) == 1
+    assert run_demo(url=str(tmp_path / "agents.db"), kills=1, think=0) == 1
     output = capsys.readouterr().out
     assert counts(output)["payments to the customer"] == [1, 2, 2]
     assert "payments to the customer: 2, not 1" in output
@@ -126,15 +127,15 @@ def test_an_agent_that_fails_by_itself_is_a_failure_of_the_demo(
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(World, "on_do", refuse)
-    assert run(url=str(tmp_path / "agents.db"), kills=1, think=0) == 1
+    assert run_demo(url=str(tmp_path / "agents.db"), kills=1, think=0) == 1
     assert "run 1 ended with exit code 1" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("url", "says"), [("memory://", "dies with the agent"), ("mongodb://host/db", "a store URL is")]
+    ("url", "says"), [("memory://", "lost when the agent"), ("mongodb://host/db", "a store URL must be")]
 )
 def test_a_store_that_cannot_be_used_is_one_line_and_exit_code_1(url: str, says: str) -> None:
-    result = CliRunner().invoke(app, ["demo", "--url", url])
+    result = run("demo", "--url", url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert says in result.stderr and result.stderr.count("\n") == 1
 
@@ -197,7 +198,8 @@ def test_from_zero_each_run_does_again_what_was_done_by_its_end(
         moment for moment in moments if moment.step == RECEIPTS and "receipt 4 " in moment.words
     )
     paid = next(moment for moment in moments if (moment.kind, moment.step) == ("effect", PAY))
-    # The plan, the claim and four receipts; then these with all twelve and the comparison; then everything.
+    # The plan, the claim and four receipts; then these with all twelve and the comparison; then
+    # everything.
     computed = from_zero(moments, total, [fourth, paid])
     assert computed == Counter({MODEL_CALLS: 6 + 15 + 17, "payments to the customer": 0 + 1 + 1})
     assert total[MODEL_CALLS] == 17

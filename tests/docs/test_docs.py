@@ -1,4 +1,5 @@
-"""The documentation is true: its Python runs and prints what it says, its links lead somewhere, nothing is left out."""
+"""The documentation is true: its Python runs and prints what it says, its links lead somewhere,
+nothing is left out."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typer.main import get_command
 import holdfast
 from helpers.doc_pages import BLOCK, NAMES, PAGES, ROOT, run_page
 from helpers.model_server import ModelServer
+from holdfast import backends
 from holdfast.cli.app import app
 from holdfast.tasks.state import events
 
@@ -19,7 +21,8 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-# A page about something that cannot be installed here says which file of tests runs it, where it can.
+# A page about something that cannot be installed here says which file of tests runs it, where it
+# can.
 ELSEWHERE = re.compile(r"^<!-- run by (\S+) -->$", re.MULTILINE)
 
 WITH_PYTHON = [name for name in NAMES if BLOCK.search((ROOT / name).read_text())]
@@ -50,7 +53,7 @@ def test_the_pages_have_python_to_run() -> None:
 def test_a_page_that_is_not_run_here_is_run_by_the_tests_that_it_names() -> None:
     for name in WITH_PYTHON:
         for tests in ELSEWHERE.findall((ROOT / name).read_text()):
-            assert f'run_page("{name}"' in (ROOT / tests).read_text()
+            assert re.search(rf'run_page\(\s*"{name}"', (ROOT / tests).read_text())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,6 +105,16 @@ def test_every_error_is_documented_with_its_facts() -> None:
         assert re.search(rf"^\| `{error.__name__}` \|", page, re.MULTILINE), error.__name__
     for found in re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE):
         assert found in vars(holdfast.errors), found
+
+
+def test_every_optional_protocol_of_a_backend_is_documented() -> None:
+    page = (ROOT / "docs/howto/write-a-backend.md").read_text()
+    protocols = [name for name in backends.__all__ if name.startswith("Supports")]
+    assert protocols
+    for name in [*protocols, "BillsRequests", "IndexHost"]:
+        [method] = re.findall(rf"^\| `{name}` \| `(\w+)", page, re.MULTILINE)
+        protocol = getattr(backends, name)
+        assert method in {*vars(protocol), *protocol.__annotations__}, name
 
 
 def test_every_event_of_a_task_is_documented() -> None:

@@ -1,11 +1,12 @@
-"""The page about embedders is true: its endpoint is one on loopback, and sentence-transformers a package that has what it documents."""
+"""The page about embedders is true: its endpoint is one on loopback, and sentence-transformers a
+package that has what it documents."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from helpers.doc_pages import run_page
-from helpers.embedding_server import ANIMALS, Server, server
+from helpers.memory.embedding_server import ANIMALS, Server, server
 
 __all__ = ["server"]
 
@@ -21,7 +22,8 @@ class SentenceTransformer:
         assert name == "sentence-transformers/all-MiniLM-L6-v2"
 
     def encode(self, sentences, *, show_progress_bar, convert_to_numpy):
-        rows = [[ANIMALS.get(word, [0.0, 0.0]) for word in text.lower().split()] for text in sentences]
+        words = [text.lower().split() for text in sentences]
+        rows = [[ANIMALS.get(word, [0.0, 0.0]) for word in text] for text in words]
         return numpy.array([numpy.sum([[0.01, 0.01], *row], axis=0) for row in rows], numpy.float32)
 """
 

@@ -1,4 +1,5 @@
-"""The table in docs/reference/backends.md tells what is tested, and the options of each URL are those that there are."""
+"""The table in docs/reference/backends.md tells what is tested, and the options of each URL are
+those that there are."""
 
 from __future__ import annotations
 
@@ -64,13 +65,13 @@ def test_a_table_is_read_as_it_was_written() -> None:
 
 
 def test_the_options_of_urls_are_those_that_there_are() -> None:
-    from holdfast.backends.postgres import setup
-    from holdfast.backends.redis import connection
+    from holdfast.backends.postgres import url
+    from holdfast.backends.redis import url as redis_url
 
     text = DOCUMENT.read_text(encoding="utf-8")
     for title, options in (
-        ("PostgreSQL", setup.OPTIONS),
-        ("Redis", connection.OPTIONS),
+        ("PostgreSQL", url.OPTIONS),
+        ("Redis", redis_url.OPTIONS),
         ("DynamoDB", ("region", "endpoint")),
         ("S3", ("region", "endpoint")),
     ):

@@ -1,4 +1,5 @@
-"""What the package promises as a package: its names, what importing it costs, and that its wheel works alone."""
+"""What the package promises as a package: its names, what importing it costs, and that its wheel
+works alone."""
 
 from __future__ import annotations
 

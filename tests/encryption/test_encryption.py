@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.encrypted_stores import (
+from helpers.servers import aws, free_port
+from helpers.stored.encrypted_stores import (
     CANARY,
     KEY,
     OTHER,
@@ -21,7 +22,6 @@ from helpers.encrypted_stores import (
     replace_body,
     say,
 )
-from helpers.servers import aws, free_port
 from holdfast import HoldfastError, keys
 from holdfast.backends import Backend, Head, StreamKey
 from holdfast.errors import (
@@ -102,7 +102,7 @@ def test_the_names_of_large_values_tell_nothing_of_their_content() -> None:
     assert not any(sha256(b"+49 151 12345678").hexdigest() in name for name in blobs)
 
 
-# -- which key ---------------------------------------------------------------------------------------------------------
+# -- which key -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -321,13 +321,13 @@ def test_keys_are_not_shown() -> None:
     assert secret.hex() not in text and repr(secret)[2:-1] not in text and "four words" not in text
 
 
-# -- somebody who can write to the store, but has no key ----------------------------------------------------------------
+# -- somebody who can write to the store, but has no key -------------------------------------------
 
 
 RING = StreamKey(SYSTEM_TENANT, "key", "ring")
 
 
-# -- KMS -----------------------------------------------------------------------------------------------------------------
+# -- KMS -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -377,7 +377,7 @@ def test_kms_that_cannot_be_reached_is_said_to_be_unavailable(
     key = keys.kms(
         "alias/agents", region="eu-central-1", endpoint=f"http://127.0.0.1:{free_port()}"
     )
-    with pytest.raises(Unavailable, match="KMS cannot be reached"):
+    with pytest.raises(Unavailable, match="KMS is unreachable"):
         holdfast.open(Lasting(), key=key)
 
 
@@ -394,7 +394,7 @@ def test_a_store_moves_from_a_file_to_kms(vault: Any) -> None:
         holdfast.open(backend, key=KEY)
 
 
-# -- copies ----------------------------------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -426,7 +426,8 @@ class Live(Lasting):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["begun", "rekeyed"])
 def test_a_copy_of_a_store_that_is_in_use_can_be_read(kind: str, what: str) -> None:
-    """What is begun while it is copied comes with its key, and whatever key the store gets, one of the two opens the copy."""
+    """What is begun while it is copied comes with its key, and whatever key the store gets, one of
+    the two opens the copy."""
     source, target = Live(), Lasting()
     with holdfast.open(source, key=KEY) as store:
         store.conversation("chat").append(say("hello"))

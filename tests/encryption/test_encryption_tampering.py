@@ -1,4 +1,5 @@
-"""Somebody who can write to an encrypted store, but has no key: nothing they altered, moved or added is returned."""
+"""Somebody who can write to an encrypted store, but has no key: nothing they altered, moved or
+added is returned."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.encrypted_stores import KEY, Lasting, bodies_of, planted, replace_body, say
-from helpers.tampering import chained, found, rebuild
+from helpers.stored.encrypted_stores import KEY, Lasting, bodies_of, planted, replace_body, say
+from helpers.stored.tampering import chained, found, rebuild
 from holdfast import HoldfastError, Store
 from holdfast.backends import (
     Append,
@@ -35,7 +36,7 @@ from holdfast.log.stream_ops import new_append_context
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
 
-# -- somebody who can write to the store, but has no key ----------------------------------------------------------------
+# -- somebody who can write to the store, but has no key -------------------------------------------
 
 
 CHAT = StreamKey("default", "conversation", "chat")
@@ -81,7 +82,7 @@ def from_another_stream(backend: MemoryBackend) -> None:
 def from_another_stream_with_its_key(backend: MemoryBackend) -> None:
     talk(backend, "other")
     other = CHAT._replace(id="other")
-    names = [data_keys.name_of(s, backend._streams[s].incarnation) for s in (CHAT, other)]
+    names = [data_keys.data_key_name(s, backend._streams[s].incarnation) for s in (CHAT, other)]
     mine, theirs = (
         next(s for s in backend._streams if s.kind == "key" and s.id.startswith(name))
         for name in names
@@ -122,7 +123,7 @@ def under_a_key_that_is_not_there(backend: MemoryBackend) -> None:
 def under_the_key_of_one_that_was_erased(backend: MemoryBackend) -> None:
     store = talk(backend, "other")
     other = CHAT._replace(id="other")
-    name = data_keys.name_of(other, backend._streams[other].incarnation).encode()
+    name = data_keys.data_key_name(other, backend._streams[other].incarnation).encode()
     store.erase(store.conversation("other"))
     replace_body(backend, CHAT, 3, lambda body: bytes((1, len(name))) + name + body[2:])
 
@@ -137,10 +138,10 @@ def without_its_key(backend: MemoryBackend) -> None:
 
 
 def with_a_forged_grave(backend: MemoryBackend) -> None:
-    name = data_keys.name_of(CHAT, backend._streams[CHAT].incarnation)
+    name = data_keys.data_key_name(CHAT, backend._streams[CHAT].incarnation)
     without_its_key(backend)
-    grave = data_keys.first_append(
-        StreamKey("default", "key", name + data_keys.GRAVE),
+    grave = data_keys.build_first_append(
+        StreamKey("default", "key", name + data_keys.ERASED_SUFFIX),
         [b'{"proof":"0"}'],
         holdfast.log.events.AppendContext(1, 0.0),
     )
@@ -228,8 +229,8 @@ def test_an_erased_memory_is_bound_to_its_place() -> None:
 
 def test_a_key_made_of_two_needs_both() -> None:
     one, two, three = (data_keys.DataKey(os.urandom(32)) for _ in range(3))
-    assert one.joined(two).digest("x") == one.joined(two).digest("x")
-    pairs = (one.joined(two), one.joined(three), three.joined(two), two.joined(one))
+    assert one.join(two).digest("x") == one.join(two).digest("x")
+    pairs = (one.join(two), one.join(three), three.join(two), two.join(one))
     assert len({key.digest("x") for key in (*pairs, one, two, three)}) == 7
 
 
@@ -275,7 +276,8 @@ def test_a_tenant_whose_first_process_died_before_it_made_a_key_gets_one() -> No
         assert store.conversation("chat").messages() == [say("hello")]
 
 
-# Each part of the associated data by itself: with the same key and the same bytes, only that part differs.
+# Each part of the associated data by itself: with the same key and the same bytes, only that part
+# differs.
 PLACE = (StreamKey("t", "memory", "i"), b"l" * 16, 7, b"a" * 16, "subject-a", b"h" * 32)
 
 
@@ -308,32 +310,33 @@ PLACE = (StreamKey("t", "memory", "i"), b"l" * 16, 7, b"a" * 16, "subject-a", b"
 def test_a_record_is_bound_to_each_part_of_its_place(
     moved: tuple[StreamKey, bytes, int, bytes, str, bytes], by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own key alone, if the proof fits anything; and by its proof alone, if its own key opens anything."""
+    """By its own key alone, if the proof fits anything; and by its proof alone, if its own key
+    opens anything."""
     key = data_keys.DataKey(os.urandom(32))
     for method in ("find", "load", "ensure"):
         monkeypatch.setattr(data_keys.DataKeys, method, lambda *_: key)
-    monkeypatch.setattr(_cipher, "_may_name", lambda *_: True)
+    monkeypatch.setattr(_cipher, "_is_allowed_key", lambda *_: True)
     if by == "its key":
         monkeypatch.setattr(data_keys.DataKey, "proof", lambda *_: bytes(16))
     else:
-        monkeypatch.setattr(_cipher, "_opened", lambda *_: b"content")
+        monkeypatch.setattr(_cipher, "_decrypt", lambda *_: b"content")
     with holdfast.open("memory://", key=KEY) as store:
         cipher = store._log.cipher
         assert cipher is not None
         stream, life, version, append_id, name, previous = PLACE
-        writer = cipher.writer(stream, life, new=True)
+        writer = cipher.make_writer(stream, life, new=True)
         assert writer is not None
-        [(_, sealed)] = writer.seal(
+        [(_, sealed)] = writer.encrypt(
             bytes(32), previous, version - 1, append_id, [b"content"], [name]
         )
         assert (
-            cipher.open(stream, life, Record(version, append_id, b"", sealed), previous)
+            cipher.decrypt(stream, life, Record(version, append_id, b"", sealed), previous)
             == b"content"
         )
         stream, life, version, append_id, other, previous = moved
         sealed = sealed.replace(name.encode(), other.encode(), 1)
         with pytest.raises(TamperDetected):
-            cipher.open(stream, life, Record(version, append_id, b"", sealed), previous)
+            cipher.decrypt(stream, life, Record(version, append_id, b"", sealed), previous)
 
 
 @pytest.mark.parametrize("key", [b"short", "no key at all", [], [KEY, b"short"], 5])
@@ -345,7 +348,8 @@ def test_what_is_no_key_leaves_no_file_behind(key: Any, tmp_path: Path) -> None:
 
 
 def test_two_histories_of_a_stream_cannot_be_mixed() -> None:
-    """A backup was restored and went on: both histories are under the same keys, and each record is at the same place."""
+    """A backup was restored and went on: both histories are under the same keys, and each record is
+    at the same place."""
     here, other = Lasting(), Lasting()
     with holdfast.open(here, key=KEY) as store:
         store.stream("s").append(("noted", {"number": 1}))
@@ -391,11 +395,11 @@ def test_a_label_is_bound_to_its_stream(
         cipher = store._log.cipher
         assert cipher is not None
         stream, life = StreamKey("t", "task", "i"), b"l" * 16
-        fields = cipher.fields(stream, life, HeadFields("open", b"label"))
+        fields = cipher.encrypt_fields(stream, life, HeadFields("open", b"label"))
         assert fields is not None and fields.label is not None and b"label" not in fields.label
-        assert cipher.head(Head(stream, life, fields, 0.0, 1, b"")).fields.label == b"label"
+        assert cipher.decrypt_head(Head(stream, life, fields, 0.0, 1, b"")).fields.label == b"label"
         assert (
-            cipher.head(Head(moved[0], moved[1], fields, 0.0, 1, b"")).fields.label
+            cipher.decrypt_head(Head(moved[0], moved[1], fields, 0.0, 1, b"")).fields.label
             == _cipher.BAD_LABEL
         )
 
@@ -407,7 +411,7 @@ def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(
         cipher = store._log.cipher
         assert cipher is not None
         master = cipher.keys.ring.current
-        wrapped = data_keys.DataKey(os.urandom(32)).wrapped_by(master, "t", "name")
+        wrapped = data_keys.DataKey(os.urandom(32)).wrap_with(master, "t", "name")
         assert len(master.unwrap(wrapped, data_keys.about("t", "name", master.id))) == 32
         for place in (
             ("u", "name", master.id),
@@ -494,7 +498,8 @@ class Interrupted(Lasting):
 def test_what_was_sealed_with_a_key_that_is_not_stored_is_not_sent(
     strikes: str, named: bool
 ) -> None:
-    """Whoever leads is interrupted while it stores the keys for all; the next one finds their appends prepared."""
+    """Whoever leads is interrupted while it stores the keys for all; the next one finds their
+    appends prepared."""
     backend = Interrupted()
     with holdfast.open(backend, key=KEY) as store:
         store.conversation("chat").append(say("hello"))
@@ -513,7 +518,7 @@ def test_what_was_sealed_with_a_key_that_is_not_stored_is_not_sent(
         backend.strikes = strikes
         with pytest.raises(KeyboardInterrupt):
             appender.commit(entries)
-        while unsettled := [entry for entry in entries if not entry.settled]:
+        while unsettled := [entry for entry in entries if not entry.is_settled]:
             appender.commit(unsettled)
         assert [entry.error for entry in entries] == [None] * 4
     with holdfast.open(backend, key=KEY) as again:

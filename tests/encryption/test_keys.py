@@ -1,4 +1,5 @@
-"""Keys as they come from the environment and from KMS: what is taken, and what is said of what is not."""
+"""Keys as they come from the environment and from KMS: what is taken, and what is said of what is
+not."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ VARIABLE = "HOLDFAST_TEST_KEY"
 
 def is_key(text: str, secret: bytes) -> bool:
     """Whether what a text means opens what a key has wrapped."""
-    [key] = keys.given(text)
+    [key] = keys.parse_keys(text)
     return key.unwrap(keys.raw(secret).wrap(b"s" * 32, ABOUT), ABOUT) == b"s" * 32
 
 
@@ -57,15 +58,17 @@ def test_a_variable_that_holds_no_key_is_named_and_its_value_is_not(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(InvalidKey, match=f"the variable {VARIABLE} holds no key") as raised:
-        keys.given(f"env:{VARIABLE}")
+    with pytest.raises(
+        InvalidKey, match=f"the environment variable {VARIABLE} does not contain a key"
+    ) as raised:
+        keys.parse_keys(f"env:{VARIABLE}")
     assert value.rpartition(":")[2] not in str(raised.value)
 
 
 def test_a_variable_is_not_followed_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, f"env:{VARIABLE}")
-    with pytest.raises(InvalidKey, match=f"the variable {VARIABLE} names another"):
-        keys.given(f"env:{VARIABLE}")
+    with pytest.raises(InvalidKey, match=f"the environment variable {VARIABLE} names another"):
+        keys.parse_keys(f"env:{VARIABLE}")
 
 
 @given(st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1, max_size=80))
@@ -73,7 +76,7 @@ def test_whatever_a_variable_holds_is_a_key_or_refused_by_its_name(value: str) -
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(VARIABLE, value)
         try:
-            keys.given(f"env:{VARIABLE}")
+            keys.parse_keys(f"env:{VARIABLE}")
         except InvalidKey as error:
             assert VARIABLE in str(error)
 

@@ -1,4 +1,5 @@
-"""A new key for a store: killed at any write, everything stays readable, and the same call finishes it."""
+"""A new key for a store: killed at any write, everything stays readable, and the same call finishes
+it."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
-from helpers.encrypted_stores import Killed, Lasting, Mortal, everything_in, say
+from helpers.stored.encrypted_stores import Killed, Lasting, Mortal, everything_in, say
 from holdfast import Store, keys
 from holdfast.backends import Append, AppendResult, Backend, Head, StreamKey, VersionMismatch
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.encryption import data_keys, rotation
-from holdfast.encryption.data_keys import DataKeys, first_append
-from holdfast.encryption.keyring import Keyring, stored_keyring
+from holdfast.encryption.data_keys import DataKeys, build_first_append
+from holdfast.encryption.keyring import Keyring, store_append
 from holdfast.errors import NotEncrypted, UnknownKey, WrongKey
 from holdfast.log.events import AppendContext, NewEvent, encode_envelopes
 from holdfast.log.ids import new_id
@@ -225,21 +226,22 @@ def test_of_former_master_keys_those_are_kept_that_somebody_may_still_need(
     cipher = store._log.cipher
     assert cipher is not None
     ring, first, key = cipher.keys.ring, cipher.keys.ring.current, data_keys.DataKey(os.urandom(32))
-    real = rotation._end
+    real = rotation._finish_rotation
 
     def end(*arguments: Any) -> None:
-        """Somebody who has not yet heard of the new master key uses the former one, when all others are wrapped anew."""
-        assert stored_keyring(backend, cipher.keys.wrapping("default", "late", key, first))
+        """Somebody who has not yet heard of the new master key uses the former one, when all others
+        are wrapped anew."""
+        assert store_append(backend, cipher.keys.build_wrap_append("default", "late", key, first))
         real(*arguments)
 
-    monkeypatch.setattr(rotation, "KEPT", 0)
-    monkeypatch.setattr(rotation, "_end", end)
+    monkeypatch.setattr(rotation, "MAX_FORMER_MASTERS", 0)
+    monkeypatch.setattr(rotation, "_finish_rotation", end)
     store.rekey(NEW)
     assert set(ring.masters) == {ring.current.id, first.id}
-    monkeypatch.setattr(rotation, "_end", real)
+    monkeypatch.setattr(rotation, "_finish_rotation", real)
     store.rekey(THIRD)
     assert set(ring.masters) == {ring.current.id}
-    monkeypatch.setattr(rotation, "KEPT", 3)
+    monkeypatch.setattr(rotation, "MAX_FORMER_MASTERS", 3)
     for _ in range(6):
         store.rekey(NEW)
     assert len(ring.masters) == 4
@@ -247,7 +249,8 @@ def test_of_former_master_keys_those_are_kept_that_somebody_may_still_need(
 
 
 def test_one_who_is_late_does_not_disturb_the_next_change() -> None:
-    """He is stopped at each of his writes; there others finish what he does, and go on to a third key."""
+    """He is stopped at each of his writes; there others finish what he does, and go on to a third
+    key."""
     number = 0
     while True:
         backend = Mortal()
@@ -287,7 +290,7 @@ def test_the_late_one_meets_the_next_change_in_the_middle() -> None:
         assert cipher is not None
         ring = Keyring(backend, [keys.raw(NEW), keys.raw(OLD)])
         ring.reload()
-        rotation._begin(ring, keys.raw(NEW))
+        rotation._start_rotation(ring, keys.raw(NEW))
         turn = rotation._Rotation(DataKeys(backend, ring), ring.current, dict(ring.masters))
         with holdfast.open(backend, key=[OLD, NEW]) as other:
             other.rekey(NEW)
@@ -321,15 +324,15 @@ def test_the_late_one_does_not_end_the_next_change() -> None:
     filled(store)
     late = Keyring(backend, [keys.raw(NEW), keys.raw(OLD), keys.raw(THIRD)])
     late.reload()
-    rotation._begin(late, keys.raw(NEW))
+    rotation._start_rotation(late, keys.raw(NEW))
     begun = late.current
     store.rekey(NEW)
     other = Keyring(backend, [keys.raw(THIRD), keys.raw(NEW)])
     other.reload()
-    rotation._begin(other, keys.raw(THIRD))
+    rotation._start_rotation(other, keys.raw(THIRD))
     late.reload()
-    rotation._end(late, begun, backend)
-    assert late.standing == other.standing and late.standing.retiring
+    rotation._finish_rotation(late, begun, backend)
+    assert late.state == other.state and late.state.retiring
     with holdfast.open(backend, key=[THIRD, NEW]) as after:
         after.rekey(THIRD)
     with holdfast.open(backend, key=THIRD) as after:
@@ -471,7 +474,7 @@ def test_a_refused_new_key_leaves_an_open_store_as_it_was() -> None:
         ring.reload()
         moving = Keyring(backend, [*keys_of(NEW), *ring.keys])
         moving.reload()
-        rotation._begin(moving, moving.keys[0])
+        rotation._start_rotation(moving, moving.keys[0])
         with pytest.raises(WrongKey):
             store.rekey(THIRD)
         assert len(ring.keys) == 1
@@ -479,7 +482,7 @@ def test_a_refused_new_key_leaves_an_open_store_as_it_was() -> None:
 
 
 def keys_of(secret: bytes) -> Sequence[keys.Key]:
-    return keys.given(secret)
+    return keys.parse_keys(secret)
 
 
 def test_a_key_that_moves_to_the_next_master_key_while_it_is_looked_for_is_found() -> None:
@@ -490,7 +493,7 @@ def test_a_key_that_moves_to_the_next_master_key_while_it_is_looked_for_is_found
     with holdfast.open(backend, key=[OLD, NEW]) as reader, holdfast.open(backend, key=OLD) as other:
         ring = Keyring(backend, [*keys_of(NEW), *keys_of(OLD)])
         ring.reload()
-        rotation._begin(ring, ring.keys[0])
+        rotation._start_rotation(ring, ring.keys[0])
         assert reader._log.cipher is not None
         looked = reader._log.cipher.keys
         looked.ring.reload()
@@ -502,7 +505,7 @@ def test_a_key_that_moves_to_the_next_master_key_while_it_is_looked_for_is_found
                 moved.append(True)
                 current = ring.current
                 turn = rotation._Rotation(DataKeys(backend, ring), current, dict(ring.masters))
-                for step in (rotation._wrap_anew, rotation._delete_former):
+                for step in (rotation._rewrap, rotation._delete_former):
                     for head in list(rotation._key_streams(backend)):
                         step(backend, turn, head)
             return found
@@ -532,7 +535,8 @@ def test_another_thread_that_looked_at_the_ring_first_does_not_make_a_key_unknow
 
 
 def test_an_erased_key_that_a_killed_change_of_keys_has_wrapped_goes_with_the_next() -> None:
-    """Killed between two lines: it has wrapped the key again, and has not looked yet whether it was erased meanwhile."""
+    """Killed between two lines: it has wrapped the key again, and has not looked yet whether it was
+    erased meanwhile."""
     number = 0
     while True:
         backend = Struck()
@@ -557,7 +561,8 @@ def test_an_erased_key_that_a_killed_change_of_keys_has_wrapped_goes_with_the_ne
 
 
 class Struck(Lasting):
-    """When a key is wrapped anew, a conversation is erased just before, and the process killed just after."""
+    """When a key is wrapped anew, a conversation is erased just before, and the process killed just
+    after."""
 
     at = -1
 
@@ -581,8 +586,8 @@ def test_a_forged_grave_is_not_in_the_way_of_a_new_key() -> None:
         filled(store)
         stamp = AppendContext(new_id(), 0.0)
         bodies = encode_envelopes([NewEvent("key.erased", b'{"proof":""}')], stamp, {})
-        assert stored_keyring(
-            backend, first_append(StreamKey("default", "key", "nobody.erased"), bodies, stamp)
+        assert store_append(
+            backend, build_first_append(StreamKey("default", "key", "nobody.erased"), bodies, stamp)
         )
         store.rekey(NEW)
     with holdfast.open(backend, key=NEW) as after:
@@ -629,7 +634,7 @@ def test_a_key_that_is_wrapped_by_one_of_many_former_master_keys_is_found() -> N
         for number, master in enumerate(masters):
             late = data_keys.DataKey(os.urandom(32))
             for name in (f"late{number}", f"late{number}x"):  # one begins like the other
-                assert stored_keyring(backend, held.wrapping("default", name, late, master))
+                assert store_append(backend, held.build_wrap_append("default", name, late, master))
             assert held.load("default", f"late{number}").digest("same") == late.digest("same")
         with pytest.raises(UnknownKey):
             held.load("default", "late")

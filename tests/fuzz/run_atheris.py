@@ -1,4 +1,5 @@
-"""Fuzz with atheris, which looks for new paths through the code, for so many seconds a target: `make soak`, or
+"""Fuzz with atheris, which looks for new paths through the code, for so many seconds a target:
+`make soak`, or
 
     python tests/fuzz/run_atheris.py SECONDS [TARGET]…
 

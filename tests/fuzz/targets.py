@@ -1,4 +1,5 @@
-"""What is fuzzed: everything that makes sense of stored bytes. Each target takes any bytes and raises only if something is wrong."""
+"""What is fuzzed: everything that makes sense of stored bytes. Each target takes any bytes and
+raises only if something is wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from holdfast.encryption.keyring import open_keyring
 from holdfast.errors import HoldfastError, InvalidKey
 from holdfast.keys import Wrapping
 from holdfast.log.codec import Undecodable, decode, decode_as, encode
-from holdfast.log.events import open_envelope, open_plain
+from holdfast.log.events import decode_envelope, decode_plain_envelope
 from holdfast.state.delta import BadDelta, diff, patch
 
 
@@ -82,14 +83,14 @@ def declared(data: bytes) -> None:
 def envelope(data: bytes) -> None:
     """What opens with its data decoded also opens with its data raw, and says the same."""
     try:
-        plain = open_plain(data)
+        plain = decode_plain_envelope(data)
     except Undecodable:
         try:
-            open_envelope(data)
+            decode_envelope(data)
         except Undecodable:
             pass
         return
-    raw = open_envelope(data)
+    raw = decode_envelope(data)
     assert (plain.id, plain.type, plain.v, plain.at) == (raw.id, raw.type, raw.v, raw.at)
 
 
@@ -111,8 +112,8 @@ def delta(data: bytes) -> None:
 def key_material(data: bytes) -> None:
     """A text that is to be a key, a file with one, and what a ring says of one."""
     for make in (
-        lambda: keys.given("base64:" + data.decode(errors="replace")),
-        lambda: keys._key_in(data, "it"),
+        lambda: keys.parse_keys("base64:" + data.decode(errors="replace")),
+        lambda: keys._decode_key(data, "it"),
     ):
         try:
             make()
@@ -121,7 +122,7 @@ def key_material(data: bytes) -> None:
     try:
         wrapping = msgspec.json.decode(data, type=Wrapping)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        wrapping = Wrapping("raw", "k", keys.check_of(SECRET), {}, data)
+        wrapping = Wrapping("raw", "k", keys.key_check(SECRET), {}, data)
     try:
         assert keys.raw(SECRET).unwrap(wrapping, b"about") is None
     except HoldfastError:

@@ -1,4 +1,5 @@
-"""Fuzzing what makes sense of stored bytes, briefly. `make soak` does it for long, with atheris: see `run_atheris.py`."""
+"""Fuzzing what makes sense of stored bytes, briefly. `make soak` does it for long, with atheris:
+see `run_atheris.py`."""
 
 from __future__ import annotations
 

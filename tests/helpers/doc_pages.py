@@ -19,7 +19,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 PRINTED = re.compile(r"# -> (.*)$", re.MULTILINE)
 
-# Runs the blocks one after the other in one namespace, with the line numbers of the page in tracebacks.
+# Runs the blocks one after the other in one namespace, with the line numbers of the page in
+# tracebacks.
 RUNNER = """
 import json, sys
 namespace = {"__name__": "__main__"}

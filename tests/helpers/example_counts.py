@@ -1,4 +1,5 @@
-"""How long tests go on: for a short while in `make test`, and as long as one likes in `make soak`."""
+"""How long tests go on: for a short while in `make test`, and as long as one likes in `make
+soak`."""
 
 from __future__ import annotations
 

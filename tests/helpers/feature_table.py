@@ -1,7 +1,8 @@
-"""Which feature is tested on which engine by `make test`: the table in docs/reference/backends.md, made from the tests.
+"""Which feature is tested on which engine by `make test`: the table in docs/reference/backends.md,
+made from the tests.
 
-`PYTHONPATH=tests python -m helpers.feature_table` writes the table anew; `test_feature_table.py` fails if the document
-has a pair that no test has, or lacks one.
+`PYTHONPATH=tests python -m helpers.feature_table` writes the table anew; `test_feature_table.py`
+fails if the document has a pair that no test has, or lacks one.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ FEATURES = {
     "conformance/test_conformance.py": "the contract of backends",
     "conformance/test_conformance_servers.py": "the contract of backends",
     "streams/test_store.py": "streams of events, tenants",
+    "streams/test_opening.py": "streams of events, tenants",
     "streams/test_following.py": "follow",
     "conversations/test_conversations.py": "conversations",
     "conversations/test_conversation_windows.py": "conversations",
@@ -58,7 +60,9 @@ FEATURES = {
     "tasks/steps/test_generator_steps.py": "steps that stream",
     "tasks/steps/test_map.py": "map",
     "tasks/steps/test_model_steps.py": "model steps",
+    "tasks/steps/test_model_input.py": "model steps",
     "tasks/steps/test_reply.py": "replies",
+    "tasks/steps/test_reply_crashes.py": "replies",
     "tasks/test_artifacts.py": "artifacts",
     "tasks/test_artifact_faults.py": "artifacts",
     "tasks/waiting/test_questions.py": "asking, signals and timers",
@@ -79,9 +83,10 @@ FEATURES = {
     "encryption/test_encryption.py": "encryption",
     "encryption/test_rekeying.py": "a new key",
     "admin/test_erasure.py": "erasure",
-    "admin/test_transcribing.py": "encrypting a store that is in clear",
+    "admin/test_transcribing.py": "encrypting an unencrypted store",
     "hostile/test_hostile_servers.py": "hostile content",
     "admin/test_verify.py": "verify",
+    "admin/test_verify_report.py": "verify",
     "admin/test_anchors.py": "anchors",
     "admin/test_audit.py": "audit",
     "redaction/test_redaction.py": "redaction",
@@ -113,7 +118,8 @@ def files_of_features() -> list[Path]:
 
 
 def collected() -> tuple[Counter[Pair], list[str]]:
-    """How many tests each pair has, and files that have tests on engines and are about nothing that is known."""
+    """How many tests each pair has, and files that have tests on engines and are about nothing that
+    is known."""
     report = TESTS / f".features-{os.getpid()}.json"
     files = [str(path) for path in files_of_features()]
     command = [
@@ -165,7 +171,8 @@ def counted(items: Iterable[Any]) -> tuple[Counter[Pair], list[str]]:
 
 
 def engines_of(item: Any) -> set[str]:
-    """The engines that a test runs on: by its parameters, or by the name of its class in the contract's suite."""
+    """The engines that a test runs on: by its parameters, or by the name of its class in the
+    contract's suite."""
     if any(mark.name in ("skip", "xfail") for mark in item.iter_markers()):
         return set()
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -200,7 +207,7 @@ def _runs_loop(function: Any) -> bool:
     return "asyncio.run(" in inspect.getsource(function)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 def table(pairs: Counter[Pair]) -> str:

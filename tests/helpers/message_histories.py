@@ -1,4 +1,5 @@
-"""Histories in every dialect, whole and damaged, and a strict judge of them that knows nothing of the library."""
+"""Histories in every dialect, whole and damaged, and a strict judge of them that knows nothing of
+the library."""
 
 from __future__ import annotations
 
@@ -191,7 +192,8 @@ def damaged_histories(draw: st.DrawFn, dialects: tuple[str, ...] = DIALECTS) -> 
 
 
 def labels(messages: list[Message]) -> list[str]:
-    """The labels in these messages, in order, without those that only say what an item belongs to."""
+    """The labels in these messages, in order, without those that only say what an item belongs
+    to."""
     found = []
     for message in messages:
         said = {key: value for key, value in message.items() if key != "thought"}

@@ -1,22 +1,27 @@
-"""A scripted model behind OpenAI's API, on this machine: what it was asked is the evidence of what was restored.
+"""A scripted model behind OpenAI's API, on this machine: what it was asked is the evidence of what
+was restored.
 
     with ModelServer("first answer", Reply(calls=[Call("add", {"a": 1, "b": 2})]), 500) as server:
         client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
         ...
         server.shown()     # the list of messages of each request
 
-Chat completions and Responses, whole and streamed. It answers with the replies it was given, and when none is left:
+Chat completions and Responses, whole and streamed. It answers with the replies it was given, and
+when none is left:
 
 - after a tool result: `tool said: …`, or, for parallel calls, all their results;
-- if the newest user text says `call NAME {"json": "arguments"}`, once or several times: with those calls;
+- if the newest user text says `call NAME {"json": "arguments"}`, once or several times: with those
+  calls;
 - otherwise: `seen 3 messages; last: …`, where the number counts what it was shown.
 
-As OpenAI does, it refuses a history with an unanswered tool call, or with an answer to none, with status 400.
+As OpenAI does, it refuses a history with an unanswered tool call, or with an answer to none, with
+status 400.
 
-`hold()` stops the next call before its first byte, or in the middle of its stream, until released: a program can be
-killed while a call is surely in flight. For a server that is to live in another process, `python -m
-frameworks.model_server` (in the folder `tests`) prints its base URL; the same controls are then under `/_log`,
-`/_say`, `/_hold`, `/_held` and `/_release`. Standard library only, for the environments of other frameworks.
+`hold()` stops the next call before its first byte, or in the middle of its stream, until released:
+a program can be killed while a call is surely in flight. For a server that is to live in another
+process, `python -m frameworks.model_server` (in the folder `tests`) prints its base URL; the same
+controls are then under `/_log`, `/_say`, `/_hold`, `/_held` and `/_release`. Standard library only,
+for the environments of other frameworks.
 """
 
 from __future__ import annotations
@@ -112,7 +117,8 @@ class ModelServer:
             self._script += [_reply(reply) for reply in replies]
 
     def hold(self, *, after: int = 0) -> Hold:
-        """Stop the next call before its first byte, or, if it is streamed, after so many pieces of text."""
+        """Stop the next call before its first byte, or, if it is streamed, after so many pieces of
+        text."""
         with self._changed:
             self._newest_hold = Hold(after)
             self._holds.append(self._newest_hold)

@@ -1,4 +1,5 @@
-"""The two wire formats of OpenAI's API: what a model says, as chat completions and as Responses, whole or streamed.
+"""The two wire formats of OpenAI's API: what a model says, as chat completions and as Responses,
+whole or streamed.
 
 Standard library only, Python 3.10 or newer: environments of other frameworks import it too.
 """
@@ -17,7 +18,8 @@ CREATED = 1_700_000_000
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call that the model makes. `arguments` given as text are sent as they are, valid JSON or not."""
+    """A tool call that the model makes. `arguments` given as text are sent as they are, valid JSON
+    or not."""
 
     name: str
     arguments: dict[str, Any] | str
@@ -29,19 +31,22 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the model: text, tool calls (several are parallel calls), both, or an HTTP error."""
+    """One answer of the model: text, tool calls (several are parallel calls), both, or an HTTP
+    error."""
 
     text: str | None = None
     calls: Sequence[Call] = ()
     status: int = 200
     reasoning: bool = False
-    """Responses only: begin with a reasoning item, without which the following item may not be sent back."""
+    """Responses only: begin with a reasoning item, without which the following item may not be sent
+    back."""
     finish: str | None = None
     """Another reason to end than usual: "length", "content_filter", and for Responses "failed"."""
     cut_after: int | None = None
     """A stream breaks after so many pieces."""
     cleanly: bool = False
-    """With `cut_after`: the connection is closed in order, as a proxy does, and nothing shows that there was more."""
+    """With `cut_after`: the connection is closed in order, as a proxy does, and nothing shows that
+    there was more."""
 
 
 class Refused(Exception):
@@ -60,17 +65,20 @@ def messages_of(body: Body) -> list[Body]:
 
 
 def check_chat(messages: Sequence[Body]) -> None:
-    """Every call is answered right behind the message that makes it, and nothing else is answered."""
+    """Every call is answered right behind the message that makes it, and nothing else is
+    answered."""
     if not messages:
         raise Refused(
-            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got none."
+            "Invalid 'messages': empty array. Expected an array with minimum length 1, but got "
+            "none."
         )
     open_calls: set[str] = set()
     for message in messages:
         if message.get("role") == "tool":
             if message.get("tool_call_id") not in open_calls:
                 raise Refused(
-                    "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+                    "messages with role 'tool' must be a response to a preceeding message with "
+                    "'tool_calls'."
                 )
             open_calls.remove(message["tool_call_id"])
         elif open_calls:
@@ -83,12 +91,14 @@ def check_chat(messages: Sequence[Body]) -> None:
                 raise Refused("Invalid value for 'content': expected a string, got null.")
     if open_calls:
         raise Refused(
-            "An assistant message with 'tool_calls' must be followed by tool messages for each tool_call_id."
+            "An assistant message with 'tool_calls' must be followed by tool messages for each "
+            "tool_call_id."
         )
 
 
 def check_items(items: Sequence[Body], reasoned: Mapping[str, str]) -> None:
-    """Every call has its output behind it and the other way round; what was reasoned stays with what followed from it.
+    """Every call has its output behind it and the other way round; what was reasoned stays with
+    what followed from it.
 
     `reasoned` names the reasoning item that belongs before an item.
     """
@@ -118,7 +128,7 @@ def check_items(items: Sequence[Body], reasoned: Mapping[str, str]) -> None:
             raise Refused("An item was provided without its required 'reasoning' item.")
 
 
-# -- chat completions ----------------------------------------------------------------------------------------------
+# -- chat completions ------------------------------------------------------------------------------
 
 
 def chat_completion(number: int, body: Body, reply: Reply) -> Body:
@@ -182,7 +192,7 @@ def _chat_calls(number: int, reply: Reply) -> list[Body]:
     ]
 
 
-# -- Responses -----------------------------------------------------------------------------------------------------
+# -- Responses -------------------------------------------------------------------------------------
 
 
 def response(number: int, body: Body, reply: Reply) -> Body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .paths import TESTS
+from helpers.paths import TESTS
 
 
 def program(
@@ -12,7 +12,11 @@ def program(
 ) -> list[str]:
     """The command that runs a function of a module below tests/, with these arguments.
 
-    The tests come last in the path of the process: some of their folders are named like modules of Python.
+    The tests come last in the path of the process: some of their folders are named like modules of
+    Python.
     """
-    start = f"import sys; sys.path.append({str(TESTS)!r}); from {module} import {function}; {function}()"
+    start = (
+        f"import sys; sys.path.append({str(TESTS)!r}); from {module} import {function}; "
+        f"{function}()"
+    )
     return [sys.executable, "-W", warnings, "-c", start, *map(str, args)]

@@ -1,4 +1,5 @@
-"""What the tests of the command line share: an environment without surprises, and a way to run a command in it."""
+"""What the tests of the command line share: an environment without surprises, and a way to run a
+command in it."""
 
 from __future__ import annotations
 
@@ -16,5 +17,8 @@ def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def run(
+    *arguments: object, input: str | bytes | None = None, env: dict[str, str] | None = None
+) -> Result:
+    """Run a command. `input` is what it reads at its standard input."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=input, env=env)

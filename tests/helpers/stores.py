@@ -1,8 +1,9 @@
 """Which stores the tests run on. Engines are chosen here, and nowhere else.
 
-A test that uses `url`, `store` or `ways` is about a feature. What is above the backend interface doesn't know the
-engine, so it runs on memory, on SQLite, and on encrypted SQLite. Tests with `@pytest.mark.every_engine` run on all
-engines: together they are the table of all features in docs/reference/backends.md.
+A test that uses `url`, `store` or `ways` is about a feature. What is above the backend interface
+doesn't know the engine, so it runs on memory, on SQLite, and on encrypted SQLite. Tests with
+`@pytest.mark.every_engine` run on all engines: together they are the table of all features in
+docs/reference/backends.md.
 
 `HOLDFAST_ENGINES` chooses other stores, and then all tests run on just those:
 
@@ -22,8 +23,7 @@ from typing import Any
 import pytest
 
 import holdfast
-
-from .servers import SERVERS, url_on
+from helpers.servers import SERVERS, url_on
 
 ENGINES = ("memory", "sqlite", "files", *SERVERS)
 USUAL = ("memory", "sqlite", "sqlite-encrypted")
@@ -73,7 +73,10 @@ def summary() -> str:
     if CHOSEN:
         return f"stores: {', '.join(kinds())} (HOLDFAST_ENGINES={CHOSEN})"
     others = ", ".join(engine for engine in ENGINES if engine not in USUAL)
-    return f"stores: {', '.join(USUAL)}; tests marked every_engine also on {others}; HOLDFAST_ENGINES=all for all tests"
+    return (
+        f"stores: {', '.join(USUAL)}; tests marked every_engine also on {others}; "
+        "HOLDFAST_ENGINES=all for all tests"
+    )
 
 
 def url_of(kind: str, place: Path) -> str:

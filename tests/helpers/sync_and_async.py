@@ -1,4 +1,5 @@
-"""One test body for plain and for async tasks: it awaits everything, and a plain task's methods can be awaited here."""
+"""One test body for plain and for async tasks: it awaits everything, and a plain task's methods can
+be awaited here."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ from typing import Any, TypeVar
 
 import holdfast
 from holdfast import AsyncTask, Store, Task
-from holdfast.tasks.steps.declare import streams
+from holdfast.tasks.steps.declare import stream_kind
 
 T = TypeVar("T")
 
 
 class AwaitedTask:
-    """A plain task whose methods are awaited. Nothing ever waits, so that no event loop is needed."""
+    """A plain task whose methods are awaited. Nothing ever waits, so that no event loop is
+    needed."""
 
     def __init__(self, task: Task) -> None:
         self.plain = task
@@ -47,12 +49,15 @@ class AwaitedTask:
         return (
             method
             if name != "step"
-            else lambda *args, **kwargs: (chunks if streams(args[1]) else method)(*args, **kwargs)
+            else lambda *args, **kwargs: (chunks if stream_kind(args[1]) else method)(
+                *args, **kwargs
+            )
         )
 
 
 class Ways:
-    """An open store, and tasks on it of one of the two kinds. `store` itself is the plain one, to look from outside."""
+    """An open store, and tasks on it of one of the two kinds. `store` itself is the plain one, to
+    look from outside."""
 
     def __init__(self, store: Store, *, asynchronous: bool) -> None:
         self.store, self.asynchronous = store, asynchronous

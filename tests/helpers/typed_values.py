@@ -17,7 +17,7 @@ import pydantic
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from holdfast.log.codec.walk import difference
+from holdfast.log.codec.walk import find_difference
 
 CANARY = "canary-7f3a"
 
@@ -133,7 +133,7 @@ class Picky:
 
 
 def same(one: object, other: object) -> bool:
-    return difference(one, other) is None
+    return find_difference(one, other) is None
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]))

@@ -1,7 +1,9 @@
-"""Secrets in content, in URLs and in keys come out nowhere: not in logs, errors, traces, reprs, metrics, nor at the command line.
+"""Secrets in content, in URLs and in keys come out nowhere: not in logs, errors, traces, reprs,
+metrics, nor at the command line.
 
-What our own text shows is tested. What a user's own exception says is shown as it is (`StepFailed`), because nothing else tells
-why a step failed; `redact=` is for that. Names stay too: of streams, steps, events and people.
+What our own text shows is tested. What a user's own exception says is shown as it is
+(`StepFailed`), because nothing else tells why a step failed; `redact=` is for that. Names stay too:
+of streams, steps, events and people.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers import hostile_content as hostile
-from helpers.hostile_content import Lasting, cloned, places, plant, ways
-from helpers.postgres_server import PostgresServer
-from helpers.redis_server import Server
+from helpers.engines.postgres_server import PostgresServer
+from helpers.engines.redis_server import Server
 from helpers.run_cli import plain_terminal, run
 from helpers.servers import aws
+from helpers.stored import hostile_content as hostile
+from helpers.stored.hostile_content import Lasting, cloned, places, plant, ways
 from helpers.stores import url_of
 from holdfast import keys, types
 from holdfast.backends.memory import MemoryBackend
@@ -101,7 +103,8 @@ def listening() -> Iterator[Listening]:
 def exposed(calls: dict[str, Callable[[], Any]], *, results: bool = False) -> list[str]:
     """What of the secrets the calls have shown, and where.
 
-    With `results`, also by the reprs of what they return: those show content, and no key or password.
+    With `results`, also by the reprs of what they return: those show content, and no key or
+    password.
     """
     found: list[str] = []
     with listening() as heard:
@@ -126,7 +129,7 @@ def exposed(calls: dict[str, Callable[[], Any]], *, results: bool = False) -> li
     return sorted(set(found))
 
 
-# -- content ---------------------------------------------------------------------------------------------------------------------
+# -- content ---------------------------------------------------------------------------------------
 
 
 class Person(msgspec.Struct):
@@ -353,7 +356,7 @@ def test_the_listener_hears_and_the_secrets_are_found() -> None:
     assert exposed({"y": lambda: PASSWORD}, results=True) == ["y: password in the repr of str"]
 
 
-# -- reprs ---------------------------------------------------------------------------------------------------------------------------
+# -- reprs -----------------------------------------------------------------------------------------
 
 NAMES_AND_NUMBERS = {
     "AsyncArtifact",
@@ -363,7 +366,8 @@ NAMES_AND_NUMBERS = {
     "SweptStream",
     "StreamProblem",
 }
-"""Of what is public, what no test here comes by: kept short, because each holds ids, kinds, versions and words of ours alone."""
+"""Of what is public, what no test here comes by: kept short, because each holds ids, kinds,
+versions and words of ours alone."""
 
 READABLE = {
     "AuditEntry", "Draft", "Event", "Failure", "MemoryHit", "MemoryItem", "MessageEntry", "Note",
@@ -373,7 +377,8 @@ READABLE = {
 
 
 class Printed:
-    """Prints what it is shown, and all that is in it: what hides a part of itself does not hide that part from a debugger."""
+    """Prints what it is shown, and all that is in it: what hides a part of itself does not hide
+    that part from a debugger."""
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
@@ -471,7 +476,7 @@ def test_what_is_printed_shows_content_and_no_secret(tmp_path: Path) -> None:
     assert public - printed.kinds == NAMES_AND_NUMBERS
 
 
-# -- drivers ----------------------------------------------------------------------------------------------------------------------------
+# -- drivers ---------------------------------------------------------------------------------------
 
 
 def few(store: holdfast.Store) -> None:
@@ -524,15 +529,28 @@ def boto3_key() -> str:
     return str(vault.create_key()["KeyMetadata"]["KeyId"])
 
 
-# -- passwords in URLs -------------------------------------------------------------------------------------------------------------------
+# -- passwords in URLs -----------------------------------------------------------------------------
 
 URLS = [
-    "postgresql://me:{}@127.0.0.1:1/agents?timeout=1", "postgresql://me:{}@127.0.0.1:port/agents", "postgresql://me:{}@[::1/agents",
-    "postgresql://127.0.0.1:1/agents?timeout=1&password={}", "postgresql://me:{}@127.0.0.1:1/agents?bogus=1", "postgres:/me:{}@host/x",
-    "postgresql://me:{}@127.0.0.1:1/agents?schema=1-2", "postgresql://me:{}@127.0.0.1:1/agents?timeout=x", "postgresql://me:{}@host/a#b",
-    "redis://:{}@127.0.0.1:1/0?connect_timeout_ms=500", "redis://me:{}@127.0.0.1:port", "redis://me:{}@127.0.0.1:1/x", "redis://me:{}@host/0?bogus=1",
-    "rediss://me:{}@127.0.0.1:1?connect_timeout_ms=500", "s3://id:{}@bucket/prefix", "s3://bucket/x?secret={}", "dynamodb://id:{}@table?region=eu-west-1",
-    "dynamodb://table?region=eu-west-1&endpoint=http://id:{}@127.0.0.1:1", "mysql://me:{}@host/x", "sqlite://me:{}@host/x", "file://me:{}@host/x",
+    "postgresql://"
+    "me:{}@127.0.0.1:1/"
+    "agents?timeout=1", "postgresql://"
+                        "me:{}@127.0.0.1:port/agents", "postgresql://me:{}@[::1/agents",
+    "postgresql://"
+    "127.0.0.1:1/agents?timeout=1&password={}", "postgresql://"
+                                                "me:{}@127.0.0.1:1/"
+                                                "agents?bogus=1", "postgres:/me:{}@host/x",
+    "postgresql://"
+    "me:{}@127.0.0.1:1/"
+    "agents?schema=1-2", "postgresql://"
+                         "me:{}@127.0.0.1:1/agents?timeout=x", "postgresql://me:{}@host/a#b",
+    "redis://:{}@127.0.0.1:1/"
+    "0?connect_timeout_ms=500", "redis://me:{}@127.0.0.1:port", "redis://me:{}@127.0.0.1:1/"
+                                                                "x", "redis://me:{}@host/0?bogus=1",
+    "rediss://me:{}@127.0.0.1:1?connect_timeout_ms=500", "s3://id:{}@bucket/"
+                                                         "prefix", "s3://bucket/x?secret={}", "dynamodb://id:{}@table?region=eu-west-1",
+    "dynamodb://table?region=eu-west-1&endpoint=http:/"
+    "/id:{}@127.0.0.1:1", "mysql://me:{}@host/x", "sqlite://me:{}@host/x", "file://me:{}@host/x",
     "memory://me:{}@x/y", "POSTGRESQL://me:{}@127.0.0.1:1/a?timeout=1", "postgresql:me:{}@host",
 ]  # fmt: skip
 
@@ -563,7 +581,8 @@ def test_a_password_in_a_url_is_shown_nowhere(tmp_path: Path) -> None:
 
 
 def passwords_tried(right: str, wrong: str, kill: Callable[[], None]) -> list[str]:
-    """What is shown on a server that asks for a password: of the wrong one, the right one, and when the server dies."""
+    """What is shown on a server that asks for a password: of the wrong one, the right one, and when
+    the server dies."""
     with pytest.raises(holdfast.errors.AccessDenied):
         holdfast.open(wrong)
     store = holdfast.open(right)
@@ -612,7 +631,7 @@ def test_a_password_that_postgresql_asks_for_is_shown_nowhere() -> None:
         server.close()
 
 
-# -- keys ----------------------------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 def key_leaks(folder: Path) -> list[str]:
@@ -641,8 +660,8 @@ def key_leaks(folder: Path) -> list[str]:
     store = holdfast.open(backend, key=[KEY, OTHER])
     cipher: Any = store._log.cipher
     calls["reprs"] = lambda: [
-        keys.raw(KEY), keys.raw(KEY, id="mine"), keys.from_function(lambda: KEY), keys.passphrase(PHRASE, n=1 << 14), keys.given([KEY, OTHER]),
-        store, cipher, cipher.keys, cipher.keys.ring, list(cipher.keys.ring.masters.values()), cipher.keys.house("default", make=True),
+        keys.raw(KEY), keys.raw(KEY, id="mine"), keys.from_function(lambda: KEY), keys.passphrase(PHRASE, n=1 << 14), keys.parse_keys([KEY, OTHER]),
+        store, cipher, cipher.keys, cipher.keys.ring, list(cipher.keys.ring.masters.values()), cipher.keys.tenant_key("default", create=True),
     ]  # fmt: skip
     calls["none"] = lambda: holdfast.open(backend)
     calls["phrase"] = lambda: holdfast.open(phrased, key=f"passphrase:{PHRASE}x")
@@ -654,7 +673,7 @@ def test_keys_and_passphrases_are_shown_nowhere(tmp_path: Path) -> None:
     assert key_leaks(tmp_path) == []
 
 
-# -- the command line ------------------------------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("at_once")
@@ -698,7 +717,7 @@ def test_the_errors_of_commands_show_no_secret(
     assert found == []
 
 
-# -- without asserts, and traced -------------------------------------------------------------------------------------------------------------
+# -- without asserts, and traced -------------------------------------------------------------------
 
 _OPTIMIZED = """
 import sys

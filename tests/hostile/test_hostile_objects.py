@@ -1,6 +1,8 @@
-"""Somebody can write to the table or the bucket: whatever an object or an item is, only our errors come of it, and lists come to an end.
+"""Somebody can write to the table or the bucket: whatever an object or an item is, only our errors
+come of it, and lists come to an end.
 
-Most of it on a space in memory, where there are too many for a simulated server. HOLDFAST_HOSTILE=all takes all of it.
+Most of it on a space in memory, where there are too many for a simulated server.
+HOLDFAST_HOSTILE=all takes all of it.
 """
 
 from __future__ import annotations
@@ -15,15 +17,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast.backends.dynamodb import DynamoDBBackend
-from holdfast.backends.s3 import S3Backend
-from holdfast.backends.s3.space import S3Space
 
 import holdfast
-from helpers import hostile_content as hostile
-from helpers.fake_dynamodb import FakeTableSpace
-from helpers.hostile_backends import foreign_answers
-from helpers.hostile_content import (
+from helpers.engines.fake_dynamodb import FakeTableSpace
+from helpers.engines.memory_space import MemorySpace
+from helpers.servers import url_on
+from helpers.stored import hostile_content as hostile
+from helpers.stored.hostile_backends import foreign_answers
+from helpers.stored.hostile_content import (
     CONTENT,
     RAW,
     Tripwire,
@@ -34,18 +35,20 @@ from helpers.hostile_content import (
     populate,
     share,
 )
-from helpers.memory_space import MemorySpace
-from helpers.servers import url_on
 from holdfast.backends import StreamKey
+from holdfast.backends.dynamodb import DynamoDBBackend
 from holdfast.backends.dynamodb import space as dynamodb
 from holdfast.backends.objects import format as form
 from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.backends.objects.space import Space
+from holdfast.backends.s3 import S3Backend
+from holdfast.backends.s3.space import S3Space
 from holdfast.errors import CorruptRecord
 
 EVENTS = StreamKey("default", "stream", "events")
 Plant = tuple[str, str, bytes, Any]
-"""What is planted: its name, the partition, the name in it, and what is there; None to remove it."""
+"""What is planted: its name, the partition, the name in it, and what is there; None to remove
+it."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +59,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not hostile.TRIPPED
 
 
-# -- objects ---------------------------------------------------------------------------------------------------------------------
+# -- objects ---------------------------------------------------------------------------------------
 
 VALUES: list[Any] = [
     None, True, -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 1e300, float("nan"), "", CONTENT, b"", b"x" * 16,
@@ -178,7 +181,8 @@ def test_whatever_an_object_is_the_store_has_only_our_errors(
 
 
 def test_a_commit_behind_all_others_is_no_circle(objects: Objects) -> None:
-    """The name of the last version there could be: whoever asks for the one behind it would get it again."""
+    """The name of the last version there could be: whoever asks for the one behind it would get it
+    again."""
     place = next(
         place for place, stream in objects.streams.items() if stream == EVENTS and place[0] == "c"
     )
@@ -206,7 +210,7 @@ def test_what_is_nested_in_a_field_that_nobody_knows_is_not_followed(
         assert foreign_answers(partial(objects.with_planted, plant), [EVENTS]) == []
 
 
-# -- items of DynamoDB --------------------------------------------------------------------------------------------------------------
+# -- items of DynamoDB -----------------------------------------------------------------------------
 
 _SUMS = dynamodb._SUMS.pack
 ATTRIBUTES: list[Any] = [
@@ -325,7 +329,7 @@ def test_whatever_an_item_is_the_store_has_only_our_errors(
     assert in_turn(share(list(items.plants()), 997, asynchronous), look) == {}
 
 
-# -- on simulated servers -------------------------------------------------------------------------------------------------------------
+# -- on simulated servers --------------------------------------------------------------------------
 
 
 def filled(url: str) -> None:
@@ -371,7 +375,7 @@ def test_items_without_a_name_are_in_no_list_of_dynamodb(tmp_path: Path) -> None
             }
             space._call("put_item", writes=True, Item=item)
     assert listed(backend) == ["events", "more"]
-    assert backend.damaged("default", "stream") == []
+    assert backend.list_damaged("default", "stream") == []
     assert list(backend.due(tenant="default", kind="stream", limit=1)) == []
     assert len(backend.read(EVENTS)) == 2
     backend.close()
@@ -413,7 +417,7 @@ def test_folders_and_other_keys_are_in_no_list_of_s3(tmp_path: Path) -> None:
         ):
             space._put(key, CONTENT.encode())
     assert listed(backend) == ["events", "more"]
-    assert backend.damaged("default", "stream") == []
+    assert backend.list_damaged("default", "stream") == []
     assert list(backend.due(tenant="default", kind="stream", limit=1)) == []
     assert len(backend.read(EVENTS)) == 2
     backend.close()

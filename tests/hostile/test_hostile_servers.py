@@ -1,6 +1,8 @@
-"""Somebody can write to the server: whatever they put into a table of PostgreSQL or a key of Redis, only our errors come of it.
+"""Somebody can write to the server: whatever they put into a table of PostgreSQL or a key of Redis,
+only our errors come of it.
 
-A share of what is planted; HOLDFAST_HOSTILE=all takes all of it. DynamoDB and S3 are in `test_hostile_objects.py`.
+A share of what is planted; HOLDFAST_HOSTILE=all takes all of it. DynamoDB and S3 are in
+`test_hostile_objects.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +18,12 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.sql import tables
-from holdfast.backends.redis import RedisBackend
 
 import holdfast
-from helpers import hostile_content as hostile
 from helpers import servers
-from helpers.hostile_backends import foreign_answers, one_of_each_kind
-from helpers.hostile_content import (
+from helpers.stored import hostile_content as hostile
+from helpers.stored.hostile_backends import foreign_answers, one_of_each_kind
+from helpers.stored.hostile_content import (
     ALL,
     CONTENT,
     FIELDS,
@@ -39,10 +38,13 @@ from helpers.hostile_content import (
     populate,
     share,
 )
-from helpers.tampering import rebuild
+from helpers.stored.tampering import rebuild
 from holdfast import OutcomeUnknown
 from holdfast.backends import Append, StreamKey
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.schema import create_tables_sql
+from holdfast.backends.redis import RedisBackend
 from holdfast.conformance.build import timeless
 from holdfast.errors import CorruptRecord
 
@@ -61,7 +63,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not hostile.TRIPPED
 
 
-# -- in any record and any head, on every engine --------------------------------------------------------------------------------
+# -- in any record and any head, on every engine ---------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +96,12 @@ def test_whatever_the_newest_records_and_the_heads_are_only_our_errors_come_of_i
     assert foreign_errors(open_store, tmp_path, asynchronous=asynchronous, of=of) == []
 
 
-# -- in the rows of PostgreSQL ----------------------------------------------------------------------------------------------------
+# -- in the rows of PostgreSQL ---------------------------------------------------------------------
 
 _TASKS = "kind = 'task'"
 _NEWEST = (
-    "(stream, version) IN (SELECT stream, max(records.version) FROM target.records JOIN target.streams USING (stream)"
+    "(stream, version) IN (SELECT stream, max(records.version) FROM target.records JOIN "
+    "target.streams USING (stream)"
     " WHERE kind = '{}' GROUP BY 1 LIMIT 1)"
 )
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
@@ -112,24 +115,29 @@ def changed(table: str, column: str, value: str, where: str = "true") -> str:
 def retyped(table: str, column: str, type: str, value: str) -> str:
     keyless = "DROP CONSTRAINT records_pkey, " if (table, column) == ("records", "version") else ""
     return (
-        f"ALTER TABLE target.{table} {keyless}ALTER {column} DROP NOT NULL, ALTER {column} DROP DEFAULT;"
+        f"ALTER TABLE target.{table} {keyless}ALTER {column} DROP NOT NULL, ALTER {column} DROP "
+        "DEFAULT;"
         f" ALTER TABLE target.{table} ALTER {column} TYPE {type} USING {value}"
     )
 
 
 def triggered(table: str, what: str) -> str:
     return (
-        f"CREATE FUNCTION target.planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {what}; END $$; CREATE TRIGGER planted"
-        f" BEFORE INSERT OR UPDATE OR DELETE ON target.{table} FOR EACH ROW EXECUTE FUNCTION target.planted()"
+        f"CREATE FUNCTION target.planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {what}; "
+        "END $$; CREATE TRIGGER planted"
+        f" BEFORE INSERT OR UPDATE OR DELETE ON target.{table} FOR EACH ROW EXECUTE FUNCTION "
+        "target.planted()"
     )
 
 
 STATEMENTS = [
     *(changed("streams", column, value, _TASKS) for column, value in [
-        ("id", "E'\\x01' || id"), ("id", "repeat('x', 1500) || id"), ("alive", "false"), ("hash", "''"), ("incarnation", "''"),
+        ("id", "E'\\x01' || id"), ("id", "repeat('x', 1500) || "
+                                         "id"), ("alive", "false"), ("hash", "''"), ("incarnation", "''"),
         ("hash", "repeat('x', 1000000)::bytea"), ("status", "''"), ("status", f"'{CONTENT}'"), ("label", f"'{CONTENT}'"),
         ("label", "repeat('x', 1000000)::bytea"), ("owner", f"'{CONTENT}'"), ("owner", "repeat('x', 1000000)"), ("kind", "'state'"),
-        ("former_lives", "ARRAY[NULL]::bytea[]"), ("former_lives", "array_fill('x'::bytea, ARRAY[100000])"), ("stream", "-stream"),
+        ("former_lives", "ARRAY[NULL]::bytea[]"), ("former_lives", "array_fill('x'::bytea, "
+                                                                   "ARRAY[100000])"), ("stream", "-stream"),
         ("stream", "1"), ("tenant", "'$system'"),
         *(("version", value) for value in (_MOST, _LEAST, "-1", "0", "version + 1", "version - 1")),
         *((column, value) for column in ("due_at", "expires_at", "due")
@@ -142,11 +150,13 @@ STATEMENTS = [
         ("body", "repeat('x', 10000000)::bytea"), ("hash", "''"), ("append_id", "''"), ("append_id", "repeat('x', 10000000)::bytea"),
         ("stream", "-1")]),
     *(changed("append_ids", column, value) for column, value in [("first", "-1"), ("first", _MOST), ("last", _MOST), ("last", _LEAST)]),
-    f"INSERT INTO target.append_ids SELECT stream, 'iiiiiiiiiiiiiiii', 0, {_MOST} FROM target.streams",
+    f"INSERT INTO target.append_ids SELECT stream, 'iiiiiiiiiiiiiiii', 0, {_MOST} FROM "
+    "target.streams",
     *(f"DELETE FROM target.{table}" for table in ("records", "streams", "append_ids", "holdfast")),
     *(changed("holdfast", "version", value) for value in ("2", "-1", "2147483647")), "INSERT INTO target.holdfast VALUES (9)",
     "INSERT INTO target.followers SELECT tenant, kind, id, 'infinity' FROM target.streams",
-    triggered("streams", f"RAISE EXCEPTION '{CONTENT} %', NEW"), triggered("streams", "RETURN NULL"), triggered("records", "RETURN NULL"),
+    triggered("streams", f"RAISE EXCEPTION '{CONTENT} %', "
+                         "NEW"), triggered("streams", "RETURN NULL"), triggered("records", "RETURN NULL"),
 ]  # fmt: skip
 """What somebody can do who may change rows."""
 
@@ -157,7 +167,8 @@ DEFINITIONS = [
         ("interval", "'1000000 years'"), ("inet", "'1.2.3.4'"), ("int4range", "'[1,5)'")]),
     *(retyped("records", "version", kind, value) for kind, value in [
         ("text", "version::text"), ("numeric", "version"), ("numeric", "version + 0.5"), ("numeric", "'NaN'"),
-        ("double precision", "version"), ("numeric", "(version::text || repeat('0', 5000))::numeric")]),
+        ("double precision", "version"), ("numeric", "(version::text || repeat('0', "
+                                                     "5000))::numeric")]),
     *(retyped("streams", column, kind, value) for column in ("hash", "incarnation", "label", "owner", "due_at") for kind, value in [
         ("text", f"'{CONTENT}'"), ("bytea", "NULL"), ("json", "'[]'"), ("json", _DEEP_JSON), ("integer", "7"), ("date", "'infinity'"),
         ("numeric", "'NaN'"), ("numeric", "'1e1000'")]),
@@ -167,8 +178,10 @@ DEFINITIONS = [
         ("text", column), ("numeric", "'NaN'"), ("bigint", "NULL"), ("json", "'[]'")]),
     *(retyped("holdfast", "version", kind, value) for kind, value in [
         ("text", f"'{CONTENT}'"), ("json", _DEEP_JSON), ("integer", "NULL"), ("numeric", "'NaN'")]),
-    f"ALTER TABLE target.streams ALTER former_lives DROP DEFAULT, ALTER former_lives TYPE text[] USING ARRAY['{CONTENT}']",
-    "ALTER TABLE target.streams RENAME TO other; CREATE VIEW target.streams AS SELECT * FROM target.other",
+    "ALTER TABLE target.streams ALTER former_lives DROP DEFAULT, ALTER former_lives TYPE text[] "
+    f"USING ARRAY['{CONTENT}']",
+    "ALTER TABLE target.streams RENAME TO other; CREATE VIEW target.streams AS SELECT * FROM "
+    "target.other",
     *(f"DROP TABLE target.{table}" for table in ("holdfast", "records", "streams", "append_ids", "followers")),
     "DROP SEQUENCE target.stream_numbers CASCADE", "DROP SCHEMA target CASCADE",
 ]  # fmt: skip
@@ -192,7 +205,10 @@ class Postgres:
             for table in ("streams", "records", "append_ids")
         )
         numbered = "SELECT setval('target.stream_numbers', 100000)"
-        made = f"DROP SCHEMA IF EXISTS target CASCADE; CREATE SCHEMA target; {tables('target')}{''.join(copied)}{numbered}"
+        made = (
+            "DROP SCHEMA IF EXISTS target CASCADE; CREATE SCHEMA target; "
+            f"{create_tables_sql('target')}{''.join(copied)}{numbered}"
+        )
         self.connection.execute(made.encode())
         self.connection.execute(statement.encode())
 
@@ -252,7 +268,8 @@ def test_ids_and_hashes_count_for_the_size_of_a_page(postgres: Postgres) -> None
     postgres.plant("")
     number = "(SELECT stream FROM target.streams WHERE id = 'events')"
     postgres.connection.execute(
-        f"INSERT INTO target.records SELECT {number}, g, repeat('x', 3000000)::bytea, repeat('x', 3000000)::bytea, ''"
+        f"INSERT INTO target.records SELECT {number}, g, repeat('x', 3000000)::bytea, repeat('x', "
+        "3000000)::bytea, ''"
         " FROM generate_series(4, 20) AS g".encode()
     )
     backend = PostgresBackend(postgres.url)
@@ -293,7 +310,7 @@ def goes_on(store: holdfast.Store) -> None:
     assert {problem.kind for problem in store.verify().problems} == {"conversation"}
 
 
-# -- in the keys of Redis ---------------------------------------------------------------------------------------------------------
+# -- in the keys of Redis --------------------------------------------------------------------------
 
 WORDS: list[bytes | None] = [
     b"", b"-1", b"0", b"1", b"9" * 4000, b"9" * 5000, b"-" + b"9" * 4000, b"1e300", b"-1e308", b"1e999", b"nan", b"inf", b"\xff\xfe",
@@ -305,7 +322,8 @@ RECORDS = [
     b"\0\0\0\x10" + b"i" * 16 + b"\xff\xff\xff\xffx", b"\0" * 8 + CONTENT.encode(), pickle.dumps(Tripwire()),
 ]  # fmt: skip
 VERSIONS = [
-    b"1 99999999999999999999", b"99999999999999999999 1", b"5 1", b"0 0", b"-1 5", b"1  2", b"1 2 3", b"1 2\n", b"x", b"",
+    b"1 99999999999999999999", b"99999999999999999999 "
+                               b"1", b"5 1", b"0 0", b"-1 5", b"1  2", b"1 2 3", b"1 2\n", b"x", b"",
     b"1 9007199254740993",
 ]  # fmt: skip
 MEMBERS = [
@@ -373,7 +391,8 @@ class Redis:
             self.client.zadd(key, {member: score})
 
     def disorder(self, seed: int) -> None:
-        """An index of things that are not there, with scores, so that Redis does not list them in their order."""
+        """An index of things that are not there, with scores, so that Redis does not list them in
+        their order."""
         chance = random.Random(seed)
         for key in self.indexes("task"):
             for _ in range(40):
@@ -487,7 +506,7 @@ def test_the_size_that_a_head_in_redis_tells_is_a_size(server: Redis) -> None:
         server.put_back()
         server.set_field(":h:stream:events", "m", size)
         backend = RedisBackend(server.url)
-        with pytest.raises(CorruptRecord, match="not one that Holdfast wrote"):
+        with pytest.raises(CorruptRecord, match="not written by Holdfast"):
             backend.read(EVENTS)
         backend.close()
 

@@ -1,6 +1,8 @@
-"""Somebody can write to the store: whatever they plant, reading it is an error of ours or nothing, and nothing of it is run.
+"""Somebody can write to the store: whatever they plant, reading it is an error of ours or nothing,
+and nothing of it is run.
 
-A share of all combinations of what is planted and where; HOLDFAST_HOSTILE=all takes all of them (`make soak`).
+A share of all combinations of what is planted and where; HOLDFAST_HOSTILE=all takes all of them
+(`make soak`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
-from helpers import hostile_content as hostile
-from helpers.hostile_content import (
+from helpers.run_cli import plain_terminal, run
+from helpers.stored import hostile_content as hostile
+from helpers.stored.hostile_content import (
     FIELDS,
     RAW,
     Lasting,
@@ -34,12 +36,12 @@ from helpers.hostile_content import (
     share,
     variants,
 )
-from helpers.run_cli import plain_terminal, run
-from helpers.tampering import rebuild
+from helpers.stored.tampering import rebuild
 from holdfast import HoldfastError, keys
 from holdfast.backends import Backend, HeadFields, StreamKey
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import CorruptRecord
 
 KEY = bytes(range(32))
@@ -72,7 +74,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def clear(tmp_path_factory: pytest.TempPathFactory) -> MemoryBackend:
-    """A store with something of everything. All ways of reading it have been gone, so that nothing is imported later."""
+    """A store with something of everything. All ways of reading it have been gone, so that nothing
+    is imported later."""
     backend = Lasting()
     with holdfast.open(backend) as store:
         populate(store)
@@ -120,7 +123,7 @@ def test_the_tripwire_would_be_noticed(clear: MemoryBackend, tmp_path: Path) -> 
     hostile.TRIPPED.clear()
 
 
-# -- in any record and any head, with a chain that fits ---------------------------------------------------------------------------------
+# -- in any record and any head, with a chain that fits --------------------------------------------
 
 
 def in_turn(
@@ -262,7 +265,7 @@ def test_one_that_cannot_be_read_does_not_keep_the_others_waiting() -> None:
             assert view is not None and view.status == "finished"
 
 
-# -- lists that would never come to an end -----------------------------------------------------------------------------------------------
+# -- lists that would never come to an end ---------------------------------------------------------
 
 
 class Repeating(Lasting):
@@ -308,24 +311,33 @@ def test_a_list_that_does_not_go_on_is_an_error(
             pass
 
 
-# -- in the rows of an SQLite file ---------------------------------------------------------------------------------------------------------
+# -- in the rows of an SQLite file -----------------------------------------------------------------
 
-_NEWEST = "rowid IN (SELECT max(records.rowid) FROM records JOIN streams USING (stream) WHERE kind = '{}')"
+_NEWEST = (
+    "rowid IN (SELECT max(records.rowid) FROM records JOIN streams USING (stream) WHERE "
+    "kind = '{}')"
+)
 _TASKS = "kind = 'task'"
 
 ROWS: list[tuple[str, str, str, str]] = [
     *(("streams", column, value, _TASKS) for column, value in [
-        ("id", "CAST(x'fffe' AS TEXT) || stream"), ("id", "char(0) || stream"), ("id", "CAST(x'eda080' AS TEXT) || stream"),
-        ("status", "CAST(x'ff' AS TEXT)"), ("owner", "CAST(x'ff' AS TEXT)"), ("label", "zeroblob(1000000)"), ("incarnation", "x''"),
+        ("id", "CAST(x'fffe' AS TEXT) || "
+               "stream"), ("id", "char(0) || stream"), ("id", "CAST(x'eda080' AS TEXT) || stream"),
+        ("status", "CAST(x'ff' AS "
+                   "TEXT)"), ("owner", "CAST(x'ff' AS "
+                                       "TEXT)"), ("label", "zeroblob(1000000)"), ("incarnation", "x''"),
         ("due", "1e308"), ("due", "5.0"), ("due_at", "9e999"), ("expires_at", "-9e999"), ("stream", "-1"),
         ("stream", "9223372036854775807"), ("stream", "1")]),
     ("streams", "due", "5.0", "kind = 'closed'"), ("streams", "expires_at", "1e308", "kind = 'conversation'"),
-    ("streams", "kind", "CAST(x'ff' AS TEXT)", "kind = 'tenant'"), ("streams", "id", "CAST(x'ff' AS TEXT)", "kind = 'tenant'"),
+    ("streams", "kind", "CAST(x'ff' AS "
+                        "TEXT)", "kind = 'tenant'"), ("streams", "id", "CAST(x'ff' AS "
+                                                                       "TEXT)", "kind = 'tenant'"),
     *(("records", column, value, _NEWEST.format(kind)) for column, value, kind in [
         ("version", "9223372036854775807", "memory"), ("version", "-9223372036854775808", "stream"), ("hash", "x''", "task"),
         ("append_id", "x''", "state"), ("body", "zeroblob(40000000)", "conversation"), ("body", "x''", "audit"), ("stream", "-1", "tenant"),
         ("stream", "9223372036854775807", "tenant")]),
-    *(("records", "stream", "-stream", f"stream IN (SELECT stream FROM streams WHERE kind = '{kind}')") for kind in [
+    *(("records", "stream", "-stream", "stream IN (SELECT stream FROM streams WHERE kind = "
+                                       f"'{kind}')") for kind in [
         "audit", "blob", "closed", "conversation", "memory", "state", "stream", "task", "tenant"]),
     ("numbers", "last", "-5", "1"), ("numbers", "last", "9223372036854775807", "1"),
     ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"), ("graves", "incarnation", "x''", "1"),
@@ -417,7 +429,7 @@ def test_a_row_that_is_due_at_another_time_than_its_head_says_is_left_out(
     assert "asking" not in listed and listed
 
 
-# -- on the command line -----------------------------------------------------------------------------------------------------------------------
+# -- on the command line ---------------------------------------------------------------------------
 
 COMMANDS = [
     ("health",), ("health", "--json"), ("streams",), ("read", "events"), ("read", "events", "--json"), ("tasks",), ("tasks", "--json"),
@@ -431,7 +443,9 @@ COMMANDS = [
 
 @pytest.mark.parametrize(
     "name",
-    ["deep data", "a time of no calendar", "a time before all", "not UTF-8", "pickle", "yaml", "a huge number", "a NUL in a text",
+    ["deep data", "a time of no "
+                  "calendar", "a time before "
+                              "all", "not UTF-8", "pickle", "yaml", "a huge number", "a NUL in a text",
      "a blob of all memory", "template"],
 )  # fmt: skip
 def test_a_command_ends_with_a_line_and_not_with_a_trace(
@@ -455,7 +469,7 @@ def test_a_command_ends_with_a_line_and_not_with_a_trace(
         assert "\x00" not in result.stdout or command == "artifact"
 
 
-# -- in JSON Lines files -----------------------------------------------------------------------------------------------------------------------
+# -- in JSON Lines files ---------------------------------------------------------------------------
 
 LINES: list[Callable[[dict[str, Any]], object]] = [
     *(lambda line, name=name, value=value: line.update({name: value})
@@ -523,7 +537,7 @@ def test_whatever_a_line_says_only_our_errors_come_of_it(
     )
 
 
-# -- memory --------------------------------------------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 _LIMITED = """
 import logging, resource, sys
@@ -585,12 +599,12 @@ def test_a_line_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_large_value_is_not_read_beyond_what_a_value_can_have(clear: MemoryBackend) -> None:
-    from holdfast.log.codec import MAX_STORED
+    from holdfast.log.codec import MAX_STORED_BYTES
 
     backend = cloned(clear)
     events = StreamKey("default", "stream", "events")
     body = msgspec.json.decode(backend._streams[events].records[2].body)
-    body["blob"]["size"] = MAX_STORED + 1
+    body["blob"]["size"] = MAX_STORED_BYTES + 1
     plant(backend, events, 3, msgspec.json.encode(body))
     read = list[StreamKey]()
     backend.read = lambda stream, **options: (

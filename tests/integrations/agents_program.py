@@ -1,8 +1,9 @@
 """A chat of twenty turns on the Agents SDK, killed at every boundary it has.
 
-Arguments: BASE_URL STORE NOTES. Turns are taken with `run`, `run_sync` and `run_streamed` in turn, each in an event loop of its
-own. In every fifth turn the model calls a tool twice at once. It is killed after each append that was acknowledged, inside
-each tool, and while each model call is in flight.
+Arguments: BASE_URL STORE NOTES. Turns are taken with `run`, `run_sync` and `run_streamed` in turn,
+each in an event loop of its own. In every fifth turn the model calls a tool twice at once. It is
+killed after each append that was acknowledged, inside each tool, and while each model call is in
+flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A payment that somebody has to approve, in a program that is killed before, while and after it waits for that.
+"""A payment that somebody has to approve, in a program that is killed before, while and after it
+waits for that.
 
 Arguments: BASE_URL STORE NOTES POINTS, with POINTS a comma-separated list of where it is killed.
 """

@@ -1,8 +1,8 @@
 """Twenty turns of a team or an agent of AutoGen, killed at every boundary they have.
 
-Arguments: BASE_URL STORE NOTES KIND. It is killed after each save that was acknowledged, after each message that was handed
-over, inside each tool, while each model call is in flight, and in the middle of each stream. Every life does the same: it
-gives all the tasks from the first to the last.
+Arguments: BASE_URL STORE NOTES KIND. It is killed after each save that was acknowledged, after each
+message that was handed over, inside each tool, while each model call is in flight, and in the
+middle of each stream. Every life does the same: it gives all the tasks from the first to the last.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ MODEL = ModelInfo(
 
 
 class World:
-    """A model, a store, and teams that are always made the same way, as a restarted program would."""
+    """A model, a store, and teams that are always made the same way, as a restarted program
+    would."""
 
     def __init__(
         self, server: ModelServer, store: AsyncStore, client: OpenAIChatCompletionClient

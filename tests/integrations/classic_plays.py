@@ -1,6 +1,8 @@
-"""Short chats of classic AutoGen of every kind, without a model: who speaks has a script, and the script knows its place.
+"""Short chats of classic AutoGen of every kind, without a model: who speaks has a script, and the
+script knows its place.
 
-A play makes its agents anew each time, as a program does that is started again. `cut` breaks a chat off like a crash.
+A play makes its agents anew each time, as a program does that is started again. `cut` breaks a chat
+off like a crash.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def text() -> Cast:
 
 
 def counted() -> Cast:
-    """No number of turns is given: the chat ends when the user has replied by itself three times."""
+    """No number of turns is given: the chat ends when the user has replied by itself three
+    times."""
     assistant, user = actor("assistant"), actor("user", max_consecutive_auto_reply=3)
     return Cast(
         [assistant, user],
@@ -265,7 +268,8 @@ PLAYS: list[Callable[[], Cast]] = [
 
 
 def without_call_ids(value: Any) -> Any:
-    """A JSON value with its tool calls numbered in order: the model server numbers them by requests."""
+    """A JSON value with its tool calls numbered in order: the model server numbers them by
+    requests."""
     seen: dict[str, str] = {}
     number = lambda found: seen.setdefault(found[0], f"call {len(seen)}")  # noqa: E731
     return json.loads(re.sub(r"call_\d+_\d+", number, json.dumps(value)))

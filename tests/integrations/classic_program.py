@@ -1,7 +1,9 @@
-"""Chats of classic AutoGen, killed at every boundary they have; and the same chats left alone, to compare with.
+"""Chats of classic AutoGen, killed at every boundary they have; and the same chats left alone, to
+compare with.
 
-Arguments: BASE_URL STORE NOTES CHAT HOW, with CHAT one of `two`, `questions`, `group`, and HOW `killed` or `calm`.
-It is killed after each message that was acknowledged, while each model call is in flight, and inside each tool.
+Arguments: BASE_URL STORE NOTES CHAT HOW, with CHAT one of `two`, `questions`, `group`, and HOW
+`killed` or `calm`. It is killed after each message that was acknowledged, while each model call is
+in flight, and inside each tool.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Calm(Life):
 
 
 def model_at(base_url: str, model: str = "gpt-4o-mini") -> dict[str, Any]:
-    """What makes an agent ask that model. Without `cache_seed: None` the framework answers from a cache on disk."""
+    """What makes an agent ask that model. Without `cache_seed: None` the framework answers from a
+    cache on disk."""
     return {
         "config_list": [
             {"model": model, "api_key": "none", "base_url": base_url, "max_retries": 0}
@@ -54,7 +57,8 @@ def question(turn: int) -> str:
 
 
 def as_shown(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """A message of an agent's memory as its model is shown it: results of several tools are several messages."""
+    """A message of an agent's memory as its model is shown it: results of several tools are several
+    messages."""
     results = message.get("tool_responses")
     if not results:
         return [message]
@@ -92,7 +96,8 @@ class Program:
         """How many messages, with the system message."""
 
     def agent(self, name: str, **options: Any) -> Any:
-        """An agent that notes each message which it is to reply to: by then the message has been acknowledged."""
+        """An agent that notes each message which it is to reply to: by then the message has been
+        acknowledged."""
         agent = autogen.ConversableAgent(
             name,
             human_input_mode="NEVER",

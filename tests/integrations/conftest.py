@@ -1,4 +1,5 @@
-"""Which tests an environment is for: those of classic AutoGen have environments of their own, which `make test` makes."""
+"""Which tests an environment is for: those of classic AutoGen have environments of their own, which
+`make test` makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs a program that is killed many times, and compares what the model was shown with what had been acknowledged."""
+"""Runs a program that is killed many times, and compares what the model was shown with what had
+been acknowledged."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any, NamedTuple
 
 from helpers.model_server import ModelServer
 from helpers.model_wire import messages_of
-from helpers.notes import read_notes
 from helpers.programs import program
+from helpers.stored.notes import read_notes
 
 from .lives import REHEARSAL
 
@@ -30,7 +31,8 @@ def run_program(
 ) -> Verdict:
     """Let the program live until it ends.
 
-    Every request must have shown the model what was acknowledged until then, and that alone, unless `exactly` is False.
+    Every request must have shown the model what was acknowledged until then, and that alone, unless
+    `exactly` is False.
     """
     command = program(
         f"integrations.{module}", server.base_url, place, notes, *args, warnings="error"

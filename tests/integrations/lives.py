@@ -1,8 +1,10 @@
-"""Programs that are killed again and again: every life is a process of its own, and all but the last end by kill -9.
+"""Programs that are killed again and again: every life is a process of its own, and all but the
+last end by kill -9.
 
-A life is a fork of a process that has imported the frameworks and done nothing else, so that a hundred lives cost
-little more than one. It kills itself at the first point where none before it was killed; so each point is hit once,
-and the work gets on by at least one step per life. What was acknowledged is noted outside the store.
+A life is a fork of a process that has imported the frameworks and done nothing else, so that a
+hundred lives cost little more than one. It kills itself at the first point where none before it was
+killed; so each point is hit once, and the work gets on by at least one step per life. What was
+acknowledged is noted outside the store.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import urlopen
 
-from helpers.notes import Notes, read_notes
+from helpers.stored.notes import Notes, read_notes
 
 LIFETIME_SECONDS = 60
 """Longer than any life should take; then the alarm ends it, and the program fails."""
@@ -48,7 +50,8 @@ class Life:
             self._die(name)
 
     def die_in_flight(self, name: str, *, after: int = 0) -> bool:
-        """End when the next call has reached the model and is unanswered, or answered with so many pieces, if no life has."""
+        """End when the next call has reached the model and is unanswered, or answered with so many
+        pieces, if no life has."""
         if name in self.past:
             return False
         self._control("/_hold", {"after": after})
@@ -75,7 +78,8 @@ def live(
 ) -> None:
     """Run the program life after life, until one gets to the end.
 
-    The rehearsal comes first: frameworks import and build a good deal at their first answer, and all lives inherit that.
+    The rehearsal comes first: frameworks import and build a good deal at their first answer, and
+    all lives inherit that.
     """
     rehearse()
     assert threading.active_count() == 1, "a fork has only one thread"

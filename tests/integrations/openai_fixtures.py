@@ -1,7 +1,7 @@
 """Fixtures for the tests on the OpenAI SDK: a model, a chat, and a chat loop in its four forms.
 
-Named by each test module that wants them (`pytest_plugins`), since not every environment that runs tests of this folder
-has the SDK.
+Named by each test module that wants them (`pytest_plugins`), since not every environment that runs
+tests of this folder has the SDK.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A chat of twenty turns on the OpenAI SDK, killed at every boundary it has.
 
-Arguments: BASE_URL STORE NOTES API. Turns are taken in four ways in turn: sync, async, and both streamed. In every fifth turn
-the model calls a tool twice at once. It is killed after each append that was acknowledged, inside each tool, while each
-model call is in flight, in the middle of each stream, and once when a good part of an answer has been streamed.
+Arguments: BASE_URL STORE NOTES API. Turns are taken in four ways in turn: sync, async, and both
+streamed. In every fifth turn the model calls a tool twice at once. It is killed after each append
+that was acknowledged, inside each tool, while each model call is in flight, in the middle of each
+stream, and once when a good part of an answer has been streamed.
 """
 
 from __future__ import annotations

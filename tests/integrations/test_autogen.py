@@ -1,4 +1,5 @@
-"""Agents and teams of AutoGen in a store: what is restored, what is asked again, and what is stored when."""
+"""Agents and teams of AutoGen in a store: what is restored, what is asked again, and what is stored
+when."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from holdfast.integrations.autogen.states import manager_of
 
 from .autogen_world import World, as_seen, lived, teams, texts
 
-# -- the same task again ----------------------------------------------------------------------------------------------
+# -- the same task again ---------------------------------------------------------------------------
 
 
 def test_a_run_that_is_cut_off_goes_on_in_another_team_with_the_same_task() -> None:
@@ -199,7 +200,7 @@ def test_what_would_not_be_stored_is_refused_in_the_block() -> None:
     lived(life)
 
 
-# -- what is stored, and when -----------------------------------------------------------------------------------------
+# -- what is stored, and when ----------------------------------------------------------------------
 
 
 KINDS = ["round robin", "alone", "three", "selector", "swarm", "nested", "graph"]
@@ -355,7 +356,7 @@ def test_what_is_stored_grows_by_what_is_new(tmp_path: Path) -> None:
     lived(life, *["x" * 2000] * 50)
 
 
-# -- agents -----------------------------------------------------------------------------------------------------------
+# -- agents ----------------------------------------------------------------------------------------
 
 
 def test_an_agent_remembers_and_answers_on_messages() -> None:
@@ -429,7 +430,7 @@ def test_a_task_that_an_agent_could_not_answer_is_not_forgotten_for_the_next_one
     lived(life)
 
 
-# -- the example ------------------------------------------------------------------------------------------------------
+# -- the example -----------------------------------------------------------------------------------
 
 
 def test_the_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
@@ -453,7 +454,7 @@ def test_the_example_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     again = done.stdout.splitlines()
     assert again[:4] == [
-        "(going on)",
+        "(resuming)",
         "user: kelp",
         "writer: a limerick",
         "critic: needs more salt",

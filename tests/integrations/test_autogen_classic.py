@@ -1,6 +1,8 @@
-"""Chats of classic AutoGen survive their processes; run in an environment of each of the three packages.
+"""Chats of classic AutoGen survive their processes; run in an environment of each of the three
+packages.
 
-`make test` makes the environments and says which is which in HOLDFAST_FRAMEWORK; without it this file is not collected.
+`make test` makes the environments and says which is which in HOLDFAST_FRAMEWORK; without it this
+file is not collected.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ def test_twenty_turns_killed_at_every_boundary_show_the_model_what_was_acknowled
         == len(set(killed.points))
         == (2 * TURNS - 1) + TURNS + 2 * len(TOOL_TURNS)
     )
-    # A tool is run again only if it had not answered: killed in the first of two, then in the second, then done.
+    # A tool is run again only if it had not answered: killed in the first of two, then in the
+    # second, then done.
     assert Counter(note["n"] for note in killed.of("tool")) == {
         **dict.fromkeys(TOOL_TURNS, 3),
         **dict.fromkeys((-turn for turn in TOOL_TURNS), 2),
@@ -102,7 +105,7 @@ def test_the_example_goes_on_after_a_kill(server: ModelServer, tmp_path: Path) -
     assert second.returncode == 0
     ours = [line for line in printed.splitlines() if line.startswith(("(", "seen", "tool"))]
     assert ours == [
-        "(going on after 1 messages)",
+        "(resuming after 1 messages)",
         "seen 2 messages; last: what are dice?",
         "tool said: 1",
     ]
@@ -120,7 +123,8 @@ def example(server: ModelServer, place: Path) -> subprocess.Popen[str]:
 
 
 def both(place: Path, chat: str, *, judged: bool = True) -> tuple[Verdict, Verdict]:
-    """The chat left alone, and killed many times: the model was shown the same, except twice what it did not get to answer."""
+    """The chat left alone, and killed many times: the model was shown the same, except twice what
+    it did not get to answer."""
     run = run_program if judged else run_unjudged
     found = []
     for how in ("calm", "killed"):
@@ -136,7 +140,8 @@ def both(place: Path, chat: str, *, judged: bool = True) -> tuple[Verdict, Verdi
 
 
 def run_unjudged(module: str, server: ModelServer, place: Path, notes: Path, *args: str) -> Verdict:
-    """As `run_program`, for several speakers: each has a view of its own, and there is no one list of what was acknowledged."""
+    """As `run_program`, for several speakers: each has a view of its own, and there is no one list
+    of what was acknowledged."""
     command = program(
         f"integrations.{module}", server.base_url, place, notes, *args, warnings="error"
     )
@@ -173,7 +178,8 @@ def test_a_chat_that_is_cut_off_anywhere_ends_like_one_that_is_not(
                 second.begin()
                 assert chat.pending is None
             assert second.memory() == whole.memory(), number
-            # Nobody was asked twice; but that somebody had nothing to say is known only from what came after it.
+            # Nobody was asked twice; but that somebody had nothing to say is known only from what
+            # came after it.
             unknown = ["assistant"] if (play, number) == (silent, 4) else []
             assert sorted(spoken) == sorted(asked + unknown), number
             assert stored(store, f"cut {number}") == stored(store, "whole")

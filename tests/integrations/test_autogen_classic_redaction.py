@@ -1,4 +1,5 @@
-"""Chats of classic AutoGen in a store that redacts: what was cut off is found again; collected where `test_autogen_classic.py` is."""
+"""Chats of classic AutoGen in a store that redacts: what was cut off is found again; collected
+where `test_autogen_classic.py` is."""
 
 from __future__ import annotations
 

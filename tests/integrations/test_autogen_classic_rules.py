@@ -1,4 +1,5 @@
-"""The finer rules of persisted chats of classic AutoGen; collected where `test_autogen_classic.py` is."""
+"""The finer rules of persisted chats of classic AutoGen; collected where `test_autogen_classic.py`
+is."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def texts(messages: list[Any]) -> list[Any]:
     return [message["content"] for message in messages]
 
 
-# -- what the model sees ----------------------------------------------------------------------------------------------
+# -- what the model sees ---------------------------------------------------------------------------
 
 
 def test_after_a_restart_the_model_is_shown_the_past(
@@ -205,7 +206,7 @@ def test_a_template_is_sent_as_in_a_chat_that_was_not_cut(
         assert server.shown()[-3:] == asked
 
 
-# -- clearing ---------------------------------------------------------------------------------------------------------
+# -- clearing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -280,7 +281,7 @@ def test_run_keeps_the_history_too(store: holdfast.Store) -> None:
         assert texts(chat.conversation.messages())[::2] == ["four"]
 
 
-# -- the block --------------------------------------------------------------------------------------------------------
+# -- the block -------------------------------------------------------------------------------------
 
 
 def test_leaving_the_block_gives_the_agents_their_methods_back(store: holdfast.Store) -> None:
@@ -473,7 +474,7 @@ def test_context_variables_come_back_as_far_as_they_are_json(store: holdfast.Sto
             pass
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -594,11 +595,12 @@ def test_a_chat_that_a_plain_loop_has_stored_goes_on(store: holdfast.Store) -> N
         ]  # fmt: skip
 
 
-# -- groups -----------------------------------------------------------------------------------------------------------
+# -- groups ----------------------------------------------------------------------------------------
 
 
 def test_who_speaks_next_is_not_asked_again(store: holdfast.Store, server: ModelServer) -> None:
-    """The model chooses the speakers. It is asked once for each choice, and the next one is asked as without a cut."""
+    """The model chooses the speakers. It is asked once for each choice, and the next one is asked
+    as without a cut."""
     for at in (4, 0):
         user, writer, critic = actor("user"), actor("writer"), actor("critic")
         chat = autogen.GroupChat(

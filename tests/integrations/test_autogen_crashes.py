@@ -1,4 +1,5 @@
-"""Teams and agents of AutoGen killed with -9 at every boundary: each model call shows exactly what was stored, once, in order."""
+"""Teams and agents of AutoGen killed with -9 at every boundary: each model call shows exactly what
+was stored, once, in order."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from helpers.model_server import ModelServer, Reply
-from helpers.notes import read_notes
 from helpers.programs import program
+from helpers.stored.notes import read_notes
 
 from .autogen_program import CHOOSE, TASKS, TURNS_PER_TASK, task_of
 from .autogen_world import Message, as_seen, seen_by
@@ -20,7 +21,8 @@ from .lives import REHEARSAL
 
 
 class Chooser(ModelServer):
-    """Also chooses the next speaker, when asked for one: the first or the second that is offered, in turn."""
+    """Also chooses the next speaker, when asked for one: the first or the second that is offered,
+    in turn."""
 
     def _take(self, path: str, body: Message) -> Any:
         number, reply, hold = super()._take(path, body)
@@ -65,7 +67,8 @@ def test_a_program_killed_at_every_boundary_goes_on_as_if_it_had_not_been(
     notes = list(read_notes(notes_file))
     turns = TASKS[kind] * TURNS_PER_TASK[kind]
 
-    # Each request shows what was stored last. The server saw these requests, except those cut off on their way.
+    # Each request shows what was stored last. The server saw these requests, except those cut off
+    # on their way.
     thread: list[Message] = []
     sent = []
     for note in notes:

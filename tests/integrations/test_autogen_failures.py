@@ -32,7 +32,7 @@ from holdfast.integrations.autogen import LayoutChanged, persisted
 from .autogen_program import CHOOSE
 from .autogen_world import World, as_seen, lived, seen_by, teams, texts
 
-# -- a state from any instant -----------------------------------------------------------------------------------------
+# -- a state from any instant ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["round robin", "three", "alone", "selector", "swarm"])
@@ -149,7 +149,7 @@ def test_repairing_is_logged_and_a_whole_state_is_left_as_it_is(
     assert "secret" not in line
 
 
-# -- when to stop -----------------------------------------------------------------------------------------------------
+# -- when to stop ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
@@ -210,7 +210,7 @@ def test_the_number_of_turns_goes_on_being_counted() -> None:
     lived(life)
 
 
-# -- when something fails ---------------------------------------------------------------------------------------------
+# -- when something fails --------------------------------------------------------------------------
 
 
 def test_after_a_failure_of_the_model_the_same_block_goes_on_and_nobody_is_left_out() -> None:
@@ -323,7 +323,7 @@ def test_a_stream_that_was_left_must_not_be_read_on() -> None:
     lived(life)
 
 
-# -- whose state it is ------------------------------------------------------------------------------------------------
+# -- whose state it is -----------------------------------------------------------------------------
 
 
 def test_a_state_of_other_participants_is_refused_and_left_as_it_is() -> None:

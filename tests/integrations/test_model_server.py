@@ -1,4 +1,5 @@
-"""The model that the tests ask is as strict as the real one: a history that OpenAI refuses is refused here too."""
+"""The model that the tests ask is as strict as the real one: a history that OpenAI refuses is
+refused here too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Completions on the OpenAI SDK: what is stored, what is sent, what is done again and what is not."""
+"""Completions on the OpenAI SDK: what is stored, what is sent, what is done again and what is
+not."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-# -- answers -------------------------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_stored_as_the_sdk_would_send_it_back(loop: Loop) -> None:
@@ -172,7 +173,7 @@ def test_reasoning_is_sent_back_with_what_followed_from_it(
     ]
 
 
-# -- errors and retries ---------------------------------------------------------------------------------------------
+# -- errors and retries ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
@@ -242,7 +243,7 @@ def test_a_message_that_came_while_the_model_was_answering_is_answered_next(loop
     assert loop.complete().text.endswith("last: and another thing")
 
 
-# -- wrong use -------------------------------------------------------------------------------------------------------
+# -- wrong use -------------------------------------------------------------------------------------
 
 
 def test_client_and_conversation_are_of_the_same_kind(chat: holdfast.Conversation) -> None:

@@ -1,4 +1,5 @@
-"""Sessions of the Agents SDK in a store: what the SDK's own sessions do, in any loop, for any tenant; runs that wait."""
+"""Sessions of the Agents SDK in a store: what the SDK's own sessions do, in any loop, for any
+tenant; runs that wait."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def store() -> Iterator[holdfast.Store]:
 
 
 def agent_of(server: ModelServer, kind: Any = OpenAIResponsesModel) -> Agent[Any]:
-    # Connections are not kept: they would outlive the event loop of the run, and nobody could close them.
+    # Connections are not kept: they would outlive the event loop of the run, and nobody could close
+    # them.
     client = openai.AsyncOpenAI(
         **settings(server, awaited=True), default_headers={"connection": "close"}
     )

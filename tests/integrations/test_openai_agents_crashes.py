@@ -1,4 +1,5 @@
-"""Sessions of the Agents SDK in processes that are killed with -9: between items, during calls, and while an approval is awaited."""
+"""Sessions of the Agents SDK in processes that are killed with -9: between items, during calls, and
+while an approval is awaited."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def test_a_session_killed_at_every_boundary_shows_the_model_exactly_what_was_ack
     with ModelServer() as server:
         verdict = run_program("agents_program", server, tmp_path / "agents.db", tmp_path / "notes")
 
-    # The SDK stores a turn's calls and results together, so a tool turn is three appends: question, tools, answer.
+    # The SDK stores a turn's calls and results together, so a tool turn is three appends: question,
+    # tools, answer.
     kinds = Counter(point.split(" ")[0] for point in verdict.points)
     assert kinds == {
         "after": 2 * TURNS + len(TOOL_TURNS),
@@ -78,7 +80,8 @@ def test_a_run_killed_before_it_could_be_saved_is_asked_for_again_and_the_tool_r
         shown = server.shown()
     assert verdict.points == ["before the run was saved"]
     assert len(verdict.of("tool")) == 1
-    # The call that nobody can go on with stays in the session; the SDK does not show it to the model.
+    # The call that nobody can go on with stays in the session; the SDK does not show it to the
+    # model.
     assert shown[0] == shown[1] == verdict.acknowledged[:1]
     assert [item.get("call_id") for item in verdict.acknowledged] == [
         None,

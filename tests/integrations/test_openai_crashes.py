@@ -1,4 +1,5 @@
-"""A chat on the OpenAI SDK that is killed with -9 at every boundary: the model always sees what was acknowledged, once, in order."""
+"""A chat on the OpenAI SDK that is killed with -9 at every boundary: the model always sees what was
+acknowledged, once, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The examples work as their first lines say: killed with -9 where it hurts, started again, and they go on."""
+"""The examples work as their first lines say: killed with -9 where it hurts, started again, and
+they go on."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_the_chat_in_the_terminal_goes_on_where_it_was_killed(
         hold.wait()
     hold.release()
     with started(server, *command) as program:
-        assert hear(program) == "(going on after 5 messages)"
+        assert hear(program) == "(resuming after 5 messages)"
         assert hear(program) == "seen 6 messages; last: hello"
         say(program, "thanks")
         assert hear(program) == "seen 8 messages; last: thanks"

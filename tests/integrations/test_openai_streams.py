@@ -1,4 +1,5 @@
-"""Streamed completions on the OpenAI SDK: what is heard, what is kept, and what becomes of a stream that is cut."""
+"""Streamed completions on the OpenAI SDK: what is heard, what is kept, and what becomes of a stream
+that is cut."""
 
 from __future__ import annotations
 

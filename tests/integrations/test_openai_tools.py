@@ -1,4 +1,5 @@
-"""Tools in completions on the OpenAI SDK: offered, called, run once, and what happens when that goes wrong."""
+"""Tools in completions on the OpenAI SDK: offered, called, run once, and what happens when that
+goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stores that redact, under the frameworks: what is to be taken out is not stored, and what was cut off is found again."""
+"""Stores that redact, under the frameworks: what is to be taken out is not stored, and what was cut
+off is found again."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def store(backend: Seen) -> Iterator[holdfast.Store]:
         yield store
 
 
-# -- AutoGen -------------------------------------------------------------------------------------------------------------
+# -- AutoGen ---------------------------------------------------------------------------------------
 
 
 def lived(store: holdfast.Store, life: Callable[[World], Awaitable[None]], *replies: str) -> None:
@@ -149,7 +150,7 @@ def test_a_state_of_autogen_from_before_anything_was_redacted_is_known(backend: 
     assert asked == [3, 0]
 
 
-# -- OpenAI --------------------------------------------------------------------------------------------------------------
+# -- OpenAI ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])

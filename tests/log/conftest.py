@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from helpers.scripted_log import Scripted
+from helpers.stored.scripted_log import Scripted
 from holdfast._store import Store
 from holdfast.log.log import Log
 

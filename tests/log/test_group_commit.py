@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.scripted_log import Scripted, numbers
+from helpers.stored.scripted_log import Scripted, numbers
 from holdfast._store import Store
 from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.errors import OutcomeUnknown, Unavailable
@@ -105,7 +105,8 @@ def test_an_interrupted_leader_leaves_the_lead_to_others() -> None:
     leader.join(30)
     follower.join(30)
     assert not follower.is_alive() and len(caught) == 1
-    # The interrupted append was in flight: it may be stored, once, and the stream goes on either way.
+    # The interrupted append was in flight: it may be stored, once, and the stream goes on either
+    # way.
     store.stream("a").append(("n", 2))
     assert numbers(store.stream("a")) in ([0, 1, 2], [0, 2])
     assert numbers(store.stream("b")) == [0, 1]

@@ -1,4 +1,5 @@
-"""The log: places, ids, lost answers, engines that went back in time, and data that is checked before anybody sees it."""
+"""The log: places, ids, lost answers, engines that went back in time, and data that is checked
+before anybody sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast
-from helpers.scripted_log import Scripted, numbers
+from helpers.stored.scripted_log import Scripted, numbers
 from holdfast._store import Store
 from holdfast.backends import Append, Record, StreamKey
 from holdfast.errors import (
@@ -104,7 +105,8 @@ def test_an_append_that_has_not_seen_what_somebody_else_wrote_is_refused(
 def test_reading_alone_does_not_count_as_having_seen(
     backend: Scripted, log: Log, stream: holdfast.Stream
 ) -> None:
-    """A view that reads the stream in another thread must not let an operation pass that decided before it."""
+    """A view that reads the stream in another thread must not let an operation pass that decided
+    before it."""
     log.handle(request(1))
     foreign_writer(backend).append(("n", 2))
     assert numbers(stream) == [1, 2]
@@ -286,6 +288,7 @@ def test_a_repeat_of_an_append_that_never_arrived_stores_it(
     assert numbers(stream) == [1]
 
 
+@pytest.mark.slow
 def test_a_repeat_with_other_content_is_refused_even_after_doubt(
     backend: Scripted, stream: holdfast.Stream
 ) -> None:
@@ -513,7 +516,8 @@ def test_appends_are_events_on_the_current_span_of_a_program_that_traces(
 
 
 def test_an_append_is_reported_in_the_callers_context(stream: holdfast.Stream) -> None:
-    """So that filters which add a request id to log records find it, in threads and in async code alike."""
+    """So that filters which add a request id to log records find it, in threads and in async code
+    alike."""
     request_id: ContextVar[str] = ContextVar("request_id", default="none")
     seen = []
 

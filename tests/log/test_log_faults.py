@@ -1,8 +1,10 @@
-"""The log's promises on an engine that goes wrong: whatever fails, every append ends as done, not done or unknown, truthfully.
+"""The log's promises on an engine that goes wrong: whatever fails, every append ends as done, not
+done or unknown, truthfully.
 
-A few threads and async agents append to and read from a store whose backend loses requests and answers, delivers late,
-refuses, breaks, and lets strangers write in between. Then the engine is healed, what was in doubt is repeated with
-the id that the error named, and the same judge as after a real crash compares what is stored with what was said.
+A few threads and async agents append to and read from a store whose backend loses requests and
+answers, delivers late, refuses, breaks, and lets strangers write in between. Then the engine is
+healed, what was in doubt is repeated with the id that the error named, and the same judge as after
+a real crash compares what is stored with what was said.
 
 `HOLDFAST_LOG_SEEDS` says how many runs (800 unless told), `HOLDFAST_LOG_FIRST_SEED` where to start.
 """
@@ -21,12 +23,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from helpers.checker import judge, stream_names
-from helpers.notes import Plan, plan
 from helpers.servers import SERVERS
+from helpers.stored.checker import judge, stream_names
+from helpers.stored.notes import Plan, plan
 from helpers.stores import url_of
 from holdfast import AsyncStore, Conflict, Event, HoldfastError, OutcomeUnknown, Store
-from holdfast._open import _backend
+from holdfast._open import open_backend
 from holdfast.backends import Append, AppendResult, Backend, StreamKey
 from holdfast.backends import VersionMismatch as SeamConflict
 from holdfast.backends.faulty import FaultyBackend
@@ -59,7 +61,8 @@ KINDS = {*RATES, "late_stored"}
 
 
 class Run:
-    """One run: its store, what was noted, and what is in doubt. `log` and `engine` are replaced by those who test this test."""
+    """One run: its store, what was noted, and what is in doubt. `log` and `engine` are replaced by
+    those who test this test."""
 
     def __init__(
         self, seed: int, log: type[Log] = Log, engine: Callable[[], Backend] = MemoryBackend
@@ -180,7 +183,8 @@ class Run:
         return append_id if attempt else None
 
     def foreign_append(self, ahead_of: Append) -> Append:
-        """What another process would append to one of the shared streams: a good record, with its place in the chain."""
+        """What another process would append to one of the shared streams: a good record, with its
+        place in the chain."""
         target = ahead_of.stream
         if target.kind != "stream" or not target.id.startswith("shared"):
             target = StreamKey("default", "stream", "shared 0")
@@ -211,7 +215,8 @@ class Run:
     # -- afterwards ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Heal the engine and repeat what is in doubt. Late packets arrive before, between or after."""
+        """Heal the engine and repeat what is in doubt. Late packets arrive before, between or
+        after."""
         self.log.backend = self.log._appender.backend = self.engine
         restarted = self.chance.random() < 0.3
         if restarted:
@@ -226,7 +231,10 @@ class Run:
             try:
                 answer = self.store.stream(step.stream).append(*step.events, id=append_id)
             except HoldfastError as error:
-                problem = f"{step.key} was unknown, and repeated on a healed engine it ended with {error!r}"
+                problem = (
+                    f"{step.key} was unknown, and repeated on a healed engine it ended with "
+                    f"{error!r}"
+                )
                 self.notes.append({"what": "wrong", "problem": problem})
             else:
                 self.done(step, answer.first, answer.last)
@@ -272,6 +280,7 @@ def test_every_append_ends_truthfully_whatever_the_engine_does(chunk: int) -> No
         outcomes.update(run.outcomes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sqlite", "files", *SERVERS])
 def test_every_append_ends_truthfully_on_every_engine(engine: str, tmp_path: Path) -> None:
     kinds: Counter[str] = Counter()
@@ -283,7 +292,7 @@ def test_every_append_ends_truthfully_on_every_engine(engine: str, tmp_path: Pat
         place = tmp_path / f"{seed}"
         place.mkdir()
         run, found = violations_of(
-            seed, engine=lambda place=place: _backend(url_of(engine, place), "disk")
+            seed, engine=lambda place=place: open_backend(url_of(engine, place), "disk")
         )  # type: ignore[misc]
         assert not found, (seed, found)
         kinds.update(run.faulty.injected)
@@ -291,8 +300,8 @@ def test_every_append_ends_truthfully_on_every_engine(engine: str, tmp_path: Pat
 
 
 class LateTogether(MemoryBackend):
-    """The first batch of two is under way for a while; of its members sent again, the first gets lost, and just before the
-    second is sent for the third time, the batch arrives."""
+    """The first batch of two is under way for a while; of its members sent again, the first gets
+    lost, and just before the second is sent for the third time, the batch arrives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +322,8 @@ class LateTogether(MemoryBackend):
 
 
 def late_together(log_type: type[Log], *, if_version: int | None) -> tuple[list[object], list[str]]:
-    """Two appends in one batch, the second after the first: how they end, and what is stored in the end."""
+    """Two appends in one batch, the second after the first: how they end, and what is stored in the
+    end."""
     engine = LateTogether()
     log = log_type(engine, settle_seconds=0, pause=lambda seconds: None)
     stream = Store(log, "default").aio.stream("s")
@@ -341,9 +351,7 @@ def test_an_append_that_arrives_late_with_its_predecessor_is_not_stored_again() 
     assert stored == ["begun", "first", "second"]
 
 
-def test_a_conditional_append_that_may_arrive_late_with_its_predecessor_is_not_called_a_conflict() -> (
-    None
-):
+def test_a_conditional_append_that_may_arrive_late_with_its_predecessor_is_no_conflict() -> None:
     (_, second), stored = late_together(Log, if_version=2)
     assert isinstance(second, OutcomeUnknown)
     assert stored == ["begun", "first", "second"]
@@ -392,6 +400,7 @@ def test_closing_lets_those_finish_who_wait_behind_another_threads_commit() -> N
     assert asyncio.run(main()) == 4
 
 
+@pytest.mark.slow
 def test_every_kind_of_fault_and_every_outcome_came_up() -> None:
     if not injected:  # this test alone, or on another worker: make up for it
         for seed in range(FIRST_SEED, FIRST_SEED + 100):

@@ -20,7 +20,8 @@ SEEDS = 2000
 
 
 class AbsentMeansNotDone(Appender):
-    """Takes an append that cannot be found for one that was not stored, though it may still be on its way."""
+    """Takes an append that cannot be found for one that was not stored, though it may still be on
+    its way."""
 
     def _send_alone(
         self, append: Append, *, in_doubt: bool, deadline: float | None = None
@@ -65,10 +66,10 @@ class FreshIds(Appender):
 class NoGhosts(Appender):
     """Forgets that an append whose predecessor is missing may still arrive together with it."""
 
-    def _take(self, entry: PendingAppend, answer: Answer) -> bool:
+    def _handle_answer(self, entry: PendingAppend, answer: Answer) -> bool:
         if isinstance(answer, VersionMismatch):
             answer = VersionMismatch(answer.head)
-        return super()._take(entry, answer)
+        return super()._handle_answer(entry, answer)
 
 
 class ForgetsDoubts(Appender):
@@ -94,7 +95,8 @@ class NoVersionCheck(MemoryBackend):
 
 
 class NoHashCheck(MemoryBackend):
-    """Compares the version, but not the hash: does not notice that another history has the same length."""
+    """Compares the version, but not the hash: does not notice that another history has the same
+    length."""
 
     def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
@@ -107,7 +109,7 @@ class NoIdCheck(MemoryBackend):
     """Does not look whether an append is already stored."""
 
     @staticmethod
-    def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
+    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
         return None
 
 

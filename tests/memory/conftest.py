@@ -12,7 +12,8 @@ def asynchronous(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a hundred thousand memories take, with a few: words that lead bring three, and then the others follow."""
-    monkeypatch.setattr("holdfast.memory.search.sqlite_search.WORK", 3)
-    monkeypatch.setattr("holdfast.memory.search.sqlite_search.FEW", 3)
-    monkeypatch.setattr("holdfast.memory.search.postgres_sql.WORK", 3)
+    """What a hundred thousand memories take, with a few: words that lead bring three, and then the
+    others follow."""
+    monkeypatch.setattr("holdfast.memory.search.sqlite_search.WORK_DOCS", 3)
+    monkeypatch.setattr("holdfast.memory.search.sqlite_search.FEW_DOCS", 3)
+    monkeypatch.setattr("holdfast.memory.search.postgres_sql.WORK_DOCS", 3)

@@ -24,7 +24,8 @@ def buyer(task: Task) -> str:
 
 
 def fickle(task: Task) -> str:
-    """Comes to another result in every other life, and so to one that was never recorded if it is killed before its end."""
+    """Comes to another result in every other life, and so to one that was never recorded if it is
+    killed before its end."""
     life = int(LIVES.read_text()) + 1 if LIVES.exists() else 1
     LIVES.write_text(str(life))
     task.discover("the vendor answers on Mondays")

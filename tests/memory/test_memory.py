@@ -1,4 +1,5 @@
-"""Long-term memory as users have it: what is remembered is found, once, and only by those it belongs to."""
+"""Long-term memory as users have it: what is remembered is found, once, and only by those it
+belongs to."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ import apsw
 import pytest
 
 import holdfast
-from helpers.memory_both_ways import Awaited
+from helpers.memory.memory_both_ways import Awaited
 from holdfast import MemoryHit, MemoryItem, NotFound, Store, testing
 from holdfast.backends import Append
 from holdfast.backends.memory import MemoryBackend
 from holdfast.memory import Weights
-from holdfast.memory.model import Remembering
+from holdfast.memory.model import Remembered
 
 MAY = datetime(2025, 5, 7, 9, 30, tzinfo=timezone.utc)
 
@@ -38,7 +39,7 @@ def texts(hits: list[MemoryHit] | list[MemoryItem]) -> list[str]:
     return [hit.text for hit in hits]
 
 
-# -- remembering and recalling -----------------------------------------------------------------------
+# -- remembering and recalling ---------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -242,7 +243,7 @@ def test_a_memory_that_was_of_no_use_comes_later(memory: Awaited) -> None:
     assert memory.recall("who restarts the queue", k=1)[0].id != first
 
 
-# -- filters -----------------------------------------------------------------------------------------
+# -- filters ---------------------------------------------------------------------------------------
 
 
 def test_only_what_is_asked_for_is_recalled_and_listed(memory: Awaited) -> None:
@@ -274,6 +275,7 @@ def test_only_what_is_asked_for_is_recalled_and_listed(memory: Awaited) -> None:
     assert texts(memory.all(source="s1", tags=["a"])) == ["Tea one"]
 
 
+@pytest.mark.slow
 def test_a_narrow_filter_finds_its_one_among_many_better_matches(plain: holdfast.Memory) -> None:
     plain.remember_many([{"text": f"tea tea number {n}", "source": "many"} for n in range(1500)])
     wanted = plain.remember(
@@ -302,7 +304,7 @@ def test_a_score_and_a_budget_cut_the_list(memory: Awaited) -> None:
     assert memory.recall("zebra", k=5) == []
 
 
-# -- known already -----------------------------------------------------------------------------------
+# -- known already ---------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -369,7 +371,7 @@ def test_many_threads_that_say_the_same_leave_one_memory(tmp_path: Path) -> None
         assert set(ids) == {one.id for one in kept}
 
 
-# -- changing one's mind -----------------------------------------------------------------------------
+# -- changing one's mind ---------------------------------------------------------------------------
 
 
 def test_a_memory_that_is_superseded_is_no_longer_recalled(memory: Awaited) -> None:
@@ -470,7 +472,7 @@ def test_the_index_can_be_made_anew(memory: Awaited) -> None:
     assert [one.mentions for one in before if one.id == ids[7]] == [2]
 
 
-# -- kept apart --------------------------------------------------------------------------------------
+# -- kept apart ------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -509,7 +511,7 @@ def test_namespaces_are_listed(store: Store) -> None:
     assert asyncio.run(listed()) == ["a", "b"]
 
 
-# -- arguments ---------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------
 
 
 NO_TIMES = (
@@ -585,7 +587,9 @@ def test_a_time_that_no_datetime_can_be_does_not_hide_the_other_memories(store: 
     memory = store.memory("m")
     memory.remember("a good fact")
     for at in (-9e10, 9e12):
-        make, _ = memory._saying([Remembering("a fact of another time", at=at, expires_at=9e12)])
+        make, _ = memory._prepare_memories(
+            [Remembered("a fact of another time", at=at, expires_at=9e12)]
+        )
         memory._append(make)
     assert sorted(texts(memory.recall("fact"))) == sorted(texts(list(memory.all())))
     assert len(list(memory.all())) == 3

@@ -1,4 +1,5 @@
-"""Nobody waits for an embedder that does not answer: the store goes on, and a recall finds by words when its time is over."""
+"""Nobody waits for an embedder that does not answer: the store goes on, and a recall finds by words
+when its time is over."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.concept_embedder import TEXTS, Concepts, fill, texts
+from helpers.memory.concept_embedder import TEXTS, Concepts, fill, texts
 from holdfast.memory.embedders import Embedder, OpenAIEmbedder
-from holdfast.memory.resources import vectors_of
+from holdfast.memory.resources import get_vectors
 from holdfast.memory.vectors import backfill, calls
 
 SOON = 0.05
@@ -51,7 +52,7 @@ def store() -> Iterator[holdfast.Store]:
         yield store
 
 
-# -- the rest of the store does not wait ---------------------------------------------------------------
+# -- the rest of the store does not wait -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["coroutine", "plain"])
@@ -121,16 +122,16 @@ def test_who_has_waited_for_another_sees_to_what_was_remembered_meanwhile(
             go.wait()
         return inner(texts)
 
-    begin = backfill.Backfill.begin
+    try_start = backfill.Backfill.try_start
 
     def seen(filling: backfill.Backfill) -> Any:
-        other = begin(filling)
+        other = try_start(filling)
         if other is not None:
             waits.set()
         return other
 
-    monkeypatch.setattr(backfill.Backfill, "begin", seen)
-    monkeypatch.setattr(backfill, "SLICE", len(TEXTS))
+    monkeypatch.setattr(backfill.Backfill, "try_start", seen)
+    monkeypatch.setattr(backfill, "RECALL_TEXTS", len(TEXTS))
     memory, found = store.memory("m", embed=Embedder(embed, name="concepts", timeout=60)), []
     fill(memory)
     threads = [threading.Thread(target=memory.recall, args=("any puppy?",))]
@@ -172,7 +173,7 @@ def test_an_async_recall_that_is_given_up_leaves_the_others_to_go_on(held: Held)
     asyncio.run(asyncio.wait_for(play(), 60))
 
 
-# -- a time limit ----------------------------------------------------------------------------------------
+# -- a time limit ----------------------------------------------------------------------------------
 
 
 def both(play: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
@@ -228,8 +229,8 @@ def test_a_batch_that_takes_too_long_is_smaller_the_next_time(store: holdfast.St
     embedding, made = memory._embedding, []
     assert embedding is not None
     for patience in (SOON, SOON, 60.0):
-        embedding.patience = patience
-        vectors_of(store._log)._troubles.clear()  # it would be left alone for a while
+        embedding.timeout = patience
+        get_vectors(store._log)._health.clear()  # it would be left alone for a while
         memory.recall("vehicle", vector=[0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         made.append(memory.stats().vectors)
     gate.set()
@@ -240,20 +241,20 @@ def test_a_batch_that_takes_too_long_is_smaller_the_next_time(store: holdfast.St
 def test_calls_that_never_come_back_do_not_take_the_place_of_others(
     store: holdfast.Store, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MOST_LOST", 6)
+    monkeypatch.setattr(calls, "MAX_STUCK_CALLS", 6)
     held.timeout = SOON
     fill(store.memory("m"))
-    while len(vectors_of(store._log).callers._lost) < 6:
-        vectors_of(store._log)._troubles.clear()
+    while len(get_vectors(store._log).threads._stuck) < 6:
+        get_vectors(store._log)._health.clear()
         store.memory("m", embed=held).recall("puppy")
-    vectors_of(store._log)._troubles.clear()
+    get_vectors(store._log)._health.clear()
     other = Concepts()
     assert store.memory("m", embed=other).recall("terrier")
     assert other.batches == [], "no more calls are made"
     held.go.set()
-    while vectors_of(store._log).callers._lost:
+    while get_vectors(store._log).threads._stuck:
         held.asked.acquire(timeout=0.001)
-    vectors_of(store._log)._troubles.clear()
+    get_vectors(store._log)._health.clear()
     assert texts(store.memory("m", embed=Concepts()).recall("puppy", k=1)) == [TEXTS[0]]
 
 
@@ -266,17 +267,17 @@ def test_closing_a_store_does_not_wait_for_its_embedder(held: Held) -> None:
 
 
 def test_those_who_fail_together_count_once(store: holdfast.Store) -> None:
-    trouble, now = backfill.EmbedderTrouble(), [1000.0]
+    trouble, now = backfill.EmbedderHealth(), [1000.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.memory.vectors.backfill.time.monotonic", lambda: now[0])
         for _ in range(5000):
-            trouble.failed("x", calls.TooSlow())
+            trouble.record_failure("x", calls.EmbedderTimeout())
         now[0] += 2.1
-        assert not trouble.resting()
+        assert not trouble.is_paused()
         for _ in range(2000):  # and for ever: the pause does not grow beyond all bounds
-            trouble.failed("x", calls.TooSlow())
+            trouble.record_failure("x", calls.EmbedderTimeout())
             now[0] += 61
-            assert not trouble.resting()
+            assert not trouble.is_paused()
 
 
 def test_an_embedder_knows_the_context_of_whoever_asks(store: holdfast.Store) -> None:
@@ -293,7 +294,7 @@ def test_an_embedder_knows_the_context_of_whoever_asks(store: holdfast.Store) ->
     assert seen == {"ann"}
 
 
-# -- names ---------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 def module_level(texts: list[str], model: str = "small") -> list[list[float]]:
@@ -388,7 +389,7 @@ def test_the_async_client_of_openai_needs_the_async_store(store: holdfast.Store)
     )
 
 
-# -- the embedder of a store -----------------------------------------------------------------------------------
+# -- the embedder of a store -----------------------------------------------------------------------
 
 
 def test_the_embedder_of_a_store_is_that_of_its_memories_unless_they_have_another() -> None:

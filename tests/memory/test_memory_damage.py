@@ -1,4 +1,5 @@
-"""An index of memories that is damaged, or cannot be written: memories are recalled all the same."""
+"""An index of memories that is damaged, or cannot be written: memories are recalled all the
+same."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 import holdfast
-from helpers.memory_facts import FACTS, answers, fill, indexed, inner, right_answers
+from helpers.memory.memory_facts import FACTS, answers, fill, indexed, inner, right_answers
 from helpers.stores import url_of
 from holdfast.memory.search.sqlite import FORMAT
 

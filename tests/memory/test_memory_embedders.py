@@ -1,4 +1,5 @@
-"""The embedders that come with Holdfast, against the real packages; the server of OpenAI is one on loopback."""
+"""The embedders that come with Holdfast, against the real packages; the server of OpenAI is one on
+loopback."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import openai
 import pytest
 
 import holdfast
-from helpers.embedding_server import ANIMALS, Server, meaning, server
+from helpers.memory.embedding_server import ANIMALS, Server, meaning, server
 from holdfast.memory.embedders import (
     OpenAIEmbedder,
     SentenceTransformerEmbedder,
@@ -116,7 +117,8 @@ def test_without_a_client_the_environment_says_where_to_ask(
 
 
 class Encoder:
-    """Has what the package documents of `SentenceTransformer`: the package itself brings torch along, which is too much for a test."""
+    """Has what the package documents of `SentenceTransformer`: the package itself brings torch
+    along, which is too much for a test."""
 
     def encode(
         self, sentences: list[str], *, show_progress_bar: bool, convert_to_numpy: bool
@@ -180,6 +182,7 @@ def test_the_small_model_inside_the_package_needs_no_network() -> None:
     recalls(WordLlamaEmbedder())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "call", "extra"),
     [
@@ -190,6 +193,9 @@ def test_the_small_model_inside_the_package_needs_no_network() -> None:
     ],
 )
 def test_a_missing_package_is_named(module: str, call: str, extra: str) -> None:
-    script = f"import sys; sys.modules[{module!r}] = None; from holdfast.memory.embedders import *; {call}"
+    script = (
+        f"import sys; sys.modules[{module!r}] = None; from holdfast.memory.embedders import "
+        f"*; {call}"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert f"pip install '.[{extra}]'" in done.stderr.splitlines()[-1]

@@ -1,4 +1,5 @@
-"""The files that an index of memories is in: it takes none that is something else, and leaves nothing in its own."""
+"""The files that an index of memories is in: it takes none that is something else, and leaves
+nothing in its own."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import apsw
 import pytest
 
 import holdfast
-from helpers.memory_facts import answers, fill, indexed, inner, right_answers
+from helpers.memory.memory_facts import answers, fill, indexed, inner, right_answers
 from helpers.stores import url_of
 from holdfast.memory.search.sqlite_file import APPLICATION_ID, TABLES
 
@@ -26,7 +27,7 @@ def done(path: Path, *statements: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-# -- files of somebody else --------------------------------------------------------------------------------------------------------
+# -- files of somebody else ------------------------------------------------------------------------
 
 
 def a_text(path: Path) -> None:
@@ -62,9 +63,9 @@ def test_a_file_of_something_else_is_refused_as_index_and_stays_as_it_is(
         async with holdfast.aopen(url, index=path):
             pass
 
-    with pytest.raises(ValueError, match="is no index of memories; give another path"):
+    with pytest.raises(ValueError, match="which is another file; choose another path"):
         holdfast.open(url, index=path)
-    with pytest.raises(ValueError, match="is no index of memories; give another path"):
+    with pytest.raises(ValueError, match="which is another file; choose another path"):
         asyncio.run(opened())
     assert path.read_bytes() == before and sorted(os.listdir(tmp_path)) == ["agents.db", "theirs"]
 
@@ -74,13 +75,13 @@ def test_the_store_s_own_file_is_no_place_for_an_index_of_its_own(
     tmp_path: Path, link: bool
 ) -> None:
     url, path = url_of("sqlite", tmp_path), tmp_path / "agents.db"
-    with pytest.raises(ValueError, match="is no index of memories"):
+    with pytest.raises(ValueError, match="which is another file"):
         holdfast.open(url, index=path)
     fill(url)
     if link:
         path = tmp_path / "link.db"
         path.symlink_to(tmp_path / "agents.db")
-    with pytest.raises(ValueError, match="is no index of memories"):
+    with pytest.raises(ValueError, match="which is another file"):
         holdfast.open(url, index=path)
     assert indexed(url) == right_answers(url)
 
@@ -100,7 +101,7 @@ def test_a_file_that_takes_the_place_of_the_index_while_it_is_in_use_stays_as_it
         make(path)
         before = path.read_bytes()
         assert answers(store) == right_answers(url) and inner(store) == ":memory:"
-    assert path.read_bytes() == before and "was left as it is" in caplog.text
+    assert path.read_bytes() == before and "was left unchanged" in caplog.text
 
 
 @pytest.mark.parametrize("empty", ["no bytes", "no tables"])
@@ -128,7 +129,7 @@ def test_an_index_of_ours_in_a_given_place_is_mended_as_long_as_it_can_be_told_t
         with holdfast.open(url, index=path) as store:
             assert answers(store) == expected and inner(store) == str(path)
     path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(ValueError, match="is no index of memories"):
+    with pytest.raises(ValueError, match="which is another file"):
         holdfast.open(url, index=path)
 
 
@@ -141,13 +142,13 @@ def test_a_mark_is_in_the_file_itself_before_anything_else_is(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.memory.search.sqlite_file._wal", killed)
+    monkeypatch.setattr("holdfast.memory.search.sqlite_file.enable_wal", killed)
     with holdfast.open(url, index=path) as store, pytest.raises(KeyboardInterrupt):
         store.memory("m").recall("tea")
     assert path.read_bytes()[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
-# -- tables of somebody else -------------------------------------------------------------------------------------------------------
+# -- tables of somebody else -----------------------------------------------------------------------
 
 
 def test_tables_of_others_in_the_store_s_file_stay_although_their_names_begin_like_ours(
@@ -178,7 +179,8 @@ def test_a_trigger_on_the_index_cannot_reach_tables_of_others(tmp_path: Path) ->
     done(path, "CREATE TABLE memory_notes (text)", "INSERT INTO memory_notes VALUES ('mine')")
     done(
         path,
-        "CREATE TRIGGER memory_sneaky AFTER INSERT ON memory_docs BEGIN DELETE FROM memory_notes; END",
+        "CREATE TRIGGER memory_sneaky AFTER INSERT ON memory_docs BEGIN DELETE FROM memory_notes; "
+        "END",
     )
     with holdfast.open(url) as store:
         store.memory("m").remember("Customer Kim ordered 5 lamps")
@@ -195,7 +197,7 @@ def test_all_tables_of_an_index_are_known_by_name(tmp_path: Path) -> None:
     assert {name for (name,) in done(tmp_path / "agents.db", made)} == TABLES
 
 
-# -- what is left ------------------------------------------------------------------------------------------------------------------
+# -- what is left ----------------------------------------------------------------------------------
 
 
 def left_in(path: Path, *words: bytes) -> int:

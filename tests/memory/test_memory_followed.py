@@ -1,4 +1,5 @@
-"""The index of memories belongs to its stream: of another one, also of the same one at an earlier time, it shows nothing."""
+"""The index of memories belongs to its stream: of another one, also of the same one at an earlier
+time, it shows nothing."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.memory_facts import FACTS, STORES, answers, fill, indexed, right_answers
+from helpers.memory.memory_facts import FACTS, STORES, answers, fill, indexed, right_answers
 from helpers.run_cli import run
 from helpers.stores import url_of
 from holdfast.backends import clock as _clock
 from holdfast.memory.embedders import Embedder
-from holdfast.memory.resources import MOST_FOLLOWED, follower_of, resources_of
-from holdfast.memory.search.catch_up import DROP_SECONDS
+from holdfast.memory.resources import MAX_FOLLOWERS, get_follower, get_resources
+from holdfast.memory.search.catch_up import EXPIRY_CHECK_SECONDS
 
 
 def texts(store: holdfast.Store, namespace: str = "m") -> list[str]:
@@ -32,7 +33,7 @@ def remember(url: str, *facts: str, index: Path | None = None) -> None:
         assert texts(store)[-len(facts) :] == list(facts)
 
 
-# -- a stream that is another one ------------------------------------------------------------------------------------------------
+# -- a stream that is another one ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
@@ -67,6 +68,7 @@ def test_a_store_that_was_restored_from_a_backup_shows_what_is_in_it_and_what_is
         assert store.memory("m").stats().version == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 1, 2])
 def test_a_copy_with_the_index_of_the_original_recalls_nothing_of_it(
     tmp_path: Path, more: int
@@ -89,6 +91,7 @@ def test_a_copy_with_the_index_of_the_original_recalls_nothing_of_it(
             assert texts(store) == ["Ann likes tea", "Bob likes coffee"]
 
 
+@pytest.mark.slow
 def test_the_position_in_an_index_says_which_record_is_there(tmp_path: Path) -> None:
     for name in STORES:
         with holdfast.open(url_of(name, tmp_path)) as store:
@@ -96,7 +99,7 @@ def test_the_position_in_an_index_says_which_record_is_there(tmp_path: Path) -> 
             memory.remember("Ann likes tea")
             memory.recall("tea")
             head = store._log.backend.head(memory._key)
-            position = follower_of(store._log, memory._key).index.position(memory._key)
+            position = get_follower(store._log, memory._key).index.position(memory._key)
             assert head is not None and position == (head.incarnation, head.version, head.hash)
 
 
@@ -116,14 +119,15 @@ def test_an_event_of_a_kind_that_only_a_newer_release_knows_is_passed_over(tmp_p
         assert texts(store) == ["Ann likes tea", "Bob likes coffee"]
 
 
-# -- made anew while others ask ----------------------------------------------------------------------------------------------------
+# -- made anew while others ask --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ("memory", *STORES))
 def test_while_the_index_is_made_anew_everybody_is_answered(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.memory.search.catch_up.BATCH", 3)
+    monkeypatch.setattr("holdfast.memory.search.catch_up.BATCH_EVENTS", 3)
     url = url_of(name, tmp_path)
     with holdfast.open(url) as store:
         memory = store.memory("m")
@@ -156,7 +160,7 @@ def test_while_the_index_is_made_anew_everybody_is_answered(
 
 
 def inside(store: holdfast.Store) -> Any:
-    index: Any = follower_of(store._log, store.memory("m")._key).index
+    index: Any = get_follower(store._log, store.memory("m")._key).index
     return getattr(index, "_index", index)
 
 
@@ -169,9 +173,9 @@ def test_what_a_rebuild_that_was_cut_off_has_left_is_taken_away(
     fill(url)
     with holdfast.open(url) as store:
         memory, expected = store.memory("m"), answers(store)
-        follower, kind = follower_of(store._log, memory._key), type(inside(store))
+        follower, kind = get_follower(store._log, memory._key), type(inside(store))
         with monkeypatch.context() as patched:
-            patched.setattr("holdfast.memory.search.catch_up.BATCH", 3)
+            patched.setattr("holdfast.memory.search.catch_up.BATCH_EVENTS", 3)
             patched.setattr(kind, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 memory.rebuild()
@@ -194,7 +198,7 @@ def test_a_rebuild_mends_what_is_wrong_in_the_index(tmp_path: Path) -> None:
         assert answers(store) == expected == right_answers(url)
 
 
-# -- what has expired --------------------------------------------------------------------------------------------------------------
+# -- what has expired ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -206,13 +210,15 @@ def test_what_has_expired_leaves_the_index(
         memory.remember("The key of the shed is blue")
         memory.remember_many([{"text": f"The token is {number}", "ttl": 10} for number in range(5)])
         memory.recall("token")
-        index = follower_of(store._log, memory._key).index
+        index = get_follower(store._log, memory._key).index
         clock(11)
-        assert memory.stats().memories == 1 and index.expired(memory._key, _clock.time(), 9), (
+        assert memory.stats().memories == 1 and index.list_expired(memory._key, _clock.time(), 9), (
             "it was just now"
         )
-        clock(DROP_SECONDS)
-        assert memory.recall("token") == [] and index.expired(memory._key, _clock.time(), 9) == []
+        clock(EXPIRY_CHECK_SECONDS)
+        assert (
+            memory.recall("token") == [] and index.list_expired(memory._key, _clock.time(), 9) == []
+        )
         again = memory.remember("The token is 3", ttl=10)
         assert [known.id for known in memory.all(author="model")][1:] == [again]
 
@@ -251,14 +257,14 @@ def test_what_has_expired_is_not_sent_to_the_embedder(
 def test_a_process_keeps_only_some_namespaces_in_mind(tmp_path: Path) -> None:
     with holdfast.open("memory://") as store:
         first = store.memory("0").remember("Ann likes tea")
-        for number in range(1, MOST_FOLLOWED + 5):
+        for number in range(1, MAX_FOLLOWERS + 5):
             store.memory(str(number)).remember("Bob likes coffee")
-        followers = resources_of(store._log)
-        assert len(followers._following) == MOST_FOLLOWED
+        followers = get_resources(store._log)
+        assert len(followers._followers) == MAX_FOLLOWERS
         assert store.memory("0").remember("ann likes tea") == first, "it is found again"
 
 
-# -- two at once -------------------------------------------------------------------------------------------------------------------
+# -- two at once -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -280,7 +286,7 @@ def test_of_two_who_supersede_the_same_memory_at_once_the_second_is_told(
                 return append(self, make)
 
             monkeypatch.setattr(type(mine), "_append", after_the_rival)
-            with pytest.raises(holdfast.NotFound, match="meanwhile"):
+            with pytest.raises(holdfast.NotFound, match="another process superseded"):
                 mine.supersede(old, "Bob signs the orders")
             assert texts(store) == texts(other) == ["Carl signs the orders"]
             assert mine.get(old) is None

@@ -11,7 +11,7 @@ import memory_agents as agents
 import pytest
 
 import holdfast
-from helpers.learning_tasks import BUYER, GOAL, known, remembered
+from helpers.memory.learning_tasks import BUYER, GOAL, known, remembered
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from holdfast import Store, Task, TaskView, testing
@@ -19,12 +19,19 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import TaskEnded, Unavailable
 from holdfast.tasks.memory import OUTCOME_CHARACTERS
-from holdfast.testing.matrix import Matrix, MatrixRun, _all, _points, _target, _undisturbed
+from holdfast.testing.matrix import (
+    Matrix,
+    MatrixRun,
+    _locate_agent,
+    _points,
+    _run_points,
+    _run_undisturbed,
+)
 from holdfast.testing.stores import url_at
 
 pytestmark = pytest.mark.usefixtures("no_agents")
 
-# -- what a finished task leaves -------------------------------------------------------------------------------------------
+# -- what a finished task leaves -------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -134,7 +141,7 @@ def test_of_a_long_result_the_beginning_is_remembered_and_that_there_is_more(way
     assert decision.count("d") >= 25_000 and decision.count("w") >= 25_000
 
 
-# -- as the program says ---------------------------------------------------------------------------------------------------
+# -- as the program says ---------------------------------------------------------------------------
 
 
 def test_remember_false_leaves_nothing(ways: Ways) -> None:
@@ -243,11 +250,11 @@ def test_an_agent_takes_what_finish_takes() -> None:
 
     with pytest.raises(TypeError, match="remember must be True"):
         holdfast.agent("a", remember="no")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="async agent"):
+    with pytest.raises(TypeError, match="synchronous agent"):
         holdfast.agent("a", remember=later)(lambda task: None)
 
 
-# -- failures --------------------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_a_task_that_gives_up_leaves_its_lesson(ways: Ways) -> None:
@@ -311,15 +318,15 @@ def test_a_function_hears_of_failures_too_and_if_it_fails_itself_the_failure_is_
     store.run_due()
     assert remembered(store, "failing") == ["failed: the form is gone"]
     assert [info.status for info in store.tasks()] == ["failed", "failed"]
-    assert "could not be remembered (RuntimeError)" in caplog.text
+    assert "to memory (RuntimeError)" in caplog.text
     assert "secret" not in caplog.text
 
 
-# -- killed in between -----------------------------------------------------------------------------------------------------
+# -- killed in between -----------------------------------------------------------------------------
 
 
 def matrix_of(agent: Any, folder: Path) -> Matrix:
-    return Matrix(_target(agent), "t", GOAL, None, {}, {}, "sqlite", 60.0, folder)
+    return Matrix(_locate_agent(agent), "t", GOAL, None, {}, {}, "sqlite", 60.0, folder)
 
 
 def left_in(url: str, agent: str) -> list[tuple[str, tuple[str, ...], int]]:
@@ -330,10 +337,10 @@ def left_in(url: str, agent: str) -> list[tuple[str, tuple[str, ...], int]]:
 @pytest.mark.slow
 def test_killed_at_any_write_a_task_leaves_everything_and_each_once(tmp_path: Path) -> None:
     matrix = matrix_of(agents.buyer, tmp_path)
-    expected = _undisturbed(matrix)
+    expected = _run_undisturbed(matrix)
     points = [point for point in _points(expected) if "tenant" not in point]
     assert {"after memory.remembered buyer 1", "after memory.remembered buyer 2"} <= set(points)
-    found = _all(matrix, points, expected)
+    found = _run_points(matrix, points, expected)
     assert all(any(note["what"] == "killed" for note in evidence.notes) for evidence in found)
     assert [evidence.problem for evidence in found] == [""] * len(points)
     everything = [
@@ -350,7 +357,8 @@ def test_killed_at_any_write_a_task_leaves_everything_and_each_once(tmp_path: Pa
 
 
 AFTER_IT = "after memory.remembered fickle"
-"""What it leaves is written, that it has ended is not. What follows is the version; (2): the first try there was a repeat."""
+"""What it leaves is written, that it has ended is not. What follows is the version; (2): the first
+try there was a repeat."""
 
 
 @pytest.mark.slow
@@ -362,8 +370,8 @@ def test_what_a_killed_run_would_have_ended_with_is_not_remembered(
 ) -> None:
     run = MatrixRun(matrix_of(agents.fickle, tmp_path), "run")
     for place in kills:
-        assert run._live(f"{AFTER_IT} {place}") == ("killed", "")
-    assert run.to_its_end().result == f"offer number {number}"
+        assert run._run_process(f"{AFTER_IT} {place}") == ("killed", "")
+    assert run.finish().result == f"offer number {number}"
     assert left_in(run.url, "fickle") == [
         ("the vendor answers on Mondays", ("discovery",), 1),
         (f"{GOAL}\nOutcome: offer number {number}", ("outcome",), 1),
@@ -389,10 +397,11 @@ LEFT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", LEFT)
 def test_whatever_end_is_recorded_only_that_is_remembered(end: str, tmp_path: Path) -> None:
     run = MatrixRun(matrix_of(agents.fickle, tmp_path), "run")
-    assert run._live(f"{AFTER_IT} 1") == ("killed", "")
+    assert run._run_process(f"{AFTER_IT} 1") == ("killed", "")
     with holdfast.open(run.url) as store:
         assert remembered(store, "fickle") == [
             "the vendor answers on Mondays",
@@ -416,7 +425,7 @@ def test_a_failure_that_was_not_recorded_is_forgotten_and_one_that_was_is_not(
         def put(*args: Any, **options: Any) -> Any:
             raise Unavailable("the engine is away")
 
-        monkeypatch.setattr(task._held(), "put", put)
+        monkeypatch.setattr(task._require_session(), "put", put)
         await task.fail("this time it is the weather")
 
     ways.resume(give_up, **BUYER)
@@ -451,10 +460,10 @@ def test_but_it_is_if_somebody_else_has_said_it_too(first: bool, tmp_path: Path)
 
     if first:
         say_it()
-    assert run._live(f"{AFTER_IT} {2 if first else 1}") == ("killed", "")
+    assert run._run_process(f"{AFTER_IT} {2 if first else 1}") == ("killed", "")
     if not first:
         say_it()
-    assert run.to_its_end().result == "offer number 0"
+    assert run.finish().result == "offer number 0"
     outcomes = [text for text, _, _ in left_in(run.url, "fickle") if "Outcome" in text]
     assert outcomes == [f"{GOAL}\nOutcome: offer number 1", f"{GOAL}\nOutcome: offer number 0"]
 
@@ -490,7 +499,7 @@ def test_an_engine_that_is_away_for_a_moment_is_waited_for() -> None:
         assert known(store) == [(f"{GOAL}\nOutcome: ordered", ("outcome",), 1)]
 
 
-# -- remembered on the way -------------------------------------------------------------------------------------------------
+# -- remembered on the way -------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine

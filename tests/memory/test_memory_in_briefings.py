@@ -1,4 +1,5 @@
-"""What a briefing tells of what earlier tasks have learned, and that nothing is learned by being told."""
+"""What a briefing tells of what earlier tasks have learned, and that nothing is learned by being
+told."""
 
 from __future__ import annotations
 
@@ -10,19 +11,19 @@ from hypothesis import strategies as st
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.learning_tasks import BUYER, GOAL, known, remembered
+from helpers.memory.learning_tasks import BUYER, GOAL, known, remembered
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
-from helpers.task_views import FLAG, T, own_words, texts, view_of
+from helpers.tasks.task_views import FLAG, T, own_words, texts, view_of
 from holdfast import MemoryItem, Store, Suspended, Task, testing
 from holdfast.memory.embedders import Embedder
-from holdfast.memory.model import Remembering
-from holdfast.tasks.memory import unless_recalled
-from holdfast.tasks.resume_context.context import brief
+from holdfast.memory.model import Remembered
+from holdfast.tasks.memory import drop_recalled
+from holdfast.tasks.resume_context.context import build_resume_context
 
 pytestmark = pytest.mark.usefixtures("no_agents")
 
-# -- what a briefing tells -------------------------------------------------------------------------------------------------
+# -- what a briefing tells -------------------------------------------------------------------------
 
 
 def buy(ways: Ways, id: str, **notes: list[str]) -> None:
@@ -58,6 +59,7 @@ def test_a_new_task_is_told_what_earlier_ones_of_its_agent_have_left(ways: Ways)
     ways.store.memory("buyer").feedback(next(iter(context.memories)), useful=True)
 
 
+@pytest.mark.slow
 def test_of_others_and_of_itself_a_task_is_told_nothing(ways: Ways) -> None:
     ways.store.memory("seller").remember("laptops are sold in June")
     ways.store.for_tenant("globex").memory("buyer").remember("laptops are ordered in June")
@@ -85,7 +87,7 @@ def test_how_many_memories_are_told_is_said_and_they_keep_to_the_budget(ways: Wa
     short = briefing(ways, max_tokens=230)
     assert short.tokens <= 230 and not short.complete
     assert 0 < len(short.memories) < 5
-    assert f"Left out for want of room: {5 - len(short.memories)} memor" in short.text
+    assert f"Omitted to fit the token budget: {5 - len(short.memories)} memor" in short.text
     with pytest.raises(ValueError, match="memories"):
         briefing(ways, memories=-1)
 
@@ -132,7 +134,7 @@ def test_what_is_recalled_stays_a_quotation(text: str, source: str, budget: int)
         id="1", text=text, at=T, first_at=T, source=source, sources=(source,), tags=(), meta={}, author=FLAG, importance=0.5, subject=None,
         expires_at=None, mentions=1,
     )  # fmt: skip
-    context = brief(view_of(), budget, memories=[memory])
+    context = build_resume_context(view_of(), budget, memories=[memory])
     assert FLAG not in own_words(context)
     assert context.tokens <= budget
 
@@ -202,7 +204,7 @@ def test_a_briefing_finds_by_meaning_with_the_embedder_of_the_agent(store: Store
         holdfast.agent("a", embed=Embedder(awaited, name="meant"))(lambda task: None)
 
 
-# -- nothing is learned by being told --------------------------------------------------------------------------------------
+# -- nothing is learned by being told --------------------------------------------------------------
 
 
 def test_what_a_task_was_told_is_not_remembered_again_when_it_repeats_it(ways: Ways) -> None:
@@ -297,7 +299,7 @@ def test_who_only_asks_for_a_briefing_leaves_a_waiting_task_as_it_is(ways: Ways)
     async def look(task: Any) -> Any:
         context = await task.resume_context()
         clock.advance(5)
-        task._held().beat()
+        task._require_session().beat()
         return context.memories
 
     with testing.fake_clock() as clock:
@@ -315,12 +317,12 @@ def test_who_only_asks_for_a_briefing_leaves_a_waiting_task_as_it_is(ways: Ways)
 def test_of_what_is_left_only_what_was_recalled_is_taken_out(
     left: list[str], recalled: list[str]
 ) -> None:
-    said = [Remembering(text) for text in left]
-    kept = unless_recalled(said, recalled)
+    said = [Remembered(text) for text in left]
+    kept = drop_recalled(said, recalled)
     assert [one for one in said if one in kept] == kept  # in order
     assert not {one.text for one in kept} & set(recalled)
-    assert unless_recalled(said, []) == said
-    assert unless_recalled(kept, recalled) == kept
+    assert drop_recalled(said, []) == said
+    assert drop_recalled(kept, recalled) == kept
 
 
 def test_what_several_tasks_find_out_is_one_memory_whatever_the_day() -> None:

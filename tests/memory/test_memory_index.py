@@ -1,4 +1,5 @@
-"""The contract of an index of memories, on each kind there is: it equals a plain fold of the events."""
+"""The contract of an index of memories, on each kind there is: it equals a plain fold of the
+events."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from holdfast.memory.model import (
     Judged,
     MemoryDoc,
     MemoryFilter,
-    Remembering,
+    Remembered,
     Superseded,
     Used,
     sources_of,
 )
-from holdfast.memory.search.catch_up import apply
+from holdfast.memory.search.catch_up import apply_events
 from holdfast.memory.search.index import MemoryIndex
 from holdfast.memory.search.sqlite import SQLiteIndex
 
@@ -47,7 +48,6 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryInde
     """An empty index of each kind."""
     if request.param == "postgres":
         from holdfast.backends.postgres import PostgresBackend
-
         from holdfast.memory.search.postgres import PostgresIndex
 
         backend = PostgresBackend(url_on("postgres", tmp_path))
@@ -69,14 +69,14 @@ def said(version: int, text: str, **more: Any) -> MemoryEvent:
         version,
         f"id-{version}",
         NOW + version,
-        Remembering(text, **{"at": NOW - 1000 + version, **more}),
+        Remembered(text, **{"at": NOW - 1000 + version, **more}),
     )
 
 
 def follow(
     index: MemoryIndex, space: StreamKey, events: Sequence[MemoryEvent], life: bytes = LIFE
 ) -> None:
-    assert apply(index, space, index.position(space), life, events)
+    assert apply_events(index, space, index.position(space), life, events)
 
 
 def texts(docs: Sequence[MemoryDoc]) -> list[str]:
@@ -93,17 +93,17 @@ def found(
     return texts(index.search(space, dict.fromkeys(terms, 1.0), where, limit).docs)
 
 
-# -- positions -----------------------------------------------------------------------------------------------------------
+# -- positions -------------------------------------------------------------------------------------
 
 
 def test_an_index_that_followed_nothing_knows_nothing(index: MemoryIndex) -> None:
     assert index.position(SPACE) is None
-    assert index.known(SPACE, ["id-1"], ["0123456789ab"]) == ([], {})
+    assert index.lookup(SPACE, ["id-1"], ["0123456789ab"]) == ([], {})
     assert index.search(SPACE, {"cat": 1.0}, ALL, 10) == ([], 0, 0.0, {})
-    assert index.around(SPACE, [], 2, ALL) == []
+    assert index.neighbours(SPACE, [], 2, ALL) == []
     assert list(index.page(SPACE, 0, 10, ALL)) == []
     assert index.counts(SPACE, NOW) == (0, 0, None, None)
-    assert index.expired(SPACE, NOW, 10) == []
+    assert index.list_expired(SPACE, NOW, 10) == []
     index.clear(SPACE, IndexPosition(LIFE, 1))
 
 
@@ -116,7 +116,7 @@ def test_a_write_from_a_position_that_has_passed_does_nothing_at_all(index: Memo
         IndexPosition(b"another", 1),
         IndexPosition(LIFE, 1, b"other"),
     ):
-        assert not apply(
+        assert not apply_events(
             index, SPACE, stale, stale.incarnation if stale else LIFE, [said(2, "Ada likes coffee")]
         )
     assert index.position(SPACE) == IndexPosition(LIFE, 1)
@@ -138,7 +138,7 @@ def test_of_writers_at_one_position_exactly_one_writes(index: MemoryIndex) -> No
             start: Any = start,
         ) -> None:
             start.wait()
-            if apply(
+            if apply_events(
                 index,
                 SPACE,
                 before,
@@ -176,7 +176,7 @@ def test_a_namespace_is_cleared_only_at_the_position_that_was_meant(index: Memor
     follow(index, SPACE, [said(1, "Eve likes tea as well")], b"another")
     assert found(index, "tea") == ["Eve likes tea as well"]
     assert index.search(SPACE, {"tea": 1.0, "bob": 1.0}, ALL, 9)[1:] == (1, 4.0, {"tea": 1})
-    assert index.known(SPACE, ["id-2"], []) == ([], {})
+    assert index.lookup(SPACE, ["id-2"], []) == ([], {})
 
 
 def test_a_namespace_is_replaced_at_once_unless_it_has_followed_further(index: MemoryIndex) -> None:
@@ -205,13 +205,16 @@ def test_what_has_expired_is_told_and_taken_out_once(index: MemoryIndex) -> None
         SPACE,
         [said(version, f"fact {version}", expires_at=end) for version, end in ends.items()],
     )
-    assert texts(index.expired(SPACE, NOW, 10)) == ["fact 4", "fact 2"]
+    assert texts(index.list_expired(SPACE, NOW, 10)) == ["fact 4", "fact 2"]
     assert (
-        texts(index.expired(SPACE, NOW, 1))
-        == texts(index.expired(SPACE, NOW - 7, 10))
+        texts(index.list_expired(SPACE, NOW, 1))
+        == texts(index.list_expired(SPACE, NOW - 7, 10))
         == ["fact 4"]
     )
-    at, gone = IndexPosition(LIFE, 4), IndexChanges([], list(index.expired(SPACE, NOW, 10)), {})
+    at, gone = (
+        IndexPosition(LIFE, 4),
+        IndexChanges([], list(index.list_expired(SPACE, NOW, 10)), {}),
+    )
     answers = []
     threads = [
         threading.Thread(target=lambda: answers.append(index.write(SPACE, at, at, gone)))
@@ -221,12 +224,12 @@ def test_what_has_expired_is_told_and_taken_out_once(index: MemoryIndex) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    assert any(answers) and list(index.expired(SPACE, NOW, 10)) == []
+    assert any(answers) and list(index.list_expired(SPACE, NOW, 10)) == []
     assert index.search(SPACE, {"fact": 1.0}, MemoryFilter(now=0.0), 9)[1:3] == (2, 2.0)
     assert len(index.page(SPACE, 0, 10, MemoryFilter(now=0.0))) == 2
 
 
-# -- searching -----------------------------------------------------------------------------------------------------------
+# -- searching -------------------------------------------------------------------------------------
 
 PLACES = [
     SPACE,
@@ -253,8 +256,8 @@ def test_namespaces_and_tenants_never_show_through(index: MemoryIndex) -> None:
     assert index.search(mine, question, ALL, 10) == ([], 1, 2.0, {})
     (dog,) = index.search(mine, {**question, "dog": 0.1}, ALL, 10).docs
     assert dog.text == "A dog barks"
-    assert index.around(mine, [dog], 3, ALL) == [([], [])]
-    assert index.known(
+    assert index.neighbours(mine, [dog], 3, ALL) == [([], [])]
+    assert index.lookup(
         mine,
         ["id-1", "id-8"],
         [key for doc in index.page(others[0], 0, 5, ALL) for key in doc.keys],
@@ -267,8 +270,8 @@ def test_namespaces_and_tenants_never_show_through(index: MemoryIndex) -> None:
 def test_rare_terms_bring_candidates_and_common_ones_only_while_those_are_too_few(
     index: MemoryIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.memory.search.sqlite_search.WORK", 6)
-    monkeypatch.setattr("holdfast.memory.search.postgres_sql.WORK", 6)
+    monkeypatch.setattr("holdfast.memory.search.sqlite_search.WORK_DOCS", 6)
+    monkeypatch.setattr("holdfast.memory.search.postgres_sql.WORK_DOCS", 6)
     foods = ["apple", "bread", "cheese", "dates", "eggs", "figs", "grapes"]
     follow(index, SPACE, [said(n, f"We buy {food} often") for n, food in enumerate(foods, 1)])
     assert found(index, "appl", "often", limit=1) == ["We buy apple often"]
@@ -333,21 +336,21 @@ def test_a_text_of_very_many_words_is_kept_and_found(index: MemoryIndex) -> None
     )
     follow(index, SPACE, [said(1, characters), said(2, "short")])
     assert [doc.number for doc in index.search(SPACE, {characters[:2]: 1.0}, ALL, 5).docs] == [1]
-    assert index.known(SPACE, ["id-1"], []).docs[0].text == characters
+    assert index.lookup(SPACE, ["id-1"], []).docs[0].text == characters
     follow(index, SPACE, [MemoryEvent(3, "id-3", NOW, Forgotten(["id-1"]))])
     assert found(index, characters[:2]) == [] and texts(index.page(SPACE, 0, 9, ALL)) == ["short"]
 
 
-# -- the law -------------------------------------------------------------------------------------------------------------
+# -- the law ---------------------------------------------------------------------------------------
 
 WORDS = ["tea", "coffee", "cat", "dog", "Vienna", "Rome", "train", "ticket", "red", "blue"]
 SOURCES = (None, "chat 1", "chat'2")
 VALID = st.sampled_from([None, NOW - 5, NOW + 500, NOW + 10_000])
 
 
-def _said(draw: st.DrawFn) -> Remembering:
+def _said(draw: st.DrawFn) -> Remembered:
     words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5))
-    return Remembering(
+    return Remembered(
         " ".join(words),
         tags=tuple(sorted(draw(st.sets(st.sampled_from(["a", "b\x1f", 'c"']), max_size=2)))),
         source=draw(st.sampled_from(SOURCES)),
@@ -370,8 +373,9 @@ def histories(draw: st.DrawFn) -> list[list[MemoryEvent]]:
             "said": lambda: _said(draw),
             "superseded": lambda: Superseded(draw(some), _said(draw)),  # noqa: B023  called at once
             "forgotten": lambda: Forgotten(
-                draw(st.lists(some, max_size=2)), draw(st.sampled_from(SOURCES))
-            ),  # noqa: B023
+                draw(st.lists(some, max_size=2)),  # noqa: B023
+                draw(st.sampled_from(SOURCES)),
+            ),
             "judged": lambda: Judged(draw(some), draw(st.booleans())),  # noqa: B023
             "used": lambda: Used(draw(st.lists(some, max_size=3))),  # noqa: B023
         }[kind]()
@@ -412,7 +416,7 @@ class Model:
     def words(self, doc: MemoryDoc) -> set[str]:
         return {*doc.terms.split(), *doc.context.split()}
 
-    def around(
+    def neighbours(
         self, doc: MemoryDoc, reach: int, where: MemoryFilter
     ) -> tuple[list[MemoryDoc], list[MemoryDoc]]:
         if doc.source is None:
@@ -446,13 +450,13 @@ def test_an_index_equals_a_plain_fold_of_all_events(
     wanted = [doc for _, doc in sorted(model.docs.items()) if where.has(doc)]
     assert index.position(space) == IndexPosition(LIFE, len(model.names))
     assert _everything(index, space, where) == wanted
-    known = index.known(space, model.names, [])
+    known = index.lookup(space, model.names, [])
     assert known.aliases == model.ids
     assert {doc.number: doc for doc in known.docs} == {
         number: model.docs[number] for number in model.ids.values()
     }
     for doc in model.docs.values():
-        assert doc.number in {one.number for one in index.known(space, [], doc.keys[:1]).docs}
+        assert doc.number in {one.number for one in index.lookup(space, [], doc.keys[:1]).docs}
     counted = Counter(word for doc in model.docs.values() for word in model.words(doc))
     asked = dict.fromkeys(("tea", "coffe", "cat", "vienna", "ada", "chat", "c", "absent"), 1.0)
     answer = index.search(space, asked, where, 100)
@@ -464,8 +468,8 @@ def test_an_index_equals_a_plain_fold_of_all_events(
     lengths = [len(doc.terms.split(" ")) for doc in model.docs.values()]
     assert answer.average == pytest.approx(sum(lengths) / max(len(lengths), 1))
     docs = list(model.docs.values())
-    assert [tuple(map(list, one)) for one in index.around(space, docs, reach, where)] == [
-        model.around(doc, reach, where) for doc in docs
+    assert [tuple(map(list, one)) for one in index.neighbours(space, docs, reach, where)] == [
+        model.neighbours(doc, reach, where) for doc in docs
     ]
     alive = [doc for doc in docs if doc.expires_at is None or doc.expires_at > where.now]
     sources = len({source for doc in alive for source in sources_of(doc)})
@@ -483,7 +487,7 @@ def _everything(index: MemoryIndex, space: StreamKey, where: MemoryFilter) -> li
 
 def test_what_changes_is_found_by_its_new_words_only(index: MemoryIndex) -> None:
     follow(index, SPACE, [said(1, "Ada likes tea"), said(2, "Ada likes cats")])
-    (doc,) = index.known(SPACE, ["id-1"], []).docs
+    (doc,) = index.lookup(SPACE, ["id-1"], []).docs
     changed = msgspec.structs.replace(doc, text="Bob rows", terms="bob row", keys=("0000000000ff",))
     assert index.write(
         SPACE,
@@ -492,8 +496,8 @@ def test_what_changes_is_found_by_its_new_words_only(index: MemoryIndex) -> None
         IndexChanges([changed], [], {"other": 1}),
     )
     assert found(index, "tea") == [] and found(index, "bob") == ["Bob rows"]
-    assert index.known(SPACE, [], list(doc.keys)).docs == []
-    assert index.known(SPACE, ["other"], ["0000000000ff"]) == ([changed], {"other": 1})
+    assert index.lookup(SPACE, [], list(doc.keys)).docs == []
+    assert index.lookup(SPACE, ["other"], ["0000000000ff"]) == ([changed], {"other": 1})
     assert index.search(SPACE, {"tea": 1.0, "bob": 1.0, "ada": 1.0}, ALL, 9)[1:] == (
         2,
         2.5,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import MemoryItem, Store, testing
-from holdfast.memory.duplicates.find import signature
+from holdfast.memory.duplicates.find import compute_signature
 from holdfast.memory.fold import IndexChanges, MemoryEvent, MemoryFold
-from holdfast.memory.model import Forgotten, MemoryDoc, Remembering, Superseded
-from holdfast.memory.sources import SAYINGS, WORDINGS
+from holdfast.memory.model import Forgotten, MemoryDoc, Remembered, Superseded
+from holdfast.memory.statements import MAX_STATEMENTS, MAX_WORDINGS
 
 NEW_YEAR = 1767225600.0
 DAY = 86_400.0
@@ -30,7 +30,7 @@ def only(memory: holdfast.Memory, **asked: Any) -> MemoryItem:
     return found
 
 
-# -- wordings --------------------------------------------------------------------------------------------------------------
+# -- wordings --------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -99,11 +99,11 @@ def test_a_memory_with_very_many_wordings_is_followed_by_another(store: Store) -
             [right, *(right[:at] + right[at + 1] + right[at] + right[at + 2 :] for at in places)]
         )
     )
-    assert len(texts) > WORDINGS
+    assert len(texts) > MAX_WORDINGS
     memory.remember_many([{"text": text} for text in texts])
     kept = list(memory.all())
-    assert 1 < len(kept) <= 1 + len(texts) - WORDINGS
-    assert all(len(one.variants) < WORDINGS for one in kept)
+    assert 1 < len(kept) <= 1 + len(texts) - MAX_WORDINGS
+    assert all(len(one.variants) < MAX_WORDINGS for one in kept)
     assert {text for one in kept for text in (one.text, *one.variants)} == set(texts)
     assert max(one.full_text.count("unsystematic") for one in kept) <= 3 * 16
 
@@ -119,7 +119,7 @@ def test_what_expires_does_not_live_on_as_a_wording_of_something_else(
         assert only(memory).full_text == "The nightly job was retried by the scheduler"
 
 
-# -- authors, times --------------------------------------------------------------------------------------------------------
+# -- authors, times --------------------------------------------------------------------------------
 
 
 def test_what_two_people_say_is_two_memories(memory: holdfast.Memory) -> None:
@@ -200,7 +200,7 @@ def test_a_line_of_a_dialogue_keeps_its_place_when_it_is_said_again(
     assert [hit.text for hit in hits] == lines[:2]
 
 
-# -- sources, tags, meta ---------------------------------------------------------------------------------------------------
+# -- sources, tags, meta ---------------------------------------------------------------------------
 
 
 def test_a_memory_has_all_its_sources_and_is_found_by_each(memory: holdfast.Memory) -> None:
@@ -295,10 +295,10 @@ def test_of_meta_the_newest_values_count(memory: holdfast.Memory) -> None:
 
 def test_a_memory_of_very_many_sources_is_followed_by_another(store: Store) -> None:
     memory = store.memory("claims")
-    sources = [f"mail-{number}" for number in range(SAYINGS + 5)]
+    sources = [f"mail-{number}" for number in range(MAX_STATEMENTS + 5)]
     memory.remember_many([{"text": "Ann signs the orders", "source": source} for source in sources])
     kept = list(memory.all())
-    assert [len(one.sources) for one in kept] == [SAYINGS, 5]
+    assert [len(one.sources) for one in kept] == [MAX_STATEMENTS, 5]
     assert [source for one in kept for source in one.sources] == sources
 
 
@@ -312,7 +312,7 @@ def test_each_of_several_tasks_finds_the_outcome_they_share(store: Store) -> Non
         assert len(task.resume_context().memories) == 1
 
 
-# -- superseding -----------------------------------------------------------------------------------------------------------
+# -- superseding -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
@@ -376,7 +376,7 @@ def test_what_takes_the_place_of_a_useful_memory_is_as_useful(memory: holdfast.M
     assert uses[new][0] == 1 and uses[new][1] > 0
 
 
-# -- laws ------------------------------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 WORDINGS_OF_ONE = [
     "The nightly job was retried by the scheduler",
@@ -387,7 +387,7 @@ WORDINGS_OF_ONE = [
     "The nightly job was retried by the scheudler",
 ]
 SAID = st.builds(
-    Remembering,
+    Remembered,
     text=st.sampled_from(WORDINGS_OF_ONE),
     tags=st.sampled_from([(), ("a",), ("b",)]),
     source=st.sampled_from([None, "x", "y"]),
@@ -441,7 +441,7 @@ def folded(events: list[Any], size: int) -> dict[int, MemoryDoc]:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(EVENTS, st.integers(1, 5))
-@example([Remembering(WORDINGS_OF_ONE[0], at=at) for at in (5.0, 7.0, None)], 1)
+@example([Remembered(WORDINGS_OF_ONE[0], at=at) for at in (5.0, 7.0, None)], 1)
 def test_it_does_not_matter_how_many_events_are_folded_at_a_time(
     events: list[Any], size: int
 ) -> None:
@@ -451,15 +451,15 @@ def test_it_does_not_matter_how_many_events_are_folded_at_a_time(
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(SAID, max_size=14))
-def test_nothing_that_was_said_is_lost(said: list[Remembering]) -> None:
+def test_nothing_that_was_said_is_lost(said: list[Remembered]) -> None:
     docs = folded(said, 3).values()
     assert sum(doc.mentions for doc in docs) == len(said)
     for one in said:
         found = [
             doc
             for doc in docs
-            if signature(one.text).words
-            in [signature(text).words for text in (doc.text, *doc.variants)]
+            if compute_signature(one.text).words
+            in [compute_signature(text).words for text in (doc.text, *doc.variants)]
             and doc.author == one.author
             and (one.source is None or one.source in (doc.source, *doc.sources))
             and set(one.tags) <= set(doc.tags)
@@ -471,13 +471,15 @@ def test_nothing_that_was_said_is_lost(said: list[Remembering]) -> None:
 @settings(deadline=None)
 @given(st.lists(SAID, max_size=14), st.sampled_from(["x", "y"]))
 def test_what_is_left_without_a_source_is_what_the_others_said(
-    said: list[Remembering], source: str
+    said: list[Remembered], source: str
 ) -> None:
     forgotten = folded(
         [*said, Forgotten([f"e{number}" for number in range(1, len(said) + 1)], source)], 100
     )
     texts = {
-        signature(text).words for doc in forgotten.values() for text in (doc.text, *doc.variants)
+        compute_signature(text).words
+        for doc in forgotten.values()
+        for text in (doc.text, *doc.variants)
     }
-    assert texts == {signature(one.text).words for one in said if one.source != source}
+    assert texts == {compute_signature(one.text).words for one in said if one.source != source}
     assert all(source not in (doc.source, *doc.sources) for doc in forgotten.values())

@@ -1,4 +1,5 @@
-"""PostgreSQL compares vectors itself where it has pgvector: with what result, and what happens where it has not."""
+"""PostgreSQL compares vectors itself where it has pgvector: with what result, and what happens
+where it has not."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,12 +19,13 @@ from helpers.example_counts import examples
 from helpers.run_cli import run
 from helpers.servers import postgres, url_on
 from holdfast.backends import StreamKey
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.memory.fold import IndexChanges
 from holdfast.memory.model import IndexPosition, MemoryDoc, MemoryFilter
 from holdfast.memory.search.postgres import PostgresIndex
 from holdfast.memory.vectors import pgvector
-from holdfast.memory.vectors.embedding import unit
-from holdfast.memory.vectors.pgvector import PostgresNear
+from holdfast.memory.vectors.embedding import scale_to_unit
+from holdfast.memory.vectors.pgvector import PgvectorSearch
 
 ALL, MODEL = MemoryFilter(now=1.0), "model/2"
 
@@ -62,8 +63,8 @@ def fill(
     return docs
 
 
-def near_of(index: PostgresIndex) -> PostgresNear:
-    near = index.comparing()
+def near_of(index: PostgresIndex) -> PgvectorSearch:
+    near = index.vector_search()
     assert near is not None
     return near
 
@@ -71,7 +72,7 @@ def near_of(index: PostgresIndex) -> PostgresNear:
 def nearest(
     index: PostgresIndex, name: str, question: Any, limit: int = 10, where: MemoryFilter = ALL
 ) -> list[int]:
-    prepared = near_of(index).prepared(space(name), MODEL, len(question))
+    prepared = near_of(index).prepare(space(name), MODEL, len(question))
     found = prepared.nearest(np.asarray(question, np.float32), where, limit, limit)
     numbers = [one.number for one, _ in found.docs]
     vectors = index.vectors_of(space(name), MODEL, numbers)
@@ -90,14 +91,16 @@ COUNT, NUMBERS = 6_000, 64
 
 
 def random_set(generator: np.random.Generator, count: int) -> Any:
-    return unit(generator.standard_normal((count, NUMBERS)).astype(np.float32))
+    return scale_to_unit(generator.standard_normal((count, NUMBERS)).astype(np.float32))
 
 
 def clustered_set(generator: np.random.Generator, count: int) -> Any:
     """A hundred subjects, and much that all have in common, as real models have it."""
     subjects = np.random.default_rng(7).standard_normal((100, NUMBERS))
     chosen = subjects[generator.integers(0, 100, count)]
-    return unit((1 + chosen + 0.7 * generator.standard_normal((count, NUMBERS))).astype(np.float32))
+    return scale_to_unit(
+        (1 + chosen + 0.7 * generator.standard_normal((count, NUMBERS))).astype(np.float32)
+    )
 
 
 SETS = {"random": random_set, "clustered": clustered_set}
@@ -107,7 +110,8 @@ SETS = {"random": random_set, "clustered": clustered_set}
 def large(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[PostgresIndex, dict[str, Any]]]:
-    """Two namespaces side by side: what is nearest in one must not push out what is nearest in the other."""
+    """Two namespaces side by side: what is nearest in one must not push out what is nearest in the
+    other."""
     backend = PostgresBackend(url_on("postgres", tmp_path_factory.mktemp("large")))
     index = PostgresIndex(backend)
     rows = {name: make(np.random.default_rng(1), COUNT) for name, make in SETS.items()}
@@ -120,7 +124,7 @@ def large(
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(("close", "share"), [(pgvector.CLOSE, 0.99), (900, 0.95)])
+@pytest.mark.parametrize(("close", "share"), [(pgvector.CLOSE_VECTORS, 0.99), (900, 0.95)])
 def test_the_server_finds_nearly_all_of_the_true_nearest(
     large: tuple[PostgresIndex, dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -128,13 +132,13 @@ def test_the_server_finds_nearly_all_of_the_true_nearest(
     close: int,
     share: float,
 ) -> None:
-    monkeypatch.setattr(pgvector, "CLOSE", close)
+    monkeypatch.setattr(pgvector, "CLOSE_VECTORS", close)
     index, rows = large
     found = 0
     for question in SETS[name](np.random.default_rng(2), 30):
         found += len({*nearest(index, name, question)} & {*true_nearest(rows[name], question)})
     assert found >= share * 300
-    prepared = near_of(index).prepared(space(name), MODEL, NUMBERS)
+    prepared = near_of(index).prepare(space(name), MODEL, NUMBERS)
     assert prepared.levels, "by their short forms first"
 
 
@@ -144,7 +148,7 @@ def test_the_server_knows_from_the_start_that_the_short_forms_are_many(
 ) -> None:
     """It would sort all of them to find the first: its own count comes minutes later."""
     index, _ = large
-    near_of(index).prepared(space("random"), MODEL, NUMBERS)
+    near_of(index).prepare(space("random"), MODEL, NUMBERS)
     counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
     [(known,)] = index._backend.rows(counted, (f'"{index._backend.schema}".memory_codes',))
     assert known >= COUNT
@@ -155,7 +159,7 @@ def test_what_any_memory_is_like_is_the_average(
     large: tuple[PostgresIndex, dict[str, Any]],
 ) -> None:
     index, rows = large
-    prepared = near_of(index).prepared(space("clustered"), MODEL, NUMBERS)
+    prepared = near_of(index).prepare(space("clustered"), MODEL, NUMBERS)
     for question in clustered_set(np.random.default_rng(3), 5):
         common = prepared.nearest(question, ALL, 10, 10).common
         assert common == pytest.approx(float((rows["clustered"] @ question).mean()), abs=0.02)
@@ -171,7 +175,7 @@ def test_however_many_processes_of_the_server_look_they_find_the_same(
     before = index._backend.rows(setting, ())
     alone = nearest(index, "random", question)
     assert index._backend.rows(setting, ()) == before != [("0",)], "it holds for one statement"
-    monkeypatch.setattr(pgvector, "DIVIDED", COUNT)
+    monkeypatch.setattr(pgvector, "PARALLEL_VECTORS", COUNT)
     assert nearest(index, "random", question) == alone
 
 
@@ -180,13 +184,13 @@ def test_when_the_nearest_are_not_like_the_first_ones_all_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many short forms have to be sorted is guessed from the first ones."""
-    monkeypatch.setattr(pgvector, "SAMPLE", 10)
-    monkeypatch.setattr(pgvector, "FIRST", 100)
-    monkeypatch.setattr(pgvector, "CLOSE", 50)
+    monkeypatch.setattr(pgvector, "SAMPLE_CODES", 10)
+    monkeypatch.setattr(pgvector, "MIN_CODED_VECTORS", 100)
+    monkeypatch.setattr(pgvector, "CLOSE_VECTORS", 50)
     backend = PostgresBackend(url_on("postgres", tmp_path))
     index = PostgresIndex(backend)
     rows = random_set(np.random.default_rng(4), 400)
-    rows[:10] = unit(
+    rows[:10] = scale_to_unit(
         rows[:10] * 0.01 + rows[0]
     )  # the first ones are alike, the question is one of them
     fill(index, "m", rows)
@@ -204,7 +208,7 @@ N = 400
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresIndex, Any]]:
     backend = PostgresBackend(url_on("postgres", tmp_path_factory.mktemp("many")))
     index = PostgresIndex(backend)
-    rows = unit(4 + np.random.default_rng(5).standard_normal((N, 20)).astype(np.float32))
+    rows = scale_to_unit(4 + np.random.default_rng(5).standard_normal((N, 20)).astype(np.float32))
     more: dict[str, Callable[[int], Any]] = {
         "source": lambda number: f"s{number % 50}",
         "tags": lambda number: (f"t{number % 3}", f"t{number % 100}-"),
@@ -214,8 +218,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PostgresInd
     for name in ("few", "coded"):
         fill(index, name, rows, **more)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pgvector, "FIRST", 50)
-        assert near_of(index).prepared(space("coded"), MODEL, 20).levels
+        patch.setattr(pgvector, "MIN_CODED_VECTORS", 50)
+        assert near_of(index).prepare(space("coded"), MODEL, 20).levels
     yield index, rows
     backend.close()
 
@@ -247,10 +251,12 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
     }
     options, chosen = asked[kind]
     index, rows = many
-    question = unit(4 + np.random.default_rng(seed).standard_normal((1, 20)).astype(np.float32))[0]
+    question = scale_to_unit(
+        4 + np.random.default_rng(seed).standard_normal((1, 20)).astype(np.float32)
+    )[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pgvector, "CLOSE", close)
-        patch.setattr(pgvector, "CHOSEN", close)
+        patch.setattr(pgvector, "CLOSE_VECTORS", close)
+        patch.setattr(pgvector, "FILTERED_VECTORS", close)
         found = nearest(index, name, question, wanted, MemoryFilter(now=1.0, **options))
     best = [number for number in true_nearest(rows, question, N) if chosen(number)]
     assert len(found) == min(wanted, len(best)), "never too few"
@@ -270,7 +276,7 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
 def test_what_is_gone_is_not_found_and_what_is_new_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    monkeypatch.setattr(pgvector, "FIRST", first)
+    monkeypatch.setattr(pgvector, "MIN_CODED_VECTORS", first)
     backend = PostgresBackend(url_on("postgres", tmp_path))
     index, rows = PostgresIndex(backend), np.eye(8, dtype=np.float32)
     docs = fill(index, "m", rows[:5])
@@ -309,8 +315,8 @@ def _left(backend: PostgresBackend) -> dict[str, int]:
 def test_those_who_fill_and_forget_at_once_leave_exactly_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pgvector, "FIRST", 150)
-    monkeypatch.setattr(pgvector, "PAGE", 40)
+    monkeypatch.setattr(pgvector, "MIN_CODED_VECTORS", 150)
+    monkeypatch.setattr(pgvector, "PAGE_VECTORS", 40)
     backends = [PostgresBackend(url_on("postgres", tmp_path)) for _ in range(4)]
     indexes = [PostgresIndex(backend) for backend in backends]
     rows = random_set(np.random.default_rng(6), 300)
@@ -326,7 +332,7 @@ def test_those_who_fill_and_forget_at_once_leave_exactly_what_there_is(
                     ].write(space("m"), before, IndexPosition(b"life", before.version + 1), gone):
                         pass
                 else:
-                    near_of(indexes[place]).prepared(space("m"), MODEL, NUMBERS)
+                    near_of(indexes[place]).prepare(space("m"), MODEL, NUMBERS)
         except Exception as error:
             errors.append(error)
 
@@ -379,7 +385,7 @@ def test_what_is_added_while_the_short_forms_begin_gets_its_own(tmp_path: Path) 
 def test_vectors_that_are_too_long_for_it_are_compared_by_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pgvector, "MOST_NUMBERS", 3)
+    monkeypatch.setattr(pgvector, "MAX_DIMENSION", 3)
     with holdfast.open(url_on("postgres", tmp_path)) as store:
         memory = store.memory("m", embed=four)
         memory.remember_many([{"text": "a"}, {"text": "b"}])
@@ -413,7 +419,8 @@ def admin() -> Iterator[psycopg.Connection[Any]]:
 def database(
     tmp_path: Path, admin: psycopg.Connection[Any]
 ) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
-    """A database of its own with a role that may make tables in it: the role's URL, and a connection of its administrator."""
+    """A database of its own with a role that may make tables in it: the role's URL, and a
+    connection of its administrator."""
     name = "d" + url_on("postgres", tmp_path)[-16:]
     admin.execute(f"CREATE DATABASE {name}")
     admin.execute(f"CREATE ROLE {name} LOGIN")
@@ -522,7 +529,10 @@ def test_what_schema_prints_has_the_tables_of_memories_as_holdfast_makes_them(
     found_by(url, remember=True)
     columns = """SELECT table_name, column_name, udt_name, collation_name, is_nullable FROM information_schema.columns
                  WHERE table_schema = %s AND table_name LIKE 'memory%%' ORDER BY 1, 2"""
-    indexes = "SELECT replace(indexdef, schemaname, '') FROM pg_indexes WHERE schemaname = %s AND tablename ~ 'memory' ORDER BY 1"
+    indexes = (
+        "SELECT replace(indexdef, schemaname, '') FROM pg_indexes WHERE schemaname = %s AND "
+        "tablename ~ 'memory' ORDER BY 1"
+    )
     for question, least in ((columns, 40), (indexes, 15)):
         made, hand = (admin.execute(question, [name]).fetchall() for name in (schema, by_hand))
         assert made == hand and len(made) >= least
@@ -551,7 +561,8 @@ def test_tables_of_another_format_are_made_anew_by_hand_too(
     url, owner = database
     owner.execute(printed(url))
     owner.execute(
-        "UPDATE holdfast.memory_format SET format = 1; ALTER TABLE holdfast.memory_docs DROP COLUMN words"
+        "UPDATE holdfast.memory_format SET format = 1; ALTER TABLE holdfast.memory_docs DROP "
+        "COLUMN words"
     )
     owner.execute(printed(url))
     assert owner.execute("SELECT words FROM holdfast.memory_docs").fetchall() == []

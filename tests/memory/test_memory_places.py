@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from helpers.memory_facts import QUESTIONS, answers, fill, inner, right_answers
-from helpers.postgres_pooler import Pooler
-from helpers.postgres_server import running
+from helpers.engines.postgres_pooler import Pooler
+from helpers.engines.postgres_server import running
+from helpers.memory.memory_facts import QUESTIONS, answers, fill, inner, right_answers
 from helpers.servers import url_on
 from helpers.stores import url_of
-from holdfast.backends import IndexFile, IndexPlace, StreamKey
+from holdfast.backends import IndexFile, IndexLocation, StreamKey
 from holdfast.backends.memory import MemoryBackend
-from holdfast.memory.resources import follower_of
+from holdfast.memory.resources import get_follower
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +59,9 @@ def test_each_engine_has_its_index_where_the_data_is_or_on_this_machine(
 
 def test_a_backend_of_your_own_can_say_where_its_index_is(tmp_path: Path, cache: Path) -> None:
     class Hosting(MemoryBackend):
-        places: list[IndexPlace] = ["cache"]
+        places: list[IndexLocation] = ["cache"]
 
-        def index_places(self) -> list[IndexPlace]:
+        def index_locations(self) -> list[IndexLocation]:
             return self.places
 
     backend = Hosting()
@@ -121,7 +121,10 @@ def test_without_a_cache_directory_the_index_is_in_memory(
             store.memory("m").remember("tea")
             assert len(store.memory("m").recall("tea")) == 1
         assert inner(store) == ":memory:"
-    assert len([record for record in caplog.records if "it is in memory" in record.message]) == 1
+    assert (
+        len([record for record in caplog.records if "using an index in memory" in record.message])
+        == 1
+    )
 
 
 @pytest.mark.server
@@ -141,7 +144,7 @@ def test_a_user_who_may_make_no_tables_has_the_index_on_this_machine(
     with holdfast.open(url.replace("postgres:@", f"{schema}_reader:@")) as store:
         assert answers(store) == right_answers(url)
         assert Path(inner(store)).parent == cache
-    assert "may not make them" in caplog.text
+    assert "may not create them" in caplog.text
 
 
 @pytest.mark.server
@@ -162,8 +165,8 @@ def test_a_write_whose_answer_was_lost_is_looked_for(
         return done
 
     with holdfast.open(url) as store:
-        follower_of(store._log, store.memory("m")._key).index.position(store.memory("m")._key)
-        monkeypatch.setattr("holdfast.memory.search.catch_up.BATCH", 3)
+        get_follower(store._log, store.memory("m")._key).index.position(store.memory("m")._key)
+        monkeypatch.setattr("holdfast.memory.search.catch_up.BATCH_EVENTS", 3)
         monkeypatch.setattr(PostgresBackend, "transact", without_answer)
         assert answers(store) == right_answers(url) and len(lost) == 3
 
@@ -171,7 +174,6 @@ def test_a_write_whose_answer_was_lost_is_looked_for(
 @pytest.mark.server
 def test_the_tables_are_made_once_however_many_begin_at_once(tmp_path: Path) -> None:
     from holdfast.backends.postgres import PostgresBackend
-
     from holdfast.memory.search.postgres import PostgresIndex
 
     backends = [PostgresBackend(url_on("postgres", tmp_path)) for _ in range(6)]
@@ -213,7 +215,8 @@ def test_a_text_with_more_words_than_postgres_can_index_is_kept_and_found_by_its
             cast("Any", store._log.backend),
             f"{store._log.backend.describe().location}".rpartition("=")[2],
         )
-        later = f"ALTER TABLE {schema}.memory_spaces ALTER COLUMN space RESTART WITH 100000000"  # long numbers, long lexemes
+        # long numbers, long lexemes
+        later = f"ALTER TABLE {schema}.memory_spaces ALTER COLUMN space RESTART WITH 100000000"
         backend.transact(lambda connection: connection.execute(later))
         store.memory("m").remember(text)
         store.memory("m").remember("short")

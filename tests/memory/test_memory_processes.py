@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from helpers.memory_facts import FACTS, QUESTIONS, STORES, answers, fill, right_answers
+from helpers.memory.memory_facts import FACTS, QUESTIONS, STORES, answers, fill, right_answers
 from helpers.stores import url_of
-from holdfast.memory.resources import follower_of
+from holdfast.memory.resources import get_follower
 
 
 @pytest.fixture(params=STORES)
@@ -51,7 +51,7 @@ def child(url: str, more: str = "") -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_sixteen_processes_that_catch_up_at_once_leave_one_right_index(filled_url: str) -> None:
-    children = [child(filled_url, "catch_up.BATCH = 3") for _ in range(16)]
+    children = [child(filled_url, "catch_up.BATCH_EVENTS = 3") for _ in range(16)]
     for one in children:
         assert one.stdout is not None and one.stdout.readline() == "ready\n"
     for one in children:
@@ -68,7 +68,7 @@ def test_sixteen_processes_that_catch_up_at_once_leave_one_right_index(filled_ur
 
 
 KILLED_AROUND = """
-catch_up.BATCH = 3
+catch_up.BATCH_EVENTS = 3
 write, calls = fallback.FallbackIndex.write, []
 def killed(self, *args):
     calls.append(None)
@@ -81,7 +81,7 @@ def killed(self, *args):
 fallback.FallbackIndex.write = killed
 """
 KILLED_IN_COMMIT = """
-catch_up.BATCH = 3
+catch_up.BATCH_EVENTS = 3
 configure, commits = sqlite_file.SQLiteFile._configure, []
 def hooked(self, connection):
     configure(self, connection)
@@ -120,7 +120,7 @@ def test_whoever_comes_after_one_that_was_killed_while_catching_up_finds_it_righ
     victim.communicate("go\n", timeout=60)
     assert victim.returncode == -signal.SIGKILL
     with holdfast.open(filled_url) as store:
-        position = follower_of(store._log, store.memory("m")._key).index.position(
+        position = get_follower(store._log, store.memory("m")._key).index.position(
             store.memory("m")._key
         )
         assert position is not None and 0 < position.version < len(FACTS), (
@@ -130,6 +130,7 @@ def test_whoever_comes_after_one_that_was_killed_while_catching_up_finds_it_righ
         assert store.memory("m").stats().memories == len(FACTS)
 
 
+@pytest.mark.slow
 def test_a_forked_child_recalls_beside_its_parent(filled_url: str) -> None:
     with holdfast.open(filled_url) as store:
         expected = answers(store)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.memory_engines import ENGINES, on
+from helpers.memory.memory_engines import ENGINES, on
 from holdfast import MemoryHit, testing
 from holdfast.memory import NewMemory, Weights
 from holdfast.memory.text.tokens import terms
@@ -40,7 +40,7 @@ def talk(*lines: str) -> list[NewMemory]:
     ]
 
 
-# -- order -------------------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------------------
 
 
 def test_the_question_word_by_word_comes_before_a_talk_that_is_all_about_it(
@@ -147,7 +147,7 @@ def test_a_least_score_is_a_share_of_what_is_asked_for(memory: holdfast.Memory) 
     assert len(memory.recall("amber birch cedar dahlia", min_score=0.2)) == 2
 
 
-# -- what is found -----------------------------------------------------------------------------------
+# -- what is found ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,8 @@ def test_engines_give_the_same_memories_with_the_same_scores_in_the_same_order(
 
 
 def test_a_very_long_question_is_answered(memory: holdfast.Memory) -> None:
-    # On a day that is no 17th: the date is a part of what is searched, and among so many words it would count as much.
+    # On a day that is no 17th: the date is a part of what is searched, and among so many words it
+    # would count as much.
     memory.remember_many([{"text": f"fact {n} of amber", "at": 1.7e9} for n in range(50)])
     question = (
         " ".join("z" + "".join("bcdfghjklm"[int(digit)] for digit in str(n)) for n in range(3000))
@@ -305,7 +306,7 @@ def test_a_very_long_question_is_answered(memory: holdfast.Memory) -> None:
     assert texts(memory.recall(question, 1)) == ["fact 17 of amber"]
 
 
-# -- how much ----------------------------------------------------------------------------------------
+# -- how much --------------------------------------------------------------------------------------
 
 
 def test_what_does_not_fit_makes_room_for_what_does(memory: holdfast.Memory) -> None:

@@ -1,4 +1,5 @@
-"""The labelled set of the memory benchmark: is it what it says? A wrong label would be measured as a wrong answer."""
+"""The labelled set of the memory benchmark: is it what it says? A wrong label would be measured as
+a wrong answer."""
 
 from __future__ import annotations
 
@@ -28,9 +29,12 @@ WHEN = re.compile(
 SMALL = frozenset(
     re.findall(
         r"\w+",
-        "a about after also an and any are as at be been before but by can could did do does for from had has have he her his"
-        " how i if in into is it its many may me more much my no not now of on or our out over she so some than that the"
-        " their them then there these they this to up us was we were what when where which who whom whose why will with"
+        "a about after also an and any are as at be been before but by can could did do does for "
+        "from had has have he her his"
+        " how i if in into is it its many may me more much my no not now of on or our out over she "
+        "so some than that the"
+        " their them then there these they this to up us was we were what when where which who "
+        "whom whose why will with"
         " would you your s t ll ve",
     )
 )
@@ -50,7 +54,8 @@ def speakers(memory: Memory) -> set[str]:
 
 
 def words(text: str) -> set[str]:
-    """The words that carry meaning, cut short so that `lift` and `lifting` are nearly always the same."""
+    """The words that carry meaning, cut short so that `lift` and `lifting` are nearly always the
+    same."""
     return {word[:5] for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in SMALL}
 
 

@@ -1,4 +1,5 @@
-"""A memory that was poisoned: who said what, whom a model is told, and how a source is forgotten."""
+"""A memory that was poisoned: who said what, whom a model is told, and how a source is
+forgotten."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from hypothesis import strategies as st
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.memory_both_ways import Awaited
-from helpers.memory_engines import ENGINES, on
+from helpers.memory.memory_both_ways import Awaited
+from helpers.memory.memory_engines import ENGINES, on
 from helpers.run_cli import plain_terminal, run
 from helpers.sync_and_async import Ways
-from helpers.task_views import T
+from helpers.tasks.task_views import T
 from holdfast import Store, Task, testing
 from holdfast.memory import Weights
 from holdfast.memory.embedders import Embedder
-from holdfast.memory.weights import UNASKED
-from holdfast.tasks.base import CRASHES
+from holdfast.memory.weights import MIN_UNRELATED_SCORE
+from holdfast.tasks.base import MAX_CRASHES
 
 GOAL = "Order three laptops"
 BUYER: dict[str, Any] = {"goal": GOAL, "agent": "buyer"}
@@ -54,7 +55,7 @@ def told(ways: Ways, **options: Any) -> list[str]:
     return sorted(text.rpartition(" ")[2] for text in briefing(ways, **options).memories.values())
 
 
-# -- by whom it is ---------------------------------------------------------------------------------------------------------
+# -- by whom it is ---------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -164,7 +165,7 @@ def test_by_meaning_too_only_those_are_found_that_are_asked_for(
     assert authors(hits) == ["person", "web"] and all("meaning" in hit.why for hit in hits)
 
 
-# -- what a model is told --------------------------------------------------------------------------------------------------
+# -- what a model is told --------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -258,7 +259,7 @@ def test_that_its_processes_died_is_said_by_the_system() -> None:
 
     with holdfast.open("memory://") as store:
         store.submit("buyer", "t", goal=GOAL)
-        for _ in range(CRASHES):
+        for _ in range(MAX_CRASHES):
             with testing.crash(before="order"):
                 store.run_due()
         assert [ran.status for ran in store.run_due()] == ["stuck"]
@@ -266,7 +267,7 @@ def test_that_its_processes_died_is_said_by_the_system() -> None:
         assert lesson.author == "system" and "died" in lesson.text
 
 
-# -- what has nothing to do with it ----------------------------------------------------------------------------------------
+# -- what has nothing to do with it ----------------------------------------------------------------
 
 
 def likeness(texts: list[str]) -> list[list[float]]:
@@ -298,10 +299,10 @@ def test_a_briefing_is_not_filled_up_with_what_has_nothing_to_do_with_the_goal(
             "by meaning, and by a word"
         )
         [nearest] = known.recall("laptops", 1)
-        assert "words" not in nearest.why and nearest.score > UNASKED
+        assert "words" not in nearest.why and nearest.score > MIN_UNRELATED_SCORE
 
 
-# -- a source that was poisoned --------------------------------------------------------------------------------------------
+# -- a source that was poisoned --------------------------------------------------------------------
 
 
 class Seen:
@@ -400,7 +401,7 @@ def test_what_a_conversation_has_left_is_forgotten_with_it(
     assert [hit.text for hit in memory.recall("who is the boss?")] == ["Ann is the boss"]
 
 
-# -- what cannot be meant, and how it is said ------------------------------------------------------------------------------
+# -- what cannot be meant, and how it is said ------------------------------------------------------
 
 
 @pytest.mark.parametrize("score", [2, 1.0001, -0.1, float("inf")])
@@ -445,6 +446,7 @@ def test_a_shell_filters_by_several_authors(
     assert found("memories", url, "buyer") == ["ann", "model", "person", "system"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -60,7 +60,7 @@ def test_an_embedder_of_a_script_goes_by_the_name_of_its_file(tmp_path: Path) ->
     program = (
         "from holdfast.memory.vectors.embedding import Embedding\n"
         "def embed(texts): return [[1.0] for _ in texts]\n"
-        "print(Embedding(embed, awaited=False).name)\n"
+        "print(Embedding(embed, allow_async=False).name)\n"
     )
     for name in ("ask", "ingest"):
         (tmp_path / f"{name}.py").write_text(program)
@@ -73,13 +73,14 @@ def test_an_embedder_of_a_script_goes_by_the_name_of_its_file(tmp_path: Path) ->
         )
         assert done.stdout.split()[-1] == f"{name}.embed"
     with pytest.raises(ValueError, match="name"):
-        Embedding(lambda texts: [[1.0] for _ in texts], awaited=False)
+        Embedding(lambda texts: [[1.0] for _ in texts], allow_async=False)
 
 
 @pytest.mark.slow
 def test_wordllama_does_not_set_up_logging_for_the_program() -> None:
     program = (
-        "import logging; from holdfast.memory.embedders import WordLlamaEmbedder; WordLlamaEmbedder()\n"
+        "import logging; from holdfast.memory.embedders import WordLlamaEmbedder; "
+        "WordLlamaEmbedder()\n"
         "assert not logging.getLogger().handlers and logging.getLogger().level == logging.WARNING"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env={**os.environ})

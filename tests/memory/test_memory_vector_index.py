@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psycopg
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 
 from helpers.servers import url_on
 from holdfast.backends import StreamKey
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.memory.fold import IndexChanges
 from holdfast.memory.model import IndexPosition, MemoryDoc, MemoryFilter
 from holdfast.memory.search.index import MemoryIndex
@@ -52,11 +52,14 @@ def doc(number: int, text: str = "", **more: Any) -> MemoryDoc:
 
 
 def write(
-    index: MemoryIndex, put: list[MemoryDoc], gone: list[MemoryDoc] = [], space: StreamKey = SPACE
-) -> None:  # noqa: B006
+    index: MemoryIndex,
+    put: list[MemoryDoc],
+    gone: Sequence[MemoryDoc] = (),
+    space: StreamKey = SPACE,
+) -> None:
     before = index.position(space)
     after = IndexPosition(LIFE, 1 if before is None else before.version + 1)
-    assert index.write(space, before, after, IndexChanges(put, gone, {}))
+    assert index.write(space, before, after, IndexChanges(put, list(gone), {}))
 
 
 def clear(index: MemoryIndex, space: StreamKey = SPACE) -> None:

@@ -17,21 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from helpers.concept_embedder import TEXTS, Concepts, fill, texts
+from helpers.memory.concept_embedder import TEXTS, Concepts, fill, texts
 from helpers.servers import url_on
 from holdfast.backends import StreamKey
 from holdfast.memory import Weights
 from holdfast.memory.embedders import Embedder
 from holdfast.memory.fold import IndexChanges
 from holdfast.memory.model import IndexPosition, MemoryDoc, MemoryFilter
-from holdfast.memory.resources import follower_of, vectors_of
+from holdfast.memory.resources import get_follower, get_vectors
 from holdfast.memory.search import postgres
 from holdfast.memory.search.index import MemoryIndex
 from holdfast.memory.search.sqlite import SQLiteIndex
 from holdfast.memory.vectors import backfill
 from holdfast.memory.vectors import nearest as _vectors
-from holdfast.memory.vectors.calls import run
-from holdfast.memory.vectors.embedding import unit
+from holdfast.memory.vectors.calls import run_embed
+from holdfast.memory.vectors.embedding import scale_to_unit
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "postgres without pgvector"])
@@ -39,7 +39,7 @@ def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[holdfast.Store]:
     if request.param == "postgres without pgvector":
-        monkeypatch.setattr(postgres, "near_of", lambda backend: None)
+        monkeypatch.setattr(postgres, "open_pgvector", lambda backend: None)
     urls = {"memory": lambda: "memory://", "sqlite": lambda: f"sqlite:///{tmp_path}/agents.db"}
     with holdfast.open(urls.get(request.param, lambda: url_on("postgres", tmp_path))()) as store:
         yield store
@@ -74,6 +74,7 @@ def test_who_has_an_embedder_makes_the_vectors_of_what_others_remembered(
     assert store.memory("m").stats().vectors == len(TEXTS)
 
 
+@pytest.mark.slow
 def test_remembering_asks_no_embedder_and_each_memory_is_embedded_once(
     store: holdfast.Store, embed: Concepts
 ) -> None:
@@ -92,6 +93,7 @@ def test_remembering_asks_no_embedder_and_each_memory_is_embedded_once(
     assert embed.batches == [["vehicle"], ["a quick brown hound"]]
 
 
+@pytest.mark.slow
 def test_all_are_embedded_at_once_for_whoever_asks_for_that(
     store: holdfast.Store, embed: Concepts
 ) -> None:
@@ -109,6 +111,7 @@ def test_all_are_embedded_at_once_for_whoever_asks_for_that(
     assert asyncio.run(store.aio.memory("m", embed=Concepts("another")).embed_all()) == 604
 
 
+@pytest.mark.slow
 def test_who_asks_for_all_hears_that_the_embedder_fails_and_goes_on_later(
     store: holdfast.Store, embed: Concepts
 ) -> None:
@@ -248,7 +251,7 @@ def test_vectors_of_another_model_are_never_compared_and_two_models_are_kept(
         assert texts(memory.recall("hound", k=1)) == [TEXTS[0]]
         assert sum(map(len, model.batches)) == 1 + len(TEXTS), "each model begins with nothing"
         assert memory.stats().vectors == len(TEXTS)
-    index: Any = follower_of(store._log, memory._key).current()
+    index: Any = get_follower(store._log, memory._key).current()
     assert index.models(memory._key) == (4, {"b/9": 4, "a/6": 4})
 
 
@@ -352,7 +355,7 @@ def test_one_text_that_is_refused_does_not_keep_the_others_from_their_vectors(
     assert embed.batches == [["puppy"], ["The surgeon archvies his letters on Mondays"]], (
         "nor when older ones are"
     )
-    assert "refuses" in caplog.text
+    assert "rejects" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -376,8 +379,10 @@ def test_what_is_no_function_is_refused(store: holdfast.Store) -> None:
 def test_without_numpy_an_embedder_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['numpy'] = None; import holdfast\n"
-        "store = holdfast.open('memory://'); store.memory('m').remember('x'); print(store.memory('m').recall('x')[0].text)\n"
-        "try: store.memory('m', embed=len)\nexcept holdfast.errors.MissingExtra as error: print(error)"
+        "store = holdfast.open('memory://'); store.memory('m').remember('x'); "
+        "print(store.memory('m').recall('x')[0].text)\n"
+        "try: store.memory('m', embed=len)\nexcept holdfast.errors.MissingExtra as error: "
+        "print(error)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -430,7 +435,8 @@ def test_a_plain_store_refuses_an_async_embedder(store: holdfast.Store) -> None:
 
 @pytest.mark.parametrize("tidy", [True, False])
 def test_an_event_loop_that_ends_leaves_no_thread_waiting(tidy: bool) -> None:
-    """Closing a store waits for its threads: one that waited for ever for a loop that has ended would hang it."""
+    """Closing a store waits for its threads: one that waited for ever for a loop that has ended
+    would hang it."""
 
     async def embed(texts: list[str]) -> list[list[float]]:
         started.set()
@@ -465,7 +471,8 @@ N = 400
 
 
 def spread(texts: list[str]) -> Any:
-    """Vectors that are all over, the same for the same text; with much in common, as real models have it."""
+    """Vectors that are all over, the same for the same text; with much in common, as real models
+    have it."""
     return np.stack(
         [4 + np.random.default_rng(list(text.encode())).standard_normal(20) for text in texts]
     )
@@ -495,20 +502,20 @@ def many() -> Iterator[holdfast.Memory]:
 def meant(memory: holdfast.Memory, question: str) -> _vectors.VectorQuery:
     """A question as a vector, asked of a memory."""
     vectors, embedding, index = (
-        vectors_of(memory._log),
+        get_vectors(memory._log),
         memory._embedding,
-        follower_of(memory._log, memory._key),
+        get_follower(memory._log, memory._key),
     )
     assert embedding is not None
-    asked = run(vectors.question(embedding, question, time.monotonic() + 60))
+    asked = run_embed(vectors.embed_query_gen(embedding, question, time.monotonic() + 60))
     assert asked is not None
-    return vectors.meaning(cast("MemoryIndex", index.current()), memory._key, embedding, asked)
+    return vectors.open_query(cast("MemoryIndex", index.current()), memory._key, embedding, asked)
 
 
 def brute(question: str, chosen: Callable[[int], bool]) -> list[str]:
     rows, asked = (
-        unit(spread([f"item{number}" for number in range(N)])),
-        unit(spread([question]))[0],
+        scale_to_unit(spread([f"item{number}" for number in range(N)])),
+        scale_to_unit(spread([question]))[0],
     )
     order = np.argsort(-(rows @ asked)).tolist()
     return [f"item{number}" for number in order if chosen(number)]
@@ -536,7 +543,7 @@ def test_so_many_are_found_as_are_asked_for_however_narrow(
     }
     options, chosen = asked[kind]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_vectors, "PREFILTER", prefilter)
+        patch.setattr(_vectors, "EXACT_VECTORS", prefilter)
         found = [
             doc.text
             for doc in meant(many, question).nearest(
@@ -558,8 +565,8 @@ def test_the_bits_bring_most_of_the_nearest(
     many: holdfast.Memory, monkeypatch: pytest.MonkeyPatch, wider: int
 ) -> None:
     """By the estimate alone, by the bits and then the estimate, and by the bits alone."""
-    monkeypatch.setattr(_vectors, "PREFILTER", N // 4)
-    monkeypatch.setattr(_vectors, "WIDER", wider)
+    monkeypatch.setattr(_vectors, "EXACT_VECTORS", N // 4)
+    monkeypatch.setattr(_vectors, "BITS_FACTOR", wider)
     found = 0
     for number in range(40):
         nearest = [
@@ -575,8 +582,8 @@ def test_the_estimate_is_exact_for_what_is_one_step_away_in_each_number() -> Non
     mean, question = random.standard_normal((2, 100)).astype(np.float32)
     signs, steps = random.choice([-1.0, 1.0], (30, 100)), random.uniform(0.1, 9.0, (30, 1))
     apart = (signs * steps).astype(np.float32)
-    estimates = _vectors._estimates_of(apart, mean)
-    found = _vectors._estimated(_vectors._bits_of(apart).T, estimates, question - mean)
+    estimates = _vectors._estimate_factors(apart, mean)
+    found = _vectors._estimate_similarity(_vectors._pack_signs(apart).T, estimates, question - mean)
     assert found == pytest.approx(apart @ question, rel=1e-3, abs=1e-2)
 
 
@@ -587,16 +594,16 @@ def test_bits_are_counted_alike_where_numpy_cannot(monkeypatch: pytest.MonkeyPat
         sum(bin(int(word ^ asked)).count("1") for word, asked in zip(row, question, strict=True))
         for row in words.T
     ]
-    assert _vectors._apart(words, question).tolist() == by_hand
+    assert _vectors._count_differences(words, question).tolist() == by_hand
     monkeypatch.delattr(np, "bitwise_count", raising=False)
-    assert _vectors._apart(words, question).tolist() == by_hand
+    assert _vectors._count_differences(words, question).tolist() == by_hand
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.floats(width=32), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_vectors_have_the_length_one_or_none(rows: list[list[float]]) -> None:
     with np.errstate(all="ignore"):
-        made = unit(np.array(rows, np.float32))
+        made = scale_to_unit(np.array(rows, np.float32))
     for row, before in zip(made, rows, strict=True):
         nothing = not np.isfinite(before).all() or not any(before)
         assert abs(float(np.linalg.norm(row)) - (0.0 if nothing else 1.0)) < 1e-3
@@ -605,12 +612,12 @@ def test_vectors_have_the_length_one_or_none(rows: list[list[float]]) -> None:
 def test_bits_that_were_dropped_to_make_room_are_read_again(
     store: holdfast.Store, embed: Concepts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "MOST_NAMESPACES", 1)
+    monkeypatch.setattr(backfill, "MAX_NAMESPACES", 1)
     for name in ("a", "b"):
         fill(store.memory(name))
     for name in ("a", "b", "a", "b"):
         assert texts(store.memory(name, embed=embed).recall("puppy", k=1)) == [TEXTS[0]]
-        assert len(vectors_of(store._log)._fillings) == 1
+        assert len(get_vectors(store._log)._backfills) == 1
 
 
 def test_bits_of_an_index_that_was_made_anew_are_read_anew() -> None:
@@ -632,15 +639,16 @@ def test_bits_of_an_index_that_was_made_anew_are_read_anew() -> None:
         index.close()
 
 
+@pytest.mark.slow
 def test_bits_of_what_is_gone_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_vectors, "PREFILTER", 10)
+    monkeypatch.setattr(_vectors, "EXACT_VECTORS", 10)
     with holdfast.open("memory://") as store:
         memory = store.memory("m", embed=spread)
         memory.remember_many(
             [{"text": f"item{number}", "source": f"s{number % 2}"} for number in range(100)]
         )
         memory.recall("x")
-        [filling] = vectors_of(store._log)._fillings.values()
+        [filling] = get_vectors(store._log)._backfills.values()
         assert filling.bits.count == 100
         memory.forget_where(source="s1")
         memory.recall("x")

@@ -1,4 +1,5 @@
-"""Redaction: what is to be taken out is nowhere in the store and in no log, and what you get is what you will get again."""
+"""Redaction: what is to be taken out is nowhere in the store and in no log, and what you get is
+what you will get again."""
 
 from __future__ import annotations
 
@@ -14,16 +15,15 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel, SecretBytes, SecretStr
-from typer.testing import CliRunner
 
 import holdfast
+from helpers.run_cli import run
 from helpers.sync_and_async import Ways, view
 from holdfast import StepFailed, Store, keys
-from holdfast._open import _backend
-from holdfast.cli.app import app
+from holdfast._open import open_backend
 from holdfast.errors import IdReused, NotSerializable, ReplayMismatch
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import audit_of
+from holdfast.log.stream_ops import audit_key
 from holdfast.redact import Redactor
 from holdfast.tasks.redaction import CONTENT
 from holdfast.tasks.state import events as ev
@@ -68,7 +68,7 @@ def watched(backend: Any) -> Any:
 
 @pytest.fixture
 def backend(url: str) -> Any:
-    return watched(_backend(url, None, create=True))
+    return watched(open_backend(url, None, create=True))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def found_in(backend: Any, folder: Path) -> list[str]:
     return [secret for secret in SECRETS if secret in everything or secret.encode() in files]
 
 
-# -- nowhere -----------------------------------------------------------------------------------------------------------
+# -- nowhere ---------------------------------------------------------------------------------------
 
 
 class Order(msgspec.Struct):
@@ -264,7 +264,7 @@ def test_what_is_redacted_is_nowhere_in_the_store_and_in_no_log(
 
 @pytest.mark.unencrypted("looks for text in the records")
 def test_without_a_redactor_the_same_is_stored_as_it_is(tmp_path: Path) -> None:
-    backend = watched(_backend(tmp_path / "store.db", None, create=True))
+    backend = watched(open_backend(tmp_path / "store.db", None, create=True))
     with holdfast.open(backend) as store:
         store.conversation("chat").append(say(f"{TEXT} {PASSWORD}"))
     assert found_in(backend, tmp_path) == SECRETS
@@ -318,7 +318,7 @@ def test_why_something_was_erased_is_redacted() -> None:
         store.erase(subject="somebody", reason=TEXT)
         told = [
             stored.envelope.data
-            for stored in ops.run(store._log, ops.read(audit_of("default"), plain=True))
+            for stored in ops.run(store._log, ops.read(audit_key("default"), decoded=True))
         ]
         assert {entry["reason"] for entry in told} == {STORED}
 
@@ -332,7 +332,7 @@ def test_a_store_opened_by_aopen_redacts(tmp_path: Path) -> None:
     assert asyncio.run(program()) == [say(STORED)]
 
 
-# -- what you get is what you will get again ---------------------------------------------------------------------------
+# -- what you get is what you will get again -------------------------------------------------------
 
 
 def test_the_first_run_sees_what_all_later_ones_will_see(ways: Ways) -> None:
@@ -507,7 +507,7 @@ def test_files_are_not_looked_into(store: Store) -> None:
     assert store.artifact("t", "card.txt").read() == CARD.encode()
 
 
-# -- types -------------------------------------------------------------------------------------------------------------
+# -- types -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -531,7 +531,7 @@ def test_a_type_that_has_no_place_for_what_stands_in_is_refused(
         lambda: store.task("t", input=Login("me", 1234)),
         lambda: store.run(finishing, id="finished"),
     ):
-        with pytest.raises(NotSerializable, match=r"to be redacted.*\$\.password") as caught:
+        with pytest.raises(NotSerializable, match=r"must be redacted.*\$\.password") as caught:
             save()
         assert "1234" not in str(caught.value)
 
@@ -564,14 +564,14 @@ def test_values_whose_type_says_that_they_are_secret_are_never_stored(
     value, declared = secrets()[place]
     with holdfast.open("memory://", redact=redact) as store:
         with pytest.raises(
-            NotSerializable, match="is a secret, and those are never stored: leave it out"
+            NotSerializable, match="is a secret, and secrets are never stored: leave it out"
         ) as caught:
             store.state("state", declared).save(value)
         assert PASSWORD not in str(caught.value)
         assert store.state("state").version() == 0
 
 
-# -- choosing ----------------------------------------------------------------------------------------------------------
+# -- choosing --------------------------------------------------------------------------------------
 
 
 def test_a_function_alone_is_all_that_is_done() -> None:
@@ -588,7 +588,7 @@ def test_a_function_that_fails_stops_the_write() -> None:
 
     with holdfast.open("memory://", redact=Redactor(hook=hook)) as store:
         with pytest.raises(
-            NotSerializable, match="the hook of the redactor failed with ValueError"
+            NotSerializable, match="the redactor's hook raised ValueError"
         ) as caught:
             store.conversation("chat").append(say(TEXT))
         assert CARD not in str(caught.value)
@@ -635,15 +635,13 @@ def test_what_is_said_at_the_command_line_is_redacted_if_asked_for(
     with holdfast.open(path) as store:
         with pytest.raises(holdfast.Suspended), store.task("t") as task:
             task.ask("approve", "May I?", returns=str)
-    done = CliRunner().invoke(
-        app, [*before, "answer", str(path), "t", "approve", json.dumps(TEXT)], env=environment
-    )
+    done = run(*before, "answer", path, "t", "approve", json.dumps(TEXT), env=environment)
     assert done.exit_code == 0, done.output
     with holdfast.open(path) as store, store.task("t") as task:
         assert task.ask("approve", "May I?", returns=str) == STORED
 
 
-# -- nothing forgotten -------------------------------------------------------------------------------------------------
+# -- nothing forgotten -----------------------------------------------------------------------------
 
 OURS = {
     "Created": "salt ttl agent parent budget subject",
@@ -662,13 +660,14 @@ OURS = {
     "ChildEnded": "child status",
     "Reported": "",
     "Queued": "at",
-    "Parked": "crashes",
+    "MarkedStuck": "crashes",
     "Budgeted": "budget",
-    "Left": "orphaned drift why looked",
+    "Released": "orphaned drift why unchanged",
     "Failed": "steps orphaned drift retry_at",
     "Cancelled": "",
     "Finished": "orphaned drift",
-    "StepEvent": "step args nth beside mode kind code model attempt since how causes doubt again done total usage reply blob",
+    "StepEvent": "step args nth parallel mode kind code model attempt since how causes doubt again "
+    "done total usage reply blob",
     "ModelInputPart": "conversation incarnation at versions digest",
 }
 """The fields of a task's events that hold no content: ids, names, numbers, hashes."""

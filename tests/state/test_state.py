@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 import holdfast
-from helpers.state_documents import KEY, message, stored_types
+from helpers.stored.state_documents import KEY, message, stored_types
 from holdfast import AsyncState, State
 from holdfast.backends import StreamKey
 from holdfast.backends.memory import MemoryBackend

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.state_documents import KEY, start, stored_types
+from helpers.stored.state_documents import KEY, start, stored_types
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.log import operations as ops
@@ -42,7 +42,8 @@ def test_if_version_is_exact(store: holdfast.Store) -> None:
 
 
 def test_whoever_saves_last_wins_and_builds_on_what_is_really_there(store: holdfast.Store) -> None:
-    """Each writer is out of date whenever it saves; a delta on what it last saw would give a mixture."""
+    """Each writer is out of date whenever it saves; a delta on what it last saw would give a
+    mixture."""
     writers = [store.state("doc") for _ in range(3)]
     pad = {f"key {n}": "x" * 50 for n in range(20)}
     for number in range(30):
@@ -61,7 +62,7 @@ def test_a_save_that_meets_another_one_between_reading_and_appending_is_decided_
 ) -> None:
     doc, log = store.state("doc"), store._log
     doc.save({"a": 1, "pad": "x" * 100})
-    make = store.state("doc")._saving({"a": 2, "pad": "x" * 100}, None)
+    make = store.state("doc")._prepare_save({"a": 2, "pad": "x" * 100}, None)
     first = make()
     request = next(first)
     while not isinstance(request, ops.AppendRecords):
@@ -74,7 +75,8 @@ def test_a_save_that_meets_another_one_between_reading_and_appending_is_decided_
 
 
 def test_a_delta_is_never_appended_to_another_life_of_the_document(store: holdfast.Store) -> None:
-    """Deleted and begun anew by the same process, whose log knows the new life, at the version that the old one had."""
+    """Deleted and begun anew by the same process, whose log knows the new life, at the version that
+    the old one had."""
     doc, pad = store.state("doc"), "x" * 100
     doc.save({"secret": 1, "pad": pad})
     store.state("doc").delete()
@@ -87,7 +89,8 @@ def test_a_delta_is_never_appended_to_another_life_of_the_document(store: holdfa
 def test_a_document_deleted_and_begun_anew_is_not_taken_for_the_old_one(
     durable_url: str, size: int
 ) -> None:
-    """By another process: what this one knows has the right version number, and belongs to another life."""
+    """By another process: what this one knows has the right version number, and belongs to another
+    life."""
     with holdfast.open(durable_url) as ours, holdfast.open(durable_url) as theirs:
         doc = ours.state("doc")
         doc.save({"secret": "x" * size, "n": 1})
@@ -112,7 +115,8 @@ def test_a_document_deleted_and_begun_anew_is_not_taken_for_the_old_one(
 def test_a_writer_that_was_away_is_not_refused_for_what_it_no_longer_knows(
     durable_url: str,
 ) -> None:
-    """Another process took the document on; whoever has read that may save upon it, also with `if_version`."""
+    """Another process took the document on; whoever has read that may save upon it, also with
+    `if_version`."""
     with holdfast.open(durable_url) as ours, holdfast.open(durable_url) as theirs:
         doc = ours.state("doc")
         doc.save(1)
@@ -160,7 +164,7 @@ def test_what_is_read_while_a_document_is_deleted_and_begun_anew_is_never_a_mixt
         writer.delete()
         for value in old:
             writer.save(value)
-        operation = state.find(KEY)
+        operation = state.load_document(KEY)
         request = next(operation)
         try:
             for _ in range(passed):

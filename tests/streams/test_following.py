@@ -1,4 +1,5 @@
-"""Followers hear of appends by the engine's own way where it has one, and look politely where it has none."""
+"""Followers hear of appends by the engine's own way where it has one, and look politely where it
+has none."""
 
 from __future__ import annotations
 

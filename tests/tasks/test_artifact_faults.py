@@ -1,4 +1,5 @@
-"""Artifacts with several writers, killed ones among them, and damage that is noticed; plain and async."""
+"""Artifacts with several writers, killed ones among them, and damage that is noticed; plain and
+async."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from helpers.artifact_files import LARGE, MIB, Twice, attached, blobs, done
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.artifact_files import LARGE, MIB, Twice, attached, blobs, done
 from holdfast import Artifact, HoldfastError, Store
 from holdfast.backends import StreamKey
 from holdfast.backends.faulty import FaultyBackend
@@ -30,7 +31,7 @@ from holdfast.log.blobs import put_chunks
 from holdfast.log.events import Blob, NewEvent
 from holdfast.log.stream_ops import append_events, new_append_context
 
-# -- writers beside each other ---------------------------------------------------------------------------------------------
+# -- writers beside each other ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -105,6 +106,7 @@ def test_another_writer_is_followed_or_replaced(
         assert [head.version for head in blobs(store)] == [10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "changed"), [(6, 9), (6, 4), (2, 4)])
 def test_one_whose_file_changed_does_not_spoil_what_another_has_written(
     durable_url: str, count: int, changed: int
@@ -168,7 +170,7 @@ def _tried(store: Store) -> bool:
     return True
 
 
-# -- killed --------------------------------------------------------------------------------------------------------------
+# -- killed ----------------------------------------------------------------------------------------
 
 
 KILLED = """
@@ -245,7 +247,7 @@ def test_cancelled_while_it_is_stored_the_task_goes_on_and_may_continue_it(url: 
         assert len(blobs(store)) == 1
 
 
-# -- damage --------------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------
 
 
 def rewritten(store: Store, alter: Callable[[list[bytes]], list[bytes]]) -> None:
@@ -276,6 +278,7 @@ DAMAGES: list[Callable[[list[bytes]], list[bytes]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", DAMAGES, ids=["first", "last", "swapped", "cut", "longer", "empty chunk"]
 )

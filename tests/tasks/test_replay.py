@@ -1,4 +1,5 @@
-"""Replay: a program that agrees with what its task has recorded. Nothing is called or written; plain and async."""
+"""Replay: a program that agrees with what its task has recorded. Nothing is called or written;
+plain and async."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.replays import (
+from helpers.stores import ON_MEMORY
+from helpers.sync_and_async import Ways, view
+from helpers.tasks.replays import (
     Body,
     Stop,
     agent_of,
@@ -25,8 +28,6 @@ from helpers.replays import (
     replay,
     suspend,
 )
-from helpers.stores import ON_MEMORY
-from helpers.sync_and_async import Ways, view
 from holdfast import NotFound, StepFailed, Store
 from holdfast.testing import fake_clock
 
@@ -36,7 +37,7 @@ def fail() -> None:
     raise ConnectionError("gone")
 
 
-# -- what agrees -------------------------------------------------------------------------------------------------------
+# -- what agrees -----------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -333,7 +334,7 @@ def test_a_budget_that_is_used_up_is_not_asked_about(store: Store) -> None:
     assert store.replay(agent, "t").result == 1
 
 
-# -- waiting, children, many at once -----------------------------------------------------------------------------------
+# -- waiting, children, many at once ---------------------------------------------------------------
 
 
 @ON_MEMORY
@@ -452,7 +453,8 @@ def test_items_of_a_map_are_given_back_whatever_their_order_was(ways: Ways) -> N
 
 @ON_MEMORY
 def test_beside_a_failed_item_it_does_not_matter_how_many_others_were_begun(ways: Ways) -> None:
-    """The second item fails when three are under way, so that others behind it are recorded, and most are not."""
+    """The second item fails when three are under way, so that others behind it are recorded, and
+    most are not."""
     begun = threading.Barrier(3)
 
     def work(n: int) -> int:
@@ -563,7 +565,7 @@ def test_threads_of_a_pool_are_replayed(store: Store) -> None:
     assert (found.ok, found.result, calls) == (True, list(range(8)), [])
 
 
-# -- where a recording ends --------------------------------------------------------------------------------------------
+# -- where a recording ends ------------------------------------------------------------------------
 
 
 @ON_MEMORY

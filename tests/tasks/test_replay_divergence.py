@@ -1,4 +1,5 @@
-"""Replay of a program that departs from its record: where, in what, and how it is told; plain and async."""
+"""Replay of a program that departs from its record: where, in what, and how it is told; plain and
+async."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.replays import Body, Stop, cut_off, departure, live, one, record, replay, suspend
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.replays import Body, Stop, cut_off, departure, live, one, record, replay, suspend
 from holdfast import Store
 from holdfast.testing import fake_clock
 from holdfast.types import Divergence, ReplayResult
@@ -23,7 +24,7 @@ async def settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-# -- what departs ------------------------------------------------------------------------------------------------------
+# -- what departs ----------------------------------------------------------------------------------
 
 
 def steps_of(*asked: tuple[str, int], result: Any = None, options: Any = None) -> Body:
@@ -184,8 +185,8 @@ def test_waits_that_are_not_recorded_depart(ways: Ways) -> None:
         assert replay(ways, program(1, 1)).ok
         assert departure(replay(ways, program(2, 1))) == ("new wait", "hook")
         assert departure(replay(ways, program(1, 2)))[0] == "new wait"
-        assert "    asked:    a sleep\n" in str(replay(ways, program(1, 2)))
-        assert "    recorded: a sleep\n" in str(replay(ways, program(1, 0)))
+        assert "    requested: a sleep\n" in str(replay(ways, program(1, 2)))
+        assert "    recorded:  a sleep\n" in str(replay(ways, program(1, 0)))
         assert departure(replay(ways, program(0, 1)))[0] == "orphaned"
         assert departure(replay(ways, program(1, 0)))[0] == "orphaned"
 
@@ -260,7 +261,7 @@ def test_a_departure_in_a_group_of_tasks_is_found(store: Store) -> None:
     )
 
 
-# -- conversations, files, other writes --------------------------------------------------------------------------------
+# -- conversations, files, other writes ------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -400,7 +401,7 @@ def test_whoever_has_replayed_can_write_while_others_replay(store: Store) -> Non
     assert store.stream("here").version() == 1
 
 
-# -- how it looks ------------------------------------------------------------------------------------------------------
+# -- how it looks ----------------------------------------------------------------------------------
 
 
 @ON_MEMORY
@@ -408,14 +409,14 @@ def test_a_replay_can_be_read(ways: Ways) -> None:
     record(ways, steps_of(("a", 1), ("b", 2)))
     assert str(replay(ways, steps_of(("a", 1), ("b", 2)))).splitlines() == [
         "replay of task 't' (version 5): finished",
-        "  given back: a, b",
+        "  replayed: a, b",
     ]
     found = replay(ways, steps_of(("a", 1), ("c", 2)))
     assert isinstance(found.divergence, Divergence)
     lines = str(found).splitlines()
     assert lines[0] == "replay of task 't' (version 5): diverged"
-    assert lines[1] == "  departs in: new step (c)"
-    assert lines[2].startswith("    recorded: step 'b' with arguments ")
-    assert lines[3].startswith("    asked:    step 'c' with arguments ")
-    assert lines[4:] == ["  given back: a", "  not asked for: b"]
+    assert lines[1] == "  diverges in: new step (c)"
+    assert lines[2].startswith("    recorded:  step 'b' with arguments ")
+    assert lines[3].startswith("    requested: step 'c' with arguments ")
+    assert lines[4:] == ["  replayed: a", "  not requested: b"]
     assert str(found.divergence).startswith("new step at 'c': recorded step 'b'")

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.held_tasks import LARGE, Claim, held
-from helpers.step_functions import fail, idle, never, nothing
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.held_tasks import LARGE, Claim, held
+from helpers.tasks.step_functions import fail, idle, never, nothing
 from holdfast import NotFound, StepFailed, StepInDoubt
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Expired, LeaseLost, NotSerializable, TaskEnded, Unavailable
 
-# -- leaving -----------------------------------------------------------------------------------------
+# -- leaving ---------------------------------------------------------------------------------------
 
 
 def test_leaving_cleanly_without_finishing_leaves_it_open(ways: Ways) -> None:
@@ -186,7 +186,7 @@ def test_a_storage_that_fails_when_the_block_is_left(
             ways.resume(work, lease=0.2)
         if error is not None:
             assert caught.value is error
-            assert "could not be recorded" in caplog.text
+            assert "could not record how" in caplog.text
         assert backend.injected["unavailable"]
         with pytest.raises(holdfast.errors.NoTask):
             holdfast.current_task()
@@ -220,7 +220,7 @@ def test_fail_gives_up_for_now_and_the_task_goes_on_later(ways: Ways) -> None:
         ways.resume(lambda task: task.fail(7))
 
 
-# -- finishing ---------------------------------------------------------------------------------------
+# -- finishing -------------------------------------------------------------------------------------
 
 
 def test_finish_stores_a_value_or_what_a_function_gives(ways: Ways) -> None:
@@ -343,7 +343,7 @@ def test_an_ended_task_is_opened_by_many_at_once(ways: Ways) -> None:
     assert other.result == 1
 
 
-# -- cancelling --------------------------------------------------------------------------------------
+# -- cancelling ------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -427,7 +427,7 @@ def test_what_cannot_be_cancelled(ways: Ways) -> None:
         ways.run(ways.task().cancel(7))
 
 
-# -- expiry and deletion -----------------------------------------------------------------------------
+# -- expiry and deletion ---------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine

@@ -26,7 +26,7 @@ def store() -> Store:
     return holdfast.open("memory://")
 
 
-# -- what still runs when a block is left ------------------------------------------------------------
+# -- what still runs when a block is left ----------------------------------------------------------
 
 
 def test_a_step_that_still_runs_when_a_sibling_fails_is_ended_before_the_task_is_given_back(
@@ -141,7 +141,10 @@ def test_code_that_outlives_the_block_is_refused_instead_of_run_unrecorded(store
 
 def test_a_killed_process_that_nobody_has_asked_for_yet_is_dead(tmp_path: Path) -> None:
     path = str(tmp_path / "agents.db")
-    program = "import os, sys, holdfast; holdfast.open(sys.argv[1]).task('t').__enter__(); os.kill(os.getpid(), 9)"
+    program = (
+        "import os, sys, holdfast; holdfast.open(sys.argv[1]).task('t').__enter__(); "
+        "os.kill(os.getpid(), 9)"
+    )
     killed = subprocess.Popen([sys.executable, "-c", program, path])
     os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
     try:
@@ -170,14 +173,15 @@ def test_a_former_holder_says_nothing_more_in_its_conversation(store: Store) -> 
 
     with pytest.raises(holdfast.errors.LeaseLost), store.task("t", lease=0.2) as task:
         chat = task.conversation("c")
-        store._log.heartbeat.release(task._held().owner)  # as if this process had been stopped
+        # as if this process had been stopped
+        store._log.heartbeat.remove(task._require_session().owner)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(takeover).result()
         chat.append({"role": "user", "content": "too late"})
     assert [message["content"] for message in store.conversation("c").messages()] == ["mine"]
 
 
-# -- a step that is called again repeats nothing inside it -------------------------------------------
+# -- a step that is called again repeats nothing inside it -----------------------------------------
 
 
 def test_what_was_finished_inside_a_step_is_not_repeated_when_it_is_called_again(
@@ -208,7 +212,7 @@ def test_what_was_finished_inside_a_step_is_not_repeated_when_it_is_called_again
 def test_what_still_runs_inside_a_step_is_ended_before_it_is_tried_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_running, "pause", lambda attempt: 0.0)
+    monkeypatch.setattr(_running, "retry_delay", lambda attempt: 0.0)
     began, paid = [], []
 
     async def pay() -> str:
@@ -292,12 +296,12 @@ def test_a_plain_step_is_waited_for_when_the_program_ends(store: Store) -> None:
 
 def test_a_task_cannot_be_left_inside_one_of_its_steps(store: Store) -> None:
     with store.task("t") as task:
-        with pytest.raises(StepFailed, match="it would wait for itself"):
+        with pytest.raises(StepFailed, match="it would deadlock"):
             task.step("leave", task.__exit__, None, None, None)
         assert task.step("after", len, "x") == 1
 
 
-# -- replan ------------------------------------------------------------------------------------------
+# -- replan ----------------------------------------------------------------------------------------
 
 
 def test_a_new_item_with_the_name_of_a_finished_one_is_done(store: Store) -> None:
@@ -369,7 +373,7 @@ def test_what_failed_and_was_repeated_is_there_once_after_a_resume(what: str) ->
             assert store.conversation("c").count() == 1 + (what == "append")
 
 
-# -- doubt -------------------------------------------------------------------------------------------
+# -- doubt -----------------------------------------------------------------------------------------
 
 
 def test_what_somebody_settles_while_the_check_is_asked_is_not_run(store: Store) -> None:
@@ -424,7 +428,7 @@ def test_a_killed_holders_step_can_be_settled_at_once(tmp_path: Path) -> None:
             assert task.results() == {"pay": "paid"}
 
 
-# -- progress and starts -----------------------------------------------------------------------------
+# -- progress and starts ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("before", ["done", "failed"])

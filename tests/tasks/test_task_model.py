@@ -1,4 +1,5 @@
-"""Any program of steps, interrupted anywhere and run again, ends as if nothing had happened, and does nothing finished twice."""
+"""Any program of steps, interrupted anywhere and run again, ends as if nothing had happened, and
+does nothing finished twice."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from holdfast.tasks.steps import run
 
 @dataclass(frozen=True)
 class Node:
-    """A step: what it is called, how it runs, whether it fails, whether its caller minds, and the steps inside it."""
+    """A step: what it is called, how it runs, whether it fails, whether its caller minds, and the
+    steps inside it."""
 
     name: str
     arg: int
@@ -41,7 +43,8 @@ class Cut(BaseException):
 
 
 class World:
-    """What is outside of the store: the effects of steps, and where the program is to be cut off."""
+    """What is outside of the store: the effects of steps, and where the program is to be cut
+    off."""
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
@@ -148,9 +151,9 @@ programs = st.lists(nodes(), min_size=1, max_size=4).map(tuple).filter(without_r
 
 @pytest.fixture(autouse=True, scope="module")
 def no_pause() -> Iterator[None]:
-    before, run.pause = run.pause, lambda attempt: 0.0
+    before, run.retry_delay = run.retry_delay, lambda attempt: 0.0
     yield
-    run.pause = before
+    run.retry_delay = before
 
 
 def told(store: Store) -> Any:
@@ -271,7 +274,9 @@ def test_a_program_on_a_storage_that_fails_ends_as_if_it_had_not(
                 except holdfast.NotFound:
                     pass  # what was late has arrived: it is in doubt no more
                 except holdfast.LeaseHeld:
-                    pass  # that it was left could not be recorded: as far as anybody knows, its holder is at it
+                    # that it was left could not be recorded: as far as anybody knows, its holder is
+                    # at it
+                    pass
                 continue
             except (Retryable, StepFailed):
                 continue

@@ -1,4 +1,5 @@
-"""An engine that cannot be reached for a while: what a task has done is not lost, and the outage is not the agent's failure."""
+"""An engine that cannot be reached for a while: what a task has done is not lost, and the outage is
+not the agent's failure."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Unavailable
 from holdfast.log.log import Log
-from holdfast.tasks.agents.declare import registered
-from holdfast.tasks.base import OTHERS_SECONDS
-from holdfast.tasks.run.session import PATIENCE
+from holdfast.tasks.ending import RECHECK_SECONDS
+from holdfast.tasks.run.session import RETRY_DEADLINE
 
 
 class Outage:
-    """An engine that is away, and time that passes only in pauses. `seconds`: how long; `passed`: how long was waited for it."""
+    """An engine that is away, and time that passes only in pauses. `seconds`: how long; `passed`:
+    how long was waited for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.backend, self.passed, self.back_at = FaultyBackend(MemoryBackend(), seed=1), 0.0, 0.0
@@ -47,13 +48,10 @@ class Outage:
 
 @pytest.fixture
 def outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
-    before = dict(registered)
     outage = Outage(monkeypatch)
     with outage.store:
         yield outage
         outage.end()
-    registered.clear()
-    registered.update(before)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -66,13 +64,13 @@ def test_a_result_waits_for_the_engine_to_come_back(
 
     def paid() -> str:
         calls.append(1)
-        outage.begin(PATIENCE / 2)
+        outage.begin(RETRY_DEADLINE / 2)
         return "x" * size
 
     step, ways = holdfast.step(paid, once=once), Ways(outage.store, asynchronous=asynchronous)
     assert ways.resume(lambda task: task.step("a", step)) == "x" * size
     assert outage.backend.injected["unavailable"] > 3
-    assert outage.passed >= PATIENCE / 2
+    assert outage.passed >= RETRY_DEADLINE / 2
     assert ways.resume(lambda task: task.step("a", step)) == "x" * size
     assert calls == [1]
 
@@ -89,7 +87,7 @@ def test_an_engine_that_stays_away_is_waited_for_once(outage: Outage, asynchrono
 
     with pytest.raises(Unavailable):
         ways.resume(work, lease=0.2)
-    assert PATIENCE <= outage.passed < PATIENCE * 1.1, (
+    assert RETRY_DEADLINE <= outage.passed < RETRY_DEADLINE * 1.1, (
         "leaving the block does not wait as long again"
     )
 
@@ -125,7 +123,7 @@ def test_an_engine_that_was_away_is_no_failure_of_the_agent(outage: Outage) -> N
             view = outage.store.get_task("t")
             assert view is not None and (view.status, len(runs)) == ("pending", attempt + 1)
             assert outage.store.run_due() == [], "not at once again"
-            clock.advance(OTHERS_SECONDS + 1)
+            clock.advance(RECHECK_SECONDS + 1)
         [ran] = outage.store.run_due()
     assert ran.status == "finished"
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.step_functions import fail, nothing
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.step_functions import fail, nothing
 from holdfast import StepFailed, StepInDoubt, Store
 from holdfast.errors import InvalidId, NotSerializable
 
-# -- the plan ----------------------------------------------------------------------------------------
+# -- the plan --------------------------------------------------------------------------------------
 
 
 def test_a_plan_is_made_once_ever(ways: Ways) -> None:
@@ -264,7 +264,7 @@ def test_replan_is_done_once_for_each_call(ways: Ways) -> None:
     assert view(ways).plan == ["z"]
 
 
-# -- notes and messages ------------------------------------------------------------------------------
+# -- notes and messages ----------------------------------------------------------------------------
 
 
 def test_notes_made_again_on_resume_are_made_once(ways: Ways) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.held_tasks import LARGE, held, known
-from helpers.step_functions import fail, idle, never, nothing
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.held_tasks import LARGE, held, known
+from helpers.tasks.step_functions import fail, idle, never, nothing
 from holdfast import NotFound, StepFailed
 from holdfast.errors import AlreadyExists, HasForks
 
-# -- looking -----------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 def test_get_task_of_an_unknown_id_is_none(ways: Ways) -> None:
@@ -51,7 +51,7 @@ def test_tasks_are_listed_by_id_and_by_status(ways: Ways) -> None:
     [info] = ways.store.tasks(status="pending")
     assert (info.goal, info.agent, info.in_doubt, info.owner) == ("Reach it", "claims", False, None)
     [info] = ways.store.tasks(status="running")
-    assert info.owner == other._held().owner
+    assert info.owner == other._require_session().owner
     with pytest.raises(ValueError, match="status must be one of"):
         list(ways.store.tasks(status="done"))
 
@@ -160,7 +160,7 @@ def test_a_view_has_everything_and_no_connection(ways: Ways) -> None:
     assert seen.created_at <= step.started_at <= step.ended_at <= seen.updated_at
 
 
-# -- forks -------------------------------------------------------------------------------------------
+# -- forks -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine

@@ -1,4 +1,5 @@
-"""`testing.fake_clock` and `testing.seeded_ids`: time and chance in the hands of a test; and temporary stores."""
+"""`testing.fake_clock` and `testing.seeded_ids`: time and chance in the hands of a test; and
+temporary stores."""
 
 from __future__ import annotations
 
@@ -231,7 +232,7 @@ def test_of_a_url_a_new_tenant_is_used_each_time() -> None:
 
 def test_a_kind_that_is_none_is_refused_instead_of_making_a_file_of_that_name() -> None:
     with (
-        pytest.raises(ValueError, match="sqlite, files, memory or a URL"),
+        pytest.raises(ValueError, match="'sqlite', 'files', 'memory' or a URL"),
         testing.temporary_store("postgres"),
     ):
         pass

@@ -1,4 +1,5 @@
-"""`testing.crash`: a run that dies at a chosen place leaves what a killed one leaves, and the next one goes on."""
+"""`testing.crash`: a run that dies at a chosen place leaves what a killed one leaves, and the next
+one goes on."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_a_point_that_nobody_comes_to_is_an_error_that_names_the_steps(ways: Way
     bank = Bank(ways)
     with pytest.raises(
         AssertionError,
-        match="nothing died after 'sell': the steps that ran are 'look', 'pay', 'send'",
+        match="no crash happened after 'sell': steps that ran: 'look', 'pay', 'send'",
     ):
         with testing.crash(after="sell") as crash:
             bank.run()

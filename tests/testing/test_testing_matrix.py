@@ -1,4 +1,5 @@
-"""The crash matrix finds what a crash would do to an agent, and passes agents to which it does nothing."""
+"""The crash matrix finds what a crash would do to an agent, and passes agents to which it does
+nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +8,9 @@ from typing import Any, Literal
 
 import pytest
 import testing_agents as agents
-from typer.testing import CliRunner
 
+from helpers.run_cli import run
 from holdfast import testing
-from holdfast.cli.app import app
 from holdfast.errors import NotSerializable
 from holdfast.testing.judge import Evidence, judge
 
@@ -28,10 +28,10 @@ def test_it_finds_an_effect_that_happens_twice_and_says_what_to_do() -> None:
         report.kills == len(report.points) == 10
     )  # two for each write: tenant, claim, two steps, and the end
     text = str(report)
-    assert "'charged order 7' happened 2 times, not 1" in text
+    assert "'charged order 7' happened 2 times, expected 1" in text
     assert (
-        "pay is an ordinary step: it may run again; give the service holdfast.idempotency_key(), or declare"
-        in text
+        "pay is an ordinary step, which may run again; "
+        "pass holdfast.idempotency_key() to the service, or declare check=" in text
     )
 
 
@@ -55,7 +55,7 @@ def test_a_check_that_looks_is_passed_and_one_that_is_wrong_is_found() -> None:
     ).ok, report
     [twice] = testing.crash_matrix(agents.checked_badly, points=[BEFORE_IT_IS_RECORDED]).violations
     assert (twice.mode, twice.times) == ("check", 2)
-    assert "its check said that it was not done" in twice.advice
+    assert "its check missed an effect" in twice.advice
     [never] = testing.crash_matrix(
         agents.checked_gullibly, points=["after step.started pay"]
     ).violations
@@ -74,11 +74,15 @@ def test_a_once_step_may_be_in_doubt_and_is_never_run_twice(agent: Any) -> None:
 @pytest.mark.parametrize(
     ("agent", "point", "what"),
     [
-        (agents.outside_of_steps, "after step.completed close", "'mailed' happened 2 times, not 1"),
+        (
+            agents.outside_of_steps,
+            "after step.completed close",
+            "'mailed' happened 2 times, expected 1",
+        ),
         (
             agents.result_of_its_own,
             "after step.completed look up",
-            "its result is not that of a run without a crash",
+            "its result differs from a run without a crash",
         ),
         (agents.other_arguments, "after step.completed pay", "ReplayMismatch"),
     ],
@@ -97,11 +101,11 @@ def test_what_the_agent_waits_for_is_given_and_time_is_skipped() -> None:
     )
     assert report.ok, report
     with pytest.raises(
-        testing.MatrixError, match=r"waits for 'payout'; give it: answers={.* --answer payout="
+        testing.MatrixError, match=r"waits for 'payout'; pass answers={.* --answer payout="
     ):
         testing.crash_matrix(agents.waits)
     with pytest.raises(
-        testing.MatrixError, match=r"TimeoutError.*in vain for 'payout'; give it: answers="
+        testing.MatrixError, match=r"TimeoutError.*in vain for 'payout'; pass answers="
     ):
         testing.crash_matrix(agents.waits_a_while)
 
@@ -130,14 +134,15 @@ def test_a_point_that_is_not_come_to_is_no_success(tmp_path: Path) -> None:
         agents.changes_its_mind, input=str(tmp_path / "runs"), points=points
     )
     assert (report.ok, report.kills, report.missed) == (False, 1, points[1:])
-    assert "not tried, because it did not come to this again: before step.completed rare" in str(
-        report
+    assert (
+        "not tested, because the agent did not reach it again: before step.completed rare"
+        in str(report)
     )
 
 
 def test_an_agent_that_hangs_when_it_is_resumed_is_found() -> None:
     report = testing.crash_matrix(agents.hangs, points=["before step.completed look up"], timeout=5)
-    assert ["nothing after 5 s" in violation.what for violation in report.violations] == [True]
+    assert ["no end after 5 s" in violation.what for violation in report.violations] == [True]
 
 
 def entered(step: str, mode: str = "", what: str = "entered") -> dict[str, Any]:
@@ -152,16 +157,16 @@ FINISHED = {"what": "completed", "steps": [["matrix", "pay"]]}
     [
         ([entered("pay"), entered("pay")], None),
         ([entered("pay"), FINISHED, entered("send")], None),
-        ([entered("pay"), FINISHED, entered("pay")], "was run again after it had finished"),
+        ([entered("pay"), FINISHED, entered("pay")], "ran again after it had finished"),
         ([entered("pay", "once")], None),
-        ([entered("pay", "once"), entered("pay", "once")], "its function was run 2 times"),
+        ([entered("pay", "once"), entered("pay", "once")], "its function ran 2 times"),
         (
             [entered("pay", "check"), entered("pay", "check", "asked"), entered("pay", "check")],
             None,
         ),
         (
             [entered("pay", "check"), entered("pay", "check")],
-            "2 times, and its check not asked before",
+            "2 times without calling its check first",
         ),
     ],
 )
@@ -179,7 +184,7 @@ def test_the_judge_knows_how_often_a_function_may_be_entered(
 
 def test_points_that_do_not_exist_are_refused() -> None:
     with pytest.raises(
-        testing.MatrixError, match="no point 'before lunch'; there are: before tenant"
+        testing.MatrixError, match="no point is called 'before lunch'; there are: before tenant"
     ):
         testing.crash_matrix(agents.single_charge, points=["before lunch"])
 
@@ -187,11 +192,11 @@ def test_points_that_do_not_exist_are_refused() -> None:
 def test_what_another_process_cannot_find_or_get_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="at the top level of a module"):
         testing.crash_matrix(lambda task: None)
-    with pytest.raises(ValueError, match="name the file and the function"):
+    with pytest.raises(ValueError, match="path/app.py:claims"):
         testing.crash_matrix("claims")
     with pytest.raises(ValueError, match="no file"):
         testing.crash_matrix("nowhere.py:claims")
-    with pytest.raises(ValueError, match="does not outlive"):
+    with pytest.raises(ValueError, match="survive a kill"):
         testing.crash_matrix(agents.single_charge, store="memory")  # type: ignore[arg-type]
     with pytest.raises(NotSerializable):
         testing.crash_matrix(agents.single_charge, answers={"payout": object()})
@@ -207,20 +212,18 @@ def test_outside_of_the_matrix_an_effect_is_nothing(
 
 
 def test_the_command_prints_the_report_and_its_exit_code_is_the_verdict() -> None:
-    good = CliRunner().invoke(
-        app, ["crashtest", f"{AGENTS}:matrix-claims", "--input", '{"order": 7}', "--points", "1"]
-    )
+    good = run("crashtest", f"{AGENTS}:matrix-claims", "--input", '{"order": 7}', "--points", "1")
     assert (good.exit_code, good.stdout) == (
         0,
         "crash matrix of matrix-claims on sqlite: killed at 1 of 1 points, 0 violations\n",
     )
-    bad = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:double_charge", "--points", "5"])
+    bad = run("crashtest", f"{AGENTS}:double_charge", "--points", "5")
     assert bad.exit_code == 1
-    assert "'charged order 7' happened 2 times, not 1" in bad.stdout
-    failed = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:waits", "--answer", "payout=true"])
+    assert "'charged order 7' happened 2 times, expected 1" in bad.stdout
+    failed = run("crashtest", f"{AGENTS}:waits", "--answer", "payout=true")
     assert failed.exit_code == 1
     assert "waits for 'confirmed'" in failed.stderr
-    typo = CliRunner().invoke(app, ["crashtest", f"{AGENTS}:clams"])
+    typo = run("crashtest", f"{AGENTS}:clams")
     assert typo.exit_code == 1
-    assert "there is no agent 'clams' here" in typo.stderr
+    assert "no agent 'clams' is registered in this process" in typo.stderr
     assert "Traceback" not in typo.stderr

@@ -1,4 +1,5 @@
-"""Agents for the tests of the crash matrix. Some are wrong on purpose: each says what a crash would do to it."""
+"""Agents for the tests of the crash matrix. Some are wrong on purpose: each says what a crash would
+do to it."""
 
 from __future__ import annotations
 
@@ -117,7 +118,8 @@ def other_arguments(task: Task) -> str:
 
 
 def changes_its_mind(task: Task) -> None:
-    """Does in its first two runs what it does not do later: where it was to be killed, it does not come to."""
+    """Does in its first two runs what it does not do later: where it was to be killed, it does not
+    come to."""
     runs = Path(task.input)
     with runs.open("a") as file:
         file.write("x")

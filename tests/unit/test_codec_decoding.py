@@ -42,9 +42,9 @@ from helpers.typed_values import (
     unhurried,
 )
 from holdfast.errors import DataProblem, NotSerializable, TooLarge
-from holdfast.log.codec import Undecodable, _nesting, decode, decode_as, encode, encode_as
+from holdfast.log.codec import Undecodable, _measure_depth, decode, decode_as, encode, encode_as
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 HOSTILE = [
@@ -167,7 +167,7 @@ def test_brackets_are_counted_without_a_stack_as_by_a_parser(value: Any) -> None
         return 0 if inside is None else 1 + max(map(depth, inside), default=0)
 
     for tricky in (value, {"[{": [value, '\\"[', "\\", '"{']}):
-        assert _nesting(encode(tricky)) == depth(tricky)
+        assert _measure_depth(encode(tricky)) == depth(tricky)
 
 
 @pytest.mark.slow
@@ -220,11 +220,12 @@ def test_the_codec_imports_neither_numpy_nor_pydantic_nor_pickle() -> None:
     assert clean.stdout.strip() == "[]"
 
 
-# --- errors without content --------------------------------------------------------------------------------------
+# --- errors without content -----------------------------------------------------------------------
 
 
 def spill(value: object) -> list[tuple[object, Any]]:
-    """Values with a secret in every place where an error text might pick it up, and the types that refuse them."""
+    """Values with a secret in every place where an error text might pick it up, and the types that
+    refuse them."""
     return [
         ({"a": value, "b": (1,)}, Any),
         ([value, "\ud800"], Any),
@@ -298,8 +299,12 @@ def test_no_error_says_what_a_value_holds(index: int, recwarn: pytest.WarningsRe
         f'["{CANARY}" 1]',
         f'"{CANARY}\\ud800"',
         f'"{CANARY}" \\',
-        f'{{"text":"bad {CANARY}","name":"{CANARY}","born":"{CANARY}","type":"{CANARY}","title":1,"seen":"{CANARY}"}}, ',
-        f'{{"text":"odd {CANARY}","name":"{CANARY}","born":"{CANARY}","type":"{CANARY}","title":"","seen":"{CANARY}"}}',
+        f'{{"text":"bad '
+        f'{CANARY}","name":"{CANARY}",'
+        f'"born":"{CANARY}","type":"{CANARY}","title":1,"seen":"{CANARY}"}}, ',
+        f'{{"text":"odd '
+        f'{CANARY}","name":"{CANARY}",'
+        f'"born":"{CANARY}","type":"{CANARY}","title":"","seen":"{CANARY}"}}',
         f'["{CANARY}",' + "[" * 200 + "]" * 201,
     ],
 )
@@ -322,9 +327,12 @@ def test_protections_do_not_depend_on_assert() -> None:
         "    try: run()\n"
         "    except kind: return True\n"
         "    return False\n"
-        "print(all([refused(lambda: c.encode((1,)), errors.NotSerializable), refused(lambda: c.encode(float('nan')), errors.NotSerializable),\n"
-        "  refused(lambda: c.encode('x' * 9, max_bytes=8), errors.TooLarge), refused(lambda: c.encode_as([(1,)], list[list]), errors.NotSerializable),\n"
-        "  refused(lambda: c.decode(b'[' * 200 + b']' * 200), c.Undecodable), refused(lambda: c.check_declared(complex), TypeError)]))"
+        "print(all([refused(lambda: c.encode((1,)), errors.NotSerializable), refused(lambda: "
+        "c.encode(float('nan')), errors.NotSerializable),\n"
+        "  refused(lambda: c.encode('x' * 9, max_bytes=8), errors.TooLarge), refused(lambda: "
+        "c.encode_as([(1,)], list[list]), errors.NotSerializable),\n"
+        "  refused(lambda: c.decode(b'[' * 200 + b']' * 200), c.Undecodable), refused(lambda: "
+        "c.check_declared(complex), TypeError)]))"
     )
     run = subprocess.run(
         [sys.executable, "-O", "-c", script], check=True, capture_output=True, text=True

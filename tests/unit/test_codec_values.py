@@ -34,9 +34,9 @@ from helpers.typed_values import (
 )
 from holdfast.errors import NotSerializable, TooLarge
 from holdfast.log.codec import MAX_DEPTH, Undecodable, decode, decode_as, encode, encode_as
-from holdfast.log.codec.walk import path_text
+from holdfast.log.codec.walk import format_path
 
-# --- without a declared type -------------------------------------------------------------------------------------
+# --- without a declared type ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -174,17 +174,17 @@ def test_one_bad_float_among_many_is_found() -> None:
 
 
 def test_long_keys_and_long_paths_are_shortened_and_odd_ones_escaped() -> None:
-    assert path_text(["a_1", 3, "b"]) == "$.a_1[3].b"
+    assert format_path(["a_1", 3, "b"]) == "$.a_1[3].b"
     assert (
-        path_text(['quote"', "new\nline", "\ud800", "ü"])
+        format_path(['quote"', "new\nline", "\ud800", "ü"])
         == r'$["quote\""]["new\nline"]["\ud800"]["\u00fc"]'
     )
-    assert path_text(["k" * 1000]) == '$["' + "k" * 39 + '…"]'
-    assert len(path_text(["k" * 1000] * 100)) < 300
-    assert path_text([..., datetime.date(2024, 1, 1), 10**5000]) == "$[*][<datetime.date>][<int>]"
+    assert format_path(["k" * 1000]) == '$["' + "k" * 39 + '…"]'
+    assert len(format_path(["k" * 1000] * 100)) < 300
+    assert format_path([..., datetime.date(2024, 1, 1), 10**5000]) == "$[*][<datetime.date>][<int>]"
 
 
-# --- limits ------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("of", ["list", "dict"])

@@ -1,4 +1,5 @@
-"""Deltas: what changed between two JSON values, exactly, and nothing but; and that no delta can do worse than be refused."""
+"""Deltas: what changed between two JSON values, exactly, and nothing but; and that no delta can do
+worse than be refused."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ values = st.recursive(
 
 @st.composite
 def later(draw: st.DrawFn, value: Any) -> Any:
-    """Something that `value` might have become: most of it stays, here and there something is done to it."""
+    """Something that `value` might have become: most of it stays, here and there something is done
+    to it."""
     if draw(st.integers(0, 9)) == 0:
         return draw(values)
     if isinstance(value, list):
@@ -97,7 +99,8 @@ def delta(old: Any, new: Any) -> Any:
 @example([[0.0], [-0.0], [0], [False]])
 @example([{"a": 1, "b": 2, "c": 3}, {"c": 3, "a": 1, "b": 2}, {"b": 2, "x": 0, "c": 3}])
 def test_patching_leads_through_the_whole_history_byte_for_byte(history: list[Any]) -> None:
-    """Bytes, so 1, 1.0 and true are told apart, and the keys are in the order in which they were saved."""
+    """Bytes, so 1, 1.0 and true are told apart, and the keys are in the order in which they were
+    saved."""
     raws = [encode(value) for value in history]
     deltas = [diff(old, new) for old, new in pairwise(raws)]
     for upto, raw in enumerate(raws):
@@ -243,23 +246,24 @@ def test_a_delta_that_saves_nothing_gives_way_to_the_value() -> None:
 
 
 def test_a_long_list_that_changed_everywhere_is_replaced() -> None:
-    count = _delta.MIDDLE
+    count = _delta.MAX_MIDDLE_ELEMENTS
     same = "x" * 100
     old, new = [same, *range(count), same], [same, *range(count, 0, -1), same]
     assert delta(old, new) == {"list": [1, -count, [*range(count, 0, -1)], 1]}
 
 
+@pytest.mark.slow
 def test_a_crowded_list_is_stored_whole_and_a_text_full_of_commas_is_not() -> None:
     """Taken apart, millions of small numbers would need a hundred times their memory."""
     crowded = [1, 2] * 300_000
-    assert len(encode(crowded)) > _delta.LONG_BYTES
+    assert len(encode(crowded)) > _delta.LONG_LIST_BYTES
     assert delta(crowded, [*crowded, 3]).keys() == {"is"}
     table = ["1,2,3,4,5,6,7,8\n" * 1_000] * 80
-    assert len(encode(table)) > _delta.LONG_BYTES
+    assert len(encode(table)) > _delta.LONG_LIST_BYTES
     assert delta(table, [*table, "9"]) == {"list": [80, ["9"]]}
 
 
-@pytest.mark.parametrize("depth", [_delta.DEEPEST, MAX_DEPTH - 1])
+@pytest.mark.parametrize("depth", [_delta.MAX_LEVELS, MAX_DEPTH - 1])
 def test_deep_values_come_back_too(depth: int) -> None:
     old: Any = ["x" * 50, 1]
     new: Any = ["x" * 50, 2]
@@ -273,7 +277,8 @@ def test_deep_values_come_back_too(depth: int) -> None:
     try:
         decode(made)
     except Undecodable:
-        assert depth > _delta.DEEPEST  # whoever stores deltas has to look whether they can be read
+        # whoever stores deltas has to look whether they can be read
+        assert depth > _delta.MAX_LEVELS
     else:
         assert patch(before, [made]) == after
 

@@ -1,4 +1,5 @@
-"""Fingerprints: equal for equal arguments in every process, different for different ones, and never in the way."""
+"""Fingerprints: equal for equal arguments in every process, different for different ones, and never
+in the way."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tasks.steps.identity import code_digest, fingerprint
+from holdfast.tasks.steps.fingerprints import code_digest, fingerprint
 
 SALT = b"salt"
 
@@ -222,8 +223,9 @@ def test_the_salt_makes_another_fingerprint_and_the_value_is_not_in_it() -> None
 @pytest.mark.slow
 def test_another_process_makes_the_same_fingerprint() -> None:
     program = (
-        "from decimal import Decimal\nfrom holdfast.tasks.steps.identity import fingerprint\n"
-        "print(fingerprint(b'salt', ({'b', 'a', 'c'}, {'x': {'z', 'y'}}, Decimal('1.0'), 2**70, object()), {'k': [1.5]}))"
+        "from decimal import Decimal\nfrom holdfast.tasks.steps.fingerprints import fingerprint\n"
+        "print(fingerprint(b'salt', ({'b', 'a', 'c'}, {'x': {'z', 'y'}}, Decimal('1.0'), 2**70, "
+        "object()), {'k': [1.5]}))"
     )
     found = {
         subprocess.run(
@@ -273,7 +275,7 @@ def test_the_order_of_keys_never_counts(value: dict[str, Any], random: Any) -> N
     assert print_of(value, object()) == print_of(dict(items), object())
 
 
-# -- code --------------------------------------------------------------------------------------------
+# -- code ------------------------------------------------------------------------------------------
 
 
 def compiled(source: str) -> Any:
@@ -327,7 +329,7 @@ def test_the_code_of_a_wrapper_is_that_of_what_it_wraps() -> None:
 @pytest.mark.slow
 def test_the_digest_of_sets_in_code_is_the_same_in_every_process() -> None:
     program = (
-        "from holdfast.tasks.steps.identity import code_digest\n"
+        "from holdfast.tasks.steps.fingerprints import code_digest\n"
         "def f(x): return x in {'a', 'b', 'c', 'd', 'e'}\n"
         "print(code_digest(f))"
     )

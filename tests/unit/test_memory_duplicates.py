@@ -11,15 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.memory.duplicates.find import Verdict, same, signature
-from holdfast.memory.duplicates.typos import typo
+from holdfast.memory.duplicates.find import Verdict, compare_texts, compute_signature
+from holdfast.memory.duplicates.typos import is_typo
 
 
 def verdict(new: str, old: str) -> Verdict | None:
-    return same(signature(new), signature(old))
+    return compare_texts(compute_signature(new), compute_signature(old))
 
 
-# -- pairs -----------------------------------------------------------------------------------------------------------------
+# -- pairs -----------------------------------------------------------------------------------------
 
 SAME = [
     ("Alice owes Bob $500.", "alice owes bob $500"),
@@ -250,13 +250,13 @@ APART = [
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_texts_that_say_the_same(one: str, other: str) -> None:
     assert verdict(one, other) == verdict(other, one) == "same"
-    assert set(signature(one).keys) & set(signature(other).keys)
+    assert set(compute_signature(one).keys) & set(compute_signature(other).keys)
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE)
 def test_texts_that_look_alike(one: str, other: str) -> None:
     assert verdict(one, other) == verdict(other, one) == "alike"
-    assert set(signature(one).keys) & set(signature(other).keys)
+    assert set(compute_signature(one).keys) & set(compute_signature(other).keys)
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
@@ -266,7 +266,7 @@ def test_texts_that_say_two_things(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("text", [pair[0] for pair in SAME + ALIKE + APART])
 def test_there_are_few_keys_and_they_are_short(text: str) -> None:
-    keys = signature(text).keys
+    keys = compute_signature(text).keys
     assert len(keys) in (1, 3)
     assert all(re.fullmatch("[0-9a-f]{12}", key) for key in keys)
 
@@ -281,26 +281,26 @@ def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
         "quatterly",
         "quarterky",
     ):
-        assert typo("quarterly", slip) == typo(slip, "quarterly")
+        assert is_typo("quarterly", slip) == is_typo(slip, "quarterly")
     assert [
-        typo("quarterly", slip) for slip in ("quartelry", "uqarterly", "quarerly", "quatterly")
+        is_typo("quarterly", slip) for slip in ("quartelry", "uqarterly", "quarerly", "quatterly")
     ] == [True] * 4
     assert not any(
-        typo("quarterly", slip)
+        is_typo("quarterly", slip)
         for slip in ("quarterlt", "quaxterly", "wuarterly", "uarterly", "quartely5", "quarterl")
     )
-    assert [typo(*pair.split("/")) for pair in ("team/taem", "for/fro", "invoice/invice")] == [
+    assert [is_typo(*pair.split("/")) for pair in ("team/taem", "for/fro", "invoice/invice")] == [
         True,
         True,
         False,
     ]
     assert not any(
-        typo(*pair.split("/"))
+        is_typo(*pair.split("/"))
         for pair in ("form/from", "no/on", "ann/nan", "worked/worker", "dairies/diaries")
     )
 
 
-# -- laws ------------------------------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 # Made of pieces that meet each other often, so that many pairs are close to being the same.
 PIECES = """Alice|Bob|alice|BOB|owes|owed|owe|the|a|not|never|is|was|from|to|in May,|500|600|$|quarterly|quartelry|quartrly|paymentts|invoices|
@@ -330,8 +330,8 @@ PAIR = alike() | st.tuples(LOOSE, LOOSE)
 @example(("Alice enjoys seeing quarterly reports", "Alice enjoys seieng quarterly reports"))
 @example(("Bob keeps the team in the loop", "Bob keeps taem in the loop"))
 def test_whatever_is_accepted_can_be_looked_up(pair: tuple[str, str]) -> None:
-    new, old = map(signature, pair)
-    if same(new, old):
+    new, old = map(compute_signature, pair)
+    if compare_texts(new, old):
         assert set(new.keys) & set(old.keys)
 
 
@@ -376,7 +376,7 @@ def test_swapped_names_are_another_fact(one: list[str], other: list[str]) -> Non
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_any_text_has_a_signature(one: str, other: str) -> None:
-    assert signature(one) == signature(one)
+    assert compute_signature(one) == compute_signature(one)
     assert verdict(one, other) in ("same", "alike", None)
 
 
@@ -400,8 +400,8 @@ def test_any_text_has_a_signature(one: str, other: str) -> None:
 )
 @pytest.mark.parametrize("length", [20_000, 1_000_000])
 def test_any_amount_of_anything_has_a_signature(piece: str, length: int) -> None:
-    known = signature(piece * (length // len(piece)))
-    assert same(known, known) == "same"
+    known = compute_signature(piece * (length // len(piece)))
+    assert compare_texts(known, known) == "same"
     assert len(known.keys) <= 3
 
 
@@ -411,7 +411,7 @@ def test_a_document_is_known_by_its_letters_only() -> None:
     assert verdict(text + "Thanks!", text) is verdict(text.upper(), text) is None
 
 
-# -- a hundred facts, ten thousand times -----------------------------------------------------------------------------------
+# -- a hundred facts, ten thousand times -----------------------------------------------------------
 
 NAMES = [
     "Alice",
@@ -438,13 +438,17 @@ FORMS = [
     "The customers of {0} need {2} licenses",
 ]
 FRONT = (
-    "FYI: |FYI |Note: |Please note that |Reminder: |Just a quick reminder that |Remember, |Remember that |BTW, |By the way, |"
-    "Important: |Update: |I learned that |The user said that |As mentioned, |As discussed earlier, |Also, |"
-    "Keep in mind that |Don't forget that |For the record, |Heads up: |To recap: |Noted: |OK, |It turns out that |"
+    "FYI: |FYI |Note: |Please note that |Reminder: |Just a quick reminder that |Remember, "
+    "|Remember that |BTW, |By the way, |"
+    "Important: |Update: |I learned that |The user said that |As mentioned, |As discussed earlier, "
+    "|Also, |"
+    "Keep in mind that |Don't forget that |For the record, |Heads up: |To recap: |Noted: |OK, |It "
+    "turns out that |"
     "Just so you know, |Note to self: |One more thing to note: |Good morning folks: "
 )
 BEHIND = (
-    " (FYI)|, as discussed|, as mentioned|, FYI|, btw.|. Please remember this!|. Noted.|, by the way| - FYI|!!!|...|;|"
+    " (FYI)|, as discussed|, as mentioned|, FYI|, btw.|. Please remember this!|. Noted.|, by the "
+    "way| - FYI|!!!|...|;|"
     ". Thanks!|, just so you know|, as you know|. Important!"
 )
 
@@ -459,7 +463,8 @@ def hundred_facts() -> list[str]:
 
 
 def swap_letters(text: str, chance: random.Random) -> str:
-    """The text with two characters of ordinary words swapped, as quick fingers do: letters, or a letter and a space."""
+    """The text with two characters of ordinary words swapped, as quick fingers do: letters, or a
+    letter and a space."""
     at = chance.choice([found.start() for found in re.finditer("(?=[a-z][a-z ]{2}[a-z])", text)])
     return text[: at + 1] + text[at + 2] + text[at + 1] + text[at + 3 :]
 
@@ -481,7 +486,8 @@ def changes(chance: random.Random) -> list[Callable[[str], str]]:
 def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once_and_every_word_of_them(
     seed: int,
 ) -> None:
-    """Sloppy copies: in other cases, spaced and punctuated otherwise, with fillers, without "the", with two letters swapped."""
+    """Sloppy copies: in other cases, spaced and punctuated otherwise, with fillers, without "the",
+    with two letters swapped."""
     chance = random.Random(seed)
     facts = hundred_facts()
     assert len(set(facts)) == 100
@@ -504,5 +510,7 @@ def test_ten_thousand_copies_of_a_hundred_facts_leave_each_once_and_every_word_o
         kept = list(memory.all())
     assert len(kept) <= 150
     assert sum(one.mentions for one in kept) == 10_000
-    found = {signature(text.lower()).words for one in kept for text in (one.text, *one.variants)}
-    assert {signature(text.lower()).words for text in said} <= found
+    found = {
+        compute_signature(text.lower()).words for one in kept for text in (one.text, *one.variants)
+    }
+    assert {compute_signature(text.lower()).words for text in said} <= found

@@ -1,4 +1,5 @@
-"""Messages: what an object becomes when it is stored, and what each dialect means by calls, results and answers."""
+"""Messages: what an object becomes when it is stored, and what each dialect means by calls, results
+and answers."""
 
 from __future__ import annotations
 
@@ -29,17 +30,17 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from holdfast.conversations.messages import (
     INTERRUPTED,
     as_message,
-    as_text,
-    calls,
+    result_as_text,
+    call_ids,
     is_answer,
     is_instruction,
     is_reasoning,
-    leave,
-    missing_result,
+    drop_results,
+    new_missing_result,
     opens_exchange,
-    results,
-    take,
-    tool_name,
+    result_ids,
+    keep_results,
+    find_tool_name,
 )
 
 Message = dict[str, Any]
@@ -253,8 +254,8 @@ def test_a_whole_completion_or_response_is_refused_with_what_to_pass() -> None:
 def test_what_a_message_calls_and_answers(
     message: Message, called: list[str], answered: list[str]
 ) -> None:
-    assert calls(message) == called
-    assert results(message) == answered
+    assert call_ids(message) == called
+    assert result_ids(message) == answered
 
 
 @pytest.mark.parametrize(
@@ -272,8 +273,8 @@ def test_what_a_message_calls_and_answers(
 def test_odd_messages_are_no_trouble(odd: Message, role: object) -> None:
     message = {**odd, "role": role}
     (
-        calls(message),
-        results(message),
+        call_ids(message),
+        result_ids(message),
         is_answer(message),
         opens_exchange(message),
         is_reasoning(message),
@@ -310,11 +311,13 @@ def test_an_answer_is_what_the_assistant_says_without_calling() -> None:
 
 
 def test_tools_are_named() -> None:
-    assert [tool_name(CALL, "call_1"), tool_name(CALL, "call_2")] == ["look", "run"]
-    assert [tool_name(OLD_CALL, "look"), tool_name(USE, "toolu_1"), tool_name(ITEM, "call_1")] == [
-        "look"
-    ] * 3
-    assert tool_name({"type": "shell_call", "call_id": "x"}, "x") == "shell_call"
+    assert [find_tool_name(CALL, "call_1"), find_tool_name(CALL, "call_2")] == ["look", "run"]
+    assert [
+        find_tool_name(OLD_CALL, "look"),
+        find_tool_name(USE, "toolu_1"),
+        find_tool_name(ITEM, "call_1"),
+    ] == ["look"] * 3
+    assert find_tool_name({"type": "shell_call", "call_id": "x"}, "x") == "shell_call"
 
 
 # A result for a call that has none
@@ -327,8 +330,8 @@ def test_tools_are_named() -> None:
 def test_a_missing_result_answers_its_call_and_says_that_it_was_interrupted(
     call: Message, name: str
 ) -> None:
-    result = missing_result(call, name)
-    assert results(result) == [name]
+    result = new_missing_result(call, name)
+    assert result_ids(result) == [name]
     assert INTERRUPTED in json.dumps(result)
 
 
@@ -337,8 +340,8 @@ def test_a_missing_result_answers_its_call_and_says_that_it_was_interrupted(
     ["function", "custom_tool", "computer", "local_shell", "shell", "apply_patch", "tool_search"],
 )
 def test_a_missing_output_has_the_shape_that_the_api_wants_for_that_kind_of_call(kind: str) -> None:
-    output = missing_result({"type": f"{kind}_call", "call_id": "call_1"}, "call_1")
-    assert results(output) == ["call_1"]
+    output = new_missing_result({"type": f"{kind}_call", "call_id": "call_1"}, "call_1")
+    assert result_ids(output) == ["call_1"]
     accepted: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseInputItemParam)
     checked = accepted.validate_python(output, strict=True)
     if kind == "shell":
@@ -350,7 +353,7 @@ def test_a_missing_output_has_the_shape_that_the_api_wants_for_that_kind_of_call
 
 @pytest.mark.parametrize("message", [RESULT, OLD_RESULT, RESPONSES, OUTPUT, BLOCKS])
 def test_a_result_told_as_text_is_a_question_with_the_same_content(message: Message) -> None:
-    text = as_text(message)
+    text = result_as_text(message)
     assert opens_exchange(text)
     assert "17" in json.dumps(text)
     assert ("18" in json.dumps(text)) == ("18" in json.dumps(message))
@@ -358,13 +361,15 @@ def test_a_result_told_as_text_is_a_question_with_the_same_content(message: Mess
 
 def test_parts_of_a_result_stay_parts() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
-    assert as_text({**OUTPUT, "output": [image]})["content"][1] == image
+    assert result_as_text({**OUTPUT, "output": [image]})["content"][1] == image
     shot = {"type": "computer_screenshot", "image_url": image["image_url"]}
     assert (
-        as_text({"type": "computer_call_output", "call_id": "c", "output": shot})["content"][1]
+        result_as_text({"type": "computer_call_output", "call_id": "c", "output": shot})["content"][
+            1
+        ]
         == image
     )
-    told = as_text(
+    told = result_as_text(
         {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "17", "stderr": ""}]}
     )
     assert '"stdout":"17"' in told["content"]
@@ -373,15 +378,15 @@ def test_parts_of_a_result_stay_parts() -> None:
         "source": {"type": "base64", "media_type": "image/png", "data": "AA=="},
     }
     block = {"type": "tool_result", "tool_use_id": "t", "content": [picture]}
-    assert as_text({"role": "user", "content": [block]})["content"][1] == picture
+    assert result_as_text({"role": "user", "content": [block]})["content"][1] == picture
 
 
 def test_results_are_taken_out_of_a_message_and_the_rest_is_left() -> None:
-    assert results(take(RESPONSES, {1})) == ["call_2"]
-    assert take(RESPONSES, {1})["content"] == "18"
-    assert leave(RESPONSES, {1}) == take(RESPONSES, {0})
-    assert leave(RESPONSES, {0, 1}) is None
-    assert take(BLOCKS, {0})["content"] == BLOCKS["content"][:1]
-    assert leave(BLOCKS, {0, 1}) == {"role": "user", "content": BLOCKS["content"][2:]}
-    assert leave(RESULT, {0}) is None
-    assert take(RESULT, {0}) == RESULT
+    assert result_ids(keep_results(RESPONSES, {1})) == ["call_2"]
+    assert keep_results(RESPONSES, {1})["content"] == "18"
+    assert drop_results(RESPONSES, {1}) == keep_results(RESPONSES, {0})
+    assert drop_results(RESPONSES, {0, 1}) is None
+    assert keep_results(BLOCKS, {0})["content"] == BLOCKS["content"][:1]
+    assert drop_results(BLOCKS, {0, 1}) == {"role": "user", "content": BLOCKS["content"][2:]}
+    assert drop_results(RESULT, {0}) is None
+    assert keep_results(RESULT, {0}) == RESULT

@@ -25,7 +25,8 @@ def head_of(stream: StreamKey, version: int = 1) -> Head:
 
 
 def feed(operation: ops.Operation[Any], *answers: Any) -> tuple[list[ops.Request], Any]:
-    """Run an operation on prepared answers; the requests it made and its result. An exception is thrown in."""
+    """Run an operation on prepared answers; the requests it made and its result. An exception is
+    thrown in."""
     requests = [next(operation)]
     for answer in answers:
         try:
@@ -87,7 +88,7 @@ def test_a_blob_that_does_not_match_its_digest_is_reported() -> None:
 
 
 def test_a_blob_that_went_with_its_stream_is_not_called_damage() -> None:
-    with pytest.raises(Unavailable, match="deleted while it was read"):
+    with pytest.raises(Unavailable, match="deleted during the read"):
         feed(get_blob(KEY, Blob("0" * 64, 3, LIFE)), [], None)
 
 
@@ -159,10 +160,10 @@ class Answering:
         await asyncio.sleep(0)
         return self.handle(request)
 
-    def in_line(self) -> threading.Lock:
+    def conflict_lock(self) -> threading.Lock:
         return threading.Lock()
 
-    def in_line_async(self) -> asyncio.Lock:
+    def conflict_lock_async(self) -> asyncio.Lock:
         return asyncio.Lock()
 
 
@@ -220,7 +221,7 @@ def test_after_a_conflict_the_operation_runs_again_from_the_start(kind: str) -> 
 
 
 def test_conflicts_without_end_reach_the_caller() -> None:
-    handler = Answering(*[Conflict("s", expected=1, actual=2)] * ops.RERUNS)
+    handler = Answering(*[Conflict("s", expected=1, actual=2)] * ops.MAX_RERUNS)
     with pytest.raises(Conflict):
         ops.run_until_settled(handler, lambda: twice([]))
     assert handler.answers == []

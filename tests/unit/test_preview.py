@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.example_counts import examples
-from helpers.task_views import T, done, step, view_of, views
-from holdfast.tasks.preview import preview
+from helpers.tasks.task_views import T, done, step, view_of, views
+from holdfast.tasks.preview import preview_resume
 from holdfast.tasks.state.view import ENDED, Drift, Failure, StepInfo, TaskView
 
 unhurried = settings(
@@ -34,7 +34,7 @@ def test_each_step_is_told_with_what_a_resume_would_do() -> None:
         drift=[Drift("search", "arguments", "aa", "bb")],
         status="failed",
     )
-    found = preview(view, {})
+    found = preview_resume(view, {})
     assert found.to_dict() == {
         "task": "claims-42",
         "status": "failed",
@@ -58,11 +58,11 @@ task claims-42, failed
   its check decides        1  pay
   in doubt                 1  book
   fail as before           1  guess
-  not begun                1  report
-  no longer asked for      1  old
+  not started              1  report
+  no longer requested      1  old
   changed                  1  search (arguments)
-Settle what is in doubt: store.resolve(task, step, result=…), or retry=True if it was not done.
-The program has changed since: resume it, fork the task, or delete it."""  # fmt: skip
+Resolve the steps in doubt: store.resolve(task, step, result=…), or retry=True if it was not done.
+The code has changed since: resume the task, fork it, or delete it."""  # fmt: skip
 
 
 def test_a_running_step_is_told_as_if_its_process_died_now() -> None:
@@ -70,7 +70,7 @@ def test_a_running_step_is_told_as_if_its_process_died_now() -> None:
         step(path, "running", mode=mode)
         for path, mode in (("a", ""), ("b", "check"), ("c", "once"))
     ]
-    found = preview(view_of(*running, status="running"), {})
+    found = preview_resume(view_of(*running, status="running"), {})
     assert (found.rerun, found.checked, found.in_doubt) == (["a"], ["b"], ["c"])
 
 
@@ -81,7 +81,7 @@ def test_a_child_that_waits_is_not_run_again_and_shown_as_people_write_it() -> N
         step("pay[a%2Fb]", "interrupted", mode="once", in_doubt=True),
         status="suspended",
     )
-    found = preview(view, {})
+    found = preview_resume(view, {})
     assert (found.waiting, found.rerun, list(view.children)) == (
         ["letters[claim-2%2Fletter]"],
         [],
@@ -93,7 +93,7 @@ def test_a_child_that_waits_is_not_run_again_and_shown_as_people_write_it() -> N
 
 
 def test_what_failed_inside_a_finished_step_is_not_tried_again() -> None:
-    found = preview(
+    found = preview_resume(
         view_of(done("a"), step("a/b", "interrupted"), done("a/c"), step("d/e", "interrupted")), {}
     )
     assert (found.skipped, found.rerun) == (["a", "a/c"], ["d/e"])
@@ -111,20 +111,20 @@ def test_what_failed_inside_a_finished_step_is_not_tried_again() -> None:
 )
 def test_changed_code_of_a_finished_step_is_drift(recorded: str, now: str, differ: bool) -> None:
     view = view_of(StepInfo(path="a#2", name="a", status="completed", started_at=T, code=recorded))
-    found = preview(view, {"a": now, "b": "3.11:cc"})
+    found = preview_resume(view, {"a": now, "b": "3.11:cc"})
     assert found.drift == ([Drift("a#2", "code", recorded, now)] if differ else [])
     assert found.ok is not differ
 
 
 def test_code_of_a_step_that_runs_again_may_change() -> None:
-    assert preview(view_of(step("a", "interrupted", code="3.11:aa")), {"a": "3.11:bb"}).ok
+    assert preview_resume(view_of(step("a", "interrupted", code="3.11:aa")), {"a": "3.11:bb"}).ok
 
 
 def test_a_change_that_the_newest_run_saw_is_told_once() -> None:
     seen = Drift("a", "code", "3.11:aa", "3.11:bb")
-    assert preview(view_of(done("a", code="3.11:aa"), drift=[seen]), {"a": "3.11:bb"}).drift == [
-        seen
-    ]
+    assert preview_resume(
+        view_of(done("a", code="3.11:aa"), drift=[seen]), {"a": "3.11:bb"}
+    ).drift == [seen]
 
 
 @pytest.mark.parametrize("status", sorted(ENDED))
@@ -136,18 +136,18 @@ def test_of_an_ended_task_nothing_will_run(status: str) -> None:
         plan=["d"],
         status=status,
     )
-    found = preview(view, {})
+    found = preview_resume(view, {})
     assert [path for fate in FATES for path in getattr(found, fate)] == ["a"]
     assert found.ok
     assert str(found).endswith(f"Nothing will run: the task is {status}.")
 
 
 def test_a_task_without_steps_has_a_preview_too() -> None:
-    assert str(preview(view_of(), {})) == "task claims-42, pending\n  nothing is recorded"
+    assert str(preview_resume(view_of(), {})) == "task claims-42, pending\n  nothing is recorded"
 
 
 def test_long_lists_are_counted_and_names_do_not_move_the_cursor() -> None:
-    text = str(preview(view_of(*(done(f"s{n}\x1b[2J\nx") for n in range(1500))), {}))
+    text = str(preview_resume(view_of(*(done(f"s{n}\x1b[2J\nx") for n in range(1500))), {}))
     assert "1,500  s0\\u001b[2J x, s1" in text
     assert text.endswith(" and 1,492 more")
     assert text.count("\n") == 1
@@ -157,7 +157,7 @@ def test_long_lists_are_counted_and_names_do_not_move_the_cursor() -> None:
 @unhurried
 @given(views(), st.dictionaries(st.just("search"), st.just("3.11:cc")))
 def test_each_step_has_at_most_one_fate(view: TaskView, code: dict[str, str]) -> None:
-    found = preview(view, code)
+    found = preview_resume(view, code)
     sorted_steps = [path for fate in FATES[:-1] for path in getattr(found, fate)]
     recorded = {step.path: step for step in view.steps}
     assert len(set(sorted_steps)) == len(sorted_steps)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.network_proxy import Postgres, Redis, Speech
+from helpers.engines.network_proxy import Postgres, Redis, Speech
 
 STARTUP = struct.pack("!ii", 8, 80877103), struct.pack("!ii", 8, 196608)
 

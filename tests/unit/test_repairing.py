@@ -1,4 +1,5 @@
-"""Repairs: what a provider would refuse is mended, nothing is lost on the way, and what is right is left alone."""
+"""Repairs: what a provider would refuse is mended, nothing is lost on the way, and what is right is
+left alone."""
 
 from __future__ import annotations
 

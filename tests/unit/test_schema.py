@@ -1,4 +1,5 @@
-"""What an answer has to look like: any value of a declared type fits its schema, and what no decoder would take is refused."""
+"""What an answer has to look like: any value of a declared type fits its schema, and what no
+decoder would take is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from helpers.example_counts import examples
 from holdfast.errors import NotSerializable
 from holdfast.log.codec import Undecodable, decode, decode_as, encode, encode_as
-from holdfast.tasks.control.question_schema import misfit, schema_of
+from holdfast.tasks.control.question_schema import find_mismatch, schema_of
 
 
 class Colour(Enum):
@@ -169,7 +170,7 @@ def test_a_value_of_a_declared_type_fits_its_schema(case: tuple[Any, Any]) -> No
         TypeError,
     ):  # not a type or a value that can be stored: it cannot be answered either
         return
-    assert misfit(decode(raw), schema_of(kind)) is None
+    assert find_mismatch(decode(raw), schema_of(kind)) is None
 
 
 json_values = st.recursive(
@@ -194,7 +195,7 @@ def test_of_simple_types_what_the_decoder_refuses_is_refused(
     try:
         decode_as(encode(value), kind)
     except Undecodable:
-        assert misfit(value, schema_of(kind)) is not None
+        assert find_mismatch(value, schema_of(kind)) is not None
 
 
 @pytest.mark.slow
@@ -204,14 +205,15 @@ def test_of_simple_types_what_is_refused_would_be_refused_by_the_decoder(
     case: tuple[Any, Any], value: Any
 ) -> None:
     kind, _ = case
-    problem = misfit(value, schema_of(kind))
+    problem = find_mismatch(value, schema_of(kind))
     if problem is not None and not is_whole(value):
         with pytest.raises(Undecodable):
             decode_as(encode(value), kind)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether there is a number like 1.0 in it, which a decoder takes for 1; whoever answers means one or the other."""
+    """Whether there is a number like 1.0 in it, which a decoder takes for 1; whoever answers means
+    one or the other."""
     if isinstance(value, list | tuple):
         return any(map(is_whole, value))
     if isinstance(value, dict):
@@ -222,38 +224,34 @@ def is_whole(value: Any) -> bool:
 @pytest.mark.parametrize(
     ("kind", "value", "problem"),
     [
-        (bool, 1, "the answer has to be boolean"),
-        (Literal["a", "b"], "c", "the answer is none of the 2 that are possible"),
-        (list[int], [1, "x"], "the answer[1] has to be integer"),
-        (Line, {"text": "a"}, "the answer has no 'amount'"),
-        (Line, {"text": 1, "amount": 1}, "the answer.text has to be string"),
+        (bool, 1, "the answer must be boolean"),
+        (Literal["a", "b"], "c", "the answer must be one of 2 values"),
+        (list[int], [1, "x"], "the answer[1] must be integer"),
+        (Line, {"text": "a"}, "the answer must have 'amount'"),
+        (Line, {"text": 1, "amount": 1}, "the answer.text must be string"),
         (
             Line,
             {"text": "a", "amount": 1, "inner": [{"text": "b", "amount": "x"}]},
-            "the answer.inner[0].amount has to be integer",
+            "the answer.inner[0].amount must be integer",
         ),
-        (int | str, None, "the answer fits none of the 2 kinds that are possible"),
-        (tuple[int, str], [1], "the answer has to have at least 2 items"),
-        (tuple[int, str], [1, "a", 2], "the answer has to have at most 2 items"),
-        (tuple[int, str], ["a", "b"], "the answer[0] has to be integer"),
-        (dict[str, int], {"secret": "x"}, "a part of the answer has to be integer"),
-        (Dog, {"type": "Dog", "name": "a", "secret": 1}, "the answer has a part that is not known"),
-        (Cat | Dog, {"type": "Cow"}, "the answer fits none of the 2 kinds that are possible"),
-        (
-            Model,
-            {"number": 1, "colour": "green"},
-            "the answer.colour is none of the 2 that are possible",
-        ),
+        (int | str, None, "the answer must be one of 2 alternatives"),
+        (tuple[int, str], [1], "the answer must have at least 2 items, got 1"),
+        (tuple[int, str], [1, "a", 2], "the answer must have at most 2 items, got 3"),
+        (tuple[int, str], ["a", "b"], "the answer[0] must be integer"),
+        (dict[str, int], {"secret": "x"}, "a part of the answer must be integer"),
+        (Dog, {"type": "Dog", "name": "a", "secret": 1}, "the answer has an unknown field"),
+        (Cat | Dog, {"type": "Cow"}, "the answer must be one of 2 alternatives"),
+        (Model, {"number": 1, "colour": "green"}, "the answer.colour must be one of 2 values"),
     ],
 )
 def test_what_is_wrong_is_said_without_repeating_it(kind: Any, value: Any, problem: str) -> None:
-    assert misfit(value, schema_of(kind)) == problem
+    assert find_mismatch(value, schema_of(kind)) == problem
 
 
 @pytest.mark.parametrize("kind", [Any, object, list[Model], complex])
 def test_a_type_that_cannot_be_said_takes_anything(kind: Any) -> None:
     assert schema_of(kind) is None
-    assert misfit({"any": ["thing"]}, schema_of(kind)) is None
+    assert find_mismatch({"any": ["thing"]}, schema_of(kind)) is None
 
 
 @pytest.mark.parametrize(
@@ -284,10 +282,10 @@ def test_a_type_that_cannot_be_said_takes_anything(kind: Any) -> None:
 )
 @pytest.mark.parametrize("value", [None, 1, "a", [1], {"a": 1}])
 def test_a_schema_that_makes_no_sense_refuses_nothing(schema: Any, value: Any) -> None:
-    assert misfit(value, schema) is None
+    assert find_mismatch(value, schema) is None
 
 
 def test_a_schema_that_names_itself_again_and_again_is_looked_at_once() -> None:
     several = {"anyOf": [{"$ref": "#/$defs/a"}] * 3}
     schema = {"$defs": {"a": several}, "$ref": "#/$defs/a"}
-    assert misfit(1, schema) is None
+    assert find_mismatch(1, schema) is None

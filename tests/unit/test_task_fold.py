@@ -1,4 +1,5 @@
-"""The fold of a task's events: paths are unambiguous, order among parallel steps makes no difference, hostile events are errors."""
+"""The fold of a task's events: paths are unambiguous, order among parallel steps makes no
+difference, hostile events are errors."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from holdfast import HoldfastError, LeaseHeld, Store
 from holdfast.backends import StreamKey
 from holdfast.errors import CorruptRecord, UnsupportedVersion
 from holdfast.tasks.state import events as ev
-from holdfast.tasks.state.fold import TaskState, paths_of
-from holdfast.tasks.steps.identity import StepPath, is_path, keyed, numbered, place_of
+from holdfast.tasks.state.fold import TaskState, plan_step_paths
+from holdfast.tasks.steps.paths import StepPath, is_path, keyed_path, numbered_path, parse_path
 
 KEY = StreamKey("default", "task", "t")
 
-# -- paths -------------------------------------------------------------------------------------------
+# -- paths -----------------------------------------------------------------------------------------
 
 texts = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("%/#[]2F"),
@@ -35,7 +36,7 @@ places = st.tuples(texts, st.none() | texts, st.integers(1, 99))
 def path_of(parts: list[tuple[str, str | None, int]]) -> str:
     path = ""
     for name, key, number in parts:
-        path = numbered(path, name, number) if key is None else keyed(path, name, key)
+        path = numbered_path(path, name, number) if key is None else keyed_path(path, name, key)
     return path
 
 
@@ -43,6 +44,7 @@ def known(parts: list[tuple[str, str | None, int]]) -> list[Any]:
     return [(name, key, number if key is None else 1) for name, key, number in parts]
 
 
+@pytest.mark.slow
 @given(st.lists(places, min_size=1, max_size=4))
 def test_a_path_says_what_it_was_made_from(parts: list[tuple[str, str | None, int]]) -> None:
     path = path_of(parts)
@@ -50,7 +52,7 @@ def test_a_path_says_what_it_was_made_from(parts: list[tuple[str, str | None, in
     rest = path
     while rest:
         assert is_path(rest)
-        place = place_of(rest)
+        place = parse_path(rest)
         found.insert(0, (place.name, place.key, place.number))
         rest = place.scope
     assert found == known(parts)
@@ -73,7 +75,7 @@ def test_different_steps_have_different_paths(
     ],
 )
 def test_paths_are_readable(path: str, place: StepPath) -> None:
-    assert place_of(path) == place
+    assert parse_path(path) == place
     assert is_path(path)
 
 
@@ -88,12 +90,12 @@ def test_what_is_no_path(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["a", "a#2", "b", "%"]) | texts, max_size=8))
 def test_the_items_of_a_plan_have_paths_of_their_own(names: list[str]) -> None:
-    paths = paths_of(list(names))
+    paths = plan_step_paths(list(names))
     assert len(set(paths)) == len(paths) == len(names)
-    assert [place_of(path).name for path in paths] == names
+    assert [parse_path(path).name for path in paths] == names
 
 
-# -- folding -----------------------------------------------------------------------------------------
+# -- folding ---------------------------------------------------------------------------------------
 
 
 def fold(events: list[tuple[int, str, ev.TaskEvent]]) -> TaskState:
@@ -183,7 +185,8 @@ def test_the_order_in_which_parallel_steps_are_folded_makes_no_difference(
         queue = chooser.choice([queue for queue in queues if queue])
         stored.append((len(stored) + 1, *queue.pop(0)))
     whole = fold(stored)
-    # A holder folds its own appends when it hears of them: in order for each step, in any order across them.
+    # A holder folds its own appends when it hears of them: in order for each step, in any order
+    # across them.
     heads, rest = stored[:2], stored[2:]
     by_step: dict[str, list[Any]] = {}
     for entry in rest:
@@ -225,8 +228,8 @@ def test_a_step_of_an_earlier_run_begins_anew_when_it_is_started_in_a_later_one(
         ([], "retrying"),
         ([(ev.RENEWED, ev.Renewed("h"))], "retrying"),
         ([(ev.FORKED, ev.Forked("f", 1))], "retrying"),
-        ([(ev.LEFT, ev.Left(why="KeyboardInterrupt"))], "retrying"),
-        ([(ev.LEFT, ev.Left())], "failed"),
+        ([(ev.RELEASED, ev.Released(why="KeyboardInterrupt"))], "retrying"),
+        ([(ev.RELEASED, ev.Released())], "failed"),
         ([(ev.FAILED, ev.Failed("KeyError", ""))], "failed"),
         ([(ev.FAILED, ev.Failed("StepFailed", "", steps=["a"]))], "retrying"),
         ([(ev.DECIDED, ev.Noted("1", "x"))], "failed"),
@@ -247,8 +250,8 @@ def test_a_failure_is_replayed_if_the_program_is_known_to_have_gone_on(
 
 def test_a_doubt_is_not_tried_again_because_a_run_has_ended() -> None:
     failed = ev.StepEvent("a", args="x", mode="once", error="OSError", doubt=True)
-    for after in (ev.Failed("StepFailed", "", steps=["a"]), ev.Left(why="StepInDoubt")):
-        name = ev.FAILED if isinstance(after, ev.Failed) else ev.LEFT
+    for after in (ev.Failed("StepFailed", "", steps=["a"]), ev.Released(why="StepInDoubt")):
+        name = ev.FAILED if isinstance(after, ev.Failed) else ev.RELEASED
         events = [
             *start(),
             (3, ev.STEP_FAILED, failed),
@@ -273,10 +276,10 @@ def test_a_note_that_was_written_twice_is_told_once() -> None:
 
 
 def test_a_settlement_of_a_step_that_is_not_there_is_nothing() -> None:
-    assert fold([*start(), (3, ev.STEP_SETTLED, ev.StepEvent("a", again=True))]).steps == {}
+    assert fold([*start(), (3, ev.STEP_RESOLVED, ev.StepEvent("a", again=True))]).steps == {}
 
 
-# -- hostile events ----------------------------------------------------------------------------------
+# -- hostile events --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -520,7 +523,7 @@ def test_an_owner_with_an_odd_process_number_is_held_to_be_alive(
     from holdfast.log.stream_ops import append_events, new_append_context
 
     with memory.task("t") as task:
-        holder = task._held().owner.split("/")
+        holder = task._require_session().owner.split("/")
     owner = "/".join([*holder[:2], process, *holder[3:]])
     event = NewEvent("task.claimed", msgspec.json.encode({"holder": owner, "lease": 30}))
     fields = HeadFields("running", b"{}", owner, time.time() + 30)

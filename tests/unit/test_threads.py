@@ -1,4 +1,5 @@
-"""What is used for the first time in several threads at once. In a process of its own: what goes wrong here kills it."""
+"""What is used for the first time in several threads at once. In a process of its own: what goes
+wrong here kills it."""
 
 from __future__ import annotations
 

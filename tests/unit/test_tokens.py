@@ -1,4 +1,5 @@
-"""Token counts: the estimate is cautious and cheap, exact counting needs no network, media are not read as text."""
+"""Token counts: the estimate is cautious and cheap, exact counting needs no network, media are not
+read as text."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from hypothesis import strategies as st
 
 from holdfast.conversations import tokens as _tokens
 from holdfast.conversations.tokens import (
-    PER_CALL,
-    PER_IMAGE,
-    PER_MESSAGE,
+    TOKENS_PER_CALL,
+    TOKENS_PER_IMAGE,
+    TOKENS_PER_MESSAGE,
     default_counter,
     estimate,
     text_counter,
@@ -47,13 +48,13 @@ by_words = text_counter(words)
 
 
 def test_the_estimate_is_by_kinds_of_characters() -> None:
-    assert estimate(user("")) == PER_MESSAGE
-    assert estimate(user("abc def ghi ")) == PER_MESSAGE + 4
-    assert estimate(user("X1;Y2:")) == PER_MESSAGE + 6
-    assert estimate(user("дом")) == PER_MESSAGE + 3
-    assert estimate(user("家")) == PER_MESSAGE + 2
-    assert estimate(user("🌊")) == PER_MESSAGE + 3
-    assert estimate(user("a")) == PER_MESSAGE + 1
+    assert estimate(user("")) == TOKENS_PER_MESSAGE
+    assert estimate(user("abc def ghi ")) == TOKENS_PER_MESSAGE + 4
+    assert estimate(user("X1;Y2:")) == TOKENS_PER_MESSAGE + 6
+    assert estimate(user("дом")) == TOKENS_PER_MESSAGE + 3
+    assert estimate(user("家")) == TOKENS_PER_MESSAGE + 2
+    assert estimate(user("🌊")) == TOKENS_PER_MESSAGE + 3
+    assert estimate(user("a")) == TOKENS_PER_MESSAGE + 1
 
 
 # What o200k_base makes of these, counted once with tiktoken.
@@ -72,13 +73,15 @@ COUNTED = [
 
 @pytest.mark.parametrize(("text", "exact"), COUNTED)
 def test_the_estimate_is_not_below_the_exact_count_and_not_far_above(text: str, exact: int) -> None:
-    assert exact <= estimate(user(text)) - PER_MESSAGE <= 4 * exact
+    assert exact <= estimate(user(text)) - TOKENS_PER_MESSAGE <= 4 * exact
 
 
 @given(st.text(), st.text())
 def test_more_text_is_never_fewer_tokens(text: str, more: str) -> None:
     assert estimate(user(text + more)) >= estimate(user(text))
-    assert estimate(user(text)) <= PER_MESSAGE + 2 * len(text.encode("utf-8", "surrogatepass"))
+    assert estimate(user(text)) <= TOKENS_PER_MESSAGE + 2 * len(
+        text.encode("utf-8", "surrogatepass")
+    )
 
 
 def test_text_is_found_wherever_a_dialect_keeps_it() -> None:
@@ -92,7 +95,10 @@ def test_text_is_found_wherever_a_dialect_keeps_it() -> None:
     for message, tokens in [
         (user(said), 3),
         (user([{"type": "text", "text": said}, {"type": "text", "text": said}]), 6),
-        ({"role": "assistant", "content": None, "tool_calls": [call, call]}, 2 * (PER_CALL + 3)),
+        (
+            {"role": "assistant", "content": None, "tool_calls": [call, call]},
+            2 * (TOKENS_PER_CALL + 3),
+        ),
         (
             {
                 "role": "assistant",
@@ -104,23 +110,23 @@ def test_text_is_found_wherever_a_dialect_keeps_it() -> None:
         ({"role": "tool", "tool_call_id": "call_1", "content": said}, 3),
         (
             {"type": "function_call", "call_id": "c", "name": "look", "arguments": arguments},
-            PER_CALL + 3,
+            TOKENS_PER_CALL + 3,
         ),
-        ({"type": "function_call_output", "call_id": "c", "output": said}, PER_CALL + 3),
+        ({"type": "function_call_output", "call_id": "c", "output": said}, TOKENS_PER_CALL + 3),
         ({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": said}]}, 3),
         (
             {
                 "role": "assistant",
                 "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a b": 1}}],
             },
-            PER_CALL + 3,
+            TOKENS_PER_CALL + 3,
         ),
         (
             {
                 "role": "user",
                 "content": [{"type": "tool_result", "tool_use_id": "t", "content": said}],
             },
-            PER_CALL + 3,
+            TOKENS_PER_CALL + 3,
         ),
         (
             user(
@@ -135,14 +141,14 @@ def test_text_is_found_wherever_a_dialect_keeps_it() -> None:
         ),
         ({"type": "mcp_list_tools", "id": "m", "tools": [{"type": ["a", "b c"]}]}, 2),
     ]:
-        assert by_words(message) - PER_MESSAGE == tokens, message
+        assert by_words(message) - TOKENS_PER_MESSAGE == tokens, message
 
 
 def test_what_autogen_repeats_is_counted_once() -> None:
     responses = [{"tool_call_id": "a", "role": "tool", "content": "one two"}]
     assert (
         by_words({"role": "tool", "content": "one two", "tool_responses": responses})
-        == PER_MESSAGE + 2
+        == TOKENS_PER_MESSAGE + 2
     )
 
 
@@ -159,7 +165,7 @@ PICTURE = base64.b64encode(bytes(200_000)).decode()
     ],
 )
 def test_an_image_costs_the_same_whatever_its_size(part: Message) -> None:
-    assert estimate(user([part])) == PER_MESSAGE + PER_IMAGE
+    assert estimate(user([part])) == TOKENS_PER_MESSAGE + TOKENS_PER_IMAGE
 
 
 def test_sound_and_files_are_not_read_as_text() -> None:
@@ -173,7 +179,7 @@ def test_sound_and_files_are_not_read_as_text() -> None:
         "source": {"type": "base64", "media_type": "application/pdf", "data": PICTURE},
     }
     for part in (sound, file, paper):
-        assert PER_IMAGE <= estimate(user([part])) < len(PICTURE) / 10
+        assert TOKENS_PER_IMAGE <= estimate(user([part])) < len(PICTURE) / 10
 
 
 def test_sealed_reasoning_counts_by_its_length() -> None:
@@ -188,7 +194,7 @@ def test_sealed_reasoning_counts_by_its_length() -> None:
 
 
 def test_a_tokenizer_of_text_makes_a_counter_of_messages() -> None:
-    assert by_words(user("one two three")) == PER_MESSAGE + 3
+    assert by_words(user("one two three")) == TOKENS_PER_MESSAGE + 3
 
 
 def test_a_tokenizer_gets_long_text_in_pieces() -> None:
@@ -198,7 +204,7 @@ def test_a_tokenizer_gets_long_text_in_pieces() -> None:
         seen.append(len(text))
         return text
 
-    assert text_counter(encode)(user("x" * 10_000)) == PER_MESSAGE + 10_000
+    assert text_counter(encode)(user("x" * 10_000)) == TOKENS_PER_MESSAGE + 10_000
     assert len(seen) > 1
     assert max(seen) < 10_000
 
@@ -210,9 +216,9 @@ def test_a_tokenizer_gets_long_text_in_pieces() -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """tiktoken's cache, empty; and a place where no download can succeed unnoticed."""
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    _tokens._exact.cache_clear()
+    _tokens._load_tiktoken.cache_clear()
     yield tmp_path
-    _tokens._exact.cache_clear()
+    _tokens._load_tiktoken.cache_clear()
 
 
 def test_without_its_data_tiktoken_is_not_asked(cache: Path) -> None:
@@ -246,7 +252,7 @@ def test_data_is_looked_for_where_tiktoken_keeps_it(
     for name, value in (("", ""), ("DATA_GYM_CACHE_DIR", "b"), ("TIKTOKEN_CACHE_DIR", "a")):
         if name:
             monkeypatch.setenv(name, str(tmp_path / value))
-        place = _tokens._tiktoken_data()
+        place = _tokens._tiktoken_data_path()
         assert place is not None
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(value.encode())
@@ -272,11 +278,12 @@ print(count is not tokens.estimate, count({"role": "user", "content": "abc <|x|>
 
 
 def test_with_its_data_tiktoken_counts_and_special_tokens_are_text(tmp_path: Path) -> None:
-    """The real tokenizer with a small vocabulary: that of o200k_base cannot be had without a network."""
+    """The real tokenizer with a small vocabulary: that of o200k_base cannot be had without a
+    network."""
     data = tmp_path / hashlib.sha1(_tokens._O200K_URL.encode()).hexdigest()
     data.write_bytes(b"data")
     command = [sys.executable, "-W", "error", "-c", COUNT, hashlib.sha256(b"data").hexdigest()]
     environment = {**os.environ, "TIKTOKEN_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True", str(PER_MESSAGE + len("abc ") + len("x"))]
+    assert done.stdout.split() == ["True", str(TOKENS_PER_MESSAGE + len("abc ") + len("x"))]

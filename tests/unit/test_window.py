@@ -1,4 +1,5 @@
-"""Windows: they fit, a provider accepts them, what must stay stays, and nothing is cut that need not be."""
+"""Windows: they fit, a provider accepts them, what must stay stays, and nothing is cut that need
+not be."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.example_counts import examples
 from helpers.message_histories import damaged_histories, labels, refusal, whole_histories
 from holdfast.conversations.repair import apply_fixes, find_fixes
-from holdfast.conversations.window import NoPlaceToBegin, fit, unit_starts
+from holdfast.conversations.window import NoCutFound, fit_window, find_unit_starts
 from holdfast.errors import BudgetExceeded
 
 Message = dict[str, Any]
@@ -43,7 +44,8 @@ def is_question(message: Message) -> bool:
 
 
 class Case:
-    """A history of which the part from `start` on has been read, with what `fit` is told about it."""
+    """A history of which the part from `start` on has been read, with what `fit_window` is told
+    about it."""
 
     def __init__(self, draw: st.DrawFn, history: list[Message]) -> None:
         self.history = history
@@ -62,7 +64,7 @@ class Case:
         return self.history[self.start :]
 
     def fit(self, budget: int) -> list[Message]:
-        return fit(
+        return fit_window(
             self.tail,
             budget=budget,
             count=count,
@@ -75,12 +77,13 @@ class Case:
         )
 
     def read_on(self, starts: Iterable[int] | None = None) -> None:
-        """Read further back, until a window can begin somewhere; `starts` are the places from which it may be read."""
+        """Read further back, until a window can begin somewhere; `starts` are the places from which
+        it may be read."""
         allowed = range(len(self.history) + 1) if starts is None else starts
         for self.start in sorted((start for start in allowed if start <= self.start), reverse=True):
             try:
                 self.fit(10**9)
-            except NoPlaceToBegin:
+            except NoCutFound:
                 continue
             return
         raise AssertionError("the whole history has no place to begin")
@@ -97,7 +100,8 @@ class Case:
         return "\n".join(
             [
                 *lines,
-                f"from {self.start}, pinned {self.pins}, summary of {self.covers}, budget {self.budget}",
+                f"from {self.start}, pinned {self.pins}, summary of {self.covers}, budget "
+                f"{self.budget}",
             ]
         )
 
@@ -145,7 +149,7 @@ def test_system_prompt_and_pinned_messages_stay(case: Case) -> None:
 def test_a_window_is_what_is_pinned_then_the_summary_then_the_newest_messages_without_a_gap(
     case: Case,
 ) -> None:
-    case.read_on(unit_starts(case.history))
+    case.read_on(find_unit_starts(case.history))
     case.pins = [
         index for index in case.pins if index >= case.start
     ]  # what is read in halves is mended, see below
@@ -191,7 +195,7 @@ def test_a_shortened_window_begins_with_a_question_or_where_a_summary_leads_on(c
 @unhurried
 @given(cases(damaged=False))
 def test_reasoning_stays_with_what_it_led_to(case: Case) -> None:
-    case.read_on(unit_starts(case.history))
+    case.read_on(find_unit_starts(case.history))
     case.pins = [index for index in case.pins if index >= case.start]
     window = case.fit_or_none(case.budget)
     assume(window is not None)
@@ -210,7 +214,7 @@ def test_reasoning_stays_with_what_it_led_to(case: Case) -> None:
 def test_what_fits_is_returned_whole(history: list[Message], summarized: bool) -> None:
     whole = repaired(history)
     summary = SUMMARY if summarized else None
-    given_back = fit(
+    given_back = fit_window(
         history,
         budget=cost(whole),
         count=count,
@@ -262,7 +266,9 @@ def test_how_far_back_was_read_beyond_the_budget_makes_no_difference(
     def window(start: int) -> list[Message] | int:
         prompt = [message for message in history[:1] if start and message.get("role") == "system"]
         try:
-            return fit(history[start:], budget=budget, count=count, whole=start == 0, pins=prompt)
+            return fit_window(
+                history[start:], budget=budget, count=count, whole=start == 0, pins=prompt
+            )
         except BudgetExceeded as error:
             return error.needed
 
@@ -275,7 +281,7 @@ def test_cutting_a_mended_history_between_units_leaves_two_that_are_accepted(
     history: list[Message],
 ) -> None:
     history = repaired(history)
-    starts = unit_starts(history)
+    starts = find_unit_starts(history)
     assert starts[:1] == ([0] if history else [])
     for start in starts:
         assert refusal(history[:start]) is None
@@ -313,52 +319,52 @@ CHAT = [user("a"), said("b"), user("c"), call("1"), result("1"), said("d")]
 
 
 def test_the_oldest_exchanges_go_first() -> None:
-    assert fit(CHAT, budget=6, count=one, whole=True) == CHAT
-    assert fit(CHAT, budget=5, count=one, whole=True) == CHAT[2:]
-    assert fit(CHAT, budget=4, count=one, whole=True) == CHAT[2:]
+    assert fit_window(CHAT, budget=6, count=one, whole=True) == CHAT
+    assert fit_window(CHAT, budget=5, count=one, whole=True) == CHAT[2:]
+    assert fit_window(CHAT, budget=4, count=one, whole=True) == CHAT[2:]
 
 
 def test_a_newest_exchange_that_does_not_fit_is_an_error_that_says_how_much_it_takes() -> None:
     with pytest.raises(BudgetExceeded) as caught:
-        fit(CHAT, budget=3, count=one, whole=True)
+        fit_window(CHAT, budget=3, count=one, whole=True)
     assert (caught.value.needed, caught.value.budget) == (4, 3)
 
 
 def test_a_system_prompt_that_does_not_fit_is_the_same_error() -> None:
     with pytest.raises(BudgetExceeded) as caught:
-        fit([], budget=1, count=one, whole=True, system=[SYSTEM, SYSTEM])
+        fit_window([], budget=1, count=one, whole=True, system=[SYSTEM, SYSTEM])
     assert caught.value.needed == 2
 
 
 def test_an_empty_history_is_the_system_prompt() -> None:
-    assert fit([], budget=1, count=one, whole=True, system=[SYSTEM]) == [SYSTEM]
+    assert fit_window([], budget=1, count=one, whole=True, system=[SYSTEM]) == [SYSTEM]
 
 
 def test_the_stored_system_prompt_stays() -> None:
-    assert fit([SYSTEM, *CHAT], budget=5, count=one, whole=True) == [SYSTEM, *CHAT[2:]]
+    assert fit_window([SYSTEM, *CHAT], budget=5, count=one, whole=True) == [SYSTEM, *CHAT[2:]]
 
 
 def test_a_summary_stands_where_something_was_cut_and_nowhere_else() -> None:
-    assert fit(CHAT, budget=6, count=one, whole=True, summary=SUMMARY, covered=2) == CHAT
-    assert fit(CHAT, budget=5, count=one, whole=True, summary=SUMMARY, covered=2) == [
+    assert fit_window(CHAT, budget=6, count=one, whole=True, summary=SUMMARY, covered=2) == CHAT
+    assert fit_window(CHAT, budget=5, count=one, whole=True, summary=SUMMARY, covered=2) == [
         SUMMARY,
         *CHAT[2:],
     ]
 
 
 def test_the_exchange_in_which_the_summary_ends_may_be_cut_between_its_units() -> None:
-    assert fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=3) == [
+    assert fit_window(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=3) == [
         SUMMARY,
         *CHAT[3:],
     ]
-    assert fit(CHAT, budget=3, count=one, whole=True, summary=SUMMARY, covered=3) == [
+    assert fit_window(CHAT, budget=3, count=one, whole=True, summary=SUMMARY, covered=3) == [
         SUMMARY,
         CHAT[5],
     ]
 
 
 def test_a_summary_that_ends_between_a_call_and_its_result_does_not_part_them() -> None:
-    assert fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=4) == [
+    assert fit_window(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=4) == [
         SUMMARY,
         CHAT[5],
     ]
@@ -366,13 +372,15 @@ def test_a_summary_that_ends_between_a_call_and_its_result_does_not_part_them() 
 
 def test_an_exchange_that_the_summary_does_not_reach_into_is_not_cut() -> None:
     with pytest.raises(BudgetExceeded):
-        fit(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=2)
+        fit_window(CHAT, budget=4, count=one, whole=True, summary=SUMMARY, covered=2)
 
 
 def test_what_is_pinned_comes_before_the_summary() -> None:
-    window = fit(CHAT, budget=6, count=one, whole=True, summary=SUMMARY, covered=2, pinned=[1])
+    window = fit_window(
+        CHAT, budget=6, count=one, whole=True, summary=SUMMARY, covered=2, pinned=[1]
+    )
     assert window == CHAT
-    window = fit(
+    window = fit_window(
         [user("x"), *CHAT], budget=6, count=one, whole=True, summary=SUMMARY, covered=1, pinned=[2]
     )
     assert window == [CHAT[1], SUMMARY, *CHAT[2:]]
@@ -380,7 +388,7 @@ def test_what_is_pinned_comes_before_the_summary() -> None:
 
 def test_a_pinned_result_brings_its_call() -> None:
     history = [*CHAT, user("e"), said("f")]
-    assert fit(history, budget=4, count=one, whole=True, pinned=[4]) == [
+    assert fit_window(history, budget=4, count=one, whole=True, pinned=[4]) == [
         CHAT[3],
         CHAT[4],
         *history[6:],
@@ -388,12 +396,12 @@ def test_a_pinned_result_brings_its_call() -> None:
 
 
 def test_a_pinned_result_whose_call_was_not_read_is_kept_as_text() -> None:
-    window = fit([user("e")], budget=9, count=one, whole=False, pins=[result("1")])
+    window = fit_window([user("e")], budget=9, count=one, whole=False, pins=[result("1")])
     assert window == [{"role": "user", "content": "Result of the tool call 1:\nfound"}, user("e")]
 
 
 def test_a_pinned_pair_that_reading_parted_comes_together_again() -> None:
-    window = fit(
+    window = fit_window(
         [result("1"), user("e")], budget=9, count=one, whole=False, pins=[call("1")], pinned=[0]
     )
     assert window == [call("1"), result("1"), user("e")]
@@ -402,8 +410,8 @@ def test_a_pinned_pair_that_reading_parted_comes_together_again() -> None:
 def test_pinned_reasoning_is_not_taken_for_that_of_the_first_message_that_was_read() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     tail = [{"type": "message", "role": "assistant", "content": "d"}, user("e")]
-    assert fit(tail, budget=9, count=one, whole=False, pins=[thought]) == [user("e")]
-    assert fit(tail, budget=9, count=one, whole=False, pins=[thought], pinned=[0]) == [
+    assert fit_window(tail, budget=9, count=one, whole=False, pins=[thought]) == [user("e")]
+    assert fit_window(tail, budget=9, count=one, whole=False, pins=[thought], pinned=[0]) == [
         thought,
         *tail,
     ]
@@ -411,13 +419,13 @@ def test_pinned_reasoning_is_not_taken_for_that_of_the_first_message_that_was_re
 
 def test_a_result_whose_call_was_not_read_is_no_place_to_begin() -> None:
     tail = [result("1"), said("d"), user("e")]
-    assert fit(tail, budget=9, count=one, whole=False) == [user("e")]
-    with pytest.raises(NoPlaceToBegin):
-        fit(tail[:2], budget=9, count=one, whole=False)
+    assert fit_window(tail, budget=9, count=one, whole=False) == [user("e")]
+    with pytest.raises(NoCutFound):
+        fit_window(tail[:2], budget=9, count=one, whole=False)
 
 
 def test_a_history_without_a_question_is_cut_between_units() -> None:
-    assert fit([said("a"), call("1"), result("1")], budget=2, count=one, whole=True) == [
+    assert fit_window([said("a"), call("1"), result("1")], budget=2, count=one, whole=True) == [
         call("1"),
         result("1"),
     ]
@@ -433,26 +441,26 @@ def test_an_approval_stays_with_its_request() -> None:
     }
     response = {"type": "mcp_approval_response", "approval_request_id": "r1", "approve": True}
     history = [user("a"), request, user("b"), response, user("c")]
-    assert fit(history, budget=4, count=one, whole=True) == [user("c")]
-    assert fit(history[2:], budget=9, count=one, whole=False) == [user("c")]
-    assert unit_starts(history) == [0, 1, 4]
+    assert fit_window(history, budget=4, count=one, whole=True) == [user("c")]
+    assert fit_window(history[2:], budget=9, count=one, whole=False) == [user("c")]
+    assert find_unit_starts(history) == [0, 1, 4]
 
 
 def test_a_damaged_history_is_mended_before_it_is_cut() -> None:
     history = [user("a"), call("1"), user("b"), result("1"), said("c")]
-    assert fit(history, budget=5, count=one, whole=True) == [
+    assert fit_window(history, budget=5, count=one, whole=True) == [
         user("a"),
         call("1"),
         result("1"),
         user("b"),
         said("c"),
     ]
-    assert fit(history, budget=4, count=one, whole=True) == [user("b"), said("c")]
+    assert fit_window(history, budget=4, count=one, whole=True) == [user("b"), said("c")]
 
 
 def test_a_pinned_result_that_came_late_is_still_pinned_after_it_was_put_back() -> None:
     history = [user("a"), call("1"), user("b"), result("1"), said("c")]
-    assert fit(history, budget=4, count=one, whole=True, pinned=[3]) == [
+    assert fit_window(history, budget=4, count=one, whole=True, pinned=[3]) == [
         call("1"),
         result("1"),
         user("b"),
@@ -462,5 +470,5 @@ def test_a_pinned_result_that_came_late_is_still_pinned_after_it_was_put_back() 
 
 def test_a_summary_that_covers_a_call_covers_its_late_result_too() -> None:
     history = [user("a"), call("1"), user("b"), said("x"), result("1"), said("c")]
-    window = fit(history, budget=3, count=one, whole=True, summary=SUMMARY, covered=3)
+    window = fit_window(history, budget=3, count=one, whole=True, summary=SUMMARY, covered=3)
     assert window == [SUMMARY, said("x"), said("c")]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from helpers.running_workers import Watched
+from helpers.tasks.running_workers import Watched
 from holdfast import Store, testing
 from holdfast.backends.memory import MemoryBackend
 

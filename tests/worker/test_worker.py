@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.running_workers import PATIENCE_SECONDS, Watched, wait_until, working
-from helpers.worker_tasks import outcomes, seen, simple
+from helpers.tasks.running_workers import PATIENCE_SECONDS, Watched, wait_until, working
+from helpers.tasks.worker_tasks import outcomes, seen, simple
 from holdfast import AsyncTask, Store, Task, testing
-from holdfast.tasks.agents.declare import registered
-from holdfast.tasks.base import CRASHES
-from holdfast.worker.worker import PATIENCE
+from holdfast.tasks.agents.declare import registered_agents
+from holdfast.tasks.base import MAX_CRASHES
+from holdfast.worker.worker import ISOLATION_DEADLINE
 
-# -- what is due -----------------------------------------------------------------------------------------------------------
+# -- what is due -----------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -87,7 +87,7 @@ def test_recover_can_be_awaited(store: Store) -> None:
     assert (ran.id, ran.agent, ran.status, ran.error) == ("t", "simple", "finished", None)
 
 
-# -- failures --------------------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -242,7 +242,7 @@ def test_what_ends_the_program_ends_recover(store: Store, stop: type[BaseExcepti
     assert sum(seen(store, f"t{number}").runs for number in range(3)) == 1
 
 
-# -- crashes ---------------------------------------------------------------------------------------------------------------
+# -- crashes ---------------------------------------------------------------------------------------
 
 
 KILLER = """
@@ -276,7 +276,7 @@ def test_what_keeps_killing_its_process_is_parked_until_it_is_submitted_again(
 ) -> None:
     with holdfast.open(durable_url, durability="process") as store:
         store.submit("killer", "t")
-        for crashes in range(CRASHES):
+        for crashes in range(MAX_CRASHES):
             assert killer(durable_url, "die").returncode == -signal.SIGKILL
             view = seen(store)
             assert (view.status, view.abandoned, view.crashes) == ("running", True, crashes)
@@ -287,10 +287,10 @@ def test_what_keeps_killing_its_process_is_parked_until_it_is_submitted_again(
             "stuck",
             None,
             None,
-            CRASHES,
+            MAX_CRASHES,
         )
         assert view.error is not None
-        assert f"died {CRASHES} times" in view.error.message
+        assert f"died {MAX_CRASHES} times" in view.error.message
         assert killer(durable_url, "die").stdout == "\n"
         store.submit("killer", "t")
         view = seen(store)
@@ -306,12 +306,12 @@ def die(store: Store, **where: Any) -> None:
 def test_deaths_count_only_while_a_task_gets_no_further(store: Store) -> None:
     @holdfast.agent("steps")
     def steps(task: Task) -> str:
-        for number in range(CRASHES + 2):
+        for number in range(MAX_CRASHES + 2):
             task.step(f"step {number}", str)
         return "done"
 
     store.submit("steps", "t")
-    for number in range(CRASHES + 2):
+    for number in range(MAX_CRASHES + 2):
         die(store, after=f"step {number}")
     assert outcomes(store) == [("t", "finished")]
 
@@ -319,16 +319,16 @@ def test_deaths_count_only_while_a_task_gets_no_further(store: Store) -> None:
 def test_progress_that_was_saved_is_getting_further(store: Store) -> None:
     def collect() -> int:
         step = holdfast.current_step()
-        for page in range(step.cursor or 0, CRASHES + 2):
+        for page in range(step.cursor or 0, MAX_CRASHES + 2):
             step.save(page + 1, flush=True)
-        return CRASHES + 2
+        return MAX_CRASHES + 2
 
     @holdfast.agent("pages")
     def pages(task: Task) -> int:
         return task.step("collect", collect)
 
     store.submit("pages", "t")
-    for _ in range(CRASHES + 1):
+    for _ in range(MAX_CRASHES + 1):
         die(store, write=1)
     assert outcomes(store) == [("t", "finished")]
 
@@ -342,7 +342,7 @@ def test_progress_that_is_saved_again_is_none(store: Store) -> None:
         task.step("collect", collect)
 
     store.submit("pages", "t")
-    for _ in range(CRASHES):
+    for _ in range(MAX_CRASHES):
         die(store, write=1)
     assert outcomes(store) == [("t", "stuck")]
 
@@ -350,7 +350,7 @@ def test_progress_that_is_saved_again_is_none(store: Store) -> None:
 def test_a_parent_is_not_given_up_while_its_child_gets_further(store: Store) -> None:
     @holdfast.agent("child")
     def child(task: Task) -> str:
-        for number in range(CRASHES + 2):
+        for number in range(MAX_CRASHES + 2):
             task.step(f"step {number}", str)
         return "done"
 
@@ -359,7 +359,7 @@ def test_a_parent_is_not_given_up_while_its_child_gets_further(store: Store) -> 
         return str(task.run_child("child", "c"))
 
     store.submit("parent", "p")
-    for number in range(CRASHES + 2):
+    for number in range(MAX_CRASHES + 2):
         die(store, after=f"step {number}")
     assert ("p", "finished") in outcomes(store)
     assert seen(store, "p").result == "done"
@@ -375,7 +375,7 @@ def test_a_child_that_kills_is_given_up_and_so_is_its_parent(store: Store) -> No
         return task.run_child("child", "c")
 
     store.submit("parent", "p")
-    for _ in range(CRASHES):
+    for _ in range(MAX_CRASHES):
         die(store, before="deadly")
     store.run_due()
     assert seen(store, "c").status == "stuck"
@@ -419,7 +419,8 @@ def meeting() -> Meeting:
 def suspects(
     store: Store, meeting: Meeting, *names: str, waits: bool = False
 ) -> Callable[[], None]:
-    """Tasks whose runs have died twice, and live from now on; nobody runs them until what is returned was called."""
+    """Tasks whose runs have died twice, and live from now on; nobody runs them until what is
+    returned was called."""
 
     @holdfast.agent("suspect")
     def suspect(task: Task) -> None:
@@ -434,8 +435,8 @@ def suspects(
         for _ in range(2):
             with testing.crash(before="deadly"):
                 store.run("suspect", name)
-    del registered["suspect"]
-    return lambda: registered.update(suspect=suspect)
+    del registered_agents["suspect"]
+    return lambda: registered_agents.update(suspect=suspect)
 
 
 def test_a_task_that_may_kill_the_process_is_begun_when_nothing_else_runs(
@@ -479,7 +480,7 @@ def test_a_task_that_may_kill_the_process_does_not_wait_for_ever(
     with working(store, concurrency=8) as worker:
         meeting.wait_for("b")
         let_go()
-        clock.advance(30 + PATIENCE + 1)  # counted from the end of the lease
+        clock.advance(30 + ISOLATION_DEADLINE + 1)  # counted from the end of the lease
         worker.reports.wait_for("s", "finished")
         meeting.may_go.set()
         worker.reports.wait_for("b", "finished")

@@ -1,4 +1,5 @@
-"""Whose clock counts: the engine's, which all share, whatever the clock of the machine says that a worker is on."""
+"""Whose clock counts: the engine's, which all share, whatever the clock of the machine says that a
+worker is on."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from holdfast import Store, Task, testing
 from holdfast.backends import Append, AppendResult, Cursor, Head, StreamKey, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.log import leases
-from holdfast.tasks.agents.declare import registered
 
 
 class Skewed(MemoryBackend):
@@ -54,16 +54,6 @@ class Skewed(MemoryBackend):
         return head and replace(head, now=head.now + self.ahead)
 
 
-@pytest.fixture(autouse=True)
-def agents() -> Iterator[None]:
-    """No agents but those that the test registers."""
-    before = dict(registered)
-    registered.clear()
-    yield
-    registered.clear()
-    registered.update(before)
-
-
 @pytest.fixture
 def clock() -> Iterator[testing.FakeClock]:
     with testing.fake_clock() as clock:
@@ -87,11 +77,12 @@ def ran(store: Store) -> list[tuple[str, str]]:
 
 def found(worker: holdfast.Worker) -> list[str]:
     """What a look of a worker that is there all the time finds."""
-    return [head.stream.id for head in worker._look.candidates(4)]
+    return [head.stream.id for head in worker._scanner.scan(4)]
 
 
 def gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody on another machine has claimed the task for half a minute, and that machine is no more."""
+    """Somebody on another machine has claimed the task for half a minute, and that machine is no
+    more."""
 
     def claim() -> None:
         store.task("t", lease=30).__enter__()

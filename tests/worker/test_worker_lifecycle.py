@@ -16,16 +16,16 @@ import pytest
 
 import holdfast
 from helpers.example_counts import examples
-from helpers.running_workers import PATIENCE_SECONDS, Reports, Watched, wait_until, working
-from helpers.worker_tasks import outcomes, seen, simple
+from helpers.tasks.running_workers import PATIENCE_SECONDS, Reports, Watched, wait_until, working
+from helpers.tasks.worker_tasks import outcomes, seen, simple
 from holdfast import AsyncTask, Store, Task, testing
 from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.tasks.run.session import Session
 from holdfast.worker import worker as _worker
-from holdfast.worker.due_tasks import FULL_LOOK, PAGE, SKEW
+from holdfast.worker.polling import CLOCK_SKEW_SECONDS, FULL_SCAN_SECONDS, PAGE_TASKS
 
-# -- stopping --------------------------------------------------------------------------------------------------------------
+# -- stopping --------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -195,7 +195,8 @@ def test_a_step_that_is_longer_than_the_grace_is_left_with_its_progress(
 
 
 class Refusing(Watched):
-    """A backend that lets one task be submitted and not claimed, or refuses everything that is asked."""
+    """A backend that lets one task be submitted and not claimed, or refuses everything that is
+    asked."""
 
     def __init__(self, refusal: holdfast.HoldfastError, *, task: str | None) -> None:
         super().__init__(MemoryBackend())
@@ -241,7 +242,7 @@ def test_a_worker_that_may_not_claim_a_task_ends_with_the_error_when_others_have
     asynchronous: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_worker, "SWITCH", -1.0)  # a standby is not waited for
+    monkeypatch.setattr(_worker, "FAILOVER_SECONDS", -1.0)  # a standby is not waited for
     backend, reports = Refusing(refusal, task="refused"), Reports()
     second = two_steps(gate, asynchronous)
     with holdfast.open(backend) as store:
@@ -322,7 +323,7 @@ def test_a_server_that_takes_no_writes_for_a_moment_is_waited_for(
             wait_until(lambda: backend.counts["refused"] > 5)
             backend.refuses = False
             worker.reports.wait_for("t", "finished")
-        monkeypatch.setattr(_worker, "SWITCH", 0.05)
+        monkeypatch.setattr(_worker, "FAILOVER_SECONDS", 0.05)
         backend.refuses = True
         with run_beside(holdfast.Worker(store, poll=0.01)) as running:
             with pytest.raises(holdfast.errors.ReadOnly, match="standby"):
@@ -330,7 +331,8 @@ def test_a_server_that_takes_no_writes_for_a_moment_is_waited_for(
 
 
 def test_a_worker_may_be_stopped_by_a_signal_handler(store: Store) -> None:
-    """Also while the thread that runs it is inside the worker's own code: a lock there would be waited for for ever."""
+    """Also while the thread that runs it is inside the worker's own code: a lock there would be
+    waited for for ever."""
     simple()
     before = signal.getsignal(signal.SIGALRM)
     try:
@@ -344,7 +346,7 @@ def test_a_worker_may_be_stopped_by_a_signal_handler(store: Store) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-# -- reports ---------------------------------------------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------------
 
 
 def test_a_worker_reports_what_becomes_of_each_run(store: Store) -> None:
@@ -388,10 +390,10 @@ def test_a_report_that_cannot_be_made_does_not_end_the_worker(
             assert ended.wait(PATIENCE_SECONDS)
         ended.clear()
         assert seen(store, name).status == "finished"
-    assert "a report could not be made (RuntimeError)" in caplog.text
+    assert "the report callback failed (RuntimeError)" in caplog.text
 
 
-# -- several at once -------------------------------------------------------------------------------------------------------
+# -- several at once -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -467,7 +469,7 @@ def test_two_workers_never_run_one_task_at_the_same_time(durable_url: str) -> No
     assert set(runs.values()) == {1}
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 def looked(watched: Watched, look: Callable[[], object]) -> Counter[str]:
@@ -490,7 +492,7 @@ def test_a_worker_goes_on_when_the_engine_comes_back(
     said = [
         record
         for record in caplog.records
-        if "could not be looked for (Unavailable)" in record.message
+        if "cannot poll for due tasks (Unavailable)" in record.message
     ]
     assert len(said) == 1, "it is said once, not with each look"
 
@@ -519,7 +521,7 @@ def test_a_task_that_cannot_be_read_does_not_keep_others_from_being_run(
             "it is tried again and again"
         )
         watched.damaged = watched.strange = ""
-        clock.advance(FULL_LOOK + 1)
+        clock.advance(FULL_SCAN_SECONDS + 1)
         worker.reports.wait_for("damaged", "finished")
         worker.reports.wait_for("strange", "finished")
 
@@ -538,32 +540,32 @@ def test_what_is_due_and_not_ours_is_not_read_with_each_look(
         else:
             with watched_store.task(f"ended {number}", agent="simple", ttl=1) as task:
                 task.finish(None)
-    clock.advance(SKEW + 2)
-    look = holdfast.Worker(watched_store)._look
-    first = looked(watched, lambda: look.candidates(4))
+    clock.advance(CLOCK_SKEW_SECONDS + 2)
+    look = holdfast.Worker(watched_store)._scanner
+    first = looked(watched, lambda: look.scan(4))
     assert (first["listed"], first["read"]) == (many, 0)
     for _ in range(5):
-        again = looked(watched, lambda: look.candidates(4))
+        again = looked(watched, lambda: look.scan(4))
         assert (again["due"], again["listed"], again["read"]) == (1, 0, 0)
         clock.advance(1)
     watched_store.submit("simple", "ours")
     found: list[Any] = []
-    late = looked(watched, lambda: found.extend(look.candidates(4)))
+    late = looked(watched, lambda: found.extend(look.scan(4)))
     assert [head.stream.id for head in found] == ["ours"]
     assert late["listed"] == 1
-    clock.advance(FULL_LOOK)
-    assert looked(watched, lambda: look.candidates(4))["listed"] > many
+    clock.advance(FULL_SCAN_SECONDS)
+    assert looked(watched, lambda: look.scan(4))["listed"] > many
 
 
 def test_what_others_leave_due_does_not_starve_ours(
     watched_store: Store, clock: testing.FakeClock
 ) -> None:
     simple()
-    for number in range(5 * PAGE):
+    for number in range(5 * PAGE_TASKS):
         watched_store.submit("of others", f"a {number}")
     watched_store.submit("simple", "z")
     assert outcomes(watched_store) == [("z", "finished")]
-    clock.advance(SKEW + 1)
+    clock.advance(CLOCK_SKEW_SECONDS + 1)
     worker = holdfast.Worker(watched_store)
     assert worker.run_due(None) == []
     watched_store.submit("simple", "z2")
@@ -579,14 +581,14 @@ def test_what_becomes_due_behind_the_place_where_a_look_begins_is_found(
     watched_store.submit("simple", "very late", at=long_ago)
     watched_store.submit("of others", "theirs", at=long_ago + 2)
     watched.hidden = {"late", "very late"}
-    look = holdfast.Worker(watched_store)._look
-    clock.advance(SKEW + 0.5)
-    assert look.candidates(4) == []
+    look = holdfast.Worker(watched_store)._scanner
+    clock.advance(CLOCK_SKEW_SECONDS + 0.5)
+    assert look.scan(4) == []
     watched.hidden.remove("late")  # its append took so long
-    assert [head.stream.id for head in look.candidates(4)] == ["late"]
+    assert [head.stream.id for head in look.scan(4)] == ["late"]
     watched.hidden.remove("very late")
-    clock.advance(FULL_LOOK)
-    assert {head.stream.id for head in look.candidates(4)} == {"late", "very late"}
+    clock.advance(FULL_SCAN_SECONDS)
+    assert {head.stream.id for head in look.scan(4)} == {"late", "very late"}
 
 
 @pytest.mark.slow
@@ -606,8 +608,8 @@ def test_a_thousand_suspended_tasks_cost_a_worker_nothing(
         watched_store.submit("simple", "other")
         worker.reports.wait_for("other", "finished")
     assert {ran.id for ran in worker.reports.all} == {"other"}
-    look = holdfast.Worker(watched_store)._look
-    cost = looked(watched, lambda: look.candidates(4))
+    look = holdfast.Worker(watched_store)._scanner
+    cost = looked(watched, lambda: look.scan(4))
     assert cost == {"head": 1, "due": 1, "heads": 1, "listed": 0}, (
         "a look asks for the time, what is due and what has died, and neither lists any of them"
     )
@@ -625,14 +627,14 @@ def test_a_look_tells_when_the_next_task_is_due(
     watched_store.submit("of others", "theirs", at=clock.now() + 0.1)
     watched_store.submit("simple", "late", at=clock.now() + 3.0)
     watched_store.submit("simple", "ours", at=clock.now() + 0.4)
-    look = holdfast.Worker(watched_store)._look
-    assert look.candidates(4) == []
+    look = holdfast.Worker(watched_store)._scanner
+    assert look.scan(4) == []
     assert look.next_in == pytest.approx(0.4)
     clock.advance(0.4)
-    assert [head.stream.id for head in look.candidates(4)] == ["ours"]
+    assert [head.stream.id for head in look.scan(4)] == ["ours"]
     assert look.next_in is None
-    far = holdfast.Worker(watched_store, poll=5)._look
-    far.candidates(4)
+    far = holdfast.Worker(watched_store, poll=5)._scanner
+    far.scan(4)
     assert far.next_in == pytest.approx(2.6)
 
 

@@ -1,0 +1,1 @@
+"""Operations on whole stores: copy, verify, anchors, audit, backup, purge, erase, health."""

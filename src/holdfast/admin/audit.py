@@ -1,7 +1,8 @@
-"""The audit view: who did what when, as text, JSON Lines and CSV.
+"""The audit view: who did what, and when, as text, JSON Lines and CSV.
 
-Stored text is data here too: on a terminal it cannot move the cursor, and in a spreadsheet it is never a formula. In CSV every cell is
-quoted, invisible characters are written as in JSON, and a cell that would begin a formula begins with an apostrophe.
+Stored text is escaped: on a terminal it cannot move the cursor, and in a spreadsheet it is never a
+formula. In CSV every cell is quoted, invisible characters are written as in JSON, and a cell that
+would start a formula starts with an apostrophe.
 """
 
 from __future__ import annotations
@@ -16,39 +17,30 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ..backends import StreamKey
-from ..backends.clock import moment
+from ..backends.clock import to_datetime
 from ..errors import Erased, NotFound
 from ..log import operations as ops
-from ..log.blobs import incarnation_hex
 from ..log.events import StoredEvent
 from ..log.ids import stream_key
 from ..log.operations import Operation
-from ..log.reprs import Readable
-from ..log.stream_ops import audit_of, data_of
+from ..log.reprs import ShortRepr
+from ..log.stream_ops import audit_key, load_data
 from ..tasks.audit import DescribedEvent, EventDescriber
 
-KINDS: Final = ("task", "conversation", "memory", "state", "stream")
-COLUMNS: Final = (
-    "version",
-    "at",
-    "event",
-    "what",
-    "by",
-    "owner",
-    "correlation",
-    "step",
-    "details",
-)
-FORMULA: Final = frozenset("=+-@＝＋－＠|%")  # noqa: RUF001  the wide ones too: some programs take them for the others
-DECIDED: Final = {"stream.deleted": "deletion decided", "stream.erased": "erasure decided"}
-_HIDDEN: Final = ("task.renewed", "turn.renewed")
+AUDITED_KINDS: Final = ("task", "conversation", "memory", "state", "stream")
+COLUMNS: Final = ("version", "at", "event", "what", "by", "owner", "correlation", "step", "details")
+# The wide characters too: some spreadsheets treat them like the others.
+FORMULA_STARTS: Final = frozenset("=+-@＝＋－＠|%")  # noqa: RUF001
+REMOVAL_TEXTS: Final = {"stream.deleted": "deletion decided", "stream.erased": "erasure decided"}
+_HIDDEN_EVENTS: Final = ("task.renewed", "turn.renewed")
 
 
-class AuditEntry(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened: `version` in the stream, or in the tenant's audit stream if `source` says so.
+class AuditEntry(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """An event at a `version` of the stream, or of the tenant's audit stream (`source`).
 
-    `by` is the person or program that is named (`holdfast.correlate(actor=…)`, or who answered), `owner` the process that held the task.
-    `details` are facts that are no content; `data` is the content, if it was asked for.
+    `by` is the person or application named by `holdfast.correlate(actor=…)` or by an answer, and
+    `owner` the process that had the task's lease. `details` are facts without content; `data` is
+    the content, if it was requested.
     """
 
     source: Literal["stream", "audit"] = "stream"
@@ -65,7 +57,7 @@ class AuditEntry(Readable, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What happened to a task or another stream, in order. Iterate over it, print it, or write it to a file."""
+    """The events of a task or another stream, in order. Iterate over it, print it, or write it."""
 
     tenant: str
     kind: str
@@ -83,29 +75,29 @@ class Audit(msgspec.Struct, frozen=True):
         return self.text()
 
     def text(self) -> str:
-        """A table for people: time, what, who, correlation id, details. Leases that were only renewed are left out."""
+        """Return a table: time, what, who, correlation id, details. Lease renewals are left out."""
         rows: list[tuple[str, ...]] = [
             ("time (UTC)", "version", "what", "who", "correlation", "details")
         ]
-        rows += [self._row(entry) for entry in self.entries if entry.event not in _HIDDEN]
+        rows += [self._row(entry) for entry in self.entries if entry.event not in _HIDDEN_EVENTS]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def jsonl(self) -> str:
-        """One JSON object per line."""
+        """Return one JSON object per line."""
         return "".join(
             msgspec.json.encode(self._fields(entry)).decode() + "\n" for entry in self.entries
         )
 
     def csv(self) -> str:
-        """For a spreadsheet: a line of names, then one line per entry."""
+        """Return CSV for a spreadsheet: a line of names, then one line per entry."""
         columns = (*COLUMNS, "data") if self.content else COLUMNS
         to = io.StringIO()
         writer = csv.writer(to, quoting=csv.QUOTE_ALL, lineterminator="\r\n")
         writer.writerow(columns)
         for entry in self.entries:
             fields = self._fields(entry)
-            writer.writerow([_cell(fields.get(name)) for name in columns])
+            writer.writerow([_format_cell(fields.get(name)) for name in columns])
         return to.getvalue()
 
     def _fields(self, entry: AuditEntry) -> dict[str, Any]:
@@ -119,9 +111,9 @@ class Audit(msgspec.Struct, frozen=True):
     def _row(self, entry: AuditEntry) -> tuple[str, ...]:
         who = ", ".join(name for name in (entry.by, entry.owner) if name)
         what = entry.what if entry.step is None else f"{entry.what}: {entry.step}"
-        details = _json(entry.details) if entry.details else ""
+        details = _to_json(entry.details) if entry.details else ""
         if entry.data is not None:
-            details = f"{details} {_json(entry.data)}".strip()
+            details = f"{details} {_to_json(entry.data)}".strip()
         cells = (
             f"{entry.at:%Y-%m-%d %H:%M:%S}",
             str(entry.version),
@@ -130,39 +122,37 @@ class Audit(msgspec.Struct, frozen=True):
             entry.correlation or "",
             details,
         )
-        return tuple(map(_visible, cells))
+        return tuple(map(_escape_invisible, cells))
 
 
-def audited(tenant: str, kind: str, id: str) -> StreamKey:
-    """The stream that is asked for."""
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+def audited_key(tenant: str, kind: str, id: str) -> StreamKey:
+    """Return the key of the stream to audit."""
+    if kind not in AUDITED_KINDS:
+        raise ValueError(f"kind must be one of {', '.join(AUDITED_KINDS)}, got {kind!r}")
     return stream_key(tenant, kind, id)
 
 
-def audit(key: StreamKey, *, content: bool) -> Operation[Audit]:
-    """All that is known of a stream: its own events, and before and after them what the audit stream says of its lives."""
+def load_audit(key: StreamKey, *, content: bool) -> Operation[Audit]:
+    """Return a stream's own events, and the audit stream's entries about its incarnations."""
     head = yield from ops.head(key)
-    entries = yield from _own(key, content)
-    before, after = yield from _deletions(
-        key, incarnation_hex(head.incarnation) if head else "", content
-    )
+    entries = yield from _read_own_entries(key, content)
+    before, after = yield from _read_removals(key, head.incarnation.hex() if head else "", content)
     if not (entries or before or after):
         raise NotFound(
-            f"there is no {key}, and no deletion of it was noted; check the id and the kind"
+            f"there is no {key}, and no deletion of it is recorded; check the id and the kind"
         )
     return Audit(key.tenant, key.kind, key.id, [*before, *entries, *after], content)
 
 
-def _own(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
-    """Of a record that was erased nothing is known, not even when it was written: it is left out."""
+def _read_own_entries(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
+    """Return the entries of a stream. Erased records are left out: not even their time is known."""
     entries: list[AuditEntry] = []
-    teller, version = EventDescriber() if key.kind == "task" else None, 0
+    describer, version = EventDescriber() if key.kind == "task" else None, 0
     while True:
         try:
-            page = yield from ops.read(key, after=version, plain=True, spare=True)
+            page = yield from ops.read(key, after=version, decoded=True, allow_erased=True)
         except Erased:
-            break  # as a whole
+            break  # the whole stream
         if not page:
             break
         version = page[-1].version
@@ -170,45 +160,49 @@ def _own(key: StreamKey, content: bool) -> Operation[list[AuditEntry]]:
             if not stored.envelope.id:
                 continue
             name, data = stored.envelope.type, None
-            if content or teller is not None:
-                data = yield from data_of(key, stored)
-            told = teller.tell(name, data) if teller else DescribedEvent(name, None, None, None, {})
-            entries.append(_entry(stored, told, data if content else None))
+            if content or describer is not None:
+                data = yield from load_data(key, stored)
+            described = (
+                describer.describe(name, data)
+                if describer
+                else DescribedEvent(name, None, None, None, {})
+            )
+            entries.append(_new_entry(stored, described, data if content else None))
     return entries
 
 
-_DETAILS: Final = {"version": "version", "life": "incarnation", "reason": "reason"}
-"""What a deletion tells, by its stored name, and how it is shown."""
+_REMOVAL_FIELDS: Final = {"version": "version", "life": "incarnation", "reason": "reason"}
+"""The fields of a deletion: stored name and displayed name."""
 
 
-def _deletions(
+def _read_removals(
     key: StreamKey, incarnation: str, content: bool
 ) -> Operation[tuple[list[AuditEntry], list[AuditEntry]]]:
-    """What the audit stream says was deleted or erased under this name: of former lives, and of the one that is there."""
+    """Return the deletions and erasures of earlier incarnations, and of the current one."""
     before: list[AuditEntry] = []
     after: list[AuditEntry] = []
     version = 0
     while page := (
-        yield from ops.read(audit_of(key.tenant), after=version, plain=True, spare=True)
+        yield from ops.read(audit_key(key.tenant), after=version, decoded=True, allow_erased=True)
     ):
         version = page[-1].version
         for stored in page:
             data: Any = stored.envelope.data
-            words = DECIDED.get(stored.envelope.type)
+            text = REMOVAL_TEXTS.get(stored.envelope.type)
             if (
-                words is None
+                text is None
                 or type(data) is not dict
                 or (data.get("kind"), data.get("id")) != (key.kind, key.id)
             ):
                 continue
             details = {
                 name: data[key]
-                for key, name in _DETAILS.items()
+                for key, name in _REMOVAL_FIELDS.items()
                 if type(data.get(key)) in (int, str)
             }
-            entry = _entry(
+            entry = _new_entry(
                 stored,
-                DescribedEvent(words, None, None, None, details),
+                DescribedEvent(text, None, None, None, details),
                 data if content else None,
                 "audit",
             )
@@ -216,9 +210,9 @@ def _deletions(
     return before, after
 
 
-def _entry(
+def _new_entry(
     stored: StoredEvent,
-    told: DescribedEvent,
+    described: DescribedEvent,
     data: Any,
     source: Literal["stream", "audit"] = "stream",
 ) -> AuditEntry:
@@ -226,35 +220,35 @@ def _entry(
     return AuditEntry(
         source=source,
         version=stored.version,
-        at=moment(envelope.at),
+        at=to_datetime(envelope.at),
         event=envelope.type,
-        what=told.what,
-        by=told.by or envelope.by,
-        owner=told.owner,
+        what=described.what,
+        by=described.by or envelope.by,
+        owner=described.owner,
         correlation=envelope.correlation,
-        step=told.step,
-        details=told.details,
+        step=described.step,
+        details=described.details,
         data=data,
     )
 
 
-# -- as text -----------------------------------------------------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------------
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _visible(text: str) -> str:
-    r"""The text with invisible characters as `\u001b`."""
+def _escape_invisible(text: str) -> str:
+    r"""Return the text with invisible characters escaped, like `\u001b`."""
     if text.isprintable():
         return text
     return "".join(mark if mark.isprintable() else json.dumps(mark)[1:-1] for mark in text)
 
 
-def _cell(value: Any) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+def _format_cell(value: Any) -> str:
+    """Return a cell that no spreadsheet takes for a formula."""
     if value is None:
         return ""
-    text = _visible(value if isinstance(value, str) else _json(value))
-    return f"'{text}" if text.lstrip()[:1] in FORMULA else text
+    text = _escape_invisible(value if isinstance(value, str) else _to_json(value))
+    return f"'{text}" if text.lstrip()[:1] in FORMULA_STARTS else text

@@ -1,4 +1,4 @@
-"""Backups by the engine itself, where it can make one while others write."""
+"""Online backups by the database itself, if it can make one while other processes write."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import os
 from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
-from ..backends.urls import checked_path
-from .copy.copy import Place, opened
+from ..backends.urls import check_path
+from .copy.copy import StorePlace, open_place
 
 
 @runtime_checkable
-class CanBackUp(Protocol):
-    """A backend that can write all it holds at one instant to a file."""
+class SupportsBackup(Protocol):
+    """A backend that can write a consistent snapshot to a file."""
 
     def backup(self, path: str, *, overwrite: bool) -> int:
-        """Write the file, whole or not at all; its size in bytes."""
+        """Write the file atomically. Return its size in bytes."""
         ...
 
 
-def backup(src: Place, path: str | os.PathLike[str], *, overwrite: bool = False) -> int:
-    """Write a backup of an SQLite store to a file, as it is at one instant, while others go on writing; its size in bytes.
+def backup(src: StorePlace, path: str | os.PathLike[str], *, overwrite: bool = False) -> int:
+    """Write a snapshot of an SQLite store to a file, and return its size in bytes.
 
-    The file is a store like any other: open it, or put it in the place of the lost one. It is checked, and there whole or not at
-    all. `AlreadyExists` if there is something at `path`, unless `overwrite=True`. For the other engines use
-    `holdfast.copy(src, "backup.db")`. From async code: `await asyncio.to_thread(holdfast.backup, …)`.
+    Other processes may write meanwhile. The file is a store: open it, or put it in the place of the
+    lost one. It is checked, and written atomically. Raises `AlreadyExists` if `path` exists, unless
+    `overwrite=True`. For other backends use `holdfast.copy(src, "backup.db")`. From async code:
+    `await asyncio.to_thread(holdfast.backup, …)`.
     """
-    target = checked_path(
-        os.fspath(path), "a backup is written to one; `holdfast copy` writes to any store"
+    target = check_path(
+        os.fspath(path), "a backup is written to a file; `holdfast copy` writes to any store"
     )
     with ExitStack() as stack:
-        backend = opened(src, stack, create=False)
-        if not isinstance(backend, CanBackUp):
+        backend = open_place(src, stack, create=False)
+        if not isinstance(backend, SupportsBackup):
             engine = backend.describe().engine
             raise ValueError(
-                f"backup is for SQLite files, and this is {engine}; use copy, to a file: copy SRC backup.db"
+                f"the source of a backup must be an SQLite store, got {engine};"
+                " copy it to a file instead: copy SRC backup.db"
             )
         return backend.backup(target, overwrite=overwrite)

@@ -1,7 +1,8 @@
-"""A store in clear becomes an encrypted one, and the reverse: into another place, record by record.
+"""Encrypt an unencrypted store, or decrypt an encrypted one, to another place, record by record.
 
-Versions, lives and append ids stay; bytes and hashes are new. How far it has got, the heads at the destination say: killed at any
-instant, the same call goes on. At its end everything is read on both sides and compared.
+Versions, incarnations and append ids stay; bytes and hashes are new. The heads at the destination
+show the progress: if the process dies, the same call resumes. Every stream is then read on both
+sides and compared.
 """
 
 from __future__ import annotations
@@ -16,30 +17,33 @@ import msgspec
 from .._store import AsyncStore, Store
 from ..backends import Append, AppendResult, Head, HeadSummary, Record, StreamKey
 from ..backends.retrying import RetryingBackend
-from ..encryption.cipher import ERASED, Cipher
-from ..encryption.data_keys import CLEAR, subject_key
-from ..encryption.detect import is_encrypted, missing_key
-from ..encryption.keyring import open_keyring, stored_keyring
+from ..encryption.cipher import STREAM_ERASED, Cipher
+from ..encryption.data_keys import PLAINTEXT_KINDS, subject_key_name
+from ..encryption.detect import is_encrypted, missing_key_error
+from ..encryption.keyring import open_keyring, store_append
 from ..errors import AlreadyExists, CorruptRecord, Erased, NotEncrypted, OutcomeUnknown, Unavailable
-from ..keys import KeyLike, given
+from ..keys import KeyLike, parse_keys
 from ..log import chain
 from ..log import operations as ops
-from ..log.blobs import delete_blobs, incarnation_hex, is_file_name
+from ..log.blobs import delete_blobs, is_file_id
 from ..log.codec import Undecodable
-from ..log.events import open_plain
+from ..log.events import decode_plain_envelope
 from ..log.ids import KINDS, SYSTEM_TENANT
 from ..log.log import Log
-from ..log.stream_ops import audit_of
-from ..log.subjects import subject_stream, uses
-from .copy.copy import Place, opened
+from ..log.stream_ops import audit_key
+from ..log.subjects import list_uses, subject_stream
+from .copy.copy import StorePlace, open_place
 from .erasure import SUBJECT_ERASED
 from .verify.deletions import DELETED
 
-TRIES: Final = 5
+APPEND_ATTEMPTS: Final = 5
 
 
 class ConvertResult(msgspec.Struct, frozen=True):
-    """What was written: streams and records; `skipped` streams were there already. `erased` ones cannot be read, and were left out."""
+    """The number of streams and records written.
+
+    `skipped` streams were there already. `erased` ones cannot be read, and were left out.
+    """
 
     streams: int
     records: int
@@ -51,78 +55,82 @@ Progress = Callable[[int], object]
 
 
 def encrypt(
-    src: Place, dst: Place, *, key: KeyLike, progress: Callable[[int], object] | None = None
+    src: StorePlace,
+    dst: StorePlace,
+    *,
+    key: KeyLike,
+    progress: Callable[[int], object] | None = None,
 ) -> ConvertResult:
-    """Write a store that is in clear to another place, encrypted with `key`. Interrupted, run it again: it goes on.
+    """Copy an unencrypted store to another place, encrypted with `key`.
 
-    Both are URLs, paths or open stores; the destination is made if it is not there. When it is done, everything has been read on
-    both sides and compared. The source stays as it is: delete it, and its backups, when you have seen that the copy works.
-    `progress` is called with the number of streams done.
+    Both are URLs, paths or open stores; the destination is created if it does not exist. If the
+    process dies, call it again to resume. When it returns, everything has been read on both sides
+    and compared. The source is unchanged: delete it, and its backups, once you have checked the
+    copy. `progress` is called with the number of streams done.
     """
     with ExitStack() as stack:
-        source, keys = opened(src, stack, create=False), given(key)
+        source, keys = open_place(src, stack, create=False), parse_keys(key)
         if is_encrypted(source):
             raise NotEncrypted(
-                "the source is encrypted already; to give it another key: store.rekey(…), holdfast rekey"
+                "the source is already encrypted; rotate its key with store.rekey(…) or"
+                " holdfast rekey"
             )
-        target = opened(dst, stack, create=True)
+        target = open_place(dst, stack, create=True)
         cipher = Cipher(target, open_keyring(target, keys))
         return _Conversion(Log(source), Log(target, cipher=cipher), progress).run()
 
 
 def decrypt(
-    src: Place,
-    dst: Place,
+    src: StorePlace,
+    dst: StorePlace,
     *,
     key: KeyLike | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> ConvertResult:
-    """Write an encrypted store to another place, in clear. Interrupted, run it again: it goes on. `key` opens the source."""
+    """Copy an encrypted store to another place, unencrypted. `key` is that of the source.
+
+    If the process dies, call it again to resume.
+    """
     with ExitStack() as stack:
-        source = opened(src, stack, create=False)
+        source = open_place(src, stack, create=False)
         if not is_encrypted(source):
-            raise NotEncrypted("the source is in clear already; holdfast copy copies it")
+            raise NotEncrypted("the source is not encrypted; copy it with holdfast copy")
         if key is not None:
             cipher: Cipher | None = Cipher(source, open_keyring(source, key, create=False))
         else:
             cipher = src._log.cipher if isinstance(src, Store | AsyncStore) else None
         if cipher is None:
-            raise missing_key()
-        target = opened(dst, stack, create=True)
+            raise missing_key_error()
+        target = open_place(dst, stack, create=True)
         if is_encrypted(target):
-            raise NotEncrypted("the destination is encrypted; name an empty one")
+            raise NotEncrypted("the destination is encrypted; choose an empty one")
         return _Conversion(Log(source, cipher=cipher), Log(target), progress).run()
 
 
 class _Conversion:
-    """A transcription on its way."""
+    """The state of a running conversion."""
 
     def __init__(self, source: Log, target: Log, progress: Progress | None) -> None:
         self._source, self._target, self._progress = source, target, progress
         self._streams = self._records = self._skipped = self._erased = 0
 
     def run(self) -> ConvertResult:
-        for tenant in self._tenants():
-            self._target.register(tenant)
-            delete_gone(self._source, self._target, tenant)
+        source = RetryingBackend(self._source.backend)
+        for tenant in [head.stream.id for head in source.list_heads(SYSTEM_TENANT, "tenant")]:
+            self._target.register_tenant(tenant)
+            delete_removed(self._source, self._target, tenant)
             for kind in KINDS:
-                if kind not in CLEAR:
-                    for head in self._heads(tenant, kind):
-                        self._stream(head)
+                if kind not in PLAINTEXT_KINDS:
+                    for head in source.list_heads(tenant, kind):
+                        self._convert_stream(head)
         return ConvertResult(self._streams, self._records, self._skipped, self._erased)
 
-    def _tenants(self) -> list[str]:
-        return [head.stream.id for head in self._heads(SYSTEM_TENANT, "tenant")]
-
-    def _heads(self, tenant: str, kind: str) -> Iterator[HeadSummary]:
-        return RetryingBackend(self._source.backend).listed(tenant, kind)
-
-    def _stream(self, listed: HeadSummary) -> None:
-        head = self._source.backend.head(listed.stream)  # exact: what was listed may be old
+    def _convert_stream(self, listed: HeadSummary) -> None:
+        head = self._source.backend.head(listed.stream)  # exact: the listed head may be old
         if head is None:
             return
         try:
-            name = self._name(head)
+            name = self._find_target_key(head)
         except Erased:
             name = None
         if name is None:
@@ -133,7 +141,8 @@ class _Conversion:
             there.incarnation != head.incarnation or there.version > head.version
         ):
             raise AlreadyExists(
-                f"{name} is at the destination, and is not a copy of the source's; choose another destination"
+                f"{name} at the destination is not a copy of the source's; choose another"
+                " destination"
             )
         done = there is not None and there.version == head.version
         try:
@@ -152,32 +161,32 @@ class _Conversion:
 
     # -- names -----------------------------------------------------------------------------------
 
-    def _name(self, head: Head) -> StreamKey | None:
-        """What the stream is called at the destination; None if that cannot be known: a file of which only a part was written."""
+    def _find_target_key(self, head: Head) -> StreamKey | None:
+        """Return the key of the stream at the destination; None for a partially written file."""
         stream = head.stream
         if stream.kind != "blob":
             return stream
         cipher = self._target.cipher
         if cipher is not None:
-            return cipher.stored_as(stream)
+            return cipher.stored_key(stream)
         digest = sha256()
         for page in self._pages(self._source, stream, 0, head.version):
             for record in page:
                 digest.update(record.body[1:])
         front = stream.id[:65]
-        name = f"{front}-{'file-' if is_file_name(stream.id) else ''}{digest.hexdigest()}"
+        name = f"{front}-{'file-' if is_file_id(stream.id) else ''}{digest.hexdigest()}"
         source: Cipher | None = self._source.cipher
         whole = stream._replace(id=name)
-        return whole if source is not None and source.stored_as(whole) == stream else None
+        return whole if source is not None and source.stored_key(whole) == stream else None
 
     # -- records ---------------------------------------------------------------------------------
 
     def _pages(
         self, log: Log, stream: StreamKey, after: int, upto: int
     ) -> Iterator[Sequence[Record]]:
-        """The records of a stream, opened, up to a version."""
+        """Yield the decrypted records of a stream up to a version."""
         while after < upto:
-            page = [record for record in log.records(stream, after) if record.version <= upto]
+            page = [record for record in log.read_records(stream, after) if record.version <= upto]
             if not page:
                 raise CorruptRecord(str(stream), version=after + 1, what="the record is missing")
             yield page
@@ -195,7 +204,7 @@ class _Conversion:
         self._put(head, name, previous, group)
 
     def _put(self, head: Head, name: StreamKey, previous: bytes, group: Sequence[Record]) -> bytes:
-        """Append what was one append. The hash of its last record."""
+        """Append the records of one append. Return the hash of the last."""
         first, append_id = group[0].version, group[0].append_id
         bodies: Sequence[bytes] = [record.body for record in group]
         fields = None
@@ -203,23 +212,23 @@ class _Conversion:
             fields = (
                 head.fields
                 if self._source.cipher is None
-                else self._source.cipher.head(head).fields
+                else self._source.cipher.decrypt_head(head).fields
             )
         cipher, writer = self._target.cipher, None
         if cipher is not None:
-            writer = cipher.writer(name, head.incarnation, new=first == 1)
+            writer = cipher.make_writer(name, head.incarnation, new=first == 1)
             if writer is not None:
-                if writer.fresh is not None:
-                    stored_keyring(self._target.backend, writer.fresh)
-                    writer = cipher.writer(name, head.incarnation, new=False)
+                if writer.key_append is not None:
+                    store_append(self._target.backend, writer.key_append)
+                    writer = cipher.make_writer(name, head.incarnation, new=False)
                     assert writer is not None
-                fields = cipher.fields(name, head.incarnation, fields)
+                fields = cipher.encrypt_fields(name, head.incarnation, fields)
         seed, before = chain.seed(name, head.incarnation), previous or chain.GENESIS
         if writer is None:
             links = chain.extend(seed, before, first - 1, bodies)
         else:
             keys = [self._subject_key(name, body) for body in bodies]
-            links = writer.seal(seed, before, first - 1, append_id, bodies, keys)
+            links = writer.encrypt(seed, before, first - 1, append_id, bodies, keys)
         append = Append(
             name,
             first - 1,
@@ -235,37 +244,38 @@ class _Conversion:
         return links[-1][0]
 
     def _send(self, append: Append) -> None:
-        for _ in range(TRIES):
+        for _ in range(APPEND_ATTEMPTS):
             try:
                 answer = self._target.backend.append([append])[0]
             except OutcomeUnknown:
                 continue
             if not isinstance(answer, AppendResult):
                 raise AlreadyExists(
-                    f"{append.stream} is written to at the destination by somebody else; nothing was overwritten"
+                    f"another process writes to {append.stream} at the destination;"
+                    " nothing was overwritten"
                 )
             return
         raise Unavailable(
-            f"{append.stream} could not be written at the destination; run it again, and it goes on"
+            f"cannot write {append.stream} at the destination; run it again to resume"
         )
 
     def _subject_key(self, stream: StreamKey, body: bytes) -> str:
-        """The key that a memory about a subject is sealed with."""
+        """Return the name of the key that encrypts a memory about a subject."""
         if stream.kind != "memory" or b'"subject"' not in body:
             return ""
         try:
-            data = open_plain(body).data
+            data = decode_plain_envelope(body).data
         except Undecodable:
             return ""
-        said = data.get("by", data) if isinstance(data, dict) else {}
-        subject = said.get("subject") if isinstance(said, dict) else None
+        memory = data.get("by", data) if isinstance(data, dict) else {}
+        subject = memory.get("subject") if isinstance(memory, dict) else None
         if not isinstance(subject, str):
             return ""
         head = self._target.backend.head(subject_stream(stream.tenant, subject))
-        return "" if head is None else subject_key(subject, head.incarnation.hex())
+        return "" if head is None else subject_key_name(subject, head.incarnation.hex())
 
     def _compare(self, head: Head, name: StreamKey) -> None:
-        """Read both, and compare."""
+        """Read both streams and compare them."""
         mine = (
             record
             for page in self._pages(self._source, head.stream, 0, head.version)
@@ -277,19 +287,20 @@ class _Conversion:
         for one, other in zip(mine, theirs, strict=True):
             if one.append_id != other.append_id:
                 raise AlreadyExists(
-                    f"{name} was written to at the destination meanwhile; choose another destination"
+                    f"another process wrote to {name} at the destination; choose another"
+                    " destination"
                 )
             if (one.version, one.body) != (other.version, other.body):
                 raise CorruptRecord(
-                    str(name), version=one.version, what="it is not what the source has"
+                    str(name), version=one.version, what="it differs from the source"
                 )
 
 
-# What is gone at the source of a transcription that is run again: it goes at the destination too, or nobody would ever look for it there.
+# -- streams that were removed at the source between two runs --------------------------------------
 
 
 class _AuditedRemoval(msgspec.Struct, frozen=True):
-    """A deletion or an erasure, as the audit stream tells it."""
+    """A deletion or an erasure in the audit stream."""
 
     kind: str
     id: str
@@ -297,55 +308,55 @@ class _AuditedRemoval(msgspec.Struct, frozen=True):
     version: int
 
 
-def delete_gone(source: Log, target: Log, tenant: str) -> None:
-    """Delete what was written to the destination before, and was deleted or erased at the source since."""
+def delete_removed(source: Log, target: Log, tenant: str) -> None:
+    """Delete copies of streams that were deleted or erased at the source since an earlier run."""
     kept = None
-    for what, told in _told(source, tenant):
-        stream = StreamKey(tenant, told.kind, told.id)
+    for event, removal in _list_removals(source, tenant):
+        stream = StreamKey(tenant, removal.kind, removal.id)
         copied = target.backend.head(stream)
         if (
             copied is None
-            or incarnation_hex(copied.incarnation) != told.incarnation
-            or copied.version > told.version
+            or copied.incarnation.hex() != removal.incarnation
+            or copied.version > removal.version
         ):
             continue
         here = source.backend.head(stream)
-        if what != ERASED and here is not None and here.incarnation == copied.incarnation:
-            continue  # told, and then not done
-        space = _memories(target, copied) if what == SUBJECT_ERASED else None
+        exists = here is not None and here.incarnation == copied.incarnation
+        if exists and event != STREAM_ERASED:
+            continue  # recorded, but not deleted
+        space = _find_memories(target, copied) if event == SUBJECT_ERASED else None
         if space is None:
-            _delete(target, copied)
+            ops.run(target, ops.delete(stream, expected=copied))
+            ops.run(target, delete_blobs(stream, copied.incarnation.hex()))
         kept = kept or space
     if kept is not None:
         raise AlreadyExists(
-            f"{kept} has memories at the destination that were erased at the source since, because of whom they are about; "
-            "delete the destination, and begin with an empty one"
+            f"{kept} has memories at the destination that were erased at the source since, with"
+            " their subject; delete the destination, and start with an empty one"
         )
 
 
-def _memories(target: Log, subject: Head) -> StreamKey | None:
-    """A namespace at the destination that has memories about a subject. They cannot be taken out of it: nobody writes a stream anew."""
-    for use in ops.run(target, uses(subject)):
+def _find_memories(target: Log, subject: Head) -> StreamKey | None:
+    """Return a namespace at the destination that has memories about a subject.
+
+    They cannot be removed from it: a stream is never rewritten.
+    """
+    for use in ops.run(target, list_uses(subject)):
         space = StreamKey(subject.stream.tenant, "memory", use.id)
         copied = target.backend.head(space) if use.kind == "memory" else None
-        if copied is not None and incarnation_hex(copied.incarnation) == use.incarnation:
+        if copied is not None and copied.incarnation.hex() == use.incarnation:
             return space
     return None
 
 
-def _delete(target: Log, copied: Head) -> None:
-    ops.run(target, ops.delete(copied.stream, expected=copied))
-    ops.run(target, delete_blobs(copied.stream, incarnation_hex(copied.incarnation)))
-
-
-def _told(source: Log, tenant: str) -> Iterator[tuple[str, _AuditedRemoval]]:
-    """What the audit stream tells of."""
+def _list_removals(source: Log, tenant: str) -> Iterator[tuple[str, _AuditedRemoval]]:
+    """Yield the deletions and erasures in the audit stream, with the event type."""
     after = 0
-    while page := ops.run(source, ops.read(audit_of(tenant), after=after, plain=True)):
+    while page := ops.run(source, ops.read(audit_key(tenant), after=after, decoded=True)):
         after = page[-1].version
         for stored in page:
-            if (what := stored.envelope.type) in (DELETED, ERASED, SUBJECT_ERASED):
+            if (event := stored.envelope.type) in (DELETED, STREAM_ERASED, SUBJECT_ERASED):
                 try:
-                    yield what, msgspec.convert(stored.envelope.data, _AuditedRemoval)
+                    yield event, msgspec.convert(stored.envelope.data, _AuditedRemoval)
                 except msgspec.ValidationError:
-                    continue  # it tells of nothing
+                    continue  # not an entry of ours

@@ -1,4 +1,4 @@
-"""What `store.health()` answers."""
+"""The health of a store: backend, durability, size, number of streams, oldest lease."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 import msgspec
 
 from ..backends import Description
-from ..backends.clock import moment
-from ..encryption.detect import RING
+from ..backends.clock import to_datetime
+from ..encryption.detect import KEYRING_STREAM
 from ..log import operations as ops
-from ..log.ids import COUNTED
+from ..log.ids import COUNTED_KINDS
 from ..log.operations import Operation
 
-COUNT_LIMIT: Final = 10_000
+MAX_COUNTED_STREAMS: Final = 10_000
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):
-    """A claim on a stream: by whom, and until when."""
+    """A lease on a stream: its owner, and when it ends."""
 
     stream: str
     owner: str
@@ -27,9 +27,9 @@ class LeaseInfo(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Where the state is, on what, how safe, whether encrypted, and how large. `streams` counts those of this tenant by kind.
+    """Location, backend, durability, encryption and size of a store. `streams` counts by kind.
 
-    Counting stops at 10,000 streams of a kind; `counted_all` then is False.
+    Counting stops at 10,000 streams of a kind; `counted_all` is then False.
     """
 
     location: str
@@ -45,11 +45,11 @@ class Health(msgspec.Struct, frozen=True):
     warnings: Sequence[str]
 
 
-def examine(description: Description, tenant: str) -> Operation[Health]:
+def read_health(description: Description, tenant: str) -> Operation[Health]:
     """Count this tenant's streams and find its oldest lease."""
     counts: dict[str, int] = {}
-    for kind in COUNTED:
-        count = yield from _count(tenant, kind)
+    for kind in COUNTED_KINDS:
+        count = yield from _count_streams(tenant, kind)
         if count:
             counts[kind] = count
     return Health(
@@ -57,19 +57,19 @@ def examine(description: Description, tenant: str) -> Operation[Health]:
         engine=description.engine,
         engine_version=description.version,
         durability=description.durability,
-        encrypted=(yield from ops.head(RING)) is not None,
+        encrypted=(yield from ops.head(KEYRING_STREAM)) is not None,
         tenant=tenant,
         sizes=description.sizes,
         streams=counts,
-        counted_all=all(count < COUNT_LIMIT for count in counts.values()),
-        oldest_lease=(yield from _oldest_lease(tenant)),
+        counted_all=all(count < MAX_COUNTED_STREAMS for count in counts.values()),
+        oldest_lease=(yield from _find_oldest_lease(tenant)),
         warnings=description.warnings,
     )
 
 
-def _count(tenant: str, kind: str) -> Operation[int]:
+def _count_streams(tenant: str, kind: str) -> Operation[int]:
     count, after = 0, ""
-    while count < COUNT_LIMIT:
+    while count < MAX_COUNTED_STREAMS:
         page = yield from ops.heads(tenant, kind, after=after)
         if not page:
             break
@@ -77,18 +77,18 @@ def _count(tenant: str, kind: str) -> Operation[int]:
     return count
 
 
-def _oldest_lease(tenant: str) -> Operation[LeaseInfo | None]:
-    """The lease that ends first: of a task, or of a conversation's turn."""
+def _find_oldest_lease(tenant: str) -> Operation[LeaseInfo | None]:
+    """Return the lease that ends first: of a task, or of a conversation's turn."""
     heads = list((yield from ops.due(tenant, "conversation")))
     after = ""
-    # Not those that are due: so are all that wait for a worker.
+    # Not by due time: all tasks that wait for a worker are due.
     while page := (yield from ops.heads(tenant, "task", status="running", after=after)):
         heads += page
         after = page[-1].stream.id
-        if len(heads) >= COUNT_LIMIT:
+        if len(heads) >= MAX_COUNTED_STREAMS:
             break
     found = [
-        LeaseInfo(head.stream.id, head.fields.owner, moment(head.fields.due_at))
+        LeaseInfo(head.stream.id, head.fields.owner, to_datetime(head.fields.due_at))
         for head in heads
         if head.fields.owner is not None and head.fields.due_at is not None
     ]

@@ -1,6 +1,7 @@
-"""The time, as leases, timers, expiry and events see it. Everything asks here, so that tests can have a clock of their own.
+"""The clock for leases, timers, expiry and events; tests replace it.
 
-Called as attributes of this module (`_clock.time()`), never imported by name: `holdfast.testing` replaces them.
+Call these functions as attributes of the module (`clock.time()`), and don't import them by name:
+`holdfast.testing` replaces them.
 """
 
 from __future__ import annotations
@@ -14,32 +15,36 @@ if TYPE_CHECKING:
     import threading
 
 __all__ = [
-    "moment",
+    "adjust_server_time",
     "monotonic",
-    "of_engine",
-    "rest",
-    "rest_async",
     "sleep",
     "sleep_async",
     "time",
-    "wait",
+    "to_datetime",
+    "wait_for_event",
+    "wait_for_event_async",
+    "wait_for_notify",
 ]
 
 
-def of_engine(now: float) -> float:
-    """The time, where a server says it: its clock is the one that all its clients share."""
+def adjust_server_time(now: float) -> float:
+    """Return the time that a server reported. All clients of a server share its clock."""
     return now
 
 
-EARLIEST: Final = -62_135_596_800.0
-"""The first second of the year 1, and the last of 9999: what a datetime can be."""
-LATEST: Final = 253_402_300_799.0
+MIN_TIMESTAMP: Final = -62_135_596_800.0
+"""The first second of the year 1: the smallest value that a datetime can represent."""
+MAX_TIMESTAMP: Final = 253_402_300_799.0
+"""The last second of the year 9999."""
 
 
-def moment(stored: float) -> datetime:
-    """A stored time, in UTC. Whoever can write to the store can write any number: what no calendar has is the nearest that one has."""
-    if not EARLIEST <= stored <= LATEST:  # nor is what is no number
-        stored = LATEST if stored > LATEST else EARLIEST
+def to_datetime(stored: float) -> datetime:
+    """Convert stored Unix seconds to a UTC datetime, clamped to what a datetime can represent.
+
+    A damaged or manipulated store may contain any number.
+    """
+    if not MIN_TIMESTAMP <= stored <= MAX_TIMESTAMP:  # also true for NaN
+        stored = MAX_TIMESTAMP if stored > MAX_TIMESTAMP else MIN_TIMESTAMP
     return datetime.fromtimestamp(stored, timezone.utc)
 
 
@@ -49,13 +54,13 @@ async def sleep_async(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def rest(event: threading.Event, seconds: float) -> None:
-    """Sleep, but not beyond the event."""
+def wait_for_event(event: threading.Event, seconds: float) -> None:
+    """Wait until the event is set, at most this many seconds."""
     event.wait(seconds)
 
 
-async def rest_async(event: asyncio.Event, seconds: float) -> None:
-    """Sleep, but not beyond the event."""
+async def wait_for_event_async(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, at most this many seconds."""
     import asyncio
 
     try:
@@ -64,6 +69,6 @@ async def rest_async(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def wait(condition: threading.Condition, seconds: float) -> None:
-    """Until somebody notifies, at most so many seconds."""
+def wait_for_notify(condition: threading.Condition, seconds: float) -> None:
+    """Wait until the condition is notified, at most this many seconds."""
     condition.wait(seconds)

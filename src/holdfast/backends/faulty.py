@@ -1,28 +1,28 @@
-"""A backend that goes wrong on purpose, to test what stands on it.
+"""A wrapper that injects faults into the calls of a backend, for tests.
 
-Wrap any backend; each call then may fail in one of the ways in which engines, disks and networks
-really fail. What goes wrong is decided by `seed`, so a run that found something can be repeated:
+Each call may fail in one of the ways in which servers, disks and networks fail. `seed` decides
+which, so a run that found a bug can be repeated:
 
     backend = FaultyBackend(MemoryBackend(), seed=7, lost_answer=0.1, late=0.1)
-    ...                                    # run your program on it
-    assert backend.injected["late"]        # a fault that never happened proved nothing
+    ...                                    # run your code on it
+    assert backend.injected["late"]        # a fault that never happened proves nothing
 
-The rates are probabilities per call, and all those of appends together are at most 1. To get one
-fault exactly where you want it, leave the rates at 0 and say `backend.next("lost_answer")` before the call.
+The rates are probabilities per call; those of appends must not add up to more than 1. To get one
+fault at one call, leave the rates at 0 and call `backend.next("lost_answer")` before it.
 
-| fault               | what happens                                                          | what the caller gets |
-| ------------------- | --------------------------------------------------------------------- | -------------------- |
-| unavailable         | nothing is stored                                                     | Unavailable          |
-| full                | nothing is stored                                                     | StorageFull          |
-| lost_answer         | the batch is stored                                                   | OutcomeUnknown       |
-| lost_request        | nothing is stored                                                     | OutcomeUnknown       |
-| late                | the batch arrives only before one of the next calls                   | OutcomeUnknown       |
-| late_part           | some members arrive late, some at once, some never                    | OutcomeUnknown       |
-| foreign             | another writer appends to one of the streams just before the call     | a true Conflict      |
-| driver_error        | nothing is stored                                                     | RuntimeError         |
-| driver_error_stored | the batch is stored                                                   | RuntimeError         |
-| read_unavailable    | `read`, `head`, `heads` or `due` fails                                | Unavailable          |
-| delay               | `wait(seconds)` is called before the call; by default it does nothing |                      |
+| fault               | what happens                                           | the caller gets   |
+| ------------------- | ------------------------------------------------------ | ----------------- |
+| unavailable         | nothing is stored                                      | `Unavailable`     |
+| full                | nothing is stored                                      | `StorageFull`     |
+| lost_answer         | the batch is stored                                    | `OutcomeUnknown`  |
+| lost_request        | nothing is stored                                      | `OutcomeUnknown`  |
+| late                | the batch arrives just before one of the next calls    | `OutcomeUnknown`  |
+| late_part           | some members arrive late, some at once, some never     | `OutcomeUnknown`  |
+| foreign             | another writer appends to one of the streams first     | `VersionMismatch` |
+| driver_error        | nothing is stored                                      | `RuntimeError`    |
+| driver_error_stored | the batch is stored                                    | `RuntimeError`    |
+| read_unavailable    | `read`, `head`, `heads` or `due` fails                 | `Unavailable`     |
+| delay               | `wait(seconds)` is called first, if you passed `wait=` | the usual answer  |
 
 `delete` fails with the rates of unavailable, lost_answer and lost_request, counted as `delete_…`.
 """
@@ -70,11 +70,12 @@ _READ_FAULTS = ("read_unavailable",)
 
 
 class FaultyBackend:
-    """Any backend, with faults injected into its calls; `injected` counts them by name.
+    """Wraps any backend and injects faults into its calls; `injected` counts them by name.
 
-    `foreign_append` makes the append of the other writer from the one it gets ahead of; the default writes
-    random bytes, which a store above will rightly call corrupt. With several threads the order of their calls
-    decides who gets which fault, so only a single-threaded run repeats exactly.
+    `foreign_append` builds the append of the other writer from the one that it overtakes. The
+    default writes random bytes, which a store rightly reports as corrupt. With several threads,
+    the order of their calls decides which call gets which fault, so only a single-threaded run
+    repeats exactly.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class FaultyBackend:
         self._check_rates()
         self._foreign_append = foreign_append or self._random_append
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
-        self._wanted: deque[str] = deque()
+        self._requested: deque[str] = deque()
         self._in_flight: list[Sequence[Append]] = []
         self._lock, self._pid = threading.Lock(), os.getpid()
 
@@ -126,40 +127,42 @@ class FaultyBackend:
             or sum(self._rates[fault] for fault in _APPEND_FAULTS) > 1
         ):
             raise ValueError(
-                "rates are probabilities: each from 0 to 1, and those of appends at most 1 together"
+                "rates must be from 0 to 1, and those of appends at most 1 in total, "
+                f"got {self._rates} and delay={self._delay}"
             )
 
     def next(self, *faults: Fault) -> None:
-        """Let the next calls that can fail so fail so, in this order, whatever the rates say."""
+        """Inject these faults, in this order, into the next calls to which each applies."""
         unknown = set(faults) - set(get_args(Fault))
         if unknown:
             raise ValueError(
-                f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(get_args(Fault))}"
+                f"faults must be among {', '.join(get_args(Fault))}, "
+                f"got {', '.join(sorted(unknown))}"
             )
-        self._wanted.extend(faults)
+        self._requested.extend(faults)
 
     @property
     def in_flight(self) -> int:
-        """How many late batches have not arrived yet."""
+        """The number of late batches that have not arrived yet."""
         return len(self._in_flight)
 
     def deliver(self) -> None:
-        """Let everything arrive that is still in flight."""
-        self._arrive(everything=True)
+        """Deliver every batch that is still in flight."""
+        self._deliver_late(everything=True)
 
-    # -- the seam --------------------------------------------------------------------------------
+    # -- the backend interface ---------------------------------------------------------------------
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
-        self._before()
-        # Members are atomic: a batch of one has no parts.
+        self._before_call()
+        # A member is atomic, so a batch of one has no parts.
         fault = self._draw(
             [one for one in _APPEND_FAULTS if one != "late_part" or len(batch) > 1] if batch else ()
         )
         match fault:
             case "unavailable":
-                raise Unavailable("injected: the engine cannot be reached; nothing was written")
+                raise Unavailable("injected: the backend is unreachable; nothing was written")
             case "full":
-                raise StorageFull("injected: no room; nothing was written")
+                raise StorageFull("injected: the storage is full; nothing was written")
             case "driver_error":
                 raise RuntimeError("injected: the driver failed before the append")
             case "foreign":
@@ -169,34 +172,34 @@ class FaultyBackend:
             case "late_part":
                 self._scatter(batch)
         if fault in ("late", "late_part", "lost_request"):
-            raise _unknown()
+            raise _outcome_unknown()
         answers = self.inner.append(batch)
         if fault == "lost_answer":
-            raise _unknown()
+            raise _outcome_unknown()
         if fault == "driver_error_stored":
             raise RuntimeError("injected: the driver failed after the append")
         return answers
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
-        self._before()
+        self._before_call()
         fault = self._draw(_DELETE_FAULTS, counted_as="delete_")
         if fault == "unavailable":
-            raise Unavailable("injected: the engine cannot be reached; nothing was deleted")
+            raise Unavailable("injected: the backend is unreachable; nothing was deleted")
         if fault == "lost_request":
-            raise _unknown()
+            raise _outcome_unknown()
         done = self.inner.delete(stream, expected=expected)
         if fault == "lost_answer":
-            raise _unknown()
+            raise _outcome_unknown()
         return done
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
-        self._before_reading()
+        self._before_read()
         return self.inner.read(stream, after=after, limit=limit, reverse=reverse)
 
     def head(self, stream: StreamKey) -> Head | None:
-        self._before_reading()
+        self._before_read()
         return self.inner.head(stream)
 
     def heads(
@@ -208,7 +211,7 @@ class FaultyBackend:
         after: str = "",
         limit: int = 500,
     ) -> Sequence[HeadSummary]:
-        self._before_reading()
+        self._before_read()
         return self.inner.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit)
 
     def due(
@@ -220,21 +223,21 @@ class FaultyBackend:
         after: Cursor | None = None,
         limit: int = 100,
     ) -> Sequence[HeadSummary]:
-        self._before_reading()
+        self._before_read()
         return self.inner.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit)
 
     def describe(self) -> Description:
         return self.inner.describe()
 
     def close(self) -> None:
-        """Close the inner backend. What was in flight arrives first: a closed client does not call back its packets."""
-        self._arrive(everything=True)
+        """Deliver what is in flight, as a closed client cannot recall it, and close the backend."""
+        self._deliver_late(everything=True)
         self.inner.close()
 
-    # -- what goes wrong -------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
-    def _before(self) -> None:
-        self._arrive()
+    def _before_call(self) -> None:
+        self._deliver_late()
         with self._guard():
             late = self._random.random() < self._delay
             seconds = self._random.random()
@@ -242,16 +245,20 @@ class FaultyBackend:
         if late and self._wait:
             self._wait(seconds)
 
-    def _before_reading(self) -> None:
-        self._before()
+    def _before_read(self) -> None:
+        self._before_call()
         if self._draw(_READ_FAULTS):
-            raise Unavailable("injected: the engine cannot be reached")
+            raise Unavailable("injected: the backend is unreachable")
 
     def _draw(self, possible: Sequence[str], *, counted_as: str = "") -> str | None:
-        """The fault of this call: the one asked for with `next`, or one by chance, or none."""
+        """Choose the fault of this call: the one requested with `next`, a random one, or None."""
         with self._guard():
             chance = self._random.random()
-            drawn = self._wanted.popleft() if self._wanted and self._wanted[0] in possible else None
+            drawn = (
+                self._requested.popleft()
+                if self._requested and self._requested[0] in possible
+                else None
+            )
             for fault in possible:
                 if drawn is None and chance < self._rates[fault]:
                     drawn = fault
@@ -261,7 +268,7 @@ class FaultyBackend:
             return drawn
 
     def _scatter(self, batch: Sequence[Append]) -> None:
-        """Each member arrives now, later or never; at least one later, and at least one not."""
+        """Deliver each member now, later or never: at least one later, at least one not."""
         with self._guard():
             fates = ["later", self._random.choice(["now", "never"])]
             fates += self._random.choices(["now", "later", "never"], k=len(batch) - 2)
@@ -274,8 +281,8 @@ class FaultyBackend:
             self.inner.append(now)
         self._in_flight.append(later)
 
-    def _arrive(self, *, everything: bool = False) -> None:
-        """Apply late batches, each with an even chance: sooner or later all of them come, in any order."""
+    def _deliver_late(self, *, everything: bool = False) -> None:
+        """Deliver late batches in random order, each with a probability of one half."""
         with self._guard():
             coming = [
                 batch for batch in self._in_flight if everything or self._random.random() < 0.5
@@ -288,31 +295,31 @@ class FaultyBackend:
             try:
                 answers = self.inner.append(batch)
             except HoldfastError:
-                continue  # nobody waits for the answer any more
+                continue  # the caller no longer waits for the answer
             stored = sum(
                 isinstance(answer, AppendResult) and not answer.duplicate for answer in answers
             )
             with self._guard():
                 self.injected["late_stored"] += stored
 
-    def _random_append(self, ahead_of: Append) -> Append:
+    def _random_append(self, overtaken: Append) -> Append:
         with self._guard():
-            made = self._random.randbytes
+            random_bytes = self._random.randbytes
             return msgspec.structs.replace(
-                ahead_of,
-                incarnation=ahead_of.incarnation if ahead_of.expected else made(16),
-                id=made(16),
-                records=[(made(32), b"foreign " + made(8))],
+                overtaken,
+                incarnation=overtaken.incarnation if overtaken.expected else random_bytes(16),
+                id=random_bytes(16),
+                records=[(random_bytes(32), b"foreign " + random_bytes(8))],
                 indexed=False,
                 fields=None,
             )
 
     def _guard(self) -> threading.Lock:
-        # In a forked child the lock may be held by a thread that is not there any more.
+        # A thread that does not exist in a forked child may have locked it in the parent.
         if self._pid != os.getpid():
             self._lock, self._pid = threading.Lock(), os.getpid()
         return self._lock
 
 
-def _unknown() -> OutcomeUnknown:
-    return OutcomeUnknown("injected: the engine did not say whether it stored the batch")
+def _outcome_unknown() -> OutcomeUnknown:
+    return OutcomeUnknown("injected: no answer; the batch may have been stored")

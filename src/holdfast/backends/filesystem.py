@@ -1,4 +1,4 @@
-"""Which file system a path is on: locks and shared memory do not work on network ones."""
+"""Detect network file systems, on which file locks and shared memory are unreliable."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..errors import UnsupportedFilesystem
 
-# flock and mmap are unreliable, or local to one client, on all of these. Fuse mounts of object
-# stores also rewrite whole files behind fsync.
-NETWORK = frozenset(
+# On all of these, flock and mmap are unreliable or local to one client. FUSE mounts of object
+# stores also rewrite whole files after fsync returned.
+NETWORK_FILESYSTEMS = frozenset(
     {
         "9p",
         "afs",
@@ -41,17 +41,17 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def refuse_network_filesystem(path: str | os.PathLike[str], *, mounts: str = _MOUNTS) -> None:
-    """Raise `UnsupportedFilesystem` if `path` (or, if it does not exist yet, its place) is on a network file system.
+    """Raise `UnsupportedFilesystem` if `path`, which need not exist, is on a network file system.
 
-    Where the kernel has no mount table to read (macOS, Windows) nothing is checked.
+    Where there is no mount table to read (macOS, Windows), check nothing.
     """
-    kind = filesystem_of(path, mounts=mounts)
-    if kind is not None and kind in NETWORK:
+    kind = detect_filesystem(path, mounts=mounts)
+    if kind in NETWORK_FILESYSTEMS:
         raise UnsupportedFilesystem(os.fspath(path), kind)
 
 
-def filesystem_of(path: str | os.PathLike[str], *, mounts: str = _MOUNTS) -> str | None:
-    """The type of the file system that holds `path`, None if it cannot be told."""
+def detect_filesystem(path: str | os.PathLike[str], *, mounts: str = _MOUNTS) -> str | None:
+    """Return the type of the file system of `path`, None if it is unknown."""
     try:
         table = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -63,7 +63,7 @@ def filesystem_of(path: str | os.PathLike[str], *, mounts: str = _MOUNTS) -> str
         if len(parts) < 3:
             continue
         point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), parts[1])
-        # `>=`: of two mounts on the same point the later one hides the earlier.
+        # `>=`: of two mounts on the same point, the later one hides the earlier.
         if _is_inside(real, point) and len(point) >= best:
             best, kind = len(point), parts[2]
     return kind

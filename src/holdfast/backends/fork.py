@@ -1,9 +1,9 @@
-"""What has to happen around `os.fork`.
+"""Make backends survive `os.fork`.
 
-SQLite keeps its file locks in tables of the process, and the kernel does not give them to a child: a
-child that merely opened connections of its own would believe in locks it does not hold, and the parent
-could remove the write-ahead log under it. So before a fork everything is brought to rest and every
-connection is closed; parent and child then open new ones when they need them.
+SQLite tracks its file locks in process memory, and a child does not inherit the locks themselves: a
+child that merely opened its own connections would rely on locks that it doesn't have, and the
+parent could remove the write-ahead log that the child uses. So before a fork, registered objects
+wait until they are idle and close such connections; parent and child reconnect when needed.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import weakref
 
 
 class Forkable:
-    """Something that has to start anew in a forked child; what other threads are in the middle of goes on in the parent."""
+    """Base of objects that must be reset in a forked child, where no other thread survives."""
 
     def before_fork(self) -> None:
-        """Wait until no thread is inside, keep others out, and let go of what must not be shared, if there is any of that."""
+        """Wait until no thread is inside, keep others out, and release what must not be shared."""
 
     def after_fork_in_parent(self) -> None:
-        """Let the others in again."""
+        """Let other threads in again."""
 
     def after_fork_in_child(self) -> None:
-        """Start anew: no thread but this one has survived."""
+        """Reset locks, connections and threads: all other threads are gone."""
 
 
 _registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_held: list[Forkable] = []
+_paused: list[Forkable] = []
 _forking = threading.Lock()
 
 
-def register(thing: Forkable) -> None:
-    """Have `thing` told of every fork for as long as it lives."""
+def register_forkable(thing: Forkable) -> None:
+    """Call the methods of `thing` around every fork, until it is garbage collected."""
     with _forking:
         _registered.add(thing)
 
@@ -41,19 +41,19 @@ def _before() -> None:
     _forking.acquire()
     for thing in list(_registered):
         thing.before_fork()
-        _held.append(thing)
+        _paused.append(thing)
 
 
 def _after_in_parent() -> None:
-    while _held:
-        _held.pop().after_fork_in_parent()
+    while _paused:
+        _paused.pop().after_fork_in_parent()
     _forking.release()
 
 
 def _after_in_child() -> None:
     global _forking
-    while _held:
-        _held.pop().after_fork_in_child()
+    while _paused:
+        _paused.pop().after_fork_in_child()
     _forking = threading.Lock()
 
 

@@ -1,43 +1,66 @@
-"""The backend seam: opaque bytes in streams, and the one hard operation on them.
+"""The backend interface: what a storage backend must do, written so that you can implement it.
 
-A backend has never heard of a message or a task. It keeps, for each stream, records with
-contiguous versions 1, 2, 3, … and one head, and it can *append if the stream is still at
-version n*. Encoding, encryption, hashing and retries sit above it, in the log.
+A backend stores opaque bytes in order. It knows nothing about messages, tasks or encryption. For
+each stream it keeps records with contiguous versions 1, 2, 3, … and one head, and it can *append
+if the stream is still at version n*. Encoding, hashing, encryption and retries happen above it, in
+`holdfast.log`.
 
-To write a backend, implement `Backend` from the docstrings here and run
-`holdfast.conformance` against it: the suite is the proof of the contract.
+To write a backend, implement the eight methods of `Backend` from the docstrings in this file and
+run `holdfast.conformance` against it; the suite checks the contract. `memory.py` is the shortest
+implementation. A backend may also implement any of the optional protocols at the end of this file;
+callers test for them with `isinstance`.
+
+Vocabulary:
+
+- A *stream* is named by a `StreamKey`. The caller chooses its *incarnation*, a random value, when
+  it creates the stream. A stream that is deleted and created again has a new incarnation.
+- The *version* of a stream is the version of its newest record. A stream that does not exist is at
+  version 0.
+- The *head* of a stream is its position (version, hash, incarnation) and its `HeadFields`.
+- A *hint* is an answer that may be out of date. The caller confirms it with `head` or `read`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
+
+PAGE_BYTES: Final = 8 * 1024 * 1024
+"""The size of a page of records. A page may exceed it only if it has a single record."""
 
 Durability = Literal["disk", "process", "memory"]
 """What an acknowledged append survives: power loss, the death of the process, or neither."""
 
 Cursor = tuple[float, str]
-"""A place in the order of `due()`: the due time and the id of the last head seen."""
+"""A position in the order of `Backend.due`: the due time and the id of the last entry seen."""
 
 T = TypeVar("T")
 
 
 class StreamKey(NamedTuple):
-    """The name of a stream. Any text works as an id; two ids that differ in one code point are two streams."""
+    """The name of a stream.
+
+    Each part is any text without surrogates. Two ids that differ in one code point name two
+    streams: a backend must not normalize, fold case or truncate.
+    """
 
     tenant: str
     kind: str
     id: str
 
     def __str__(self) -> str:
-        whose = "" if self.tenant == "default" else f" of tenant {self.tenant!r}"
-        return f"{self.kind} {self.id!r}{whose}"
+        tenant = "" if self.tenant == "default" else f" of tenant {self.tenant!r}"
+        return f"{self.kind} {self.id!r}{tenant}"
 
 
 class HeadFields(msgspec.Struct, frozen=True):
-    """The part of a head that appends may change. Opaque to the backend except for the two times (Unix seconds)."""
+    """The part of a head that an append may replace.
+
+    The backend returns all fields unchanged. It interprets only `status` (`Backend.heads` filters
+    by it) and the two times, which are Unix seconds (`Backend.due` orders by them).
+    """
 
     status: str | None = None
     label: bytes | None = None
@@ -53,7 +76,11 @@ class HeadFields(msgspec.Struct, frozen=True):
 
 
 class HeadSummary(msgspec.Struct, frozen=True):
-    """A stream as lists have it: its incarnation, its fields, and the engine's clock. Where it stands, `head` tells."""
+    """An entry of a listing. `now` is the server's clock, or the local clock if there is no server.
+
+    It has no version and hash, because some backends store those elsewhere; call `Backend.head`
+    to get them.
+    """
 
     stream: StreamKey
     incarnation: bytes
@@ -62,19 +89,19 @@ class HeadSummary(msgspec.Struct, frozen=True):
 
 
 class Head(HeadSummary, frozen=True):
-    """Where a stream stands: its newest version and hash, beside its incarnation, its fields, and the engine's clock."""
+    """The head of a stream: its newest version and the hash of that record, and its summary."""
 
     version: int
     hash: bytes
 
     @property
-    def place(self) -> tuple[int, bytes, bytes]:
-        """What `delete` compares: version, hash and incarnation."""
+    def position(self) -> tuple[int, bytes, bytes]:
+        """Version, hash and incarnation: what `append` and `delete` compare."""
         return self.version, self.hash, self.incarnation
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One stored record, exactly as it was appended."""
+    """One stored record, exactly as it was appended. `append_id` is the `id` of its append."""
 
     version: int
     append_id: bytes
@@ -83,14 +110,19 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Append `records` if the stream is still at `expected`; all of them or none.
+    """A request to append `records` atomically if the stream is still at the expected position.
 
-    `expected` is the version the stream must be at, 0 for a stream that must not exist; `expected_hash`
-    is the hash at that version (b"" at 0), so that an engine that went back in time is noticed.
-    `incarnation` names the incarnation of the stream: the one it has, or at 0 the one it gets.
-    `records` are (hash, body) pairs and get versions expected+1, expected+2, …; there is at least one.
-    `id` identifies the append. With `indexed` it is found wherever it is in the stream, for the
-    incarnation of the stream; without, only at expected+1. `fields=None` keeps the head's fields as they are.
+    Attributes:
+        stream: The stream to append to.
+        expected: The version the stream must be at; 0 if the stream must not exist.
+        expected_hash: The hash of the record at that version, b"" at version 0. It differs if the
+            server lost acknowledged writes and others took their versions.
+        incarnation: The incarnation of the stream. At version 0, the one that it gets.
+        id: Identifies the append, so that the caller can repeat it after a lost answer.
+        records: At least one (hash, body) pair. They get the versions expected+1, expected+2, …
+        indexed: Whether the id must be found anywhere in this incarnation of the stream. If false,
+            a repeat is recognized only at version expected+1.
+        fields: The new fields of the head; None keeps the current ones.
     """
 
     stream: StreamKey
@@ -104,7 +136,10 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
-    """The append is stored as versions `first` to `last`. `duplicate`: it already was; nothing was written now."""
+    """The append is stored as versions `first` to `last`.
+
+    If `duplicate` is true, an earlier call stored it and this call wrote nothing.
+    """
 
     first: int
     last: int
@@ -113,27 +148,36 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class VersionMismatch(msgspec.Struct, frozen=True):
-    """The stream is not at the expected version. Nothing was written. `head` is the true one, None if there is none."""
+    """The stream is not at the expected position. Nothing was written.
+
+    `head` is the current head, None if the stream does not exist.
+    """
 
     head: Head | None
 
 
 class StreamBlocked(VersionMismatch, frozen=True):
-    """The stream may well be where it was expected, but somebody has a lock on it. Nothing was written: try it again.
+    """Another session has locked the stream. Nothing was written; the caller retries the append.
 
-    For engines whose locks others can hold: rather than keep a whole batch waiting for one stream, they answer this.
+    For servers on which clients can lock rows: a backend returns this for one stream instead of
+    making the whole batch wait. The stream may well be at the expected position.
     """
 
 
 class IncarnationLost(VersionMismatch, frozen=True):
-    """The engine knows nothing of the incarnation that the append belongs to, and that was not deleted.
+    """The server has no trace of this incarnation, neither as a stream nor as a tombstone.
 
-    For engines that keep apart what was deleted and what is gone after a failover, or a restored backup.
+    For backends that can tell a deleted stream from one that was lost in a failover or by restoring
+    an old backup.
     """
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What an engine is and promises. `limits` and `sizes` are in bytes, by name."""
+    """What a backend is and guarantees.
+
+    `limits` and `sizes` are in bytes, by name. `warnings` are sentences for an operator. Nothing
+    here contains a password.
+    """
 
     engine: str
     version: str
@@ -146,39 +190,59 @@ class Description(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Backend(Protocol):
-    """Opaque bytes in streams. Methods are synchronous and may be called from any thread at any time.
+    """Stores opaque bytes in streams.
 
-    Errors: `append` and `delete` raise `OutcomeUnknown` if the engine did not say whether it stored; any other
-    `HoldfastError` means that nothing of the call was stored. After `fork`, a backend works in the child
-    as in the parent. Calls after `close` raise `StoreClosed`.
+    Threads: methods are synchronous, and any thread may call any of them at any time.
+
+    Errors: `append` and `delete` raise `OutcomeUnknown` if the backend cannot tell whether the
+    change was stored, for example because the connection broke before the answer to a COMMIT
+    arrived. The caller then repeats the same append. Any other `HoldfastError` guarantees that
+    nothing of the call was stored. A backend translates the errors of its driver; it never repeats
+    a call that may have been stored.
+
+    Fork: after `os.fork`, the backend works in the child as in the parent (see `fork.Forkable`).
+
+    Close: any call after `close` raises `StoreClosed`.
     """
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
-        """Store each member of the batch atomically, in order, and answer each; one durable commit for all if it can.
+        """Process the members of a batch in order, each atomically, and return one answer for each.
 
-        For each member: (1) the id is checked before the version. If `indexed` and the id is known in this incarnation of
-        the stream, or if the record at expected+1 has this id, the answer is `AppendResult(..., duplicate=True)`
-        with the versions it has; bodies are not compared. (2) If version, hash or incarnation differ from the
-        head, the answer is `Conflict` with the true head. At expected 0 the stream must not exist, and
-        `incarnation` must not be that of any that was deleted. (3) Otherwise records, head, and id (if
-        `indexed`) are stored, visible all at once to every reader, and durable when this returns.
-        Two members may be on the same stream; the second then expects what the first leaves. A conflict
-        of one member does not affect the others.
+        Store as many members as possible with one durable commit. For each member:
+
+        1. Look for the id before comparing the version. If `indexed` is set and the id is known in
+           this incarnation of the stream, or if the record at expected+1 has this id, return
+           `AppendResult(..., duplicate=True)` with the versions under which it is stored. Do not
+           compare bodies.
+        2. If version, hash or incarnation differ from the head, return `VersionMismatch` with the
+           current head. At `expected` 0 the stream must not exist, and `incarnation` must not be
+           one that was deleted under this key.
+        3. Otherwise store the records, the head and, if `indexed`, the id. Every reader sees all
+           of it or nothing, and it is durable when this method returns.
+
+        Two members may name the same stream; the second one then expects the position that the
+        first one leaves. A mismatch of one member does not affect the others.
+
+        Raises:
+            OutcomeUnknown: some or all members may have been stored.
+            TooLarge: a member exceeds a limit of the backend. Nothing was stored.
         """
         ...
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
-        """One page of records, ascending from `after` + 1.
+        """Return one page of records, in ascending order from version `after` + 1.
 
-        With `reverse`, descending from `after` - 1 (0 means: from the newest). A page holds at most `limit` records
-        and may be shorter (about 8 MiB); only an empty page means the end. A missing stream reads as empty.
+        With `reverse`, the page is in descending order from version `after` - 1; `after` 0 then
+        means from the newest record. A page has at most `limit` records and about `PAGE_BYTES`
+        bytes, so it may be shorter than `limit`. Only an empty page means the end. A stream that
+        does not exist has no records.
         """
         ...
 
     def head(self, stream: StreamKey) -> Head | None:
-        """The exact head, None if the stream does not exist or was deleted."""
+        """Return the current head; None if the stream does not exist. This is not a hint."""
         ...
 
     def heads(
@@ -190,11 +254,15 @@ class Backend(Protocol):
         after: str = "",
         limit: int = 500,
     ) -> Sequence[HeadSummary]:
-        """Streams of a kind with ids beyond `after`, ordered by the UTF-8 bytes of their ids; only an empty page means the end.
+        """Return a page of the streams of a kind whose ids are greater than `after`.
 
-        A hint: an entry may be early or stale, but no stream whose append was acknowledged is omitted, unless it is damaged (see
-        `Damaged`). An engine that finds version and hash beside the rest gives whole heads; one for which they lie elsewhere
-        does not look for them.
+        Order by the UTF-8 bytes of the ids. With `status`, return only streams with that status.
+        Only an empty page means the end.
+
+        The entries are hints: one may be stale, or show an append that is not yet durable. But
+        every stream whose append was acknowledged must be in the listing, unless it is damaged
+        (see `SupportsDamageListing`). Return `Head` objects if version and hash are stored with
+        the rest; otherwise don't look them up.
         """
         ...
 
@@ -207,124 +275,134 @@ class Backend(Protocol):
         after: Cursor | None = None,
         limit: int = 100,
     ) -> Sequence[HeadSummary]:
-        """Streams that have a due time (`Fields.due`), up to and including `before`, ordered by (due, id). A hint, like `heads`."""
+        """Return a page of the streams that have a due time (`HeadFields.due`).
+
+        Order by (due time, id). Start behind `after`, and end with due times equal to `before`.
+        The entries are hints, as in `heads`.
+        """
         ...
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
-        """Delete the stream. False, and nothing done, if the head moved.
+        """Delete the stream; return False and do nothing if its position is not that of `expected`.
 
-        `expected` is compared by version, hash and incarnation. What remains is a tombstone that refuses an append of the
-        deleted incarnation.
+        Keep a tombstone: the incarnation must never be created again under this key.
         """
         ...
 
     def describe(self) -> Description:
-        """What the engine is, where, what it promises, and how large it is. Never a password."""
+        """Return what the backend is, where it is, what it guarantees and how large it is."""
         ...
 
     def close(self) -> None:
-        """Release everything. Closing twice is harmless."""
+        """Release connections, files and threads. Closing twice is harmless."""
         ...
+
+
+# -- optional capabilities -------------------------------------------------------------------------
 
 
 @runtime_checkable
 class BillsRequests(Protocol):
-    """What a backend may have beside the eight methods: a wish not to be asked too often, because each answer is paid for."""
+    """Optional: the server bills each request, so callers should poll less often."""
 
-    look_seconds: float
-    """Whoever waits for something to change looks no more often than this."""
+    min_poll_seconds: float
+    """The shortest pause between two polls for a change."""
 
 
 @runtime_checkable
 class SupportsDamageListing(Protocol):
-    """What a backend may have beside the eight methods: a way to ask for the streams that its lists leave out.
+    """Optional: names the damaged streams that the listings leave out.
 
-    For an engine that reads a stream in order to list it. One stream that is damaged must not end the list of all the others,
-    and nobody may take it for deleted: so it is left out there, and named here.
+    For backends that read a stream in order to list it. One damaged stream must not end the listing
+    of all others, and callers must not take it for deleted.
     """
 
-    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
-        """The streams of a kind that `heads` and `due` leave out because they cannot be read, ordered by id.
+    def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """Return the streams that `heads` and `due` leave out because they are damaged, by id.
 
-        `head` and `read` of each raise `CorruptRecord`, or find nothing where something was. A hint, like `heads`; asking costs
-        as much as listing all of them.
+        `head` and `read` of each raise `CorruptRecord`, or find nothing where records were. The
+        result is a hint, as in `heads`, and costs as much as listing all streams.
         """
         ...
 
 
 @runtime_checkable
 class SupportsWriteCheck(Protocol):
-    """What a backend may have beside the eight methods: a way to tell that it may only read, before anything is written."""
+    """Optional: checks that the user may write before anything is written."""
 
-    def refuse_reader(self) -> None:
-        """Raise `AccessDenied`, with the rights that are missing, if nothing can be appended for want of them."""
+    def check_writable(self) -> None:
+        """Raise `AccessDenied`, naming the missing privileges, if the user may not append."""
         ...
 
 
 class IndexFile(NamedTuple):
-    """An SQLite file for the index of memories. `shared`: the file has the backend's own tables as well."""
+    """An SQLite file for the memory index. `shared`: the file also has the backend's own tables."""
 
     path: str
     shared: bool = False
 
 
 class IndexDatabase(Protocol):
-    """A PostgreSQL database for the index of memories, reached through psycopg."""
+    """A PostgreSQL database for the memory index, reached through psycopg."""
 
     schema: str
-    """Where the tables of the index go."""
+    """The schema for the tables of the index."""
 
     def rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """The rows that a statement gives."""
+        """Run a statement that only reads and return its rows."""
         ...
 
     def transact(self, work: Callable[[Any], T]) -> T:
-        """Call `work` with a connection, in a transaction. It may be called again: a failure that passes is not told."""
+        """Call `work` with a connection, in a transaction; call it again after a rollback."""
         ...
 
 
-IndexPlace = IndexFile | IndexDatabase | Literal["cache"]
+IndexLocation = IndexFile | IndexDatabase | Literal["cache"]
 
 
 @runtime_checkable
 class IndexHost(Protocol):
-    """Optional: says where the index of a store's memories can be kept.
+    """Optional: says where the memory index of a store can be kept.
 
-    The index is derived from streams and can be made anew at any time. A backend without this capability has its index in
-    the memory of each process that uses it.
+    The index is derived from streams and can be rebuilt at any time. Without this capability, each
+    process keeps its own index in memory.
     """
 
-    def index_places(self) -> Sequence[IndexPlace]:
-        """Places to try, the best first. `"cache"` is a file in the cache of the user, on this machine."""
+    def index_locations(self) -> Sequence[IndexLocation]:
+        """Return the locations to try, the best first.
+
+        `"cache"` is a file in the user's cache directory on this machine.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsPeek(Protocol):
-    """What a backend may have beside the eight methods: a way to tell that a stream is not there without waiting for a lock."""
+    """Optional: can tell that a stream does not exist without waiting for a lock."""
 
-    def exists(self, stream: StreamKey) -> bool:
-        """Whether there may be such a stream. False is certain."""
+    def may_exist(self, stream: StreamKey) -> bool:
+        """Return False if the stream certainly does not exist."""
         ...
 
 
 @runtime_checkable
 class SupportsScrub(Protocol):
-    """What a backend may have beside the eight methods: a way to get rid of what is deleted and still on disk."""
+    """Optional: can remove deleted data that is still on disk."""
 
     def scrub(self) -> None:
-        """Overwrite or cut off what was deleted, where the engine keeps it a while longer (a write-ahead log, free pages)."""
+        """Overwrite or truncate deleted data, for example in a write-ahead log or free pages."""
         ...
 
 
 @runtime_checkable
 class SupportsWatch(Protocol):
-    """What a backend may have beside the eight methods: a way to hear of appends without asking again and again."""
+    """Optional: reports appends by other processes, so that callers poll less often."""
 
     def watch(self, stream: StreamKey, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed`, in any thread, when somebody may have appended to the stream, until the returned function is called.
+        """Call `changed`, in any thread, when the stream may have changed.
 
-        A hint: a call may come late, for nothing, or not at all (the connection was lost), so whoever waits looks now and
-        then all the same. Does not wait for the engine. Nothing of it is left in a forked child.
+        Return a function that ends the watch. The calls are hints: one may come late, without a
+        change, or not at all if the connection broke, so the caller keeps polling at a low rate.
+        This method does not wait for the server. A forked child inherits no watches.
         """
         ...

@@ -1,7 +1,7 @@
 """The reference backend: streams in a dictionary. Read this one first.
 
-It keeps nothing beyond the life of the process, and says so in `describe()`. `memory://` is
-private to one store, `memory://name` is shared by all stores of the process that name it.
+It keeps nothing after the process ends, and says so in `describe()`. `memory://` is private to one
+store; `memory://name` is shared by all stores of the process that use this name.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from ..errors import StoreClosed
 from . import clock
-from .fork import Forkable, register
+from .fork import Forkable, register_forkable
 from .interface import (
+    PAGE_BYTES,
     Append,
     AppendResult,
     Cursor,
@@ -26,11 +27,9 @@ from .interface import (
     VersionMismatch,
 )
 
-PAGE_BYTES = 8 * 1024 * 1024
-
 
 class _Stream:
-    """One life of a stream."""
+    """One incarnation of a stream."""
 
     def __init__(self, incarnation: bytes) -> None:
         self.incarnation = incarnation
@@ -41,22 +40,22 @@ class _Stream:
         self.hash = b""
 
     @property
-    def place(self) -> tuple[int, bytes, bytes]:
+    def position(self) -> tuple[int, bytes, bytes]:
         return self.version, self.hash, self.incarnation
 
-    def at(self, version: int) -> Record | None:
+    def get_record(self, version: int) -> Record | None:
         return self.records[version - 1] if 0 < version <= len(self.records) else None
 
 
 class MemoryBackend(Forkable):
-    """Streams in memory. A named one outlives the stores that share it, so closing it does nothing."""
+    """Keeps streams in memory. Stores share a named backend, so closing it does nothing."""
 
     _shared: ClassVar[dict[str, MemoryBackend]] = {}
     _shared_lock = threading.Lock()
 
     @classmethod
-    def named(cls, name: str) -> MemoryBackend:
-        """The backend shared under this name by the whole process."""
+    def get_shared(cls, name: str) -> MemoryBackend:
+        """Return the backend that the whole process shares under this name."""
         with cls._shared_lock:
             if name not in cls._shared:
                 cls._shared[name] = cls(name)
@@ -68,7 +67,7 @@ class MemoryBackend(Forkable):
         self._streams: dict[StreamKey, _Stream] = {}
         self._tombstones: dict[StreamKey, set[bytes]] = {}
         self._closed = False
-        register(self)
+        register_forkable(self)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         with self._lock:
@@ -77,16 +76,16 @@ class MemoryBackend(Forkable):
 
     def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
-        known = self._find(stream, append) if stream else None
-        if known:
-            return AppendResult(*known, duplicate=True, now=now)
+        versions = self._find_append(stream, append) if stream else None
+        if versions:
+            return AppendResult(*versions, duplicate=True, now=now)
         if stream is None:
             if append.expected != 0 or append.incarnation in self._tombstones.get(
                 append.stream, ()
             ):
                 return VersionMismatch(None)
             stream = self._streams[append.stream] = _Stream(append.incarnation)
-        elif stream.place != (append.expected, append.expected_hash, append.incarnation):
+        elif stream.position != (append.expected, append.expected_hash, append.incarnation):
             return VersionMismatch(self._head(append.stream, stream, now))
         first = append.expected + 1
         for version, (digest, body) in enumerate(append.records, first):
@@ -99,21 +98,21 @@ class MemoryBackend(Forkable):
         return AppendResult(first, stream.version, now=now)
 
     @staticmethod
-    def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
-        """The versions under which this append is already stored."""
+    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
+        """Return the first and last version of this append if it is already stored."""
         if append.indexed and append.id in stream.ids:
             return stream.ids[append.id]
         first = append.expected + 1
-        record = stream.at(first)
+        record = stream.get_record(first)
         if (
             record is None
             or record.append_id != append.id
             or stream.incarnation != append.incarnation
         ):
             return None
-        # The versions it has, not those of the retry: the two may differ in length.
+        # The stored versions: a repeat may have another number of records.
         last = first
-        while (following := stream.at(last + 1)) and following.append_id == append.id:
+        while (successor := stream.get_record(last + 1)) and successor.append_id == append.id:
             last += 1
         return first, last
 
@@ -130,7 +129,7 @@ class MemoryBackend(Forkable):
                 candidates = found.records[max(end, 0) - 1 :: -1] if end > 0 else []
             else:
                 candidates = found.records[after:]
-        return _page(candidates if limit is None else candidates[:limit])
+        return _truncate_page(candidates if limit is None else candidates[:limit])
 
     def head(self, stream: StreamKey) -> Head | None:
         with self._lock:
@@ -147,8 +146,12 @@ class MemoryBackend(Forkable):
         after: str = "",
         limit: int = 500,
     ) -> Sequence[Head]:
-        # Code points order like UTF-8 bytes, so comparing str is enough here.
-        found = [h for h in self._all(tenant, kind) if status is None or h.fields.status == status]
+        # Code points sort like UTF-8 bytes, so comparing str is enough.
+        found = [
+            head
+            for head in self._list_heads(tenant, kind)
+            if status is None or head.fields.status == status
+        ]
         found.sort(key=lambda head: head.stream.id)
         return found[bisect_right(found, after, key=lambda head: head.stream.id) :][:limit]
 
@@ -161,20 +164,20 @@ class MemoryBackend(Forkable):
         after: Cursor | None = None,
         limit: int = 100,
     ) -> Sequence[Head]:
-        places = []
-        for head in self._all(tenant, kind):
+        entries = []
+        for head in self._list_heads(tenant, kind):
             due = head.fields.due
             if due is None or (before is not None and due > before):
                 continue
             if after is None or (due, head.stream.id) > after:
-                places.append((due, head.stream.id, head))
-        return [head for _, _, head in sorted(places)[:limit]]
+                entries.append((due, head.stream.id, head))
+        return [head for _, _, head in sorted(entries)[:limit]]
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         with self._lock:
             self._check_open()
             found = self._streams.get(stream)
-            if found is None or found.place != expected.place:
+            if found is None or found.position != expected.position:
                 return False
             del self._streams[stream]
             self._tombstones.setdefault(stream, set()).add(found.incarnation)
@@ -191,7 +194,7 @@ class MemoryBackend(Forkable):
         )
 
     def close(self) -> None:
-        # A named backend outlives the stores that share it: closing one of them leaves the others their data.
+        # The other stores that share a named backend keep their data.
         if not self._name:
             self._closed = True
 
@@ -204,13 +207,13 @@ class MemoryBackend(Forkable):
     def after_fork_in_child(self) -> None:
         self._lock.release()
 
-    def _all(self, tenant: str, kind: str) -> list[Head]:
+    def _list_heads(self, tenant: str, kind: str) -> list[Head]:
         with self._lock:
             self._check_open()
             now = clock.time()
             return [
-                self._head(key, s, now)
-                for key, s in self._streams.items()
+                self._head(key, stream, now)
+                for key, stream in self._streams.items()
                 if key[:2] == (tenant, kind)
             ]
 
@@ -220,11 +223,11 @@ class MemoryBackend(Forkable):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed("this memory store was closed")
+            raise StoreClosed("this memory store was closed; open it again")
 
 
-def _page(records: Sequence[Record]) -> Sequence[Record]:
-    """The longest prefix that fits a page; at least one record."""
+def _truncate_page(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the longest prefix that fits a page, at least one record."""
     size = 0
     for count, record in enumerate(records):
         size += len(record.body)

@@ -1,9 +1,10 @@
-"""A backend whose calls are repeated while the engine is not to be reached: for copying, verifying and anchoring."""
+"""A wrapper that retries the calls of a backend, for copying, verifying and anchoring."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from ..errors import CorruptRecord, OutcomeUnknown, Unavailable
@@ -21,19 +22,20 @@ from .interface import (
     VersionMismatch,
 )
 
-TRIES: Final = 8
-"""How often a call is made that gets no answer, with growing pauses of 0.05 to 3.2 s between."""
+MAX_ATTEMPTS: Final = 8
+"""Attempts for a call that gets no answer, with growing pauses from 0.05 to 3.2 s in between."""
 
-NEAR: Final = 512
-"""Records asked for after a page that cannot be read; then half as many, and so on, up to the damage."""
+SALVAGE_RECORDS: Final = 512
+"""Records to request after a damaged page. Then half as many, and so on, up to the damage."""
 
 T = TypeVar("T")
 
 
 class RetryingBackend:
-    """A backend whose calls are repeated while it is not to be reached.
+    """Retries calls while the backend is unreachable.
 
-    All that a copy asks for may be repeated: an append that has arrived is known by its id at its version.
+    Appends may be repeated too: the backend recognizes a stored one by its id at its version. Set
+    `stopped` to end the retries.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -45,7 +47,8 @@ class RetryingBackend:
             answers = self._backend.append(batch)
             if any(isinstance(answer, StreamBlocked) for answer in answers):
                 raise Unavailable(
-                    "somebody has locked a stream of the target on its server; nothing was written to it"
+                    "another session has locked a stream on the target server; nothing was "
+                    "written to it. Retry later"
                 )
             return answers
 
@@ -57,46 +60,39 @@ class RetryingBackend:
     def head(self, stream: StreamKey) -> Head | None:
         return self._retry(lambda: self._backend.head(stream))
 
-    def placed(self, listed: HeadSummary) -> Head | None:
-        """Where a listed stream stands; only an engine that does not list places is asked for it."""
-        return listed if isinstance(listed, Head) else self.head(listed.stream)
+    def resolve_head(self, entry: HeadSummary) -> Head | None:
+        """Return the head of a listed stream; look it up if the entry is only a summary."""
+        return entry if isinstance(entry, Head) else self.head(entry.stream)
 
-    def listed(self, tenant: str, kind: str) -> Iterator[HeadSummary]:
-        """All streams of a kind, ordered by id: hints, as `Backend.heads` gives them."""
+    def list_heads(self, tenant: str, kind: str) -> Iterator[HeadSummary]:
+        """Yield all streams of a kind in the order of their ids. They are hints."""
         after = ""
-        while page := self._heads(tenant, kind, after):
+        heads = self._backend.heads
+        while page := self._retry(partial(heads, tenant=tenant, kind=kind, after=after)):
             yield from page
             if page[-1].stream.id <= after:
-                raise CorruptRecord(
-                    str(page[-1].stream), what="the engine lists it again and again"
-                )
+                raise CorruptRecord(str(page[-1].stream), what="the backend lists it repeatedly")
             after = page[-1].stream.id
 
-    def _heads(self, tenant: str, kind: str, after: str) -> Sequence[HeadSummary]:
-        return self._retry(lambda: self._backend.heads(tenant=tenant, kind=kind, after=after))
-
-    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
-        """What `listed` leaves out because it cannot be read."""
-        backend = self._backend
-        return (
-            self._retry(lambda: backend.damaged(tenant, kind))
-            if isinstance(backend, SupportsDamageListing)
-            else ()
-        )
+    def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        """Return the streams that `list_heads` leaves out because they are damaged."""
+        if not isinstance(self._backend, SupportsDamageListing):
+            return ()
+        return self._retry(partial(self._backend.list_damaged, tenant, kind))
 
     def delete(self, head: Head) -> bool:
-        """Delete a stream that is as `head` says. True if it is gone."""
+        """Delete a stream that is still at `head`. Return whether it is gone."""
         done = self._retry(lambda: self._backend.delete(head.stream, expected=head))
         return done or self.head(head.stream) is None
 
-    def has(self, head: Head) -> bool:
-        """Whether this is, or was, the head of what the store has."""
+    def has_head(self, head: Head) -> bool:
+        """Return whether the stream has the record at this head, as its newest or an older one."""
         page = self.read(head.stream, after=head.version - 1, limit=1)
         return bool(page) and (page[0].version, page[0].hash) == (head.version, head.hash)
 
     def _retry(self, call: Callable[[], T]) -> T:
         pause = 0.05
-        for _ in range(TRIES - 1):
+        for _ in range(MAX_ATTEMPTS - 1):
             try:
                 return call()
             except (Unavailable, OutcomeUnknown):
@@ -108,7 +104,7 @@ class RetryingBackend:
 
 
 class PageReader:
-    """Reads a stream page by page, up to a damaged record: smaller and smaller pages where one cannot be read."""
+    """Reads a stream up to a damaged record: requests smaller pages if one cannot be read."""
 
     def __init__(
         self, store: RetryingBackend, stream: StreamKey, damage: tuple[type[Exception], ...]
@@ -117,7 +113,7 @@ class PageReader:
         self._limit: int | None = None
 
     def read(self, after: int) -> Sequence[Record]:
-        """A page. If it cannot be read as a whole, as much of it as comes before the damage."""
+        """Return a page. If it is damaged, return the records before the damage."""
         while True:
             limit = self._limit
             try:
@@ -125,7 +121,7 @@ class PageReader:
             except self._damage:
                 if limit == 1:
                     raise
-                self._limit = (limit or 2 * NEAR) // 2
+                self._limit = (limit or 2 * SALVAGE_RECORDS) // 2
             else:
-                self._limit = None if limit is None or limit >= NEAR else 4 * limit
+                self._limit = None if limit is None or limit >= SALVAGE_RECORDS else 4 * limit
                 return page

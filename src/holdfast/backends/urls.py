@@ -1,4 +1,4 @@
-"""The URLs of servers: what they name, which options they take, and how they are shown without a password."""
+"""Server URLs: parse them, read their options, and show them without a password."""
 
 from __future__ import annotations
 
@@ -9,73 +9,85 @@ from urllib.parse import SplitResult, parse_qsl, unquote_plus, urlencode, urlspl
 
 from ..errors import InvalidURL
 
-LARGEST: Final = 2_147_483_647
-"""What everybody who is handed a number can take; in milliseconds, 24 days."""
-SHOWN: Final = ("host", "port", "dbname", "schema", "prefix")
-"""Options that say which store it is. Others are not shown: they may be secret."""
+MAX_NUMBER: Final = 2_147_483_647
+"""The largest number that every driver accepts; in milliseconds, 24 days."""
+IDENTIFYING_OPTIONS: Final = ("host", "port", "dbname", "schema", "prefix")
+"""Options that identify the store. Others are not shown: they may be secret."""
+URL_HINT: Final = (
+    "a URL starts with a scheme such as postgresql, a colon and two slashes, without quotes or "
+    "anything else before it"
+)
 
 
 class ServerURL(NamedTuple):
-    """A URL taken apart. `options` are those behind the question mark."""
+    """A parsed URL. `options` are the ones after the question mark."""
 
     parts: SplitResult
     options: dict[str, str]
 
 
-AS_A_URL: Final = "a URL begins with a word like postgresql, a colon and two slashes, without quotes or anything else before it"
+def check_path(path: str, hint: str = URL_HINT) -> str:
+    """Return a path unchanged; raise `InvalidURL` if it looks like a malformed URL.
 
-
-def checked_path(path: str, advice: str = AS_A_URL) -> str:
-    """A path as it is. `InvalidURL` if it was meant to be a URL, or the parameters of a connection: it may hold a password, so it is
-    neither shown nor made into the name of a file."""
+    It may contain a password, so it is neither shown nor used as the name of a file.
+    """
     if "://" in path or re.search(r"//[^/]*@|\bpassword\s*=", path, re.IGNORECASE):
-        raise InvalidURL(f"this is not the path of a file; {advice}")
+        raise InvalidURL(f"this is not the path of a file; {hint}")
     return path
 
 
-def without_space(url: str) -> str:
-    """A URL or path as it is. `InvalidURL` if there is white space around it, as at the end of a file that was read."""
+def check_whitespace(url: str) -> str:
+    """Return a URL or path unchanged; raise `InvalidURL` if white space surrounds it."""
     if url != url.strip():
         raise InvalidURL(
-            "there is white space before or behind the URL or path; take it off, as with .strip()"
+            "the URL or path must not start or end with white space; remove it, as with .strip()"
         )
     return url
 
 
-def parse(url: str, *, example: str, options: Collection[str] | None) -> ServerURL:
-    """Take a URL apart. `options` are the ones that exist, None if the driver knows them; `example` shows what is right."""
+def parse_url(url: str, *, example: str, options: Collection[str] | None) -> ServerURL:
+    """Parse a URL; raise `InvalidURL`, with `example`, if it is malformed.
+
+    `options` are the valid options, None if the caller checks them.
+    """
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        if "," not in parts.netloc:  # several hosts, as PostgreSQL takes them
-            parts.port  # noqa: B018  raises if it is no number
+        if "," not in parts.netloc:  # PostgreSQL accepts several hosts
+            parts.port  # noqa: B018  raises if it is not a number
     except ValueError:
-        # Not the message of urllib: it may quote a part of the URL, and with it a password.
+        # Without the message of urllib, which may quote a part of the URL and so of a password.
         raise InvalidURL(f"this is not a URL of a store; it looks like {example}") from None
     if parts.fragment:
         raise InvalidURL(
-            f"a {parts.scheme}:// URL has no part behind '#'; write a '#' in a password as %23"
+            f"a {parts.scheme}:// URL must not contain '#'; write a '#' in a password as %23"
         )
     found: dict[str, str] = {}
     for name, value in pairs:
         if name in found:
-            raise InvalidURL(f"{_named(name, parts)} is given twice{_hint(parts)}")
+            raise InvalidURL(f"{_quote_option(name, parts)} is given twice{_hint(parts)}")
         if options is not None and name not in options:
-            raise unknown(name, parts, options)
+            raise unknown_option_error(name, parts, options)
         found[name] = value
     return ServerURL(parts, found)
 
 
-def unknown(
+def unknown_option_error(
     name: str, parts: SplitResult, options: Collection[str], others: str = ""
 ) -> InvalidURL:
-    """What is said of an option that does not exist. `durability` exists for all: it is taken before the engine sees the URL."""
-    known = f"a {parts.scheme}:// URL has {', '.join(sorted({*options, 'durability'}))}{others}"
-    return InvalidURL(f"{_named(name, parts)} is unknown; {known}{_hint(parts)}")
+    """Build the error for an unknown option.
+
+    It lists `durability` for every scheme: that option is removed before a backend sees the URL.
+    """
+    known = ", ".join(sorted({*options, "durability"}))
+    return InvalidURL(
+        f"{_quote_option(name, parts)} is unknown; "
+        f"a {parts.scheme}:// URL has {known}{others}{_hint(parts)}"
+    )
 
 
-def _named(name: str, parts: SplitResult) -> str:
-    """An option in an error. Behind a '?' in a password the rest of the password looks like options, and is not shown."""
+def _quote_option(name: str, parts: SplitResult) -> str:
+    """Name an option in an error, unless it may be the part of a password after a '?'."""
     hidden = "@" in parts.query or not re.fullmatch("[a-z_]+", name)
     return "an option of the URL" if hidden else f"the option {name!r} of the URL"
 
@@ -84,10 +96,10 @@ def _hint(parts: SplitResult) -> str:
     return "; write a '?' in a password as %3F" if "@" in parts.query else ""
 
 
-def shown(parts: SplitResult) -> str:
-    """The URL for people and logs: without password and options."""
+def format_location(parts: SplitResult) -> str:
+    """Format a URL for people and logs, without password and options."""
     if "@" in parts.path:
-        # A password with a bare '@' and '/': what seems to be host and path is a part of it.
+        # A password with an unescaped '@' and '/': host and path seem to be parts of it.
         return f"{parts.scheme}://…"
     user = parts.username or ""
     if parts.password is None and parts.scheme in ("redis", "rediss"):
@@ -96,12 +108,12 @@ def shown(parts: SplitResult) -> str:
     return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
 
 
-def shown_url(url: str) -> str:
-    """Which store a URL or path names, for people and logs: a password is left out, and so are options that only tune."""
+def redact_url(url: str) -> str:
+    """Return which store a URL or path names, without password and options that only tune."""
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         try:
-            return checked_path(url)
+            return check_path(url)
         except InvalidURL:
             return "…"
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
@@ -109,21 +121,21 @@ def shown_url(url: str) -> str:
     if scheme.lower() in ("sqlite", "file"):
         return url.partition("?")[0]
     if "@" in "".join(re.split("([/?#])", rest, maxsplit=1)[1:]):
-        # A password with a '/' or '?' in it that should have been %2F or %3F: nobody knows where it ends.
+        # A password with an unescaped '/' or '?': its end is unknown.
         return f"{scheme}://…"
     try:
-        parts, options = parse(url, example="", options=None)
+        parts, options = parse_url(url, example="", options=None)
     except InvalidURL:
         return f"{scheme}://…"
-    told = {name: value for name, value in options.items() if name in SHOWN}
-    if told.get("port", "").strip("0123456789,"):
-        del told["port"]  # whatever it is, it is none
-    return shown(parts) + (f"?{urlencode(told, safe='/,:')}" if told else "")
+    shown = {name: value for name, value in options.items() if name in IDENTIFYING_OPTIONS}
+    if shown.get("port", "").strip("0123456789,"):
+        del shown["port"]  # not a port, so it may be anything
+    return format_location(parts) + (f"?{urlencode(shown, safe='/,:')}" if shown else "")
 
 
-def without(url: str, name: str) -> tuple[str, str | None]:
-    """The URL without this option, and the value that the option had; None if it was not there."""
-    front, mark, query = url.partition("?")
+def pop_option(url: str, name: str) -> tuple[str, str | None]:
+    """Return the URL without this option, and the value of the option; None if it is absent."""
+    base, mark, query = url.partition("?")
     pairs = [pair.partition("=") for pair in query.split("&")] if mark else []
     values = [unquote_plus(value) for key, _, value in pairs if key == name]
     if not values:
@@ -131,25 +143,27 @@ def without(url: str, name: str) -> tuple[str, str | None]:
     if len(values) > 1:
         raise InvalidURL(f"the option {name!r} is given twice in the URL")
     kept = "&".join("".join(pair) for pair in pairs if pair[0] != name)
-    return front + (f"?{kept}" if kept else ""), values[0]
+    return base + (f"?{kept}" if kept else ""), values[0]
 
 
-def number(
-    options: dict[str, str], name: str, default: int, *, least: int = 0, most: int = LARGEST
+def read_int_option(
+    options: dict[str, str], name: str, default: int, *, least: int = 0, most: int = MAX_NUMBER
 ) -> int:
-    """An option that is a whole number."""
+    """Return an option that must be an integer in a range."""
     try:
         value = int(options.get(name, default))
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        raise InvalidURL(f"the option {name!r} of the URL is a whole number from {least} to {most}")
+        raise InvalidURL(
+            f"the option {name!r} of the URL must be an integer from {least} to {most}"
+        )
     return value
 
 
-def flag(options: dict[str, str], name: str, default: bool) -> bool:
-    """An option that is on or off."""
+def read_bool_option(options: dict[str, str], name: str, default: bool) -> bool:
+    """Return an option that must be on or off."""
     value = options.get(name, "on" if default else "off").lower()
     if value not in ("on", "off", "true", "false", "1", "0", "yes", "no"):
-        raise InvalidURL(f"the option {name!r} of the URL is 'on' or 'off'")
+        raise InvalidURL(f"the option {name!r} of the URL must be 'on' or 'off'")
     return value in ("on", "true", "1", "yes")

@@ -1,13 +1,13 @@
-"""The command `holdfast`: look at a store from a shell, and see it survive.
+"""The command line, `holdfast`: one file per group of commands.
 
-Nothing here is imported by `import holdfast`, and typer and rich only when a command runs.
+`import holdfast` does not import this package; it imports typer and rich when a command runs.
 """
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """Run the command."""
     from .app import app
 
     app()

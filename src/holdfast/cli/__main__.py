@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli`, where the command is not on the PATH."""
+"""`python -m holdfast.cli`, for when `holdfast` is not on the PATH."""
 
 from . import main
 

@@ -1,4 +1,4 @@
-"""`holdfast audit`: who did what when."""
+"""`holdfast audit`: who did what to a task, and when."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .stores import Tenant, Url, named, opened
+from .stores import Tenant, Url, open_store, split_url
 from .text import printable
 
 
-class Format(str, Enum):
-    """How an audit is printed."""
+class AuditFormat(str, Enum):
+    """The output formats of an audit."""
 
     text = "text"
     jsonl = "jsonl"
@@ -24,31 +24,34 @@ def audit(
     task: Annotated[
         str | None,
         typer.Argument(
-            metavar="TASK", help="The task's id, or that of another stream.", show_default=False
+            metavar="TASK", help="The id of the task, or of another stream.", show_default=False
         ),
     ] = None,
     kind: Annotated[
         str,
         typer.Option(
-            metavar="KIND", help="What it is: task, conversation, memory, state or stream."
+            metavar="KIND", help="The stream's kind: task, conversation, memory, state or stream."
         ),
     ] = "task",
     format: Annotated[
-        Format, typer.Option("--format", help="A table, JSON Lines, or CSV for a spreadsheet.")
-    ] = Format.text,
+        AuditFormat, typer.Option("--format", help="A table, JSON Lines, or CSV for a spreadsheet.")
+    ] = AuditFormat.text,
     content: Annotated[
-        bool, typer.Option("--content", help="With what was said and done, not only that it was.")
+        bool, typer.Option("--content", help="Include content, such as inputs and results.")
     ] = False,
     tenant: Tenant = "default",
 ) -> None:
-    """Print who did what to a task, and when: claims, steps, answers, cancellations, deletions, with correlation ids."""
-    url, task = named(url, task, "name the task: holdfast audit agents.db claims-42")
-    with opened(url, tenant) as store:
-        found = store.audit(task, kind=kind, content=content)
-    if format is Format.csv:
-        typer.echo(found.csv(), nl=False)
-    elif format is Format.jsonl:
-        for line in found.jsonl().splitlines():
+    """Show who did what to a task, and when.
+
+    Lists claims, steps, answers, cancellations and deletions with their correlation ids.
+    """
+    url, task = split_url(url, task, "name the task: holdfast audit agents.db claims-42")
+    with open_store(url, tenant) as store:
+        trail = store.audit(task, kind=kind, content=content)
+    if format is AuditFormat.csv:
+        typer.echo(trail.csv(), nl=False)
+    elif format is AuditFormat.jsonl:
+        for line in trail.jsonl().splitlines():
             typer.echo(printable(line))
     else:
-        typer.echo(found.text())
+        typer.echo(trail.text())

@@ -1,4 +1,4 @@
-"""`holdfast encrypt` and `holdfast decrypt`: a store in clear becomes an encrypted one, and the reverse."""
+"""`holdfast encrypt` and `holdfast decrypt`: copy a store to an encrypted or unencrypted one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import typer
 
 import holdfast
 
-from .. import HoldfastError
-from ..backends.urls import shown_url
-from .keys import KEYS
-from .stores import failed, key_given, refuse_memory
-from .text import counted, printable
+from ..backends.urls import redact_url
+from .keys import KEY_FORMS
+from .stores import URL_FORMS, exit_on_error, given_keys, reject_memory_url
+from .text import format_count, printable
 
 if TYPE_CHECKING:
     from ..types import ConvertResult
 
-_PLACES = "A path, or a URL like file:///directory or postgresql://host/database."
-Src = Annotated[str, typer.Argument(metavar="SRC", help=f"The store to read. {_PLACES}")]
+Src = Annotated[str, typer.Argument(metavar="SRC", help=f"The store to read. {URL_FORMS}")]
 Dst = Annotated[
-    str, typer.Argument(metavar="DST", help="The store to write; made if it is not there.")
+    str, typer.Argument(metavar="DST", help="The store to write; created if it does not exist.")
 ]
 
 
@@ -31,46 +29,49 @@ def encrypt(
     dst: Dst,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="KEY", help=f"The key: {KEYS}.", show_default=False),
+        typer.Option("--to", metavar="KEY", help=f"The key: {KEY_FORMS}.", show_default=False),
     ] = None,
 ) -> None:
-    """Write a store that is in clear to another place, encrypted. Interrupted, run it again: it goes on."""
+    """Copy a store to an encrypted one.
+
+    If it is interrupted, run it again to continue.
+    """
     if not to:
-        raise typer.BadParameter("say with which key: --to file:new.key")
-    try:
-        _refuse(src, dst)
-        done = holdfast.encrypt(src, dst, key=to)
-    except (HoldfastError, ValueError) as error:
-        raise failed(str(error)) from None
-    typer.echo(_summary(done, dst))
+        raise typer.BadParameter("name the key: --to file:new.key")
+    with exit_on_error():
+        _check_places(src, dst)
+        result = holdfast.encrypt(src, dst, key=to)
+    typer.echo(_summary(result, dst))
     typer.echo(
-        f"{printable(shown_url(src))} is still there, in clear: delete it, and its backups, when the copy works"
+        f"{printable(redact_url(src))} still exists, unencrypted: delete it and its backups when"
+        " you have checked the copy"
     )
 
 
 def decrypt(src: Src, dst: Dst) -> None:
-    """Write an encrypted store to another place, in clear. Interrupted, run it again: it goes on."""
-    try:
-        _refuse(src, dst)
-        done = holdfast.decrypt(src, dst, key=key_given() or None)
-    except (HoldfastError, ValueError) as error:
-        raise failed(str(error)) from None
-    typer.echo(_summary(done, dst))
+    """Copy a store to an unencrypted one.
+
+    If it is interrupted, run it again to continue.
+    """
+    with exit_on_error():
+        _check_places(src, dst)
+        result = holdfast.decrypt(src, dst, key=given_keys() or None)
+    typer.echo(_summary(result, dst))
 
 
-def _refuse(src: str, dst: str) -> None:
-    refuse_memory(src)
-    refuse_memory(dst)
+def _check_places(src: str, dst: str) -> None:
+    reject_memory_url(src)
+    reject_memory_url(dst)
     if src == dst or (
         os.path.exists(_path(src)) and os.path.realpath(_path(src)) == os.path.realpath(_path(dst))
     ):
         raise ValueError(
-            "both are the same place, and a store is never rewritten where it is; name a new place"
+            "SRC and DST are the same place; a store is not rewritten in place, name a new one"
         )
 
 
 def _path(url: str) -> str:
-    """Where the files of a store are, if it has files."""
+    """Return the path of a store that has files; other URLs are returned as they are."""
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         return url
@@ -78,10 +79,13 @@ def _path(url: str) -> str:
     return {"sqlite": place[1:], "file": place}.get(scheme.lower(), url)
 
 
-def _summary(done: ConvertResult, dst: str) -> str:
-    text = f"wrote {counted(done.streams, 'stream')}, {counted(done.records, 'record')} to {printable(shown_url(dst))}, and compared all of them"
-    if done.skipped:
-        text += f"; there already: {counted(done.skipped, 'stream')}"
-    if done.erased:
-        text += f"; erased, and left out: {counted(done.erased, 'stream')}"
+def _summary(result: ConvertResult, dst: str) -> str:
+    text = (
+        f"wrote {format_count(result.streams, 'stream')}, {format_count(result.records, 'record')}"
+        f" to {printable(redact_url(dst))} and verified them"
+    )
+    if result.skipped:
+        text += f"; {format_count(result.skipped, 'stream')} already there"
+    if result.erased:
+        text += f"; {format_count(result.erased, 'stream')} erased and left out"
     return text

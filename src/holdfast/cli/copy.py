@@ -1,4 +1,4 @@
-"""`holdfast copy`, `holdfast backup` and `holdfast schema`: to another store, to another file, to another database."""
+"""`holdfast copy`, `backup` and `schema`: copy a store, back it up, set up a database by hand."""
 
 from __future__ import annotations
 
@@ -14,55 +14,63 @@ import typer
 
 import holdfast
 
-from .. import HoldfastError
-from ..backends.urls import shown_url, without
-from .stores import Json, Url, failed, key_given, named, refuse_memory, store_url
-from .text import counted, printable, size
+from ..backends.urls import pop_option, redact_url
+from .stores import (
+    URL_FORMS,
+    Json,
+    Url,
+    exit_on_error,
+    given_keys,
+    reject_memory_url,
+    split_url,
+    store_url,
+)
+from .text import format_count, format_size, printable
 
 if TYPE_CHECKING:
     from ..types import CopyProgress, CopyResult
 
-_SAY_SECONDS = 5.0
-_BOTH = (
-    "name both, the store and where to copy it: holdfast copy agents.db postgresql://host/agents"
-)
-_PLACES = "A path, or a URL like file:///directory or postgresql://host/database."
-_NOTHING = "nothing is needed: {} stores are made when they are first opened"
+_REPORT_SECONDS = 5.0
 
 
 def copy(
     src: Annotated[
         str | None,
-        typer.Argument(metavar="SRC", help=f"The store to copy. {_PLACES}", show_default=False),
+        typer.Argument(metavar="SRC", help=f"The store to copy. {URL_FORMS}", show_default=False),
     ] = None,
     dst: Annotated[
         str | None,
         typer.Argument(
-            metavar="DST", help="The store to copy to; made if it is not there.", show_default=False
+            metavar="DST",
+            help="The store to copy to; created if it does not exist.",
+            show_default=False,
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read back everything that was copied.")
+        bool, typer.Option("--verify/--no-verify", help="Read back everything in the copy.")
     ] = True,
     delete: Annotated[
-        bool,
-        typer.Option("--delete", help="Delete copies of what was deleted at the source since."),
+        bool, typer.Option("--delete", help="Also delete the streams that the source has deleted.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy a whole store, all tenants, byte for byte, to another one of any kind. Interrupted, run it again: it goes on."""
+    """Copy a store to any backend.
+
+    Copies all tenants, byte for byte. If it is interrupted, run it again to continue.
+    """
     if not src or not dst:
+        # HOLDFAST_URL stands for neither: it would be easy to copy in the wrong direction.
         raise typer.BadParameter(
-            _BOTH
-        )  # the environment names neither: it would be easy to copy in the wrong direction
-    with _saying():
-        refuse_memory(src)
-        refuse_memory(dst)
+            "name the store and where to copy it: holdfast copy agents.db postgresql://host/agents"
+        )
+    with exit_on_error():
+        reject_memory_url(src)
+        reject_memory_url(dst)
         if not as_json:
-            typer.echo(f"from {printable(shown_url(src))} to {printable(shown_url(dst))}")
-        with _shown(as_json) as progress:
+            typer.echo(f"from {printable(redact_url(src))} to {printable(redact_url(dst))}")
+        with _show_progress(as_json) as progress:
             copied = holdfast.copy(
-                src, dst, progress=progress, verify=verify, delete=delete, key=key_given() or None
+                src, dst, progress=progress, verify=verify, delete=delete, key=given_keys() or None
             )
     typer.echo(
         printable(msgspec.json.encode(copied).decode()) if as_json else _summary(copied, verify)
@@ -75,44 +83,50 @@ def backup(
         str | None, typer.Argument(metavar="PATH", help="The file to write.", show_default=False)
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
 ) -> None:
-    """Write a backup of an SQLite store to a file, as it is at one instant, while others go on writing."""
-    url, path = named(
-        url, path, "name the store and the file for its backup: holdfast backup agents.db backup.db"
+    """Online backup of a SQLite store.
+
+    Writes a consistent snapshot to a file while other processes keep writing.
+    """
+    url, path = split_url(
+        url, path, "name the store and the backup file: holdfast backup agents.db backup.db"
     )
-    with _saying():
+    with exit_on_error():
         source = store_url(url)
-        refuse_memory(source)
+        reject_memory_url(source)
         count = holdfast.backup(source, path, overwrite=overwrite)
-    typer.echo(f"wrote {printable(os.fspath(path))}, {size(count)}")
+    typer.echo(f"wrote {printable(os.fspath(path))}, {format_size(count)}")
 
 
 def schema(url: Url = None) -> None:
-    """Print what somebody has to make by hand, where Holdfast may not: tables and indexes. Does not connect."""
-    with _saying():
-        typer.echo(_schema(without(store_url(url), "durability")[0]).rstrip("\n"))
+    """Print SQL/JSON for manual setup.
+
+    For databases where Holdfast may not create tables and indexes itself. Does not connect.
+    """
+    with exit_on_error():
+        typer.echo(_schema(pop_option(store_url(url), "durability")[0]).rstrip("\n"))
 
 
 def _schema(url: str) -> str:
     scheme = url.partition("://")[0].lower() if "://" in url else "sqlite"
     if scheme in ("postgresql", "postgres"):
-        from ..backends.postgres.setup import schema_sql
-        from ..backends.postgres.setup import read_url, schema_of
-        from ..memory.search.postgres_sql import by_hand
+        from ..backends.postgres.schema import render_schema_script
+        from ..backends.postgres.url import parse_postgres_url, read_schema_option
+        from ..memory.search.postgres_sql import setup_script
 
-        store = schema_sql(url)  # ends with the rights to all tables, and so it comes last
-        return by_hand(schema_of(read_url(url).options)) + store
+        store = render_schema_script(url)  # its last lines grant privileges on all tables
+        return setup_script(read_schema_option(parse_postgres_url(url).options)) + store
     if scheme == "dynamodb":
         from ..backends.dynamodb.backend import create_table_json, table_of
 
         return create_table_json(table_of(url))
     if scheme == "s3":
-        return "nothing is needed but the bucket: the rest is made when the store is first opened"
+        return "only the bucket is needed: the rest is created when the store is first opened"
     if scheme not in _ENGINES:
-        raise ValueError(f"there is no store of kind {scheme!r}")
-    return _NOTHING.format(_ENGINES[scheme])
+        raise ValueError(f"{scheme!r} is not a store URL scheme")
+    return f"nothing is needed: {_ENGINES[scheme]} stores are created when they are first opened"
 
 
 _ENGINES = {
@@ -125,55 +139,46 @@ _ENGINES = {
 
 
 @contextmanager
-def _saying() -> Iterator[None]:
-    """An error of the library, in here, is one line on stderr and exit code 1."""
-    try:
-        yield
-    except (HoldfastError, ValueError) as error:
-        raise failed(str(error)) from None
-
-
-@contextmanager
-def _shown(quiet: bool) -> Iterator[Callable[[CopyProgress], None] | None]:
-    """What shows how far a copy has got: a bar on a terminal, now and then a line elsewhere."""
+def _show_progress(quiet: bool) -> Iterator[Callable[[CopyProgress], None] | None]:
+    """Yield a function that shows progress: a bar on a terminal, else a line now and then."""
     try:
         if quiet:
             yield None
         elif sys.stdout.isatty():
-            with _bar() as show:
+            with _progress_bar() as show:
                 yield show
         else:
-            yield _Lines().show
+            yield _ProgressLines().show
     except KeyboardInterrupt:
-        typer.echo(
-            "holdfast: stopped; run the same command again, and it goes on from here", err=True
-        )
+        typer.echo("holdfast: stopped; run the same command again to continue", err=True)
         raise typer.Exit(130) from None
 
 
-class _Lines:
-    """A line every few seconds, and one when it begins to verify."""
+class _ProgressLines:
+    """Prints a line every few seconds, and one when verification starts."""
 
     def __init__(self) -> None:
-        self._phase, self._began, self._said = "copying", time.perf_counter(), time.perf_counter()
+        self._phase = "copying"
+        self._started = self._printed = time.perf_counter()
 
     def show(self, progress: CopyProgress) -> None:
         now = time.perf_counter()
         if progress.phase != self._phase:
-            # Without a count: it is often the last line of progress, and would look as if most were left out.
+            # Without a count: this is often the last line, and a low one would look like a loss.
             typer.echo("copied; now comparing with the source")
-            self._phase, self._said = progress.phase, now
+            self._phase, self._printed = progress.phase, now
             return
-        if now - self._said < _SAY_SECONDS:
+        if now - self._printed < _REPORT_SECONDS:
             return
-        self._said = now
-        done, of = progress.streams, progress.of
-        streams = counted(done, "stream") if of is None else f"{done:,} of {counted(of, 'stream')}"
-        typer.echo(f"{progress.phase}  {streams}  {_amount(progress, now - self._began)}")
+        self._printed = now
+        done, total = progress.streams, progress.of
+        of = "" if total is None else f"{done:,} of "
+        streams = of + format_count(done if total is None else total, "stream")
+        typer.echo(f"{progress.phase}  {streams}  {_amount(progress, now - self._started)}")
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[CopyProgress], None]]:
+def _progress_bar() -> Iterator[Callable[[CopyProgress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -182,12 +187,12 @@ def _bar() -> Iterator[Callable[[CopyProgress], None]]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[amount]}"),
     )
-    began = time.perf_counter()
+    started = time.perf_counter()
     with Progress(*columns, TimeElapsedColumn(), transient=True) as bar:
         task = bar.add_task("copying", total=None, amount="")
 
         def show(progress: CopyProgress) -> None:
-            amount = _amount(progress, time.perf_counter() - began)
+            amount = _amount(progress, time.perf_counter() - started)
             bar.update(
                 task,
                 description=progress.phase,
@@ -200,26 +205,25 @@ def _bar() -> Iterator[Callable[[CopyProgress], None]]:
 
 
 def _amount(progress: CopyProgress, seconds: float) -> str:
-    rate = (
-        f", {progress.records / seconds:,.0f} records/s"
-        if progress.phase == "copying" and seconds > 0
-        else ""
-    )
-    return f"{counted(progress.records, 'record')}, {size(progress.bytes)}{rate}"
+    rate = ""
+    if progress.phase == "copying" and seconds > 0:
+        rate = f", {progress.records / seconds:,.0f} records/s"
+    return f"{format_count(progress.records, 'record')}, {format_size(progress.bytes)}{rate}"
 
 
 def _summary(copied: CopyResult, verify: bool) -> str:
+    counts = [format_count(copied.streams, "stream"), format_count(copied.records, "record")]
+    checked = f"{copied.verified} verified" if verify else "records not read back"
     lines = [
-        f"copied {counted(copied.streams, 'stream')}, {counted(copied.records, 'record')}, {size(copied.bytes)}; "
-        f"{copied.skipped} were there already; "
-        + (f"{copied.verified} verified" if verify else "their records were not read back")
+        f"copied {', '.join(counts)}, {format_size(copied.bytes)};"
+        f" {copied.skipped} already there; {checked}"
     ]
     if copied.deleted:
         lines.append(
-            f"deleted {counted(copied.deleted, 'stream')} that had been deleted at the source"
+            f"deleted {format_count(copied.deleted, 'stream')} that the source has deleted"
         )
     if copied.extra:
-        lines.append(f"{counted(copied.extra, 'stream')} at the destination only:")
+        lines.append(f"{format_count(copied.extra, 'stream')} at the destination only:")
         lines += [f"  {printable(name)}" for name in copied.extra_names]
         lines += ["  …"] * (copied.extra > len(copied.extra_names))
     return "\n".join(lines)

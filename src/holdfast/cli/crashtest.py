@@ -1,49 +1,50 @@
-"""`holdfast crashtest`: kills an agent at each of its writes, and says what became of it."""
+"""`holdfast crashtest`: kill an agent around every write and check the result."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from .durations import duration
-from .stores import failed
+from .durations import duration_option
+from .stores import fail
+from .tasks import parse_json
 from .text import printable
 
 
 def crashtest(
     agent: Annotated[
-        str,
-        typer.Argument(metavar="APP:AGENT", help="The file and the agent in it: app.py:claims."),
+        str, typer.Argument(metavar="APP:AGENT", help="A file and an agent in it: app.py:claims.")
     ],
-    goal: Annotated[
-        str | None, typer.Option(help="The goal of the task.", show_default=False)
-    ] = None,
+    goal: Annotated[str | None, typer.Option(help="The task's goal.", show_default=False)] = None,
     given: Annotated[
         str | None,
-        typer.Option("--input", metavar="JSON", help="The input of the task.", show_default=False),
+        typer.Option("--input", metavar="JSON", help="The task's input.", show_default=False),
     ] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=JSON", help="The answer to a question; for each one."),
+        typer.Option(metavar="NAME=JSON", help="The answer to a question. Repeatable."),
     ] = None,
     signal: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=JSON", help="What a signal brings; for each one."),
+        typer.Option(metavar="NAME=JSON", help="The payload of a signal. Repeatable."),
     ] = None,
     store: Annotated[
-        str, typer.Option(metavar="KIND", help="The stores to use: sqlite or files.")
+        str, typer.Option(metavar="KIND", help="The kind of store to use: sqlite or files.")
     ] = "sqlite",
     points: Annotated[
         int | None,
-        typer.Option(min=1, help="Only so many points, evenly spread.", show_default=False),
+        typer.Option(min=1, help="Try only N points, evenly spread.", show_default=False),
     ] = None,
     timeout: Annotated[
-        float, duration("How long one process may take.", least=1, default="60s")
+        float, duration_option("Time limit of one process.", least=1, default="60s")
     ] = 60.0,
 ) -> None:
-    """Kill an agent at each of its writes, resume it, and compare with a run that nobody has disturbed."""
+    """Kill an agent around every write and check the result.
+
+    Resumes the agent after each kill, and compares its result and side effects with a run without
+    kills.
+    """
     from .. import HoldfastError
     from ..testing import MatrixError, crash_matrix
 
@@ -51,35 +52,30 @@ def crashtest(
         report = crash_matrix(
             agent,
             goal=goal,
-            input=None if given is None else _json(given),
-            answers=_named(answer),
-            signals=_named(signal),
+            input=None if given is None else parse_json(given, "input", "--input '\"text\"'"),
+            answers=_parse_values(answer),
+            signals=_parse_values(signal),
             store=store,  # type: ignore[arg-type]  # checked there
             points=points,
             timeout=timeout,
         )
     except (MatrixError, HoldfastError, ValueError) as error:
-        raise failed(_end_of(str(error))) from None
+        fail(_shorten_traceback(str(error)))
     for line in str(report).splitlines():
         typer.echo(printable(line))
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _end_of(text: str) -> str:
-    """Of a message with a traceback: what it begins with, and what went wrong."""
+def _shorten_traceback(text: str) -> str:
+    """Return the first and last line of a message with a traceback; others are returned whole."""
     first, *others = text.splitlines()
     return f"{first} {others[-1]}" if "Traceback" in text else text
 
 
-def _named(given: list[str] | None) -> dict[str, Any]:
-    pairs = [text.partition("=") for text in given or ()]
-    return {name: _json(value) if equals else None for name, equals, value in pairs}
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise typer.BadParameter(
-            "that is not JSON; text needs quotes: --answer 'payout=\"yes\"'"
-        ) from None
+def _parse_values(given: list[str] | None) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        quoted = f"'{name}=\"yes\"'"
+        values[name] = parse_json(value, f"value of {name}", quoted) if equals else None
+    return values

@@ -1,18 +1,51 @@
-"""`holdfast health` as a table."""
+"""`holdfast health`: backend, durability, size and task counts of a store."""
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from itertools import islice
+from typing import Final
 
-from .. import Health
-from .tasks import COUNT_LIMIT
-from .text import printable, size
+import msgspec
+import typer
+
+from .. import Health, Store
+from .stores import Json, Tenant, Url, open_store
+from .text import format_size, printable
+
+_MAX_COUNT: Final = 10_000
+_STATUSES: Final = ("pending", "running", "suspended", "retrying", "failed", "stuck")
+_DURABILITY: Final = {
+    "disk": "an acknowledged append survives power loss",
+    "process": "an acknowledged append survives a process crash, not always a machine crash",
+    "memory": "everything is lost when the process ends",
+}
 
 
-def print_health(health: Health, tasks: dict[str, int]) -> None:
-    """A table of facts, warnings last."""
+def health(url: Url = None, tenant: Tenant = "default", as_json: Json = False) -> None:
+    """Show backend, durability, size and task counts."""
+    with open_store(url, tenant) as store:
+        report, tasks = store.health(), _count_tasks(store)
+    if as_json:
+        facts = {**msgspec.to_builtins(report), "tasks": tasks}
+        typer.echo(printable(msgspec.json.encode(facts).decode()))
+    else:
+        _print_table(report, tasks)
+
+
+def _count_tasks(store: Store) -> dict[str, int]:
+    """Count the tasks that have not ended, by status, up to 10,000 of each."""
+    counts = {
+        status: sum(1 for _ in islice(store.tasks(status=status), _MAX_COUNT))
+        for status in _STATUSES
+    }
+    return {status: count for status, count in counts.items() if count}
+
+
+def _print_table(health: Health, tasks: dict[str, int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -26,35 +59,25 @@ def print_health(health: Health, tasks: dict[str, int]) -> None:
 
 
 def _rows(health: Health, tasks: dict[str, int]) -> list[tuple[str, str]]:
+    sizes = ", ".join(f"{name} {format_size(count)}" for name, count in health.sizes.items())
+    streams = ", ".join(f"{count} of kind {kind}" for kind, count in health.streams.items())
+    more = "" if health.counted_all else " or more"
     rows = [
         ("location", health.location),
         ("engine", f"{health.engine} {health.engine_version}".strip()),
-        ("durability", f"{health.durability} ({_SURVIVES.get(health.durability, 'unknown')})"),
+        ("durability", f"{health.durability} ({_DURABILITY.get(health.durability, 'unknown')})"),
         ("encrypted", "yes" if health.encrypted else "no"),
-        (
-            "size",
-            ", ".join(f"{name} {size(count)}" for name, count in health.sizes.items()) or "unknown",
-        ),
+        ("size", sizes or "unknown"),
         ("tenant", health.tenant),
+        ("streams", streams + more if streams else "none"),
     ]
-    more = "" if health.counted_all else " or more"
-    counts = [f"{count} of kind {kind}" for kind, count in health.streams.items()]
-    rows.append(("streams", ", ".join(counts) + more if counts else "none"))
     if tasks:
-        told = [
-            f"{count}{' or more' if count == COUNT_LIMIT else ''} {status}"
+        counts = [
+            f"{count}{' or more' if count == _MAX_COUNT else ''} {status}"
             for status, count in tasks.items()
         ]
-        rows.append(("tasks", ", ".join(told)))
-    if health.oldest_lease is not None:
-        until = health.oldest_lease.until
-        lease = f"{health.oldest_lease.stream} by {health.oldest_lease.owner} until {until:%Y-%m-%d %H:%M:%S} UTC"
-        rows.append(("oldest lease", lease))
+        rows.append(("tasks", ", ".join(counts)))
+    if (lease := health.oldest_lease) is not None:
+        until = f"{lease.until:%Y-%m-%d %H:%M:%S} UTC"
+        rows.append(("oldest lease", f"{lease.stream} by {lease.owner} until {until}"))
     return rows
-
-
-_SURVIVES = {
-    "disk": "an acknowledged append survives power loss",
-    "process": "an acknowledged append survives the process, not always the machine",
-    "memory": "gone with the process",
-}

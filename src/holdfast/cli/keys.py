@@ -1,4 +1,4 @@
-"""`holdfast key`, `holdfast rekey` and `holdfast erase`: keys of encrypted stores, and what only those can do."""
+"""`holdfast key`, `rekey` and `erase`: the keys of encrypted stores, and erasing data by key."""
 
 from __future__ import annotations
 
@@ -14,35 +14,38 @@ import typer
 import holdfast
 
 from .. import HoldfastError, keys
-from ..errors import InvalidKey, MissingKey
-from .stores import Tenant, Url, agreed, failed, key_given, opened, store_url
-from .text import counted, printable
+from ..errors import MissingKey
+from .stores import Tenant, Url, confirm, exit_on_error, fail, given_keys, open_store, store_url
+from .text import format_count, printable
 
-KEYS = "file:PATH, env:NAME, passphrase:TEXT, base64:TEXT or kms:KEY"
+KEY_FORMS = "file:PATH, env:NAME, passphrase:TEXT, base64:TEXT or kms:KEY"
 
 
 def key(
     path: Annotated[
-        str, typer.Argument(metavar="FILE", help="The file to write; there must be none yet.")
+        str, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")
     ],
 ) -> None:
-    """Make a new key: 32 random bytes, as text, in a file that only its owner can read. Keep a copy of it where the store is not."""
+    """Generate a key file.
+
+    Writes 32 random bytes as text to a file that only its owner can read. Keep a copy of it away
+    from the store.
+    """
     text = base64.b64encode(keys.generate()) + b"\n"
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        raise failed(
-            f"{path} is there already, and may be the only key to something; name another file"
-        ) from None
+        fail(f"{path} exists, and may be the only copy of a key; name another file")
     except OSError as error:
-        raise failed(f"{path} cannot be written ({error.strerror})") from None
+        fail(f"{path} cannot be written ({error.strerror})")
     with os.fdopen(file, "wb") as out:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
-    typer.echo(f"made {printable(path)}; whoever loses it loses what it encrypts")
+    name = printable(path)
+    typer.echo(f"created {name}; if you lose it, you lose everything that it encrypts")
     typer.echo(
-        f"use it with: holdfast --key file:{printable(path)} …, or holdfast.open(url, key='file:{printable(path)}')"
+        f"use it with: holdfast --key file:{name} …, or holdfast.open(url, key='file:{name}')"
     )
 
 
@@ -50,46 +53,46 @@ def rekey(
     url: Url = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="KEY", help=f"The new key: {KEYS}.", show_default=False),
+        typer.Option("--to", metavar="KEY", help=f"The new key: {KEY_FORMS}.", show_default=False),
     ] = None,
 ) -> None:
-    """Give an encrypted store a new key. No record is rewritten, and programs go on meanwhile. Interrupted, run it again."""
+    """Rotate the encryption key.
+
+    Rewrites no record, and applications can keep running. If it is interrupted, run it again.
+    """
     if not to:
-        raise typer.BadParameter("say which key it is to have: --to file:new.key")
-    try:
-        new = keys.given(to)
-    except InvalidKey as error:
-        raise failed(str(error)) from None
-    old = key_given()
+        raise typer.BadParameter("name the new key: --to file:new.key")
+    with exit_on_error():
+        new = keys.parse_keys(to)
+    old = given_keys()
     if not old:
-        _refuse_encrypted(url)
-    with opened(url, "default", key=[*old, *new]) as store:
+        _fail_if_encrypted(url)
+    with open_store(url, "default", key=[*old, *new]) as store:
         done = store.rekey(new)
     typer.echo(
-        f"wrapped by the new key: {counted(done.keys, 'data key')}, {done.now:,} by this run; {_what_opens(url, old)}"
+        f"wrapped by the new key: {format_count(done.keys, 'data key')},"
+        f" {done.now:,} by this run; {_describe_old_keys(url, old)}"
     )
 
 
-def _refuse_encrypted(url: str | None) -> None:
-    """Without the old key: otherwise the new one would be called wrong, which it is not."""
+def _fail_if_encrypted(url: str | None) -> None:
+    """Report that the old key is missing; opening with the new one would report a wrong key."""
     try:
         holdfast.open(store_url(url), create=False).close()
     except MissingKey:
-        raise failed(
-            "the old key is missing: holdfast --key file:old.key rekey …, or set HOLDFAST_KEY"
-        ) from None
+        fail("the old key is missing: holdfast --key file:old.key rekey …, or set HOLDFAST_KEY")
     except (HoldfastError, ValueError):
-        pass  # whoever opens it next says so
+        pass  # opening the store again reports it
 
 
-def _what_opens(url: str | None, old: Sequence[str]) -> str:
-    """What the keys that were given before the command are good for now. They are tried: the new one may be among them."""
-    good = sum(_opens(url, key) for key in old)
-    if not good:
-        return "the old key opens the store no more"
-    if good == len(old):
-        return "it is the same key as before, and still opens the store"
-    return "of the keys that were given before, only the new one opens the store"
+def _describe_old_keys(url: str | None, old: Sequence[str]) -> str:
+    """Say which of the old keys still open the store. The new key may be among them."""
+    usable = sum(_opens(url, key) for key in old)
+    if not usable:
+        return "the old key no longer opens the store"
+    if usable == len(old):
+        return "the key is the same as before, and still opens the store"
+    return "of the keys given before, only the new one opens the store"
 
 
 def _opens(url: str | None, key: str) -> bool:
@@ -113,28 +116,30 @@ def erase(
         typer.Option(metavar="NAME", help="Erase a namespace of memories.", show_default=False),
     ] = None,
     state: Annotated[
-        str | None, typer.Option(metavar="ID", help="Erase a document.", show_default=False)
+        str | None, typer.Option(metavar="ID", help="Erase a state document.", show_default=False)
     ] = None,
     stream: Annotated[
         str | None, typer.Option(metavar="ID", help="Erase a stream of events.", show_default=False)
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(metavar="WHO", help="Erase all that is about a subject.", show_default=False),
+        typer.Option(metavar="WHO", help="Erase all data about a subject.", show_default=False),
     ] = None,
     reason: Annotated[
-        str, typer.Option(help="Why; kept in the audit stream.")
+        str, typer.Option(help="The reason to record in the audit stream.")
     ] = "erased at the command line",
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHO", help="Who erases; kept in the audit stream.", show_default=False
-        ),
+        typer.Option(metavar="WHO", help="Who erases, for the audit stream.", show_default=False),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     tenant: Tenant = "default",
 ) -> None:
-    """Destroy the keys of something in an encrypted store: there nobody can read it any more. A backup from before has them still."""
+    """Crypto-shred a subject's data.
+
+    Destroys the keys of some data in an encrypted store, which makes it unreadable. An earlier
+    backup still contains the keys.
+    """
     given = {
         "conversation": conversation,
         "task": task,
@@ -145,16 +150,15 @@ def erase(
     chosen = [(kind, name) for kind, name in given.items() if name is not None]
     if len(chosen) + (subject is not None) != 1:
         raise typer.BadParameter(
-            "say what to erase, one thing: --conversation, --task, --memory, --state, --stream or --subject"
+            "name one thing to erase: --conversation, --task, --memory, --state, --stream or"
+            " --subject"
         )
     what = (
-        f"all that is about {subject!r}"
-        if subject is not None
-        else f"{chosen[0][0]} {chosen[0][1]!r}"
+        f"all data about {subject!r}" if subject is not None else f"{chosen[0][0]} {chosen[0][1]!r}"
     )
-    with opened(url, tenant) as store:
-        if not yes and not agreed(f"erase {printable(what)} for good?"):
-            raise failed("nothing was erased; say --yes to erase without being asked")
+    with open_store(url, tenant) as store:
+        if not yes and not confirm(f"erase {printable(what)} permanently?"):
+            fail("nothing was erased; use --yes to skip the confirmation")
         with (
             nullcontext()
             if by is None
@@ -168,9 +172,9 @@ def erase(
     for kind, name in done.streams:
         typer.echo(f"erased {kind} {printable(name)}")
     for name in done.memories:
-        typer.echo(f"erased what memory {printable(name)} had")
+        typer.echo(f"erased the memories about it in {printable(name)}")
     if not done.streams and not done.memories:
         typer.echo(
-            f"there was nothing to erase: tenant {printable(repr(tenant))} has nothing about subject {printable(repr(subject))};"
-            " check the names, unless it was erased before"
+            f"nothing to erase: tenant {printable(repr(tenant))} has no data about subject"
+            f" {printable(repr(subject))}; check the names, unless it was erased before"
         )

@@ -1,4 +1,4 @@
-"""The commands about long-term memory: see what an agent knows, ask it, add to it, forget, and make its index anew."""
+"""The commands about long-term memory: list, search, add, forget, rebuild an index."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ import msgspec
 import typer
 
 from ..errors import Erased
-from .durations import duration
-from .questions import Subject, _given
-from .stores import Json, Tenant, Url, agreed, failed, opened
-from .text import LINE_LENGTH, printable, to_json
+from .durations import duration_option
+from .questions import Subject
+from .stores import Json, Tenant, Url, confirm, fail, open_store, split_names
+from .text import cut, printable, to_json
 
 if TYPE_CHECKING:
-    from .. import Memory, MemoryHit, MemoryItem, Store
+    from .. import Memory, MemoryItem, Store
 
 Tags = Annotated[
     list[str] | None,
     typer.Option(
         "--tag",
         metavar="TAG",
-        help="Only those with this tag; given twice, with both.",
+        help="Only memories with this tag. Repeatable: all must match.",
         show_default=False,
     ),
 ]
 Source = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Only those from there, like task/claim-42.", show_default=False
+        metavar="NAME",
+        help="Only memories from this source, such as task/claim-42.",
+        show_default=False,
     ),
 ]
 Authors = Annotated[
@@ -40,35 +42,32 @@ Authors = Annotated[
     typer.Option(
         "--author",
         metavar="WHO",
-        help="Only those by this author; given twice, by either.",
+        help="Only memories by this author. Repeatable: any may match.",
         show_default=False,
     ),
 ]
-_TIMES = "A date, or a time like 2026-01-31T14:30; UTC unless it says otherwise."
+_TIMES = "A date, or a time such as 2026-01-31T14:30; UTC by default."
 Since = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help=f"Only those said then or later. {_TIMES}", show_default=False
+        metavar="TIME", help=f"Only memories from this time or later. {_TIMES}", show_default=False
     ),
 ]
 Until = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Only those said by then; of a date, the whole day.",
+        help="Only memories until this time; a date includes the whole day.",
         show_default=False,
     ),
 ]
-
-
-# -- looking -----------------------------------------------------------------------------------------
 
 
 def memories(
     url: Url = None,
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="NAMESPACE", help="Whose memories to list.", show_default=False),
+        typer.Argument(metavar="NAMESPACE", help="The namespace to list.", show_default=False),
     ] = None,
     tag: Tags = None,
     source: Source = None,
@@ -76,12 +75,15 @@ def memories(
     since: Since = None,
     until: Until = None,
     last: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest N.", show_default=False)
+        int | None, typer.Option(min=1, help="Only the newest N memories.", show_default=False)
     ] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """List the namespaces of memory with how many each has; or the memories of one: id, time, source, tags and text."""
+    """List memory namespaces, or the memories of one.
+
+    Prints one line per memory: id, time, source, tags and text.
+    """
     if namespace is None and os.environ.get("HOLDFAST_URL"):
         url, namespace = None, url
     if namespace is None:
@@ -89,53 +91,58 @@ def memories(
             raise typer.BadParameter(
                 "name the namespace too: holdfast memories agents.db buyer --tag people"
             )
-        with opened(url, tenant) as store:
+        with open_store(url, tenant) as store:
             _print_namespaces(store, as_json)
         return
-    begin, end = _moment(since, "since"), _moment(until, "until", whole_day=True)
-    with opened(url, tenant) as store:
-        found = _between(
-            _there(store, namespace).all(tags=tag or (), source=source, author=author or None),
-            begin,
-            end,
-        )
-        for known in found if last is None else deque(found, maxlen=last):
-            typer.echo(_json(known) if as_json else _line(known))
+    start, end = _parse_time(since, "since"), _parse_time(until, "until", end_of_day=True)
+    with open_store(url, tenant) as store:
+        memory = _existing_memory(store, namespace)
+        items = memory.all(tags=tag or (), source=source, author=author or None)
+        found = _between(items, start, end)
+        for item in found if last is None else deque(found, maxlen=last):
+            typer.echo(_item_json(item) if as_json else _item_line(item))
 
 
 def recall(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="[URL] NAMESPACE QUERY", help="Whose memory to ask, and the question."
+            metavar="[URL] NAMESPACE QUERY", help="The namespace to search, and the question."
         ),
     ],
-    k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="At most so many.")] = 5,
+    k: Annotated[
+        int, typer.Option("-k", metavar="N", min=1, help="Maximum number of results.")
+    ] = 5,
     tag: Tags = None,
     source: Source = None,
     author: Authors = None,
     since: Since = None,
     until: Until = None,
-    why: Annotated[bool, typer.Option("--why", help="Also which signals brought each up.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also print the signals behind each score.")
+    ] = False,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """Ask a memory, as a task would: the best answers first, each with its score. By words; a program may have an embedder."""
-    url, namespace, query = _named(
+    """Search a memory.
+
+    Prints the best matches first, each with its score. Searches by words, without an embedder.
+    """
+    url, namespace, query = _split_names(
         names, "NAMESPACE", "QUERY", usage="holdfast recall agents.db buyer 'who signs the orders?'"
     )
-    begin, end = _moment(since, "since"), _moment(until, "until", whole_day=True)
-    with opened(url, tenant) as store:
-        memory = _there(store, namespace)
-        hits = memory.recall(
-            query, k, tags=tag or (), source=source, author=author or None, since=begin, until=end
+    start, end = _parse_time(since, "since"), _parse_time(until, "until", end_of_day=True)
+    with open_store(url, tenant) as store:
+        hits = _existing_memory(store, namespace).recall(
+            query, k, tags=tag or (), source=source, author=author or None, since=start, until=end
         )
     for hit in hits:
-        typer.echo(_json(hit) if as_json else _cut(f"{hit.score:.3f}  {_line(hit)}"))
+        typer.echo(_item_json(hit) if as_json else cut(f"{hit.score:.3f}  {_item_line(hit)}"))
         if why and not as_json:
-            typer.echo(f"       {_signals(hit)}")
+            signals = ", ".join(f"{name} {value:.3f}" for name, value in hit.why.items())
+            typer.echo(f"       {signals}")
     if not hits and not as_json:
-        typer.echo(f"{printable(namespace)} has nothing that fits", err=True)
+        typer.echo(f"{printable(namespace)} has no matching memory", err=True)
 
 
 def _print_namespaces(store: Store, as_json: bool) -> None:
@@ -143,13 +150,10 @@ def _print_namespaces(store: Store, as_json: bool) -> None:
         facts: dict[str, object] = {"namespace": info.namespace}
         try:
             facts |= msgspec.to_builtins(store.memory(info.namespace).stats())
-        except Erased:  # one that is gone must not hide the others
+        except Erased:  # an erased namespace must not end the listing
             facts |= {"memories": None, "erased": True}
         count = "erased" if "erased" in facts else facts["memories"]
         typer.echo(to_json(facts) if as_json else f"{count:>9}  {printable(info.namespace)}")
-
-
-# -- changing ----------------------------------------------------------------------------------------
 
 
 def remember(
@@ -157,37 +161,41 @@ def remember(
         list[str],
         typer.Argument(
             metavar="[URL] NAMESPACE TEXT",
-            help="Whose memory, and what to remember; - reads it from stdin.",
+            help="The namespace, and the text to remember; - reads it from stdin.",
         ),
     ],
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="TAG", help="A tag; once for each.", show_default=False),
+        typer.Option("--tag", metavar="TAG", help="A tag. Repeatable.", show_default=False),
     ] = None,
     importance: Annotated[float, typer.Option(min=0, max=1, help="From 0 to 1.")] = 0.5,
     source: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where it comes from.", show_default=False)
     ] = None,
-    author: Annotated[str, typer.Option(metavar="WHO", help="Who says it.")] = "person",
+    author: Annotated[str, typer.Option(metavar="WHO", help="The author.")] = "person",
     subject: Subject = None,
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help=f"When it was said, if not now. {_TIMES}", show_default=False
+            metavar="TIME", help=f"When it was said. {_TIMES} [default: now]", show_default=False
         ),
     ] = None,
-    ttl: Annotated[float | None, duration("How long to remember it.")] = None,
+    ttl: Annotated[float | None, duration_option("How long to remember it.")] = None,
     tenant: Tenant = "default",
 ) -> None:
-    """Remember a text; its id. What the same author has said before is reinforced, and keeps its id."""
-    url, namespace, given = _named(
+    """Add a memory.
+
+    Prints the memory's id. If the author has said the same before, that memory is reinforced and
+    keeps its id.
+    """
+    url, namespace, given = _split_names(
         names,
         "NAMESPACE",
         "TEXT",
         usage="holdfast remember agents.db buyer 'Ann signs the orders' --tag people",
     )
-    text, moment = _text(given), _moment(at, "at")
-    with opened(url, tenant, create=True) as store:
+    text, moment = _read_text(given), _parse_time(at, "at")
+    with open_store(url, tenant, create=True) as store:
         memory = store.memory(namespace)
         name = memory.remember(
             text,
@@ -199,8 +207,8 @@ def remember(
             at=moment,
             ttl=ttl,
         )
-        known = memory.get(name)
-    mentions = 1 if known is None else known.mentions
+        item = memory.get(name)
+    mentions = 1 if item is None else item.mentions
     typer.echo(f"remembered {name}{'' if mentions == 1 else f' again, mentioned {mentions} times'}")
 
 
@@ -209,175 +217,155 @@ def forget(
         list[str],
         typer.Argument(
             metavar="[URL] NAMESPACE [ID]",
-            help="Whose memory, and which; or options that say which.",
+            help="The namespace, and a memory's id or options that select memories.",
         ),
     ],
     tag: Tags = None,
     source: Source = None,
     author: Authors = None,
-    older_than: Annotated[float | None, duration("Only those said longer ago than this.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    older_than: Annotated[float | None, duration_option("Only memories older than this.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be forgotten, and forget nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be forgotten; forget nothing.")
     ] = False,
     tenant: Tenant = "default",
 ) -> None:
-    """Recall a memory no more, or all that fit the options, after asking. The texts stay in the log."""
-    which: dict[str, Any] = {"tags": tag or (), "source": source, "author": author or None}
-    if older_than is None and not any(which.values()):
-        url, namespace, name = _named(
-            names,
-            "NAMESPACE",
-            "ID",
-            usage="holdfast forget agents.db buyer ID, or --source offer-17 in place of an id",
-        )
-        with opened(url, tenant) as store:
-            _forget_one(_there(store, namespace), name, dry_run)
+    """Remove memories from recall.
+
+    Removes one memory, or after confirmation all that match the options. The texts stay in the
+    event log.
+    """
+    filters: dict[str, Any] = {"tags": tag or (), "source": source, "author": author or None}
+    if older_than is None and not any(filters.values()):
+        usage = "holdfast forget agents.db buyer ID, or --source offer-17 instead of an id"
+        url, namespace, name = _split_names(names, "NAMESPACE", "ID", usage=usage)
+        with open_store(url, tenant) as store:
+            _forget_one(_existing_memory(store, namespace), name, dry_run)
         return
-    url, namespace = _named(
-        names,
-        "NAMESPACE",
-        usage="an id, or options that say which: holdfast forget agents.db buyer --tag people",
-    )
-    with opened(url, tenant) as store:
-        _forget_those(_there(store, namespace), which, older_than, yes=yes, dry_run=dry_run)
+    usage = "an id, or options that select memories: holdfast forget agents.db buyer --tag people"
+    url, namespace = _split_names(names, "NAMESPACE", usage=usage)
+    with open_store(url, tenant) as store:
+        memory = _existing_memory(store, namespace)
+        _forget_matching(memory, filters, older_than, yes=yes, dry_run=dry_run)
 
 
 def reindex(
     names: Annotated[
-        list[str], typer.Argument(metavar="[URL] NAMESPACE", help="Whose index to make anew.")
+        list[str], typer.Argument(metavar="[URL] NAMESPACE", help="The namespace to reindex.")
     ],
     tenant: Tenant = "default",
 ) -> None:
-    """Make the index of a namespace anew from its log. It keeps up by itself; this is for after it was damaged."""
-    url, namespace = _named(names, "NAMESPACE", usage="holdfast reindex agents.db buyer")
-    with opened(url, tenant) as store:
-        memory = _there(store, namespace)
+    """Rebuild a memory index.
+
+    An index keeps itself up to date; this is for one that was damaged.
+    """
+    url, namespace = _split_names(names, "NAMESPACE", usage="holdfast reindex agents.db buyer")
+    with open_store(url, tenant) as store:
+        memory = _existing_memory(store, namespace)
         vectors = memory.stats().vectors
         memory.rebuild()
-        typer.echo(
-            f"made the index of {printable(namespace)} anew: {_count(memory.stats().memories)}"
-        )
+        count = _format_memories(memory.stats().memories)
+        typer.echo(f"rebuilt the index of {printable(namespace)}: {count}")
     if vectors:
-        typer.echo(f"{vectors:,} vectors are gone; recalls with an embedder have them made again")
+        typer.echo(f"removed {vectors:,} vectors; recalls with an embedder compute them again")
 
 
 def _forget_one(memory: Memory, id: str, dry_run: bool) -> None:
-    known = memory.get(id)
-    if known is None or not (dry_run or memory.forget(id)):
-        raise failed(
-            f"{memory.namespace!r} has no memory {id!r}; it may have been superseded or forgotten"
-        )
-    typer.echo(_cut(f"{'would forget' if dry_run else 'forgot'}  {_line(known)}"))
+    item = memory.get(id)
+    if item is None or not (dry_run or memory.forget(id)):
+        fail(f"{memory.namespace!r} has no memory {id!r}; it may have been superseded or forgotten")
+    typer.echo(cut(f"{'would forget' if dry_run else 'forgot'}  {_item_line(item)}"))
 
 
-def _forget_those(
-    memory: Memory, which: dict[str, Any], older_than: float | None, *, yes: bool, dry_run: bool
+def _forget_matching(
+    memory: Memory, filters: dict[str, Any], older_than: float | None, *, yes: bool, dry_run: bool
 ) -> None:
-    """Those that fit, at once. Who says yes does so to the options: what comes to fit them meanwhile is forgotten too."""
+    """Forget all matching memories at once, including those added while the user confirms."""
     age = None if older_than is None else timedelta(seconds=older_than)
-    found = _between(
-        memory.all(**which), None, None if age is None else datetime.now(timezone.utc) - age
-    )
+    end = None if age is None else datetime.now(timezone.utc) - age
     count = 0
-    for count, known in enumerate(found, 1):  # noqa: B007  the last count is how many there are
+    for item in _between(memory.all(**filters), None, end):
+        count += 1
         if dry_run:
-            typer.echo(_cut(f"would forget  {_line(known)}"))
-    what = f"{_count(count)} of {printable(memory.namespace)}"
+            typer.echo(cut(f"would forget  {_item_line(item)}"))
+    what = f"{_format_memories(count)} of {printable(memory.namespace)}"
     if dry_run:
         typer.echo(f"would forget {what}")
         return
-    if count and not yes and not agreed(f"forget {what}?"):
-        raise failed("nothing was forgotten; say --yes to forget without being asked")
-    forgotten = memory.forget_where(**which, older_than=age) if count else 0
-    typer.echo(f"forgot {_count(forgotten)} of {printable(memory.namespace)}")
+    if count and not yes and not confirm(f"forget {what}?"):
+        fail("nothing was forgotten; use --yes to skip the confirmation")
+    forgotten = memory.forget_where(**filters, older_than=age) if count else 0
+    typer.echo(f"forgot {_format_memories(forgotten)} of {printable(memory.namespace)}")
 
 
-# -- what is asked for -------------------------------------------------------------------------------
-
-
-def _named(names: list[str], *wanted: str, usage: str) -> tuple[Any, ...]:
-    """The store, if it is named, and what is to be named in it."""
+def _split_names(names: list[str], *wanted: str, usage: str) -> tuple[Any, ...]:
+    """Return the store's URL, or None if it is left out, and then the wanted names."""
     if len(names) == len(wanted) and not os.environ.get("HOLDFAST_URL"):
         is_store = "://" in names[0] or names[0].endswith(".db") or os.path.exists(names[0])
         missing = " or ".join(wanted) if is_store else "the store"
         raise typer.BadParameter(
             f"{missing} is missing: {usage}" + ("" if is_store else "; or set HOLDFAST_URL")
         )
-    return _given(names, len(wanted), usage)
+    return split_names(names, len(wanted), usage)
 
 
-def _there(store: Store, namespace: str) -> Memory:
-    """The memory of a namespace that something was remembered in: a mistyped name would look like an empty one."""
+def _existing_memory(store: Store, namespace: str) -> Memory:
+    """Return the memory of a namespace, or exit: a mistyped name would look like an empty one."""
     memory = store.memory(namespace)
     if not memory.stats().version:
-        raise failed(
-            f"tenant {store.tenant!r} has no memory {namespace!r} in this store; check the names"
-        )
+        fail(f"tenant {store.tenant!r} has no memory {namespace!r} in this store; check the names")
     return memory
 
 
 def _between(
-    known: Iterable[MemoryItem], since: datetime | None, until: datetime | None
+    items: Iterable[MemoryItem], since: datetime | None, until: datetime | None
 ) -> Iterator[MemoryItem]:
     return (
-        one
-        for one in known
-        if (since is None or one.at >= since) and (until is None or one.at <= until)
+        item
+        for item in items
+        if (since is None or item.at >= since) and (until is None or item.at <= until)
     )
 
 
-def _moment(text: str | None, option: str, *, whole_day: bool = False) -> datetime | None:
-    """A time of an option. `whole_day`: a date stands for its end."""
+def _parse_time(text: str | None, option: str, *, end_of_day: bool = False) -> datetime | None:
+    """Parse the time of an option. With `end_of_day`, a date means its last moment."""
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
     except ValueError:
         raise typer.BadParameter(
-            f"--{option} is a date or a time: 2026-01-31, or 2026-01-31T14:30"
+            f"--{option} must be a date or a time, like 2026-01-31 or 2026-01-31T14:30,"
+            f" got {text!r}"
         ) from None
-    if whole_day and len(text) <= len("2026-01-31"):
-        found = datetime.combine(found, time.max)
-    return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
+    if end_of_day and len(text) <= len("2026-01-31"):
+        moment = datetime.combine(moment, time.max)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
-def _text(given: str) -> str:
+def _read_text(given: str) -> str:
     try:
         if given == "-":
             return typer.get_binary_stream("stdin").read().decode().strip("\n")
         given.encode()
     except UnicodeError:
-        raise failed("the text is not in UTF-8; nothing was remembered") from None
+        fail("the text is not valid UTF-8; nothing was remembered")
     return given
 
 
-# -- what is printed ---------------------------------------------------------------------------------
+def _item_line(item: MemoryItem) -> str:
+    """Return a memory as one human-readable line. It names the author, unless that is the model."""
+    # A source that looks like an author must not pass for one: then the author is named as well.
+    is_model = item.author == "model" and not (item.source or "").startswith("by ")
+    author = "" if is_model else f"by {printable(item.author)}  "
+    tags = f"[{printable(', '.join(item.tags))}]  " if item.tags else ""
+    facts = f"{item.id}  {item.at:%Y-%m-%d %H:%M:%S}  {author}{printable(item.source or '-')}"
+    return cut(f"{facts}  {tags}{printable(item.full_text)}")
 
 
-def _line(known: MemoryItem) -> str:
-    """A memory for a person: one line, cut where it gets long. Who said it is in it, unless that was the model."""
-    # A source that looks like an author is told from one: then the author is said in any case.
-    is_plain = known.author == "model" and not (known.source or "").startswith("by ")
-    author = "" if is_plain else f"by {printable(known.author)}  "
-    tags = f"[{printable(', '.join(known.tags))}]  " if known.tags else ""
-    source = printable(known.source or "-")
-    return _cut(
-        f"{known.id}  {known.at:%Y-%m-%d %H:%M:%S}  {author}{source}  {tags}{printable(known.full_text)}"
-    )
+def _item_json(item: MemoryItem) -> str:
+    return to_json(msgspec.to_builtins(item))
 
 
-def _json(known: MemoryItem) -> str:
-    return to_json(msgspec.to_builtins(known))
-
-
-def _signals(hit: MemoryHit) -> str:
-    return ", ".join(f"{name} {value:.3f}" for name, value in hit.why.items())
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
-
-
-def _count(number: int) -> str:
+def _format_memories(number: int) -> str:
     return f"{number:,} {'memory' if number == 1 else 'memories'}"

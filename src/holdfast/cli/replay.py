@@ -1,4 +1,4 @@
-"""`holdfast replay`: a program against what one of its tasks has recorded."""
+"""`holdfast replay`: re-run code against a recorded task."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import typer
 import holdfast
 
 from .. import Store
-from ..tasks.agents.declare import find
-from .stores import Json, Tenant, failed, opened
-from .text import printable, to_json
-from .worker import _load
+from ..tasks.agents.declare import find_agent
+from .stores import Json, Tenant, fail, open_store, split_names
+from .tasks import fail_no_task
+from .text import printable_lines, to_json
+from .worker import load_app
 
 if TYPE_CHECKING:
     from ..types import ReplayResult
@@ -23,7 +24,7 @@ def replay(
         list[str],
         typer.Argument(
             metavar="[URL] TASK APP",
-            help="The task's id, and the program: app.py, or a module, shop.agents.",
+            help="The task's id, and the application: app.py, or a module, shop.agents.",
         ),
     ],
     agent: Annotated[
@@ -31,24 +32,24 @@ def replay(
         typer.Option(help="The agent to run. [default: the task's own]", show_default=False),
     ] = None,
     version: Annotated[
-        int | None, typer.Option(min=1, help="Only up to this version.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Use the recording up to this version.", show_default=False),
     ] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """Run a program against what a task has recorded, calling and writing nothing; exit code 1 if it departs from that."""
-    if len(names) not in (2, 3):
-        raise typer.BadParameter(
-            "name the store, the task and the program: holdfast replay agents.db claims-42 app.py"
-        )
-    url, task_id, app = [None, *names][-3:]
-    _load(str(app))
-    with opened(url, tenant) as store:
-        found = _replay(store, str(task_id), agent, version)
+    """Re-run code against a recorded task (no side effects).
+
+    Calls no step and writes nothing. Exits with 1 if the code diverges from the recording.
+    """
+    url, task_id, app = split_names(names, 2, "holdfast replay agents.db claims-42 app.py")
+    load_app(app)
+    with open_store(url, tenant) as store:
+        found = _replay(store, task_id, agent, version)
     if as_json:
         typer.echo(to_json(_facts(found)))
     else:
-        typer.echo("\n".join(map(printable, str(found).split("\n"))))
+        typer.echo(printable_lines(str(found)))
     if not found.ok:
         raise typer.Exit(1)
 
@@ -56,13 +57,11 @@ def replay(
 def _replay(store: Store, task_id: str, agent: str | None, version: int | None) -> ReplayResult:
     view = store.get_task(task_id)
     if view is None:
-        raise failed(
-            f"tenant {store.tenant!r} has no task {task_id!r} in this store, or it has expired; check the names"
-        )
+        fail_no_task(store.tenant, task_id)
     name = agent or view.agent
     if name is None:
-        raise failed(f"task {task_id!r} does not say whose it is; name the agent: --agent claims")
-    if not find(name).is_async:
+        fail(f"task {task_id!r} has no agent; name the one to run: --agent claims")
+    if not find_agent(name).is_async:
         return holdfast.replay(name, task_id, store=store, version=version)
     import asyncio
 
@@ -70,19 +69,19 @@ def _replay(store: Store, task_id: str, agent: str | None, version: int | None) 
 
 
 def _facts(found: ReplayResult) -> dict[str, object]:
-    departs = found.divergence
+    divergence = found.divergence
     return {
         "task": found.task,
         "version": found.version,
         "ok": found.ok,
         "ended": found.ended,
         "divergence": None
-        if departs is None
+        if divergence is None
         else {
-            "step": departs.step,
-            "what": departs.what,
-            "recorded": departs.recorded,
-            "asked": departs.asked,
+            "step": divergence.step,
+            "what": divergence.what,
+            "recorded": divergence.recorded,
+            "asked": divergence.asked,
         },
         "steps": found.steps,
         "orphaned": found.orphaned,

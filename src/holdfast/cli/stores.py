@@ -1,65 +1,64 @@
-"""Naming and opening the store that a command looks at."""
+"""Open the store that a command names, and report errors in one line."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import holdfast
 
 from .. import HoldfastError, Store
-from ..backends.urls import shown_url
+from ..backends.urls import redact_url
 from ..errors import NotEncrypted, NotSetUp
 from ..keys import KeyLike
 from .text import printable
 
-URLS = "A path, or a URL like file:///directory or postgresql://host/database. Or set HOLDFAST_URL."
+URL_FORMS = "A path, or a URL such as file:///directory or postgresql://host/database."
 Url = Annotated[
-    str | None, typer.Argument(metavar="URL", help=f"The store. {URLS}", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="URL", help=f"The store. {URL_FORMS} Or set HOLDFAST_URL.", show_default=False
+    ),
 ]
 Tenant = Annotated[
-    str, typer.Option(metavar="NAME", envvar="HOLDFAST_TENANT", help="Whose streams to look at.")
+    str, typer.Option(metavar="NAME", envvar="HOLDFAST_TENANT", help="The tenant to work on.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
-
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of human-readable text.")]
 
 _keys: list[str] = []
-_redacting: list[bool] = [False]
+_redact: list[bool] = [False]
 
 
-def use_keys(given: Sequence[str]) -> None:
-    """The keys that were given before the command."""
-    _keys[:] = given
+def set_store_options(keys: Sequence[str], redact: bool) -> None:
+    """Keep the options that were given before the command, for the stores it opens."""
+    _keys[:] = keys
+    _redact[:] = [redact]
 
 
-def use_redaction(wanted: bool) -> None:
-    """Whether what a command stores is redacted."""
-    _redacting[:] = [wanted]
-
-
-def key_given() -> list[str]:
-    """The keys to open a store with: those that were given, or that of the environment."""
-    told = os.environ.get("HOLDFAST_KEY")
-    if _keys or not told:
+def given_keys() -> list[str]:
+    """Return the keys given with `--key`, or else the key in HOLDFAST_KEY."""
+    value = os.environ.get("HOLDFAST_KEY")
+    if _keys or not value:
         return list(_keys)
-    # By its name, so that what is said of it names it; but one that names another variable stands for that one.
-    return [told if told.startswith("env:") else "env:HOLDFAST_KEY"]
+    # Pass the variable's name, so that errors mention it and not the key. HOLDFAST_KEY may itself
+    # refer to another variable.
+    return [value if value.startswith("env:") else "env:HOLDFAST_KEY"]
 
 
 def store_url(given: str | None) -> str:
-    """The store that is named, or that of the environment."""
+    """Return the given URL, or else HOLDFAST_URL."""
     url = given or os.environ.get("HOLDFAST_URL")
     if not url:
-        raise typer.BadParameter("name a store, like agents.db, or set HOLDFAST_URL")
+        raise typer.BadParameter("name a store, such as agents.db, or set HOLDFAST_URL")
     return url
 
 
-def named(url: str | None, name: str | None, usage: str) -> tuple[str | None, str]:
-    """The store and the name of something in it. With one of them, it is the name: the environment names the store."""
+def split_url(url: str | None, name: str | None, usage: str) -> tuple[str | None, str]:
+    """Return the store's URL and a name in it. A single argument is the name, with HOLDFAST_URL."""
     if name is None:
         url, name = None, url
     if name is None or (url is None and not os.environ.get("HOLDFAST_URL")):
@@ -67,52 +66,69 @@ def named(url: str | None, name: str | None, usage: str) -> tuple[str | None, st
     return url, name
 
 
+def split_names(names: list[str], count: int, usage: str) -> tuple[Any, ...]:
+    """Return the store's URL, or None if it is left out, and then `count` names."""
+    if len(names) not in (count, count + 1):
+        raise typer.BadParameter(f"wrong number of arguments; usage: {usage}")
+    return tuple([None, *names][-count - 1 :])
+
+
 @contextmanager
-def opened(
+def open_store(
     url: str | None, tenant: str, *, create: bool = False, key: KeyLike | None = None
 ) -> Iterator[Store]:
-    """The open store; an error of the library, in here, is one line on stderr and exit code 1.
+    """Open the store. A library error inside the block is one line on stderr and exit code 1.
 
-    Looking at a store must not make one: a mistyped name would look like an empty store. With `create` it may, and says so.
+    The store is only created with `create`, and the command prints that: otherwise a mistyped name
+    would look like an empty store.
     """
     chosen = store_url(url)
-    key = key or key_given() or None
-    try:
-        refuse_memory(chosen)
-        is_new = create and not _is_there(chosen, tenant, key)
+    key = key or given_keys() or None
+    with exit_on_error():
+        reject_memory_url(chosen)
+        is_new = create and not _store_exists(chosen, tenant, key)
         with holdfast.open(
-            chosen, tenant=tenant, create=create, key=key, redact=_redacting[0]
+            chosen, tenant=tenant, create=create, key=key, redact=_redact[0]
         ) as store:
             if is_new:
-                typer.echo(f"made {printable(shown_url(chosen))}")
+                typer.echo(f"created {printable(redact_url(chosen))}")
             yield store
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Turn a library error inside the block into one line on stderr and exit code 1."""
+    try:
+        yield
     except (HoldfastError, ValueError) as error:
-        raise failed(str(error)) from None
+        fail(str(error))
 
 
-def _is_there(url: str, tenant: str, key: KeyLike | None) -> bool:
+def _store_exists(url: str, tenant: str, key: KeyLike | None) -> bool:
     try:
         holdfast.open(url, tenant=tenant, create=False, key=key).close()
-    except (NotSetUp, NotEncrypted):  # with a key, a store that is empty is as good as none
+    except (NotSetUp, NotEncrypted):  # NotEncrypted: an empty store, about to be encrypted
         return False
     return True
 
 
-def agreed(question: str) -> bool:
-    """Whether somebody says yes."""
+def confirm(question: str) -> bool:
+    """Ask the user for confirmation; without a terminal the answer is no."""
     try:
         return typer.confirm(question)
-    except typer.Abort:  # nobody is there to answer
+    except typer.Abort:
         return False
 
 
-def refuse_memory(url: str) -> None:
+def reject_memory_url(url: str) -> None:
+    """Raise for memory:// URLs."""
     if url.lower().startswith("memory:"):
         raise ValueError(
-            "a memory:// store lives inside its process and cannot be seen from here; name a file"
+            "a memory:// store exists only inside its own process; name a file or a server"
         )
 
 
-def failed(message: str) -> typer.Exit:
+def fail(message: str) -> NoReturn:
+    """Print the message on stderr as one line and exit with code 1."""
     typer.echo(f"holdfast: {printable(' '.join(message.split()))}", err=True)
-    return typer.Exit(1)
+    raise typer.Exit(1) from None

@@ -1,22 +1,20 @@
-"""The commands about tasks: list them, look at one, get its files, settle what is in doubt, cancel."""
+"""The commands about tasks: list, show, download artifacts, resolve unknown outcomes, cancel."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 
-from .. import ArtifactInfo, Question, Store, TaskInfo, TaskView
-from ..errors import who
-from .stores import Json, Tenant, Url, failed, named, opened
-from .text import event_json, event_line, printable, size, to_json
+from .. import ArtifactInfo, Question, TaskInfo, TaskView
+from ..errors import format_owner
+from .stores import Json, Tenant, Url, fail, open_store, split_names, split_url
+from .text import cut, event_json, event_line, format_size, printable, printable_lines, to_json
 
 ENDED = ("finished", "cancelled")
-COUNT_LIMIT: Final = 10_000
 TaskId = Annotated[
     str | None, typer.Argument(metavar="TASK", help="The task's id.", show_default=False)
 ]
@@ -25,57 +23,50 @@ TaskId = Annotated[
 def tasks(
     url: Url = None,
     status: Annotated[
-        str | None, typer.Option(help="Only those with this status.", show_default=False)
+        str | None, typer.Option(help="Only tasks with this status.", show_default=False)
     ] = None,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """List the tasks, one per line: status, agent, id and goal. `?`: a step is in doubt; `!`: its process was killed."""
-    with opened(url, tenant) as store:
+    """List tasks.
+
+    Prints one line per task: status, agent, id and goal. `?` marks a task with a step in doubt,
+    `!` one whose process was killed.
+    """
+    with open_store(url, tenant) as store:
         for info in store.tasks(status=status):
-            typer.echo(to_json(_facts(info)) if as_json else _line(info))
-
-
-def count_tasks(store: Store) -> dict[str, int]:
-    """How many tasks there are that have not ended, by status. Counting stops at 10,000 of one."""
-    statuses = ("pending", "running", "suspended", "retrying", "failed", "stuck")
-    counts = {
-        status: sum(1 for _ in islice(store.tasks(status=status), COUNT_LIMIT))
-        for status in statuses
-    }
-    return {status: count for status, count in counts.items() if count}
+            typer.echo(to_json(_info_facts(info)) if as_json else _info_line(info))
 
 
 def task(
     url: Url = None,
     task_id: TaskId = None,
-    history: Annotated[bool, typer.Option("--history", help="Every event, oldest first.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Print every event, oldest first.")
+    ] = False,
     context: Annotated[
-        bool, typer.Option("--context", help="What a model is told when the task is resumed.")
+        bool, typer.Option("--context", help="Print the context a model gets on resume.")
     ] = False,
     tenant: Tenant = "default",
     as_json: Json = False,
 ) -> None:
-    """Show a task: where it stands, and what a resume would do."""
-    url, name = named(url, task_id, "name the task: holdfast task agents.db claims-42")
-    with opened(url, tenant) as store:
+    """Show one task: status, steps, next action."""
+    url, name = split_url(url, task_id, "name the task: holdfast task agents.db claims-42")
+    with open_store(url, tenant) as store:
         view = store.get_task(name)
         if view is None:
-            raise failed(
-                f"tenant {tenant!r} has no task {name!r} in this store, or it has expired; check the names"
-            )
+            fail_no_task(tenant, name)
         if history:
             for event in store.task(name).history():
                 typer.echo(event_json(event) if as_json else event_line(event))
         elif context:
-            brief = store.task(
-                name
-            ).resume_context()  # not that of the view, which knows nothing of memories
-            typer.echo(to_json(brief.to_dict()) if as_json else _lines(str(brief)))
+            # The view's own resume context would lack memories.
+            text = store.task(name).resume_context()
+            typer.echo(to_json(text.to_dict()) if as_json else printable_lines(str(text)))
         elif as_json:
-            typer.echo(to_json(view.checkpoint().to_dict() | _more(view)))
+            typer.echo(to_json(view.checkpoint().to_dict() | _view_facts(view)))
         else:
-            typer.echo(_lines(_summary(view)))
+            typer.echo(printable_lines(_view_text(view)))
 
 
 def resolve(
@@ -86,44 +77,42 @@ def resolve(
         ),
     ],
     result: Annotated[
-        str | None,
-        typer.Option(help="It was done, and this is its result, as JSON.", show_default=False),
+        str | None, typer.Option(help="The step was done; its result, as JSON.", show_default=False)
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="It was not done: run it again.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="The step was not done: run it again.")
+    ] = False,
     tenant: Tenant = "default",
 ) -> None:
-    """Settle a step that is in doubt, after finding out whether it was done."""
-    if len(names) not in (2, 3):
-        raise typer.BadParameter(
-            "name the store, the task and the step: holdfast resolve agents.db claims-42 pay --retry"
-        )
-    url, task_id, step = [None, *names][-3:]
+    """Resolve a step whose outcome is unknown.
+
+    First check in the external system whether the step was done.
+    """
+    url, task_id, step = split_names(names, 2, "holdfast resolve agents.db claims-42 pay --retry")
     if (result is None) != retry:
-        raise typer.BadParameter("say --result JSON (it was done), or --retry (it was not)")
+        raise typer.BadParameter("use --result JSON (it was done) or --retry (it was not)")
     options: dict[str, Any] = {"retry": True}
     if result is not None:
-        try:
-            options = {"result": json.loads(result)}
-        except ValueError:
-            raise typer.BadParameter(
-                "the result is not JSON; text needs quotes: --result '\"done\"'"
-            ) from None
-    with opened(url, tenant) as store:
-        store.resolve(str(task_id), str(step), **options)
-    typer.echo(f"settled {printable(str(step))} of {printable(str(task_id))}")
+        options = {"result": parse_json(result, "result", "--result '\"done\"'")}
+    with open_store(url, tenant) as store:
+        store.resolve(task_id, step, **options)
+    typer.echo(f"resolved {printable(step)} of {printable(task_id)}")
 
 
 def cancel(
     url: Url = None,
     task_id: TaskId = None,
     reason: Annotated[
-        str | None, typer.Option(help="Why; it is recorded.", show_default=False)
+        str | None, typer.Option(help="The reason to record.", show_default=False)
     ] = None,
     tenant: Tenant = "default",
 ) -> None:
-    """End a task for good, whoever works on it."""
-    url, name = named(url, task_id, "name the task: holdfast cancel agents.db claims-42")
-    with opened(url, tenant) as store:
+    """Cancel a task.
+
+    A worker that is running the task stops at its next write.
+    """
+    url, name = split_url(url, task_id, "name the task: holdfast cancel agents.db claims-42")
+    with open_store(url, tenant) as store:
         store.task(name).cancel(reason)
     typer.echo(f"cancelled {printable(name)}")
 
@@ -135,25 +124,25 @@ def artifact(
     ],
     output: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Where to write it, whole or not at all.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="The file to write, atomically.", show_default=False),
     ] = None,
     tenant: Tenant = "default",
 ) -> None:
-    """Get a file that is attached to a task: into a file, or to standard output."""
-    if len(names) not in (2, 3):
-        raise typer.BadParameter(
-            "name the store, the task and the artifact: holdfast artifact agents.db claims-42 report.pdf --output report.pdf"
-        )
-    url, task_id, name = [None, *names][-3:]
+    """Download a task's file.
+
+    Writes to standard output, or to --output FILE.
+    """
+    url, task_id, name = split_names(
+        names, 2, "holdfast artifact agents.db claims-42 report.pdf --output report.pdf"
+    )
     stdout = typer.get_binary_stream("stdout")
     if output is None and stdout.isatty():
         raise typer.BadParameter(
-            "it may hold anything, and this is a terminal: say --output FILE, or use a pipe"
+            "the file may contain control characters and standard output is a terminal:"
+            " use --output FILE or a pipe"
         )
-    with opened(url, tenant) as store:
-        found = store.artifact(str(task_id), str(name))
+    with open_store(url, tenant) as store:
+        found = store.artifact(task_id, name)
         try:
             if output is None:
                 stdout.writelines(found.chunks())
@@ -161,11 +150,25 @@ def artifact(
             else:
                 found.save(output)
         except OSError as error:
-            raise failed(f"it could not be written: {error.strerror or error}") from None
+            fail(f"could not write the file: {error.strerror or error}")
 
 
-def _facts(info: TaskInfo) -> dict[str, object]:
-    times = {"due_at": info.due_at, "lease_until": info.lease_until, "expires_at": info.expires_at}
+def fail_no_task(tenant: str, name: str) -> NoReturn:
+    """Exit because the store has no such task."""
+    fail(
+        f"tenant {tenant!r} has no task {name!r} in this store, or it has expired; check the names"
+    )
+
+
+def parse_json(text: str, what: str, quoted: str) -> Any:
+    """Decode the JSON of an option; `quoted` shows how to write text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise typer.BadParameter(f"the {what} is not JSON; text needs quotes: {quoted}") from None
+
+
+def _info_facts(info: TaskInfo) -> dict[str, object]:
     return {
         "id": info.id,
         "status": info.status,
@@ -174,43 +177,37 @@ def _facts(info: TaskInfo) -> dict[str, object]:
         "agent": info.agent,
         "owner": info.owner,
         "abandoned": info.abandoned,
-        **{name: None if at is None else at.isoformat() for name, at in times.items()},
+        "due_at": _iso(info.due_at),
+        "lease_until": _iso(info.lease_until),
+        "expires_at": _iso(info.expires_at),
     }
 
 
-def _line(info: TaskInfo) -> str:
+def _info_line(info: TaskInfo) -> str:
     mark = "?" if info.in_doubt else "!" if info.abandoned else " "
-    agent, goal = printable(info.agent or "-"), printable(info.goal or "")
-    told = f"{info.status:<10}{mark} {agent:<12}  {printable(info.id)}  {goal if len(goal) <= 80 else goal[:79] + '…'}"
-    return told.rstrip()
+    agent, goal = printable(info.agent or "-"), cut(printable(info.goal or ""), 80)
+    return f"{info.status:<10}{mark} {agent:<12}  {printable(info.id)}  {goal}".rstrip()
 
 
-def _summary(view: TaskView) -> str:
+def _view_text(view: TaskView) -> str:
     lines = [f"goal: {view.goal or '(none)'}"]
     if view.agent is not None:
         lines.append(f"agent: {view.agent}")
     lines.append(f"run {view.runs}, last event {view.updated_at:%Y-%m-%d %H:%M:%S} UTC")
     if view.owner is not None:
-        gone = " (gone: whoever enters it next takes it over)" if view.abandoned else ""
-        lines.append(
-            f"held by {who(view.owner)}{gone}, lease until {view.lease_until:%H:%M:%S} UTC"
-        )
+        dead = " (dead: the next process that opens the task takes it over)"
+        owner = format_owner(view.owner) + (dead if view.abandoned else "")
+        lines.append(f"leased by {owner}, until {view.lease_until:%H:%M:%S} UTC")
     if view.parent is not None:
         lines.append(f"child of {view.parent}")
     lines += [f"child: {child} ({status})" for child, status in view.children.items()]
     if view.waits_for:
         lines.append(f"waits for {', '.join(view.waits_for)}")
     if view.due_at is not None and view.status not in ENDED:
-        lines.append(_due(view, view.due_at))
-    for question in view.questions:
-        said = (
-            f"{to_json(question.answer)}, by {question.by or 'somebody'}"
-            if question.status == "answered"
-            else question.status
-        )
-        lines.append(
-            f"question {question.name}: {_cut(question.text)} {_cut(to_json(question.payload))} ({_cut(said)})"
-        )
+        since = "since" if view.due_at <= datetime.now(timezone.utc) else "at"
+        agent = "" if view.agent is None else f", for a worker that has agent {view.agent!r}"
+        lines.append(f"due {since} {view.due_at:%Y-%m-%d %H:%M:%S} UTC{agent}")
+    lines += map(_question_line, view.questions)
     if view.usage.calls:
         lines.append(f"used: {_amounts(view.usage.tokens, view.usage.cost, view.usage.calls)}")
     if view.budget is not None:
@@ -218,33 +215,36 @@ def _summary(view: TaskView) -> str:
     if view.error is not None:
         lines.append(f"error: {view.error.type}: {view.error.message}")
     if view.status == "finished":
-        lines.append(f"result: {_cut(to_json(view.result))}")
+        lines.append(f"result: {cut(to_json(view.result))}")
     lines += [
-        f"artifact: {file.name} ({size(file.size)}, {file.at:%Y-%m-%d %H:%M:%S} UTC)"
+        f"artifact: {file.name} ({format_size(file.size)}, {file.at:%Y-%m-%d %H:%M:%S} UTC)"
         for file in view.artifacts
     ]
-    told = str(view.preview()).replace(
+    preview = str(view.preview()).replace(
         "store.resolve(task, step, result=…), or retry=True",
         "holdfast resolve URL TASK STEP --result JSON, or --retry",
     )
-    return "\n".join([*lines, told])
+    return "\n".join([*lines, preview])
 
 
-def _due(view: TaskView, at: datetime) -> str:
-    since = "since" if at <= datetime.now(timezone.utc) else "at"
-    whom = "" if view.agent is None else f", for a worker that has agent {view.agent!r}"
-    return f"due {since} {at:%Y-%m-%d %H:%M:%S} UTC{whom}"
+def _question_line(question: Question) -> str:
+    status: str = question.status
+    if status == "answered":
+        status = f"{to_json(question.answer)}, by {question.by or 'unknown'}"
+    payload = cut(to_json(question.payload))
+    return f"question {question.name}: {cut(question.text)} {payload} ({cut(status)})"
 
 
 def _amounts(tokens: int | None, cost: float | None, calls: int | None) -> str:
-    """What was used, or may be."""
-    parts = ((calls, "calls"), (tokens, "tokens"))
-    told = [f"{count:,} {unit}" for count, unit in parts if count]
-    return ", ".join([*told, *([f"a cost of {cost:g}"] if cost else [])])
+    """Format the amounts of a usage or a budget."""
+    counts = [
+        f"{count:,} {unit}" for count, unit in ((calls, "calls"), (tokens, "tokens")) if count
+    ]
+    return ", ".join([*counts, *([f"a cost of {cost:g}"] if cost else [])])
 
 
-def _more(view: TaskView) -> dict[str, object]:
-    """What a checkpoint does not tell."""
+def _view_facts(view: TaskView) -> dict[str, object]:
+    """Return the facts that a checkpoint lacks, as JSON values."""
     return {
         "status": view.status,
         "result": view.result,
@@ -255,9 +255,9 @@ def _more(view: TaskView) -> dict[str, object]:
         "in_doubt": view.in_doubt,
         "usage": msgspec.structs.asdict(view.usage),
         "budget": None if view.budget is None else msgspec.structs.asdict(view.budget),
-        "artifacts": list(map(_file, view.artifacts)),
+        "artifacts": list(map(_artifact_facts, view.artifacts)),
         "waits_for": view.waits_for,
-        "due_at": None if view.due_at is None else view.due_at.isoformat(),
+        "due_at": _iso(view.due_at),
         "questions": list(map(question_facts, view.questions)),
         "parent": view.parent,
         "children": view.children,
@@ -266,12 +266,7 @@ def _more(view: TaskView) -> dict[str, object]:
 
 
 def question_facts(question: Question) -> dict[str, object]:
-    """A question as JSON values."""
-    times = {
-        "asked_at": question.asked_at,
-        "until": question.until,
-        "answered_at": question.answered_at,
-    }
+    """Return a question as JSON values."""
     return {
         "id": question.id,
         "name": question.name,
@@ -281,18 +276,15 @@ def question_facts(question: Question) -> dict[str, object]:
         "status": question.status,
         "answer": question.answer,
         "by": question.by,
-        **{name: None if at is None else at.isoformat() for name, at in times.items()},
+        "asked_at": _iso(question.asked_at),
+        "until": _iso(question.until),
+        "answered_at": _iso(question.answered_at),
     }
 
 
-def _file(info: ArtifactInfo) -> dict[str, object]:
+def _artifact_facts(info: ArtifactInfo) -> dict[str, object]:
     return {"name": info.name, "size": info.size, "digest": info.digest, "at": info.at.isoformat()}
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
-def _lines(text: str) -> str:
-    """Text of several lines, each harmless to a terminal."""
-    return "\n".join(map(printable, text.split("\n")))
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

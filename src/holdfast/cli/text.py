@@ -1,4 +1,4 @@
-"""What a store holds, as lines for a terminal. Stored text is data: it never moves the cursor or changes a colour."""
+"""Format stored data as terminal lines, so that no stored text can control the terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ LINE_LENGTH = 200
 
 
 def printable(text: str) -> str:
-    r"""The text with control and invisible characters as `\u001b`; within JSON strings that is the same text."""
-    return text if text.isprintable() else "".join(map(_escaped, text))
+    r"""Return the text with control and invisible characters written as `\u001b`.
+
+    JSON stays the same JSON: inside a string that is how such characters are escaped.
+    """
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def printable_lines(text: str) -> str:
+    """Return the text with its line breaks kept and every line made printable."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def cut(text: str, length: int = LINE_LENGTH) -> str:
+    """Return the text, shortened to the length with an ellipsis if it is longer."""
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def event_json(event: Event) -> str:
-    """The whole event as one line of JSON."""
+    """Return the whole event as one line of JSON."""
     fields: dict[str, object] = {
         "version": event.version,
         "id": event.id,
@@ -31,31 +44,32 @@ def event_json(event: Event) -> str:
 
 
 def event_line(event: Event) -> str:
-    """The event for a person: one line, cut where it gets long."""
-    line = f"{event.version:>6}  {event.at:%Y-%m-%d %H:%M:%S}  {printable(event.type)}  {to_json(event.data)}"
-    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+    """Return the event as one human-readable line, shortened if it is long."""
+    time, name = f"{event.at:%Y-%m-%d %H:%M:%S}", printable(event.type)
+    return cut(f"{event.version:>6}  {time}  {name}  {to_json(event.data)}")
 
 
 def message_line(entry: MessageEntry) -> str:
-    """A message for a person: one line, cut where it gets long."""
-    who = str(entry.message.get("role") or entry.message.get("type") or "?")
+    """Return the message as one human-readable line, shortened if it is long."""
+    role = str(entry.message.get("role") or entry.message.get("type") or "?")
     content = entry.message.get("content")
-    said = content if isinstance(content, str) else to_json(entry.message)
-    line = f"{entry.version:>6}  {entry.at:%Y-%m-%d %H:%M:%S}  {printable(who)}: {printable(said)}"
-    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+    text = content if isinstance(content, str) else to_json(entry.message)
+    time = f"{entry.at:%Y-%m-%d %H:%M:%S}"
+    return cut(f"{entry.version:>6}  {time}  {printable(role)}: {printable(text)}")
 
 
 def to_json(value: object) -> str:
+    """Return the value as one line of printable JSON."""
     return printable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def counted(number: int, what: str) -> str:
-    """So many of something: `1 stream`, `2 streams`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 stream`, `2 streams`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size(count: int) -> str:
-    """Bytes, in a unit one can read."""
+def format_size(count: int) -> str:
+    """Return a number of bytes in a readable unit."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -64,8 +78,6 @@ def size(count: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    # Beyond the first plane JSON writes two halves.
-    return json.dumps(character)[1:-1]
+def _escape(character: str) -> str:
+    # json.dumps writes characters beyond the first plane as two surrogates.
+    return character if character.isprintable() else json.dumps(character)[1:-1]

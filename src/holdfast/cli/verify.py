@@ -1,4 +1,4 @@
-"""`holdfast verify` and `holdfast anchor`: is everything there as it was written?"""
+"""`holdfast verify` and `holdfast anchor`: check that stored data is complete and unaltered."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .stores import Json, Url, opened
-from .text import counted, printable, size
+from .stores import Json, Url, open_store
+from .text import format_count, format_size, printable
 
 if TYPE_CHECKING:
     from ..types import VerifyProgress, VerifyResult
@@ -23,7 +23,7 @@ _Tenant = Annotated[
         "--tenant",
         metavar="NAME",
         envvar="HOLDFAST_TENANT",
-        help="Of one tenant. [default: of all]",
+        help="Only this tenant. [default: all tenants]",
         show_default=False,
     ),
 ]
@@ -32,7 +32,8 @@ _Key = Annotated[
     typer.Option(
         "--anchor-key",
         metavar="FILE",
-        help="The file with the anchor's key: 32 bytes or more, in hexadecimal or base64, or an Ed25519 key (PEM).",
+        help="The anchor's key file: 32 bytes or more, in hexadecimal or base64, or an Ed25519 key"
+        " (PEM).",
         show_default=False,
     ),
 ]
@@ -45,7 +46,7 @@ def verify(
         typer.Option(
             "--anchor",
             metavar="FILE",
-            help="Compare with this anchor, and read all.",
+            help="Compare with this anchor, and read everything.",
             show_default=False,
         ),
     ] = None,
@@ -54,7 +55,7 @@ def verify(
         typer.Option(
             "--since",
             metavar="FILE",
-            help="Compare with this anchor, and read what came after.",
+            help="Compare with this anchor, and read only newer records.",
             show_default=False,
         ),
     ] = None,
@@ -62,8 +63,11 @@ def verify(
     tenant: _Tenant = None,
     as_json: Json = False,
 ) -> None:
-    """Read everything and check it: hash chains, heads, large values. Exit code 1 if anything is wrong."""
-    with opened(url, tenant or "default") as store, _bar(as_json) as progress:
+    """Check hash chains and payloads.
+
+    Exits with 1 if it finds a problem.
+    """
+    with open_store(url, tenant or "default") as store, _progress_bar(as_json) as progress:
         report = store.verify(
             anchor,
             anchor_key=anchor_key,
@@ -72,13 +76,10 @@ def verify(
             progress=progress,
         )
     if as_json:
-        typer.echo(
-            printable(
-                msgspec.json.encode({"ok": report.ok, **msgspec.to_builtins(report)}).decode()
-            )
-        )
+        facts = {"ok": report.ok, **msgspec.to_builtins(report)}
+        typer.echo(printable(msgspec.json.encode(facts).decode()))
     else:
-        _print(report)
+        _print_report(report)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -96,23 +97,26 @@ def anchor(
     ] = None,
     anchor_key: _Key = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
+        bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
     tenant: _Tenant = None,
 ) -> None:
-    """Write where every stream stands, signed, to be kept where the store is not: `verify --anchor` compares with it."""
-    with opened(url, tenant or "default") as store:
-        made = store.anchor(
+    """Write a signed snapshot of all stream heads.
+
+    Keep it away from the store: `holdfast verify --anchor` compares the store with it.
+    """
+    with open_store(url, tenant or "default") as store:
+        written = store.anchor(
             to or sys.stdout, key=anchor_key, all_tenants=tenant is None, overwrite=overwrite
         )
     where = "" if to is None else f" to {printable(str(to))}"
     typer.echo(
-        f"wrote an anchor of {counted(made.streams, 'stream')}{where}, {made.signed}",
+        f"wrote an anchor of {format_count(written.streams, 'stream')}{where}, {written.signed}",
         err=to is None,
     )
 
 
-def _print(report: VerifyResult) -> None:
+def _print_report(report: VerifyResult) -> None:
     for problem in report.problems:
         typer.echo(printable(str(problem)))
     if report.found > len(report.problems):
@@ -121,8 +125,8 @@ def _print(report: VerifyResult) -> None:
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[VerifyProgress], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
+def _progress_bar(quiet: bool) -> Iterator[Callable[[VerifyProgress], None] | None]:
+    """Yield a function that shows progress as a bar, or None without a terminal."""
     if quiet or not sys.stdout.isatty():
         yield None
         return
@@ -138,8 +142,9 @@ def _bar(quiet: bool) -> Iterator[Callable[[VerifyProgress], None] | None]:
         task = bar.add_task("verifying", total=None, amount="")
 
         def show(progress: VerifyProgress) -> None:
-            wrong = f", {counted(progress.problems, 'problem')}" if progress.problems else ""
-            amount = f"{counted(progress.records, 'record')}, {size(progress.bytes)}{wrong}"
+            amount = f"{format_count(progress.records, 'record')}, {format_size(progress.bytes)}"
+            if progress.problems:
+                amount += f", {format_count(progress.problems, 'problem')}"
             bar.update(task, completed=progress.streams, total=progress.of, amount=amount)
 
         yield show

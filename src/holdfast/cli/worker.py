@@ -1,4 +1,4 @@
-"""`holdfast worker`: runs the due tasks of a program's agents, and says what becomes of them."""
+"""`holdfast worker`: run queued tasks of an application's agents until stopped."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import HoldfastError, Worker
-from ..tasks.agents.declare import registered
+from ..tasks.agents.declare import registered_agents
 from ..types import RunResult
-from .durations import duration
-from .stores import Tenant, Url, failed, opened
+from .durations import duration_option
+from .stores import Tenant, Url, fail, open_store
 from .text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_STOPPING = b"holdfast: stopping; tasks stop at their next step. Once more ends it at once.\n"
-_SHOWN = 5
+_STOPPING = b"holdfast: stopping; tasks stop at their next step. Repeat to exit at once.\n"
+_MAX_SHOWN_TASKS = 5
 
 
 def worker(
@@ -36,74 +36,72 @@ def worker(
         str,
         typer.Argument(
             metavar="APP",
-            help="The program with the agents: a file, app.py, or a module, shop.agents.",
+            help="The application with the agents: a file (app.py) or a module (shop.agents).",
         ),
     ],
     url: Url = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="So many tasks at once.")] = 4,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tasks to run concurrently.")
+    ] = 4,
     poll: Annotated[
-        float, duration("How often to look for tasks that are due.", least=0.01, default="0.5s")
+        float, duration_option("How often to poll for due tasks.", least=0.01, default="0.5s")
     ] = 0.5,
     grace: Annotated[
-        float, duration("How long to wait for running steps when stopped.", default="30s")
+        float, duration_option("How long to wait for running steps on shutdown.", default="30s")
     ] = 30.0,
     tenant: Tenant = "default",
 ) -> None:
-    """Run the due tasks of the agents in a program, until SIGTERM or Ctrl-C. Start as many as you like."""
-    _load(app)
-    if not registered:
-        raise failed(f"{app} has no agents; write @holdfast.agent('claims') above def claims(task)")
+    """Run queued tasks until stopped.
+
+    SIGTERM or Ctrl-C stops the worker. Any number of workers can share a store.
+    """
+    load_app(app)
+    if not registered_agents:
+        fail(f"{app} has no agents; decorate a function with @holdfast.agent('claims')")
     left: list[str] = []
     code = 0
     try:
-        with opened(url, tenant, create=True) as store, _Show(concurrency) as show:
+        with open_store(url, tenant, create=True) as store, _RunDisplay(concurrency) as display:
             work = Worker(
-                store, concurrency=concurrency, poll=poll, grace=grace, report=show.report
+                store, concurrency=concurrency, poll=poll, grace=grace, report=display.report
             )
             _stop_on_signals(work)
-            show.say(f"working for {', '.join(work.agents)}")
+            display.print(f"working for {', '.join(work.agents)}")
             try:
                 left = work.run()
-            except HoldfastError:  # it may not write; `opened` says so
+            except HoldfastError:  # no write permission; `open_store` reports it
                 left = list(work._running)
                 raise
             finally:
-                show.say(
-                    "stopped"
-                    if not left
-                    else f"stopped in the middle of long steps: {', '.join(left)}"
-                )
+                within = f" in the middle of long steps: {', '.join(left)}" if left else ""
+                display.print(f"stopped{within}")
     except typer.Exit as end:
         code = end.exit_code
     if left:
         sys.stdout.flush()
-        os._exit(code)  # what still runs in threads would be waited for
+        os._exit(code)  # a normal exit would wait for the threads that still run
     raise typer.Exit(code)
 
 
-def _load(app: str) -> None:
-    """Import the program, once, with the path that Python would give it."""
+def load_app(app: str) -> None:
+    """Import the application once, with the path that Python would give it."""
     is_file = app.endswith(".py") or os.sep in app
     if is_file and not os.path.isfile(app):
-        raise failed(f"there is no file {app}; name your program, like app.py, or a module")
+        fail(f"there is no file {app}; name a file, such as app.py, or a module")
     if is_file and Path(app).stem in sys.modules:
-        raise failed(
-            f"{app} is named like a module that is in use, {Path(app).stem}; give it another name"
-        )
+        fail(f"{app} has the same name as the loaded module {Path(app).stem}; rename the file")
     sys.path.insert(0, str(Path(app).resolve().parent) if is_file else os.getcwd())
     try:
         if is_file:
             _load_file(app)
         else:
             importlib.import_module(app)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (app == error.name or app.startswith(f"{error.name}.")):
-            raise failed(
-                f"there is no module {app} here; name a file, like app.py, or a module"
-            ) from None
-        raise _not_loaded(app) from None
-    except Exception:
-        raise _not_loaded(app) from None
+    except Exception as error:
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        if name is not None and (app == name or app.startswith(f"{name}.")):
+            fail(f"there is no module {app} here; name a file, such as app.py, or a module")
+        traceback.print_exc()
+        fail(f"{app} could not be imported")
 
 
 def _load_file(path: str) -> None:
@@ -112,19 +110,12 @@ def _load_file(path: str) -> None:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = (
-        module  # whoever imports it by name gets this one, and its agents are registered once
-    )
+    sys.modules[name] = module  # an import by name gets this module: its agents register once
     spec.loader.exec_module(module)
 
 
-def _not_loaded(app: str) -> typer.Exit:
-    traceback.print_exc()
-    return failed(f"{app} could not be imported")
-
-
 def _stop_on_signals(work: Worker) -> None:
-    """The first signal lets the worker stop in order, the second ends the process."""
+    """Stop the worker on the first signal and end the process on the second."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if stopping:
@@ -138,13 +129,11 @@ def _stop_on_signals(work: Worker) -> None:
         signal.signal(number, handle)
 
 
-class _Show:
-    """A line for each run that begins or ends; on a terminal, below them one that says how it stands."""
+class _RunDisplay:
+    """Prints a line for each run that starts or ends; on a terminal, also a live status line."""
 
     def __init__(self, concurrency: int) -> None:
-        from rich.console import (
-            Console,  # here: it takes a while, and no other command needs it to begin
-        )
+        from rich.console import Console  # slow to import, and other commands do not need it
 
         self._console = Console(highlight=False, soft_wrap=True)
         live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -153,9 +142,9 @@ class _Show:
         self._concurrency, self._running = concurrency, dict[str, None]()
         self._ended: Counter[str] = Counter()
 
-    def __enter__(self) -> _Show:
+    def __enter__(self) -> _RunDisplay:
         if self._status is not None:
-            self._status.update(self._standing())
+            self._status.update(self._status_text())
             self._status.start()
         return self
 
@@ -163,38 +152,36 @@ class _Show:
         if self._status is not None:
             self._status.stop()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """Print a line with the time."""
         self._console.print(f"{datetime.now():%H:%M:%S}  {printable(text)}", markup=False)
 
-    def report(self, ran: RunResult) -> None:
-        """What `Worker` calls, from any thread."""
+    def report(self, run: RunResult) -> None:
+        """Print a run. The `Worker` calls this from any thread."""
         with self._lock:
-            if ran.status == "running" and not ran.seconds:
-                self._running[ran.id] = None
+            if run.status == "running" and not run.seconds:
+                self._running[run.id] = None
             else:
-                self._running.pop(ran.id, None)
-                self._ended[ran.status] += 1
-            self.say(_line(ran))
+                self._running.pop(run.id, None)
+                self._ended[run.status] += 1
+            self.print(_run_line(run))
             if self._status is not None:
-                self._status.update(self._standing())
+                self._status.update(self._status_text())
 
-    def _standing(self) -> Text:
+    def _status_text(self) -> Text:
         from rich.text import Text
 
         names = list(self._running)
-        shown = ", ".join(map(printable, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
+        more = " …" if len(names) > _MAX_SHOWN_TASKS else ""
+        shown = ", ".join(map(printable, names[:_MAX_SHOWN_TASKS])) + more
         ended = ", ".join(f"{count} {status}" for status, count in self._ended.items())
         parts = [f"running {len(names)} of {self._concurrency}", shown, ended]
         return Text("  ".join(filter(None, parts)), no_wrap=True, overflow="ellipsis")
 
 
-def _line(ran: RunResult) -> str:
-    said = f"{ran.agent}  {ran.id}  {ran.status}"
-    if ran.status == "running" and not ran.seconds:
-        return said
-    facts = [
-        f"{ran.seconds:.1f} s",
-        ran.error or "",
-        f"waits for {', '.join(ran.waits_for)}" if ran.waits_for else "",
-    ]
-    return "  ".join([said, *filter(None, facts)])
+def _run_line(run: RunResult) -> str:
+    line = f"{run.agent}  {run.id}  {run.status}"
+    if run.status == "running" and not run.seconds:
+        return line
+    waits = f"waits for {', '.join(run.waits_for)}" if run.waits_for else ""
+    return "  ".join(filter(None, [line, f"{run.seconds:.1f} s", run.error, waits]))

@@ -53,7 +53,7 @@ class Lists:
         head = self.head(append.stream)
         if head is None:
             return append.expected == 0 and (append.stream, append.incarnation) not in self.former
-        return head.place == (append.expected, append.expected_hash, append.incarnation)
+        return head.position == (append.expected, append.expected_hash, append.incarnation)
 
     def read(self, key: StreamKey, *, after: int, reverse: bool) -> list[Record]:
         """All that a reader may get from here on, without pages."""
@@ -96,7 +96,7 @@ class Lists:
 
     def delete(self, key: StreamKey, *, expected: Head) -> bool:
         head = self.head(key)
-        if head is None or head.place != expected.place:
+        if head is None or head.position != expected.position:
             return False
         del self.streams[key]
         self.former.add((key, head.incarnation))

@@ -1,4 +1,4 @@
-"""Conversations: messages appended turn by turn, windows that fit a token budget, repairs, forks and turns."""
+"""Conversations: append messages, read windows within a token budget, repair, fork, turns."""
 
 from .conversation import AsyncConversation, Conversation
 from .entries import (

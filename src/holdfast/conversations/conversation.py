@@ -1,4 +1,4 @@
-"""A conversation, and its async twin."""
+"""`Conversation` and `AsyncConversation`: messages appended, read, repaired, forked, exported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..log import operations as ops
 from ..log.leases import is_dead
 from ..log.operations import Operation
 from ..log.polling import ChangeWaiter
-from ..log.validation import whole_number
+from ..log.validation import check_int
 from . import lifecycle, window
-from .base import IMPORT_BATCH, ConversationBase, as_summary
+from .base import ConversationBase, as_summary
 from .entries import ConversationView, Draft, ImportResult, MessageEntry, MessageProblem
 from .tokens import Counter
 from .turns import Turn
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Conversation(ConversationBase):
     """A conversation that survives its process. It exists from its first message.
 
-    Any number of threads may use it. What other processes append is seen by the next read.
+    Any number of threads may share it. The next read sees what other processes have appended.
     """
 
     def append(
@@ -40,13 +40,13 @@ class Conversation(ConversationBase):
         meta: dict[str, Any] | None = None,
         pin: bool = False,
     ) -> AppendResult:
-        """Append messages, all or none. They are durable when this returns.
+        """Append messages atomically. They are durable when this returns.
 
         Args:
             *messages: Dicts, or message objects of the OpenAI SDK.
             id: Makes the append safe to repeat: the same id and content is stored once.
             if_version: The version that the conversation must be at.
-            meta: Facts to keep beside each message. They are never sent to a model.
+            meta: Data to store with each message. It is never sent to a model.
             pin: Keep the messages in every window.
 
         Returns:
@@ -54,61 +54,61 @@ class Conversation(ConversationBase):
 
         Raises:
             Conflict: The conversation is not at `if_version`. Nothing was written.
-            IdReused: The id was used before, for other content.
+            IdReused: The id was used before, with different content.
             NotSerializable: A message cannot be stored.
-            OutcomeUnknown: The engine did not say whether it was stored. Repeat it with the same
-                id.
+            OutcomeUnknown: The messages may or may not have been stored. Repeat the call with the
+                same id.
 
         Example:
             >>> chat.append({"role": "user", "content": "Hello"}, id="request-17")
         """
-        make = self._noting(self._appending(messages, id, if_version, meta, pin))
-        return (
-            ops.run(self._log, make())
-            if if_version is not None
-            else ops.run_until_settled(self._log, make)
-        )
+        make = self._prepare_append(messages, id, if_version, meta, pin)
+        if if_version is None:
+            return self._settle(make)
+        return ops.run(self._log, self._with_subject(make)())
 
     def sync(self, messages: Iterable[object]) -> int:
-        """Hand over the whole list of messages; only what is new is appended. Returns how many.
+        """Append the new messages of a complete list, and return their number.
 
-        If the list differs from what is stored, the conversation is rewound to where they part,
-        with a warning in the log. If the list was only trimmed to save tokens, all that is stored
-        stays. `Conflict` if somebody else stored what would be undone: a list has one owner.
+        If the list differs from the stored messages, the conversation is rewound to the last common
+        one, with a warning in the log. If the list was only trimmed to save tokens, all stored
+        messages stay. Raises `Conflict` if another process stored messages that would be undone: a
+        list has one owner.
         """
-        return self._synced(self._settle(self._syncing(messages)))
+        return self._finish_sync(self._settle(self._prepare_sync(messages)))
 
     def messages(self, *, last: int | None = None) -> list[Any]:
-        """The live messages, oldest first; with `last`, only the newest."""
-        return self._as_messages(self._settle(lambda: self._entries(last, 0)))
+        """Return the live messages, oldest first; with `last`, only the newest."""
+        return self._as_messages(self._settle(lambda: self._entries_gen(last, 0)))
 
     def entries(self, *, last: int | None = None, after: int = 0) -> list[MessageEntry]:
-        """The live messages with version, time and meta; with `after`, those of a later version."""
-        return self._as_entries(self._settle(lambda: self._entries(last, after)))
+        """Return the live messages with version, time and meta; with `after`, only later ones."""
+        return self._as_entries(self._settle(lambda: self._entries_gen(last, after)))
 
     def count(self) -> int:
-        """How many live messages there are, after rewinds."""
-        return self._settle(self._count)
+        """Return the number of live messages, without those that were rewound."""
+        return self._settle(self._count_gen)
 
     def version(self) -> int:
-        """The newest version, 0 if there is no message yet."""
-        return self._settle(self._version)
+        """Return the newest version; 0 if there is no message yet."""
+        return self._settle(self._version_gen)
 
     def window(
         self, max_tokens: int, *, system: object | None = None, counter: Counter | None = None
     ) -> list[Any]:
-        """The newest messages that fit into `max_tokens`, as a history that every provider accepts.
+        """Return the newest messages that fit `max_tokens`, as a history every provider accepts.
 
-        Only whole exchanges: tool calls stay with their results, and reasoning with what it belongs
-        to. The system prompt and pinned messages stay. A stored summary stands for what is cut.
+        Exchanges are kept whole: tool calls stay with their results, and reasoning with its output.
+        The system prompt and pinned messages stay. A stored summary replaces the messages that are
+        cut.
 
         Args:
-            max_tokens: How many tokens the messages may take.
+            max_tokens: Maximum number of tokens of the messages.
             system: A system prompt as text, message or messages, in place of a stored one.
             counter: A function from a message to its number of tokens. Default: an estimate.
 
         Returns:
-            The messages, to be sent as they are.
+            The messages, ready to be sent.
 
         Raises:
             BudgetExceeded: The newest exchange alone does not fit.
@@ -116,46 +116,48 @@ class Conversation(ConversationBase):
         Example:
             >>> client.chat.completions.create(model="gpt-5", messages=chat.window(8000))
         """
-        return self._was_read(self._settle(lambda: self._window(max_tokens, system, counter)))
+        return self._report_read(
+            self._settle(lambda: self._window_gen(max_tokens, system, counter))
+        )
 
     def summarize(
         self, fn: Callable[[list[Any]], object], *, keep_last: int = 20
     ) -> MessageEntry | None:
-        """Have `fn` summarize all but the newest `keep_last` messages, and store what it returns.
+        """Summarize all but the newest `keep_last` messages with `fn`, and store the summary.
 
         `fn` gets the summary so far, if there is one, and the messages since. It returns text or a
-        message. The originals stay; windows use the summary in place of what they cut. None if
-        nothing is new.
+        message. The originals stay; windows use the summary in place of the messages they cut.
+        Returns None if there is nothing new to summarize.
         """
-        part = self._settle(lambda: self._chapter(keep_last))
+        part = self._settle(lambda: self._summary_range_gen(keep_last))
         if part is None:
             return None
-        return self._summarized(
-            part, self._settle(self._summarizing(part, as_summary(fn(part.messages))))
+        return self._finish_summary(
+            part, self._settle(self._prepare_summary(part, as_summary(fn(part.messages))))
         )
 
     def validate(self) -> list[MessageProblem]:
-        """What a provider would refuse in the live messages, such as dangling tool calls."""
-        return self._settle(lambda: window.problems(self._key))
+        """Return what a provider would reject in the live messages, such as dangling tool calls."""
+        return self._settle(lambda: window.find_problems(self._key))
 
     def repair(self) -> list[MessageProblem]:
-        """Repair what `validate` finds, and keep an interrupted answer as such.
+        """Repair the problems that `validate` finds, and return them.
 
-        Returns what was repaired. Repairs are events of their own and are logged; the originals
-        stay in the log.
+        An interrupted answer is stored as a message, marked as interrupted. Repairs are events of
+        their own and are logged; the originals stay in the event log.
         """
-        return self._repaired(self._settle(self._repairing()))
+        return self._log_repairs(self._settle(self._prepare_repair()))
 
     def pending(self) -> MessageEntry | None:
-        """The user's message that has no complete answer yet; None if there is none."""
-        return self._settle(lambda: window.pending(self._key))
+        """Return the user's message that has no complete answer yet; None if there is none."""
+        return self._settle(lambda: window.find_pending(self._key))
 
     def answer(self, version: int) -> MessageEntry | None:
-        """The answer to the user's message of that version; None if there is none yet.
+        """Return the answer to the user's message of that version; None if there is none yet.
 
         For a retried request: `chat.answer(chat.append(message, id=request_id).last)`.
         """
-        return self._settle(lambda: window.answer(self._key, whole_number(version, "version")))
+        return self._settle(lambda: window.find_answer(self._key, check_int(version, "version")))
 
     @contextmanager
     def turn(
@@ -163,7 +165,7 @@ class Conversation(ConversationBase):
     ) -> Iterator[Conversation]:
         """Keep other turns out of a `with` block, so that two requests do not interleave.
 
-        The turn is renewed while the process lives.
+        The turn is renewed while the process runs.
 
         Args:
             lease: How long others wait if this process dies, in seconds or as a timedelta.
@@ -173,146 +175,148 @@ class Conversation(ConversationBase):
             The conversation, for the block.
 
         Raises:
-            LeaseHeld: Somebody else had the turn for longer than `wait`.
+            LeaseHeld: Another process had the turn for longer than `wait`.
 
-            If the turn is lost all the same, the next write in the block raises `LeaseLost`.
+            If the turn is lost anyway, the next write in the block raises `LeaseLost`.
 
         Example:
             >>> with chat.turn(wait=30) as turn:
             ...     turn.append(message)
             ...     turn.append(ask_model(turn.window(8000)))
         """
-        if self._owner() is not None:
+        if self._current_owner() is not None:
             yield self
             return
         turn = self._new_turn(lease)
-        waiting = self._waiting(wait)
-        gone = None
+        next_pause = self._turn_pauses(wait)
+        dead_owner = None
         try:
-            while (held := self._settle(self._beginning(turn, gone))) is not None:
-                gone = held.owner if is_dead(held.owner) else None
-                if gone is None:
-                    clock.sleep(waiting(held))
-            with self._inside(turn):
-                yield self._held_by(turn.owner)
+            while (held := self._settle(self._prepare_turn_start(turn, dead_owner))) is not None:
+                dead_owner = held.owner if is_dead(held.owner) else None
+                if dead_owner is None:
+                    clock.sleep(next_pause(held))
+            with self._hold_turn(turn):
+                yield self._with_owner(turn.owner)
         finally:
-            self._give_back(turn)
+            self._release_turn(turn)
 
-    def _held_by(self, owner: str) -> Conversation:
-        return Conversation(self._log, self._key, owner, self._about)
+    def _with_owner(self, owner: str) -> Conversation:
+        return Conversation(self._log, self._key, owner, self._subject)
 
-    def _give_back(self, turn: Turn) -> None:
+    def _release_turn(self, turn: Turn) -> None:
         try:
-            self._settle(self._ending(turn))
+            self._settle(self._prepare_turn_end(turn))
         except HoldfastError as error:
-            self._not_ended(error)
+            self._log_release_failure(error)
 
     def pop(self) -> Any | None:
         """Remove the newest message and return it; None if there is none.
 
-        Only one caller gets it.
+        No two callers get the same message.
         """
-        found = self._settle(self._popping())
-        return found.message if found else None
+        entry = self._settle(self._prepare_pop())
+        return entry.message if entry else None
 
     def rewind(self, *, version: int) -> int:
-        """Undo everything after `version`, and return how many messages that removed.
+        """Undo everything after `version`, and return the number of messages removed.
 
-        They stay in the log: a rewind can be undone.
+        They stay in the event log: a rewind can be undone.
         """
-        return self._settle(self._rewinding(version))
+        return self._settle(self._prepare_rewind(version))
 
     def clear(self) -> None:
-        """Start again with no messages. What was said stays in the log; `delete` removes it."""
-        self._settle(self._rewinding(0))
+        """Start again with no messages. Old ones stay in the event log; `delete` removes them."""
+        self._settle(self._prepare_rewind(0))
 
     def fork(self, id: str, *, version: int | None = None) -> Conversation:
-        """Start another conversation with this one's messages up to `version`. Copies nothing."""
-        child = self._child(id)
-        self._settle(self._forking(child, version))
-        return Conversation(self._log, child)
+        """Start another conversation with the messages up to `version`. Nothing is copied."""
+        key = self._fork_key(id)
+        self._settle(self._prepare_fork(key, version))
+        return Conversation(self._log, key)
 
     def follow(
         self, *, after: int = 0, timeout: float | timedelta | None = None
     ) -> Iterator[MessageEntry]:
-        """Messages as they are appended, from version `after` + 1 on, without gaps. Waits for more.
+        """Yield messages as they are appended, from version `after` + 1, and wait for more.
 
-        To continue later, give the version of the last entry you have seen. With `timeout` it ends
-        when nothing came for so long. It shows all that is appended, also by `repair`, and what is
-        rewound later.
+        To resume later, pass the version of the last entry you have seen. With `timeout`, it ends
+        when no message came for that long. It yields every appended message, also those that
+        `repair` adds, and those that are rewound later.
         """
-        cursor, bell = self._cursor(after, timeout), ChangeWaiter(self._log.backend, self._key)
+        cursor = self._new_cursor(after, timeout)
+        waiter = ChangeWaiter(self._log.backend, self._key)
         try:
             while True:
-                page: list[MessageEntry] = self._settle(cursor.page)
+                page: list[MessageEntry] = self._settle(cursor.read_page)
                 yield from page
                 if page:
-                    bell.found()
-                elif cursor.over:
+                    waiter.reset()
+                elif cursor.timed_out:
                     return
                 else:
-                    bell.wait()
+                    waiter.wait()
         finally:
-            bell.close()
+            waiter.close()
 
     def draft(self, text: str, *, of: str) -> None:
-        """Store a piece of an answer that is being streamed; `of` names it.
+        """Store a piece of an answer that is being streamed. `of` names the answer.
 
-        It is no message yet.
+        A draft is not a message yet.
         """
-        self._settle(self._drafting(text, of))
+        self._settle(self._prepare_draft(text, of))
 
     def drafts(self) -> list[Draft]:
-        """Answers that were started and never finished.
+        """Return the answers that were started and never finished.
 
-        The next answer settles them; `repair` keeps the newest.
+        The next answer clears them; `repair` stores the newest as a message.
         """
-        return self._settle(self._drafts)
+        return self._settle(self._drafts_gen)
 
     def import_json(
         self, path: Path, *, salvage: bool = False, pair: str | None = None
     ) -> ImportResult:
         """Append the messages of a JSON file: a list, JSON Lines, or one list per pair of agents.
 
-        `pair` says which list. The same file again adds nothing. A damaged file raises
-        `CorruptFile` and nothing is stored; `salvage=True` takes the messages before the damage.
+        `pair` names the list. Importing the same file again adds nothing. A damaged file raises
+        `CorruptFile` and nothing is stored; `salvage=True` imports the messages before the damage.
         """
         from .json_files import read_messages
 
-        found = read_messages(path, salvage=salvage, pair=pair)
-        for at in range(0, len(found.messages), IMPORT_BATCH):
-            self.append(
-                *found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at)
-            )
-        return ImportResult(len(found.messages), found.complete)
+        file = read_messages(path, salvage=salvage, pair=pair)
+        for batch, batch_id in self._import_batches(file, pair):
+            self.append(*batch, id=batch_id)
+        return ImportResult(len(file.messages), file.complete)
 
     def export_json(self, path: Path, *, plaintext: bool = False) -> None:
-        """Write the live messages as a JSON list. The file is replaced in one step, or not at all.
+        """Write the live messages as a JSON list. The file is replaced atomically.
 
-        The file is not encrypted, so an encrypted store wants `plaintext=True`.
+        The file is not encrypted, so an encrypted store requires `plaintext=True`.
         """
-        self._may_export(plaintext)
-        from .json_files import as_json, write_atomically
+        self._check_export(plaintext)
+        from .json_files import encode_json_list, write_atomically
 
-        write_atomically(path, as_json(self.messages()))
+        write_atomically(path, encode_json_list(self.messages()))
 
     def expire(self, ttl: float | timedelta | None) -> None:
         """Let the conversation expire after `ttl`; then it raises `Expired`. None: never."""
-        self._settle(self._expiring(ttl))
+        self._settle(self._prepare_expire(ttl))
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the conversation with its large values; False if there was none.
+        """Delete the conversation and its blobs. Return False if there was none.
 
-        `HasForks` if other conversations begin with it.
+        Raises `HasForks` if forks of it exist.
         """
-        return self._settle(self._deleting(reason))
+        return self._settle(self._prepare_delete(reason))
 
     def view(self) -> ConversationView:
-        """The conversation at a glance: messages, times, where it was forked. `NotFound` if there is none."""
-        return self._settle(lambda: lifecycle.view(self._key))
+        """Return an overview: number of messages, times, origin of a fork.
+
+        Raises `NotFound` if there is no conversation.
+        """
+        return self._settle(lambda: lifecycle.read_view(self._key))
 
     def _settle(self, make: Callable[[], Operation[T]]) -> T:
-        return ops.run_until_settled(self._log, self._noting(make))
+        return ops.run_until_settled(self._log, self._with_subject(make))
 
 
 class AsyncConversation(ConversationBase):
@@ -330,70 +334,69 @@ class AsyncConversation(ConversationBase):
 
         Repeat it with the same `id` to be sure.
         """
-        make = self._noting(self._appending(messages, id, if_version, meta, pin))
-        run = (
-            ops.run_async(self._log, make())
-            if if_version is not None
-            else ops.run_until_settled_async(self._log, make)
-        )
-        return await run
+        make = self._prepare_append(messages, id, if_version, meta, pin)
+        if if_version is None:
+            return await self._settle(make)
+        return await ops.run_async(self._log, self._with_subject(make)())
 
     async def sync(self, messages: Iterable[object]) -> int:
         """`Conversation.sync`, awaited."""
-        return self._synced(await self._settle(self._syncing(messages)))
+        return self._finish_sync(await self._settle(self._prepare_sync(messages)))
 
     async def messages(self, *, last: int | None = None) -> list[Any]:
         """`Conversation.messages`, awaited."""
-        return self._as_messages(await self._settle(lambda: self._entries(last, 0)))
+        return self._as_messages(await self._settle(lambda: self._entries_gen(last, 0)))
 
     async def entries(self, *, last: int | None = None, after: int = 0) -> list[MessageEntry]:
         """`Conversation.entries`, awaited."""
-        return self._as_entries(await self._settle(lambda: self._entries(last, after)))
+        return self._as_entries(await self._settle(lambda: self._entries_gen(last, after)))
 
     async def count(self) -> int:
         """`Conversation.count`, awaited."""
-        return await self._settle(self._count)
+        return await self._settle(self._count_gen)
 
     async def version(self) -> int:
         """`Conversation.version`, awaited."""
-        return await self._settle(self._version)
+        return await self._settle(self._version_gen)
 
     async def window(
         self, max_tokens: int, *, system: object | None = None, counter: Counter | None = None
     ) -> list[Any]:
         """`Conversation.window`, awaited."""
-        return self._was_read(await self._settle(lambda: self._window(max_tokens, system, counter)))
+        return self._report_read(
+            await self._settle(lambda: self._window_gen(max_tokens, system, counter))
+        )
 
     async def summarize(
         self, fn: Callable[[list[Any]], object], *, keep_last: int = 20
     ) -> MessageEntry | None:
         """`Conversation.summarize`, awaited; `fn` may be async."""
-        part = await self._settle(lambda: self._chapter(keep_last))
+        part = await self._settle(lambda: self._summary_range_gen(keep_last))
         if part is None:
             return None
         summary = fn(part.messages)
         if inspect.isawaitable(summary):
             summary = await summary
-        return self._summarized(
-            part, await self._settle(self._summarizing(part, as_summary(summary)))
+        return self._finish_summary(
+            part, await self._settle(self._prepare_summary(part, as_summary(summary)))
         )
 
     async def validate(self) -> list[MessageProblem]:
         """`Conversation.validate`, awaited."""
-        return await self._settle(lambda: window.problems(self._key))
+        return await self._settle(lambda: window.find_problems(self._key))
 
     async def repair(self) -> list[MessageProblem]:
         """`Conversation.repair`, awaited."""
-        return self._repaired(await self._settle(self._repairing()))
+        return self._log_repairs(await self._settle(self._prepare_repair()))
 
     async def pending(self) -> MessageEntry | None:
         """`Conversation.pending`, awaited."""
-        return await self._settle(lambda: window.pending(self._key))
+        return await self._settle(lambda: window.find_pending(self._key))
 
     async def answer(self, version: int) -> MessageEntry | None:
         """`Conversation.answer`, awaited."""
         return await self._settle(
-            lambda: window.answer(self._key, whole_number(version, "version"))
+            lambda: window.find_answer(self._key, check_int(version, "version"))
         )
 
     @asynccontextmanager
@@ -403,83 +406,86 @@ class AsyncConversation(ConversationBase):
         """`Conversation.turn`: `async with chat.turn(): …`."""
         import asyncio
 
-        if self._owner() is not None:
+        if self._current_owner() is not None:
             yield self
             return
         turn = self._new_turn(lease)
-        waiting = self._waiting(wait)
-        gone = None
+        next_pause = self._turn_pauses(wait)
+        dead_owner = None
         try:
-            while (held := await self._settle(self._beginning(turn, gone))) is not None:
-                gone = held.owner if is_dead(held.owner) else None
-                if gone is None:
-                    await clock.sleep_async(waiting(held))
-            with self._inside(turn):
-                yield self._held_by(turn.owner)
+            while (
+                held := await self._settle(self._prepare_turn_start(turn, dead_owner))
+            ) is not None:
+                dead_owner = held.owner if is_dead(held.owner) else None
+                if dead_owner is None:
+                    await clock.sleep_async(next_pause(held))
+            with self._hold_turn(turn):
+                yield self._with_owner(turn.owner)
         finally:
-            giving_back, cancelled = asyncio.ensure_future(self._give_back(turn)), False
-            while not giving_back.done():  # to the end, also when cancelled, and cancelled again
+            release, cancelled = asyncio.ensure_future(self._release_turn(turn)), False
+            while not release.done():  # to its end, even if cancelled repeatedly
                 try:
-                    await asyncio.shield(giving_back)
+                    await asyncio.shield(release)
                 except asyncio.CancelledError:
                     cancelled = True
             if cancelled:
                 raise asyncio.CancelledError
 
-    def _held_by(self, owner: str) -> AsyncConversation:
-        return AsyncConversation(self._log, self._key, owner, self._about)
+    def _with_owner(self, owner: str) -> AsyncConversation:
+        return AsyncConversation(self._log, self._key, owner, self._subject)
 
-    async def _give_back(self, turn: Turn) -> None:
+    async def _release_turn(self, turn: Turn) -> None:
         try:
-            await self._settle(self._ending(turn))
+            await self._settle(self._prepare_turn_end(turn))
         except HoldfastError as error:
-            self._not_ended(error)
+            self._log_release_failure(error)
 
     async def pop(self) -> Any | None:
         """`Conversation.pop`, awaited."""
-        found = await self._settle(self._popping())
-        return found.message if found else None
+        entry = await self._settle(self._prepare_pop())
+        return entry.message if entry else None
 
     async def rewind(self, *, version: int) -> int:
         """`Conversation.rewind`, awaited."""
-        return await self._settle(self._rewinding(version))
+        return await self._settle(self._prepare_rewind(version))
 
     async def clear(self) -> None:
         """`Conversation.clear`, awaited."""
-        await self._settle(self._rewinding(0))
+        await self._settle(self._prepare_rewind(0))
 
     async def fork(self, id: str, *, version: int | None = None) -> AsyncConversation:
         """`Conversation.fork`, awaited."""
-        child = self._child(id)
-        await self._settle(self._forking(child, version))
-        return AsyncConversation(self._log, child)
+        key = self._fork_key(id)
+        await self._settle(self._prepare_fork(key, version))
+        return AsyncConversation(self._log, key)
 
     async def follow(
         self, *, after: int = 0, timeout: float | timedelta | None = None
     ) -> AsyncIterator[MessageEntry]:
         """`Conversation.follow` as an async iterator."""
-        cursor, bell = self._cursor(after, timeout), ChangeWaiter(self._log.backend, self._key)
+        cursor = self._new_cursor(after, timeout)
+        waiter = ChangeWaiter(self._log.backend, self._key)
         try:
             while True:
-                page = await self._settle(cursor.page)
+                page = await self._settle(cursor.read_page)
                 for entry in page:
                     yield entry
                 if page:
-                    bell.found()
-                elif cursor.over:
+                    waiter.reset()
+                elif cursor.timed_out:
                     return
                 else:
-                    await bell.wait_async()
+                    await waiter.wait_async()
         finally:
-            bell.close()
+            waiter.close()
 
     async def draft(self, text: str, *, of: str) -> None:
         """`Conversation.draft`, awaited."""
-        await self._settle(self._drafting(text, of))
+        await self._settle(self._prepare_draft(text, of))
 
     async def drafts(self) -> list[Draft]:
         """`Conversation.drafts`, awaited."""
-        return await self._settle(self._drafts)
+        return await self._settle(self._drafts_gen)
 
     async def import_json(
         self, path: Path, *, salvage: bool = False, pair: str | None = None
@@ -487,32 +493,32 @@ class AsyncConversation(ConversationBase):
         """`Conversation.import_json`, awaited."""
         from .json_files import read_messages
 
-        found = await self._log.in_thread(lambda: read_messages(path, salvage=salvage, pair=pair))
-        for at in range(0, len(found.messages), IMPORT_BATCH):
-            await self.append(
-                *found.messages[at : at + IMPORT_BATCH], id=self._import_id(found.digest, pair, at)
-            )
-        return ImportResult(len(found.messages), found.complete)
+        file = await self._log.run_in_thread(
+            lambda: read_messages(path, salvage=salvage, pair=pair)
+        )
+        for batch, batch_id in self._import_batches(file, pair):
+            await self.append(*batch, id=batch_id)
+        return ImportResult(len(file.messages), file.complete)
 
     async def export_json(self, path: Path, *, plaintext: bool = False) -> None:
         """`Conversation.export_json`, awaited."""
-        self._may_export(plaintext)
+        self._check_export(plaintext)
         messages = await self.messages()
-        from .json_files import as_json, write_atomically
+        from .json_files import encode_json_list, write_atomically
 
-        await self._log.in_thread(lambda: write_atomically(path, as_json(messages)))
+        await self._log.run_in_thread(lambda: write_atomically(path, encode_json_list(messages)))
 
     async def expire(self, ttl: float | timedelta | None) -> None:
         """`Conversation.expire`, awaited."""
-        await self._settle(self._expiring(ttl))
+        await self._settle(self._prepare_expire(ttl))
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Conversation.delete`, awaited."""
-        return await self._settle(self._deleting(reason))
+        return await self._settle(self._prepare_delete(reason))
 
     async def view(self) -> ConversationView:
         """`Conversation.view`, awaited."""
-        return await self._settle(lambda: lifecycle.view(self._key))
+        return await self._settle(lambda: lifecycle.read_view(self._key))
 
     async def _settle(self, make: Callable[[], Operation[T]]) -> T:
-        return await ops.run_until_settled_async(self._log, self._noting(make))
+        return await ops.run_until_settled_async(self._log, self._with_subject(make))

@@ -1,4 +1,4 @@
-"""What users get when they read a conversation."""
+"""The objects that a conversation returns: messages, drafts, problems, listings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ..backends.clock import moment
-from ..log.reprs import Readable
+from ..backends.clock import to_datetime
+from ..log.reprs import ShortRepr
 
 
-class MessageEntry(Readable, msgspec.Struct, frozen=True, gc=False):
-    """One message with what is known about it. Order is by `version`, never by clock.
+class MessageEntry(ShortRepr, msgspec.Struct, frozen=True, gc=False):
+    """A message with its metadata. Order is by `version`, never by time.
 
-    One exception: a message that `repair` put among older ones stands where it belongs, with the version of its repair.
+    Exception: a message that `repair` inserted among older ones has the version of its repair.
     """
 
     _shown = ("version", "message", "meta", "at", "by")
@@ -31,11 +31,11 @@ class MessageEntry(Readable, msgspec.Struct, frozen=True, gc=False):
     @property
     def at(self) -> datetime:
         """When it was appended, in UTC."""
-        return moment(self._time)
+        return to_datetime(self._time)
 
 
-class Draft(Readable, msgspec.Struct, frozen=True):
-    """An answer that was begun and never finished: its pieces, joined. `at` is when the newest one was stored."""
+class Draft(ShortRepr, msgspec.Struct, frozen=True):
+    """An answer that was started and never finished. `at` is the time of its newest piece."""
 
     of: str
     text: str
@@ -43,7 +43,10 @@ class Draft(Readable, msgspec.Struct, frozen=True):
 
 
 class MessageProblem(msgspec.Struct, frozen=True):
-    """Something a provider would refuse, at the message of that version; `kind` names it, `what` explains it."""
+    """A problem at the message of a version that a provider would reject.
+
+    `kind` names it, `what` explains it.
+    """
 
     version: int
     kind: str
@@ -51,21 +54,21 @@ class MessageProblem(msgspec.Struct, frozen=True):
 
 
 class ImportResult(msgspec.Struct, frozen=True):
-    """How many messages came out of a file, and whether that was all of it."""
+    """The number of messages imported from a file, and whether the whole file was readable."""
 
     messages: int
     complete: bool
 
 
 class ConversationInfo(msgspec.Struct, frozen=True):
-    """A conversation in a listing, and when it expires. `Conversation.view` reads more."""
+    """A conversation in a listing, and when it expires. `Conversation.view` returns more."""
 
     id: str
     expires_at: datetime | None = None
 
 
 class ConversationView(msgspec.Struct, frozen=True):
-    """A conversation at a glance: what it holds, and since when."""
+    """An overview of a conversation: its size, times, and the origin of a fork."""
 
     id: str
     version: int

@@ -1,12 +1,14 @@
-"""What a conversation's events mean, and the little that each of them says about the whole.
+"""The events of a conversation, and the fold: the summary of the state that each event carries.
 
-A conversation is a fold over its events. To read its newest messages nobody should have to begin at version 1, so
-every event carries in its envelope what its writer knew: *at version `seen` there were `count` live messages, and what
-is pinned and summarised stands at version `marks`*. The state at any version is then that of the event there,
-brought forward over the few events in between; nothing here is ever the only copy of a fact.
+The state of a conversation is derived from its events. To read the newest messages without starting
+at version 1, every event carries its writer's knowledge in its envelope: *at version `seen` there
+were `count` live messages, and the event at version `marks` has the pins and the summary*. The
+state at any version is that of its event, advanced over the few events in between. The fold is
+never the only copy of a fact.
 
-Versions are those of the conversation. In a fork they go on from where it was taken: the first event of a fork at
-version 7 has version 8. `base` is that 7; a record's own version is less by `base`.
+Versions are those of the conversation. In a fork they continue from the fork point: the first event
+of a fork at version 7 has version 8. `base` is that 7; the version of the record in the stream is
+lower by `base`.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ TURN_BEGAN: Final = "turn.began"
 TURN_RENEWED: Final = "turn.renewed"
 TURN_ENDED: Final = "turn.ended"
 
-SILENT: Final = frozenset(
+SILENT_EVENTS: Final = frozenset(
     {FORKED, EXPIRES, DRAFTED, TURN_BEGAN, TURN_RENEWED, TURN_ENDED, SUMMARIZED}
 )
-"""Events after which the messages are what they were."""
+"""Events that do not change the messages."""
 
 MAX_PINS: Final = 1000
-NO_FIELDS: Final = HeadFields()
+EMPTY_FIELDS: Final = HeadFields()
 
 
 class Marks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a window needs from anywhere in the history: the pinned messages, and the summary with where its range ends."""
+    """The versions of the pinned messages and of the summary, and the last version it covers."""
 
     pins: Sequence[int] = ()
     summary: int = 0
@@ -52,7 +54,7 @@ class Marks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConversationFold(msgspec.Struct, frozen=True, array_like=True):
-    """What holds at version `seen`. `own`: the marks from the event that carries this on."""
+    """The state at version `seen`. `own` are the marks that apply from the event that has this."""
 
     seen: int = 0
     count: int = 0
@@ -82,7 +84,7 @@ class Inserted(msgspec.Struct, frozen=True):
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """Another form of the message at `version`, whose original stays in the log."""
+    """A replacement of the message at `version`, whose original stays in the event log."""
 
     version: int
     message: dict[str, Any]
@@ -90,7 +92,7 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 class Summarized(msgspec.Struct, frozen=True):
-    """A summary of the messages from version `first` to `last`, the summary before it included."""
+    """A summary of the messages from version `first` to `last`, including the previous summary."""
 
     first: int
     last: int
@@ -98,7 +100,7 @@ class Summarized(msgspec.Struct, frozen=True):
 
 
 class Ancestor(msgspec.Struct, frozen=True):
-    """Where the messages up to version `upto` are: in that life of another conversation, whose base is `base`."""
+    """The conversation and incarnation that has the messages up to version `upto`; see `base`."""
 
     id: str
     incarnation: str = msgspec.field(name="life")
@@ -107,7 +109,7 @@ class Ancestor(msgspec.Struct, frozen=True):
 
 
 class ConversationBranched(msgspec.Struct, frozen=True):
-    """The first event of a fork: what it was taken from, and where its messages are, nearest first."""
+    """The first event of a fork: its parent, and the ancestors with its messages, nearest first."""
 
     parent: str
     at: int
@@ -121,43 +123,39 @@ class Drafted(msgspec.Struct, frozen=True):
     text: str
 
 
-_encode = msgspec.json.encode
-_fold = msgspec.json.Decoder(ConversationFold)
+encode_fold = msgspec.json.encode
+_FOLD_DECODER = msgspec.json.Decoder(ConversationFold)
 
 
-def fold_of(
+def decode_fold(
     stream: StreamKey, version: int, envelope: Envelope | PlainEnvelope
 ) -> ConversationFold:
-    """What an event says about the whole."""
+    """Decode the fold of an event."""
     try:
-        fold = _fold.decode(envelope.fold)
+        fold = _FOLD_DECODER.decode(envelope.fold)
         if 0 <= fold.base <= fold.seen < fold.base + version and min(fold.count, fold.marks) >= 0:
             return fold
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     raise CorruptRecord(
-        str(stream), version=version, what="it does not say where the conversation stands"
+        str(stream), version=version, what="the fold of the conversation is not valid"
     )
 
 
-def encoded(fold: ConversationFold) -> bytes:
-    return _encode(fold)
-
-
-def payload(stream: StreamKey, version: int, data: Any, shape: type[Any]) -> Any:
-    """An event's data as what its type says it is."""
+def decode_payload(stream: StreamKey, version: int, data: Any, shape: type[Any]) -> Any:
+    """Decode an event's data as the struct of its type."""
     try:
         return msgspec.convert(data, shape)
     except msgspec.ValidationError:
         raise CorruptRecord(
-            str(stream), version=version, what="its data is not what its type says"
+            str(stream), version=version, what="its data does not fit its type"
         ) from None
 
 
-def forward(
+def advance_fold(
     fold: ConversationFold, version: int, type: str, data: Any, own: Marks | None
 ) -> ConversationFold:
-    """What holds after one more event."""
+    """Return the state after one more event."""
     count = fold.count
     if type in (APPENDED, INSERTED):
         count += 1

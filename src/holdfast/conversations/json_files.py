@@ -1,7 +1,8 @@
-"""Messages in JSON files, as people have them before they use a store: read with care, written whole or not at all.
+"""Import messages from JSON files of other applications, and export them atomically.
 
-A file is read as far as it is sound. What was cut off or overwritten by a crash is reported with its place, or, when
-asked to, left out. Reading never changes the file. No error holds content: places, kinds and names of agents only.
+A file is read up to the first damage. Parts that were truncated or overwritten by a crash are
+reported with their position, or left out on request. Reading never changes the file. Errors contain
+no content: only positions, kinds and names of agents.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import msgspec
 from ..errors import CorruptFile, NotSerializable, TooLarge
 from ..log.codec import MAX_DEPTH, encode
 
-# The names under which programs keep their one list of messages, beside the model, the cost and other things.
-WRAPPERS = ("messages", "chat_history", "history", "conversation")
-# A message has at least one of these. What has none is something else: settings, say, which nobody should send to a model.
-MARKS = frozenset({"role", "type", "content", "parts", "kind"})
-# What only a message has; a list under such a name is a part of the message.
-MESSAGE_KEYS = MARKS | {"tool_calls", "tool_responses"}
+# The keys under which applications keep their list of messages, next to the model, the cost etc.
+LIST_NAMES = ("messages", "chat_history", "history", "conversation")
+# A message has at least one of these keys. An object without them is something else, like settings.
+MESSAGE_MARKS = frozenset({"role", "type", "content", "parts", "kind"})
+# Keys that only messages have; a list under such a key is a part of the message.
+MESSAGE_KEYS = MESSAGE_MARKS | {"tool_calls", "tool_responses"}
 
 _ENCODINGS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -41,7 +42,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class ReadMessages(msgspec.Struct, frozen=True):
-    """What was in a file. `complete` is False if some of it could not be read; `digest` is the SHA-256 of its bytes."""
+    """The messages of a file. `complete`: all was readable. `digest`: SHA-256 of its bytes."""
 
     messages: list[dict[str, Any]]
     complete: bool
@@ -51,27 +52,27 @@ class ReadMessages(msgspec.Struct, frozen=True):
 def read_messages(
     path: str | os.PathLike[str], *, salvage: bool = False, pair: str | None = None
 ) -> ReadMessages:
-    """The messages in a file: a JSON list, JSON Lines, a list beside other things, or one list per pair of agents.
+    """Read the messages of a file: a JSON list, JSON Lines, an object with a list, or with several.
 
-    A file with several lists, or with one under an unknown name beside other things, needs `pair`: one of the names that
-    the ValueError lists otherwise. A damaged file, and one without messages, is `CorruptFile`; with `salvage` the messages
-    before the damage are returned, with `complete=False`.
+    A file with several lists, or with one under an unknown key next to other data, needs `pair`;
+    the ValueError lists the names. Raises `CorruptFile` for a damaged file and one without
+    messages; with `salvage`, returns the messages before the damage, with `complete=False`.
     """
     raw = Path(path).read_bytes()
     mark, encoding = next(
         ((mark, name) for mark, name in _ENCODINGS if raw.startswith(mark)), (b"", "utf-8")
     )
-    text, damage = _decoded(raw[len(mark) :], encoding)
-    scan = _Scan(text)
+    text, damage = _decode_text(raw[len(mark) :], encoding)
+    scan = _FileScanner(text)
     try:
-        scan.file()
-    except _Damaged as found:
-        # The first place counts, except that a text which ends at bytes that are no text was not just cut short.
+        scan.scan_file()
+    except _DamageFound as found:
+        # The first damage counts, but a text that ends at undecodable bytes is not just truncated.
         damage = damage if damage and found.at >= len(text) else found
     if damage is None or salvage:
-        starts, items = scan.chosen(pair)
-        messages, bad = _storable(starts, items)
-        damage = bad or damage  # in that order: the list was read, so it ends before the damage
+        starts, items = scan.choose_list(pair)
+        messages, unstorable = _take_storable(starts, items)
+        damage = unstorable or damage  # the list ends before the damage, so this comes first
         if damage is None or salvage:
             return ReadMessages(messages, damage is None, sha256(raw).hexdigest())
     before = text[: damage.at]
@@ -82,128 +83,134 @@ def read_messages(
     )
 
 
-class _Damaged(Exception):
-    """Reading ends at the character `at`."""
+class _DamageFound(Exception):
+    """The file cannot be read beyond the character `at`."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
         self.at, self.what = at, what
 
 
-class _Refused(ValueError):
-    """Valid for `json`, but nothing that can be stored and come back. Not a JSONDecodeError, which has a place."""
+class _UnstorableValue(ValueError):
+    """A value that `json` accepts, but that cannot be stored. It has no position."""
 
 
-def _decoded(raw: bytes, encoding: str) -> tuple[str, _Damaged | None]:
-    """The text up to the first bytes that are none, and what is wrong with those."""
+def _decode_text(raw: bytes, encoding: str) -> tuple[str, _DamageFound | None]:
+    """Return the text up to the first undecodable bytes, and the damage there."""
     try:
         return raw.decode(encoding), None
     except UnicodeDecodeError as error:
         text = raw[: error.start].decode(encoding)
-    return text, _Damaged(len(text), f"bytes that are not {encoding.upper()}")
+    return text, _DamageFound(len(text), f"bytes that are not {encoding.upper()}")
 
 
-def _storable(starts: list[int], items: list[Any]) -> tuple[list[dict[str, Any]], _Damaged | None]:
-    """The leading messages that can be stored, and what is wrong with the first that cannot."""
+def _take_storable(
+    starts: list[int], items: list[Any]
+) -> tuple[list[dict[str, Any]], _DamageFound | None]:
+    """Return the messages before the first one that cannot be stored, and the problem with that."""
     messages: list[dict[str, Any]] = []
     for number, (start, item) in enumerate(zip(starts, items, strict=True), 1):
         if type(item) is not dict or not item:
-            return messages, _Damaged(
-                start, f"message {number} is not a JSON object with something in it"
+            return messages, _DamageFound(
+                start, f"message {number} is not a JSON object, or is empty"
             )
-        if MARKS.isdisjoint(item):
-            return messages, _Damaged(
+        if MESSAGE_MARKS.isdisjoint(item):
+            return messages, _DamageFound(
                 start, "an object without role, type or content is not a message"
             )
         try:
             encode(item)
         except (NotSerializable, TooLarge) as error:
-            return messages, _Damaged(start, f"message {number} cannot be stored: {error}")
+            return messages, _DamageFound(start, f"message {number} cannot be stored: {error}")
         messages.append(item)
     return messages, None
 
 
-# -- finding the lists ------------------------------------------------------------------------------------------------
+# -- finding the lists -----------------------------------------------------------------------------
 
 
-class _List(NamedTuple):
-    """A list under its name; items are added as they are read, so that a broken list keeps its beginning."""
+class _FoundList(NamedTuple):
+    """A list and its name. Items are added as they are read, so a broken list keeps its start."""
 
     name: str
     starts: list[int]
     items: list[Any]
 
     def has_messages(self) -> bool:
-        """Whether it may be a chat. Not for a `type` alone, which tools and other things have too."""
+        """Return whether it may be a chat. `type` alone is not enough: tools have it too."""
         return any(
             type(item) is dict and not item.keys().isdisjoint({"role", "content", "parts"})
             for item in self.items
         )
 
 
-class _Scan:
-    """One walk through a text. The outer list or objects are walked here, each message is read by `json`."""
+class _FileScanner:
+    """One pass over a text: the outer list or object is scanned here, each message by `json`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lists: list[_List] = []
+        self.lists: list[_FoundList] = []
         self.named = False  # whether the lists have names to choose from
         self._only_lists = True
-        self._sure = True  # whether the only list with something in it is the one that is meant
+        self._sure = True  # whether a single non-empty list is certain to be the chat
 
-    def file(self) -> None:
-        """Walk through the whole file; `_Damaged` where that ends early. What was found until then stays."""
+    def scan_file(self) -> None:
+        """Scan the file. After `_DamageFound`, `lists` has what was found before the damage."""
         at = self._skip(0)
         opening = self.text[at : at + 1]
         if opening == "[":
-            self._end(self._list(at, ""))
+            self._expect_end(self._scan_list(at, ""))
         elif opening == "{":
             keys: set[str] = set()
             try:
-                end = self._object(at, keys)
-            except _Damaged:
+                end = self._scan_object(at, keys)
+            except _DamageFound:
                 if self._keep_named(keys):
                     raise
-                self._lines(at)  # comes to the same damage, after the messages before it
+                self._scan_lines(at)  # reaches the same damage, after the messages before it
             else:
                 named = self._keep_named(keys) and (
                     self._sure or not self.text.startswith("{", self._skip(end))
                 )
-                self._end(end) if named else self._lines(at)
+                self._expect_end(end) if named else self._scan_lines(at)
         else:
             raise self._broken(
-                at,
-                "no list and no object; messages are expected" if opening else "the file is empty",
+                at, "expected a list or an object with messages" if opening else "the file is empty"
             )
 
-    def chosen(self, pair: str | None) -> tuple[list[int], list[Any]]:
-        """The list named `pair`, or the only one. Others being empty does not make it less the only one."""
+    def choose_list(self, pair: str | None) -> tuple[list[int], list[Any]]:
+        """Return the list named `pair`, or the only non-empty one."""
         names = ", ".join(repr(found.name[:80]) for found in self.lists[:20]) + (
             " …" if len(self.lists) > 20 else ""
         )
         if pair is not None:
             if not self.named:
                 raise ValueError(
-                    "this file holds one list of messages without a name: leave pair out"
+                    "pair must be omitted: this file has a single list of messages without a name"
                 )
             fitting = [found for found in self.lists if found.name == pair]
             if len(fitting) != 1:
-                raise ValueError(f"pair={pair!r} is not one of the lists in this file: {names}")
+                raise ValueError(
+                    f"pair must be one of the lists in this file ({names}), got {pair!r}"
+                )
         else:
             fitting = [found for found in self.lists if found.items] or self.lists[:1]
             if len(fitting) > 1:
                 raise ValueError(
-                    f"this file holds several lists of messages: choose one with pair=, from {names}"
+                    f"this file has several lists of messages; choose one with pair=, from {names}"
                 )
-            if not self._sure and fitting[0].name not in WRAPPERS:
+            if not self._sure and fitting[0].name not in LIST_NAMES:
                 raise ValueError(
-                    f"this file holds messages among other things: choose them with pair=, from {names}"
+                    f"this file has messages among other data; choose them with pair=, from {names}"
                 )
         return (fitting[0].starts, fitting[0].items) if fitting else ([], [])
 
     def _keep_named(self, keys: set[str]) -> bool:
-        """Whether the object with these keys holds lists of messages, and is not a message itself."""
-        wrapped = any(found.name in WRAPPERS for found in self.lists) and "role" not in keys
+        """Keep the lists of messages of an object with these keys; none if it is a message itself.
+
+        Return whether there are any.
+        """
+        wrapped = any(found.name in LIST_NAMES for found in self.lists) and "role" not in keys
         if not wrapped and not MESSAGE_KEYS.isdisjoint(keys):
             self.lists = []
         elif (
@@ -212,14 +219,14 @@ class _Scan:
             or not all(found.has_messages() for found in self.lists if found.items)
         ):
             self.lists = [
-                found for found in self.lists if found.name in WRAPPERS or found.has_messages()
+                found for found in self.lists if found.name in LIST_NAMES or found.has_messages()
             ]
-            self._sure = all(found.name in WRAPPERS for found in self.lists)
+            self._sure = all(found.name in LIST_NAMES for found in self.lists)
         self.named = bool(self.lists)
         return self.named
 
-    def _object(self, at: int, keys: set[str], above: str = "") -> int:
-        """Walk through an object and the objects right in it, and keep the lists. Returns where it ends."""
+    def _scan_object(self, at: int, keys: set[str], above: str = "") -> int:
+        """Scan an object and the objects directly in it for lists. Return where it ends."""
         at = self._skip(at + 1)
         if self.text[at : at + 1] == "}":
             return at + 1
@@ -234,21 +241,19 @@ class _Scan:
             opening, name = self.text[at : at + 1], f"{above}{key}"
             keys.add(key)
             if opening == "[":
-                at = self._list(at, name)
+                at = self._scan_list(at, name)
             elif opening == "{" and not above:
-                at = self._object(at, set(), f"{name}/")
+                at = self._scan_object(at, set(), f"{name}/")
             else:
                 at = self._value(at)[1]
-                self._only_lists = (
-                    False  # not before it was read: what was cut off may have been a list
-                )
+                self._only_lists = False  # only after the read: a truncated value may be a list
             at = self._skip(at)
             if self.text[at : at + 1] == "}":
                 return at + 1
             at = self._skip(self._expect(at, ","))
 
-    def _list(self, at: int, name: str) -> int:
-        self.lists.append(found := _List(name, [], []))
+    def _scan_list(self, at: int, name: str) -> int:
+        self.lists.append(found := _FoundList(name, [], []))
         at = self._skip(at + 1)
         if self.text[at : at + 1] == "]":
             return at + 1
@@ -261,12 +266,12 @@ class _Scan:
                 return at + 1
             at = self._skip(self._expect(at, ","))
 
-    def _lines(self, at: int) -> None:
-        """Objects one after the other. A line each is usual, but nothing is lost if the line ends are."""
-        self.lists, self.named, self._sure = [found := _List("", [], [])], False, True
+    def _scan_lines(self, at: int) -> None:
+        """Scan consecutive objects, usually one per line; line ends are not required."""
+        self.lists, self.named, self._sure = [found := _FoundList("", [], [])], False, True
         while at < len(self.text):
             if self.text[at] != "{":
-                raise self._broken(at, "not a JSON object, and each line should be one")
+                raise self._broken(at, "expected a JSON object on each line")
             item, end = self._value(at)
             found.starts.append(at)
             found.items.append(item)
@@ -276,17 +281,16 @@ class _Scan:
         try:
             return _json.raw_decode(self.text, at)
         except json.JSONDecodeError as error:
-            cut = error.msg.startswith(
-                "Unterminated string"
-            )  # then its place is the string's beginning
-            place = len(self.text) if cut else error.pos
-        except _Refused as error:
-            raise _Damaged(at, str(error)) from None
+            # For an unterminated string, `pos` is its start.
+            truncated = error.msg.startswith("Unterminated string")
+            position = len(self.text) if truncated else error.pos
+        except _UnstorableValue as error:
+            raise _DamageFound(at, str(error)) from None
         except RecursionError:
-            if not _is_deep(self.text, at):
-                raise  # not the data: the caller is at the end of its stack
-            raise _Damaged(at, f"nested deeper than {MAX_DEPTH} levels") from None
-        raise self._broken(place, "not valid JSON")
+            if not _is_too_deep(self.text, at):
+                raise  # not because of the data: the caller's own stack is exhausted
+            raise _DamageFound(at, f"nested deeper than {MAX_DEPTH} levels") from None
+        raise self._broken(position, "not valid JSON")
 
     def _skip(self, at: int) -> int:
         found = _SPACE.match(self.text, at)
@@ -298,43 +302,43 @@ class _Scan:
             raise self._broken(at, "not valid JSON")
         return at + 1
 
-    def _end(self, at: int) -> None:
+    def _expect_end(self, at: int) -> None:
         at = self._skip(at)
         if at < len(self.text):
-            raise self._broken(at, "something follows after the end of the messages")
+            raise self._broken(at, "unexpected data after the end of the messages")
 
-    def _broken(self, at: int, what: str) -> _Damaged:
+    def _broken(self, at: int, what: str) -> _DamageFound:
         if at >= len(self.text) > 0:
             what = "the file ends in the middle"
         elif self.text[at : at + 1] == "\0":
             what = "NUL bytes, which a power loss leaves behind"
-        return _Damaged(at, what)
+        return _DamageFound(at, what)
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _Refused("an object with the same key twice, of which only one could be kept")
+        raise _UnstorableValue("an object with the same key twice, of which only one could be kept")
     return found
 
 
-def _integer_of(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > 20:  # more than 64 bits, and maybe enough to keep int() busy for minutes
-        raise _Refused("an integer beyond 64 bits")
+        raise _UnstorableValue("an integer beyond 64 bits")
     return int(digits)
 
 
-def _refuse_constant(name: str) -> None:
-    raise _Refused(f"{name}, which is not JSON and cannot be stored")
+def _reject_constant(name: str) -> None:
+    raise _UnstorableValue(f"{name}, which is not JSON and cannot be stored")
 
 
 _json = json.JSONDecoder(
-    object_pairs_hook=_object_of, parse_int=_integer_of, parse_constant=_refuse_constant
+    object_pairs_hook=_build_object, parse_int=_parse_integer, parse_constant=_reject_constant
 )
 
 
-def _is_deep(text: str, at: int) -> bool:
-    """Whether the value at `at` is nested too deep. Slow, but needs no stack."""
+def _is_too_deep(text: str, at: int) -> bool:
+    """Return whether the value at `at` is nested too deep. Slow, but needs no stack."""
     depth, inside, escaped = 0, False, False
     for mark in text[at:]:
         if inside:
@@ -349,27 +353,26 @@ def _is_deep(text: str, at: int) -> bool:
     return depth > MAX_DEPTH
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
-def as_json(messages: Iterable[object]) -> bytes:
-    """A JSON list with one message per line: easy to compare, and easy to salvage."""
+def encode_json_list(messages: Iterable[object]) -> bytes:
+    """Return a JSON list with one message per line, which is easy to compare and to salvage."""
     lines = b",\n".join(map(encode, messages))
     return b"[\n" + lines + b"\n]\n" if lines else b"[]\n"
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
-    """Replace the file by one with `data`, whole or in pieces, durably; whatever happens meanwhile, there is the old one or the new one.
+    """Replace a file atomically and durably by one with `data` (bytes, or pieces of them).
 
-    A new file is readable by its owner only, one that is replaced keeps its permissions. A symbolic link stays one: the
-    file it leads to is replaced. An error means that the old file is as it was, unless it comes from the last sync of
-    the folder. A process that is killed may leave a `.holdfast-….tmp` beside the file.
+    A new file is readable by its owner only; a replaced one keeps its permissions. For a symbolic
+    link, the file that it points to is replaced. On an error the old file is unchanged, unless it
+    comes from the final sync of the directory. A killed process may leave a `.holdfast-….tmp` file.
     """
     target = os.path.realpath(path)
-    mode = _mode_of(target)
-    folder = os.open(
-        os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY
-    )  # first, for then it can be synced
+    mode = _target_mode(target)
+    # Open the directory first: then it is certain that it can be synced.
+    folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
     try:
         name = f".holdfast-{secrets.token_hex(8)}.tmp"
         try:
@@ -379,9 +382,9 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]
                 file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fchmod(file.fileno(), mode)
-                _sync(file.fileno())
+                _sync_file(file.fileno())
             os.replace(name, os.path.basename(target), src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:  # also an interrupt; the name is known before the file is there
+        except BaseException:  # also an interrupt: the name is known before the file exists
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
             raise
@@ -390,20 +393,18 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]
         os.close(folder)
 
 
-def _mode_of(target: str) -> int:
-    """The permissions for the new file. Only a file is ever replaced: a pipe or a device would be gone."""
+def _target_mode(target: str) -> int:
+    """Return the permissions for the new file. Reject a pipe or device: it would be replaced."""
     try:
         old = os.stat(target).st_mode
     except FileNotFoundError:
         return 0o600
     if not stat.S_ISREG(old):
-        raise ValueError(
-            f"{target} is not a file; choose the path of a file that exists or is to be made"
-        )
+        raise ValueError(f"path must be that of a regular file, or of a new one, got {target}")
     return stat.S_IMODE(old)
 
 
-def _sync(file: int) -> None:
+def _sync_file(file: int) -> None:
     if _FULL_SYNC is not None:
         fcntl.fcntl(file, _FULL_SYNC)  # on macOS fsync stops at the drive's cache
     else:

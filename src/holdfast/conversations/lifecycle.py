@@ -1,24 +1,30 @@
-"""Forks, expiry, deletion and what is told about a conversation at a glance."""
+"""Fork, expire, delete, view and list conversations."""
 
 from __future__ import annotations
 
 import msgspec
 
 from ..backends import StreamKey
-from ..backends.clock import moment
+from ..backends.clock import to_datetime
 from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound
 from ..log import operations as ops
-from ..log.blobs import incarnation_hex
 from ..log.events import AppendContext
-from ..log.forks import living_forks
+from ..log.forks import list_forks
 from ..log.operations import Operation
-from ..log.retired_ids import check_open, reopen
+from ..log.retired_ids import check_not_retired, free_id
 from ..log.stream_ops import delete_stream
 from . import fold
 from .entries import ConversationInfo, ConversationView
 from .fold import Ancestor, ConversationBranched, ConversationFold
-from .read import KnownConversation, learn, marks_at, segment_at, segments, state_at
-from .write import must_exist, new_event, put
+from .read import (
+    ConversationSnapshot,
+    find_segment,
+    load_snapshot,
+    read_fold_at,
+    read_marks,
+    read_segments,
+)
+from .write import new_event, require_snapshot, store_events
 
 
 class ConversationForked(msgspec.Struct, frozen=True):
@@ -28,122 +34,131 @@ class ConversationForked(msgspec.Struct, frozen=True):
     at: int
 
 
-def fork(
-    key: StreamKey, child: StreamKey, version: int | None, stamp: AppendContext, lease_owner: str | None
+def fork_conversation(
+    key: StreamKey,
+    child: StreamKey,
+    version: int | None,
+    stamp: AppendContext,
+    lease_owner: str | None,
 ) -> Operation[None]:
-    """Begin another conversation with this one's messages up to a version. Copies nothing.
+    """Start another conversation with the messages up to a version. Nothing is copied.
 
-    The parent hears of it first, so that nobody deletes it unawares; a fork that was cut off there is made by the retry.
+    The fork is recorded in the parent first, so that the parent is not deleted under it. If the
+    process dies in between, a retry creates the fork.
     """
-    known = must_exist(key, (yield from learn(key, owner=lease_owner)))
-    there = yield from _branched(child)
-    if version is None and there is not None and there.parent == key.id:
-        version = there.at  # made by a call that was cut off, or by this one before
-    at = known.version if version is None else version
-    if not 1 <= at <= known.version:
-        raise NotFound(
-            f"{key} has versions 1 to {known.version}; there is no version {at} to fork at"
-        )
-    branched = ConversationBranched(key.id, at, (yield from _ancestors(key, known, at)))
-    standing = yield from ops.head(child)
-    if standing is not None:
-        if there == branched and standing.version == 1:
+    snapshot = require_snapshot(key, (yield from load_snapshot(key, owner=lease_owner)))
+    existing = yield from _read_branched(child)
+    if version is None and existing is not None and existing.parent == key.id:
+        version = existing.at  # created by an interrupted call, or by an earlier try of this one
+    at = snapshot.version if version is None else version
+    if not 1 <= at <= snapshot.version:
+        raise NotFound(f"version must be between 1 and {snapshot.version} to fork {key}, got {at}")
+    branched = ConversationBranched(key.id, at, (yield from _read_ancestors(key, snapshot, at)))
+    child_head = yield from ops.head(child)
+    if child_head is not None:
+        if existing == branched and child_head.version == 1:
             return
-        raise AlreadyExists(f"{child} exists already; give the fork an id of its own")
-    yield from check_open(child)
-    then = yield from state_at(key, known, at)
-    marks = yield from marks_at(key, then)
-    # The stream that holds the messages hears of it: a fork of a fork may reach past its parent.
-    owner = key._replace(id=branched.ancestors[0].id)
-    told = must_exist(owner, known if owner == key else (yield from learn(owner)))
-    event = new_event(fold.FORKED, ConversationForked(child.id, at), told.fold)
-    yield from put(owner, told, [event], stamp)
+        raise AlreadyExists(f"{child} already exists; choose another id for the fork")
+    yield from check_not_retired(child)
+    then = yield from read_fold_at(key, snapshot, at)
+    marks = yield from read_marks(key, then)
+    # Record it in the stream that has the messages: a fork of a fork may reach past its parent.
+    origin = key._replace(id=branched.ancestors[0].id)
+    if origin != key:
+        snapshot = require_snapshot(origin, (yield from load_snapshot(origin)))
+    event = new_event(fold.FORKED, ConversationForked(child.id, at), snapshot.fold)
+    yield from store_events(origin, snapshot, [event], stamp)
     first = new_event(fold.BRANCHED, branched, ConversationFold(at, then.count, at), marks)
-    yield from put(
+    yield from store_events(
         child, None, [first], msgspec.structs.replace(stamp, id=stamp.id + 1), expected=0
     )
     for ancestor in branched.ancestors:
         head = yield from ops.head(key._replace(id=ancestor.id))
-        if (
-            head is None or incarnation_hex(head.incarnation) != ancestor.incarnation
-        ):  # it was deleted while it was forked
-            yield from delete_stream(child, stamp, "what it was forked from was deleted meanwhile")
-            raise NotFound(f"{key} was deleted while it was forked")
+        if head is None or head.incarnation.hex() != ancestor.incarnation:
+            yield from delete_stream(child, stamp, "its parent was deleted while it was forked")
+            raise NotFound(f"{key} was deleted while it was being forked")
 
 
-def _ancestors(key: StreamKey, known: KnownConversation, at: int) -> Operation[list[Ancestor]]:
-    parts = yield from segments(key, known.fold.base)
+def _read_ancestors(
+    key: StreamKey, snapshot: ConversationSnapshot, at: int
+) -> Operation[list[Ancestor]]:
+    parts = yield from read_segments(key, snapshot.fold.base)
     found: list[Ancestor] = []
-    for part in parts[parts.index(segment_at(parts, at)) :]:
+    for part in parts[parts.index(find_segment(parts, at)) :]:
         head = yield from ops.head(part.key)
         if head is None:
             raise CorruptRecord(str(part.key), what="it was deleted while it was forked")
         upto = at if not found else part.upto
-        found.append(Ancestor(part.key.id, incarnation_hex(head.incarnation), part.base, upto))
+        found.append(Ancestor(part.key.id, head.incarnation.hex(), part.base, upto))
     return found
 
 
-def _branched(key: StreamKey) -> Operation[ConversationBranched | None]:
-    """What a conversation was forked from, if it was."""
-    first = yield from ops.read(key, limit=1, plain=True)
+def _read_branched(key: StreamKey) -> Operation[ConversationBranched | None]:
+    """Return the origin of a conversation, if it is a fork."""
+    first = yield from ops.read(key, limit=1, decoded=True)
     if not first or first[0].envelope.type != fold.BRANCHED:
         return None
-    branched: ConversationBranched = fold.payload(
+    branched: ConversationBranched = fold.decode_payload(
         key, 1, first[0].envelope.data, ConversationBranched
     )
     return branched
 
 
-def delete(key: StreamKey, stamp: AppendContext, reason: str, owner: str | None) -> Operation[bool]:
-    """Delete a conversation, unless forks still read from it, and free its id. False if there was nothing to do."""
+def delete_conversation(
+    key: StreamKey, stamp: AppendContext, reason: str, owner: str | None
+) -> Operation[bool]:
+    """Delete a conversation, unless it has forks, and free its id.
+
+    Return False if there was nothing to do.
+    """
     head = yield from ops.head(key)
     if owner is not None and (head is None or head.fields.owner != owner):
         raise LeaseLost(str(key), owner=head.fields.owner if head else None)
     if head is not None:
-        living = yield from living_forks(head)
-        if living:
-            raise HasForks(str(key), forks=living)
-    # At the head that was looked at: a fork that is taken meanwhile moves it.
+        forks = yield from list_forks(head)
+        if forks:
+            raise HasForks(str(key), forks=forks)
+    # At this head: a fork taken in the meantime has moved it.
     deleted = yield from delete_stream(key, stamp, reason, head)
-    freed = yield from reopen(key, msgspec.structs.replace(stamp, id=stamp.id + 1))
+    freed = yield from free_id(key, msgspec.structs.replace(stamp, id=stamp.id + 1))
     return deleted or freed
 
 
-def expire(
+def set_expiry(
     key: StreamKey, ttl: float | None, stamp: AppendContext, owner: str | None
 ) -> Operation[None]:
-    """Set when a conversation ends, by the engine's clock; None: never."""
-    found = yield from learn(key, expired=True, owner=owner)
-    if found is None:
-        yield from check_open(key)  # what was swept cannot be brought back
-    known = must_exist(key, found)
-    at = None if ttl is None else known.now + ttl
-    fields = msgspec.structs.replace(known.fields, expires_at=at)
-    event = new_event(fold.EXPIRES, Expires(at), known.fold)
-    yield from put(key, known, [event], stamp, expected=known.record, fields=fields)
+    """Set when a conversation expires, by the database clock; None: never."""
+    snapshot = yield from load_snapshot(key, expired=True, owner=owner)
+    if snapshot is None:
+        yield from check_not_retired(key)  # a purged conversation cannot be restored
+    snapshot = require_snapshot(key, snapshot)
+    at = None if ttl is None else snapshot.now + ttl
+    fields = msgspec.structs.replace(snapshot.fields, expires_at=at)
+    event = new_event(fold.EXPIRES, Expires(at), snapshot.fold)
+    yield from store_events(key, snapshot, [event], stamp, expected=snapshot.record, fields=fields)
 
 
 class Expires(msgspec.Struct, frozen=True):
-    """When the conversation ends (Unix seconds)."""
+    """When the conversation expires, in Unix seconds."""
 
     at: float | None
 
 
-def view(key: StreamKey) -> Operation[ConversationView]:
-    """A conversation at a glance."""
-    known = must_exist(key, (yield from learn(key)))
-    marks = yield from marks_at(key, known.fold)
-    branched = yield from _branched(key)
+def read_view(key: StreamKey) -> Operation[ConversationView]:
+    """Return an overview of a conversation."""
+    snapshot = require_snapshot(key, (yield from load_snapshot(key)))
+    marks = yield from read_marks(key, snapshot.fold)
+    branched = yield from _read_branched(key)
     first = yield from ops.read(key, limit=1)
     last = yield from ops.read(key, limit=1, reverse=True)
-    expires = known.fields.expires_at
+    expires = snapshot.fields.expires_at
     return ConversationView(
         id=key.id,
-        version=known.version,
-        messages=known.fold.count,
-        created_at=moment(first[0].envelope.at),
-        updated_at=moment(last[0].envelope.at),
-        expires_at=None if expires is None else moment(expires),
+        version=snapshot.version,
+        messages=snapshot.fold.count,
+        created_at=to_datetime(first[0].envelope.at),
+        updated_at=to_datetime(last[0].envelope.at),
+        expires_at=None if expires is None else to_datetime(expires),
         forked_from=branched.parent if branched else None,
         forked_version=branched.at if branched else None,
         pins=len(marks.pins),
@@ -152,13 +167,13 @@ def view(key: StreamKey) -> Operation[ConversationView]:
 
 
 def list_conversations(tenant: str, after: str) -> Operation[tuple[list[ConversationInfo], str]]:
-    """One page of what is there and has not expired, and where the next one begins."""
+    """Return a page of conversations that have not expired, and where the next page starts."""
     page = yield from ops.heads(tenant, "conversation", after=after)
     found: list[ConversationInfo] = []
     for head in page:
         expires = head.fields.expires_at
         if expires is None or expires > head.now:
             found.append(
-                ConversationInfo(head.stream.id, None if expires is None else moment(expires))
+                ConversationInfo(head.stream.id, None if expires is None else to_datetime(expires))
             )
     return found, page[-1].stream.id if page else ""

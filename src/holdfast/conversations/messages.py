@@ -1,12 +1,14 @@
-"""What a message means, in the three dialects that people store.
+"""The meaning of a message, in the three supported dialects.
 
-- Chat completions: `role`, `content`, `tool_calls` answered by `role: "tool"`; the older `function_call` answered by
-  `role: "function"`; and AutoGen's form, where one `role: "tool"` message carries several `tool_responses`.
-- Responses items: `type: "function_call"` and others that end in `_call`, answered by the same with `_output`.
-  A call without a `call_id` was run by the provider and needs no answer.
-- Anthropic: `tool_use` blocks in the assistant's content, answered by `tool_result` blocks in the user's.
+- Chat completions: `role`, `content`, `tool_calls` answered by `role: "tool"`; the older
+  `function_call` answered by `role: "function"`; and AutoGen's form, where one `role: "tool"`
+  message has several `tool_responses`.
+- Responses items: `type: "function_call"` and other types that end in `_call`, answered by the same
+  type with `_output`. A call without a `call_id` was run by the provider and needs no answer.
+- Anthropic: `tool_use` blocks in the assistant's content, answered by `tool_result` blocks in the
+  user's.
 
-A message is a plain JSON object; anything unknown in it is left alone. Nothing here reads or writes anything.
+A message is a plain JSON object; unknown fields are left alone. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -23,33 +25,35 @@ INTERRUPTED: Final = (
     "This call was interrupted and no result was recorded. "
     "Whether it took effect is unknown; it may be retried if that is safe."
 )
-# A screenshot is the only answer that a `computer_call` may have: one transparent pixel.
-_BLANK: Final = (
+# A `computer_call` can only be answered by a screenshot: this is one transparent pixel.
+_BLANK_IMAGE: Final = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
-_PARTS: Final = ("text", "image", "image_url", "document", "search_result")
+_SENDABLE_PARTS: Final = ("text", "image", "image_url", "document", "search_result")
 _EXPECTED: Final = (
-    "a message must be a dict such as {'role': 'user', 'content': 'Hello'}, or a message object of an SDK "
-    "(completion.choices[0].message, an item of response.output)"
+    "a message must be a dict such as {'role': 'user', 'content': 'Hello'}, or a message object"
+    " of an SDK (completion.choices[0].message, an item of response.output)"
 )
 
 
 def as_message(value: object) -> Message:
-    """A message as a plain dict: what a provider accepts when it is sent back."""
+    """Return a message as a plain dict that a provider accepts."""
     message: Any = None
     if isinstance(value, Mapping):
-        message = {key: _plain(item) for key, item in value.items()}
+        message = {key: _dump_nested(item) for key, item in value.items()}
     elif isinstance(value, type):
         raise TypeError(f"{_EXPECTED}, got a class")
     elif hasattr(value, "model_dump"):
         message = _dump(value)
         if message.get("object") == "chat.completion":
-            raise TypeError("this is a whole completion: pass completion.choices[0].message")
+            raise TypeError(
+                "a message must not be a whole completion; pass completion.choices[0].message"
+            )
         if type(value).__name__ == "Choice":
-            raise TypeError("this is a choice of a completion: pass choice.message")
+            raise TypeError("a message must not be a Choice of a completion; pass choice.message")
         if message.get("object") == "response":
-            raise TypeError("this is a whole response: pass *response.output")
+            raise TypeError("a message must not be a whole response; pass *response.output")
     elif isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
         message = msgspec.to_builtins(value)
     if not isinstance(message, dict):
@@ -59,8 +63,11 @@ def as_message(value: object) -> Message:
     return message
 
 
-def calls(message: Message) -> list[str]:
-    """The ids of the tool calls in a message that need a result. The older `function_call` has its function's name."""
+def call_ids(message: Message) -> list[str]:
+    """Return the ids of a message's tool calls that need a result.
+
+    The id of the older `function_call` is the name of its function.
+    """
     kind = message.get("type")
     if isinstance(kind, str) and kind.endswith("_call"):
         return [message["call_id"]] if isinstance(message.get("call_id"), str) else []
@@ -72,8 +79,8 @@ def calls(message: Message) -> list[str]:
     return found + [_text(block.get("id")) for block in _blocks(message, "tool_use")]
 
 
-def results(message: Message) -> list[str]:
-    """The ids of the tool calls that a message answers, in the order in which it does."""
+def result_ids(message: Message) -> list[str]:
+    """Return the ids of the tool calls that a message answers, in order."""
     kind, role = message.get("type"), message.get("role")
     if isinstance(kind, str) and (kind.endswith("_call_output") or kind == "tool_search_output"):
         answered = message.get("call_id")
@@ -92,50 +99,53 @@ def results(message: Message) -> list[str]:
 
 
 def is_instruction(message: Message) -> bool:
-    """A system or developer message."""
+    """Return whether it is a system or developer message."""
     return message.get("role") in ("system", "developer")
 
 
 def opens_exchange(message: Message) -> bool:
-    """A user's message that answers no tool call: here a history may begin."""
+    """Return whether it is a user's message without tool results: a history may start here."""
     return (
         message.get("role") == "user"
         and message.get("type") in (None, "message")
-        and not results(message)
+        and not result_ids(message)
     )
 
 
 def is_reasoning(message: Message) -> bool:
-    """A reasoning item of the Responses API. It is refused without the item that followed it, and the other way round."""
+    """Return whether it is a reasoning item of the Responses API.
+
+    Providers reject it without the item that followed it, and that item without it.
+    """
     return message.get("type") == "reasoning"
 
 
 def is_output(message: Message) -> bool:
-    """Something that the model said or did in its turn, other than reasoning."""
+    """Return whether it is output of the model other than reasoning."""
     if message.get("role") is not None:
         return bool(message["role"] == "assistant")
     kind = message.get("type")
     return (
         isinstance(kind, str)
         and kind not in ("reasoning", "mcp_approval_response")
-        and not results(message)
+        and not result_ids(message)
     )
 
 
 def is_answer(message: Message) -> bool:
-    """The assistant's answer: a message without tool calls, and not a comment on the way to it."""
+    """Return whether it is the assistant's answer: no tool calls, and not a commentary."""
     if message.get("role") != "assistant" or message.get("type") not in (None, "message"):
         return False
-    return not calls(message) and message.get("phase") != "commentary"
+    return not call_ids(message) and message.get("phase") != "commentary"
 
 
-def is_item(message: Message) -> bool:
-    """A call or a result in the Responses dialect, where a result need not follow its call at once."""
+def is_responses_item(message: Message) -> bool:
+    """Return whether it is a Responses item, whose result need not follow its call immediately."""
     return isinstance(message.get("type"), str) and message.get("role") is None
 
 
-def links(message: Message) -> tuple[str | None, str | None]:
-    """What keeps items together that are no call and result: (what this one opens, what it belongs to)."""
+def find_links(message: Message) -> tuple[str | None, str | None]:
+    """Return the links between items other than calls and results: (opened, belongs to)."""
     kind = message.get("type")
     if kind == "mcp_approval_request":
         return f"approval {message.get('id')}", None
@@ -150,8 +160,8 @@ def links(message: Message) -> tuple[str | None, str | None]:
     return None, None
 
 
-def tool_name(message: Message, call_id: str) -> str:
-    """The name of the tool that was called, or failing that the kind of call."""
+def find_tool_name(message: Message, call_id: str) -> str:
+    """Return the name of the called tool, or the type of the call if it has none."""
     for call in _dicts(message.get("tool_calls")):
         if _text(call.get("id")) == call_id:
             for body in (call.get("function"), call.get("custom")):
@@ -165,11 +175,11 @@ def tool_name(message: Message, call_id: str) -> str:
     return _text(message.get("name")) or _text(message.get("type")) or "a tool"
 
 
-def missing_result(message: Message, call_id: str) -> Message:
-    """A result for a call that never got one: it was interrupted, and may be retried."""
+def new_missing_result(message: Message, call_id: str) -> Message:
+    """Return a result for an interrupted call that has none."""
     kind = message.get("type")
     if isinstance(kind, str) and kind.endswith("_call"):
-        return _missing_output(kind, call_id)
+        return _new_missing_output(kind, call_id)
     if any(_text(block.get("id")) == call_id for block in _blocks(message, "tool_use")):
         block = {
             "type": "tool_result",
@@ -183,7 +193,7 @@ def missing_result(message: Message, call_id: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": INTERRUPTED}
 
 
-def _missing_output(kind: str, call_id: str) -> Message:
+def _new_missing_output(kind: str, call_id: str) -> Message:
     output: Any = INTERRUPTED
     if kind == "tool_search_call":
         return {
@@ -206,15 +216,15 @@ def _missing_output(kind: str, call_id: str) -> Message:
             {"stdout": "", "stderr": INTERRUPTED, "outcome": {"type": "exit", "exit_code": 1}}
         ]
     elif kind == "computer_call":
-        output = {"type": "computer_screenshot", "image_url": _BLANK}
+        output = {"type": "computer_screenshot", "image_url": _BLANK_IMAGE}
     return {"type": f"{kind}_output", "call_id": call_id, "output": output}
 
 
-def take(message: Message, positions: Collection[int]) -> Message:
-    """A message that carries only the results at these positions, and nothing else."""
+def keep_results(message: Message, positions: Collection[int]) -> Message:
+    """Return the message with only the results at these positions, and nothing else."""
     if responses := _dicts(message.get("tool_responses")):
         kept = [response for index, response in enumerate(responses) if index in positions]
-        return {**message, "role": "tool", "content": _joined(kept), "tool_responses": kept}
+        return {**message, "role": "tool", "content": _join_contents(kept), "tool_responses": kept}
     blocks = _blocks(message, "tool_result") if message.get("role") == "user" else []
     if blocks:
         return {
@@ -224,12 +234,16 @@ def take(message: Message, positions: Collection[int]) -> Message:
     return message
 
 
-def leave(message: Message, positions: Collection[int]) -> Message | None:
-    """What remains of a message without the results at these positions; None if nothing."""
+def drop_results(message: Message, positions: Collection[int]) -> Message | None:
+    """Return the message without the results at these positions; None if nothing remains."""
     if responses := _dicts(message.get("tool_responses")):
         kept = [response for index, response in enumerate(responses) if index not in positions]
         if message.get("role") == "tool":
-            return {**message, "content": _joined(kept), "tool_responses": kept} if kept else None
+            return (
+                {**message, "content": _join_contents(kept), "tool_responses": kept}
+                if kept
+                else None
+            )
         rest = {key: value for key, value in message.items() if key != "tool_responses"}
         return {**rest, "tool_responses": kept} if kept else rest
     blocks = _blocks(message, "tool_result") if message.get("role") == "user" else []
@@ -244,8 +258,8 @@ def leave(message: Message, positions: Collection[int]) -> Message | None:
     return None
 
 
-def carries_more(message: Message) -> bool:
-    """Whether a message with results says something besides."""
+def has_other_content(message: Message) -> bool:
+    """Return whether a message with results has other content too."""
     if _dicts(message.get("tool_responses")):
         return message.get("role") != "tool"
     content = message.get("content")
@@ -254,31 +268,32 @@ def carries_more(message: Message) -> bool:
     )
 
 
-def as_text(message: Message) -> Message:
-    """A tool result that has no call, as a user's message that keeps its content."""
+def result_as_text(message: Message) -> Message:
+    """Return a tool result that has no call as a user's message with the same content."""
     kind = message.get("type")
     if isinstance(kind, str) and message.get("role") is None:
         body = message.get("output") if "output" in message else message.get("tools")
-        return _told(results(message), body, "input_text")
+        return _result_message(result_ids(message), body, "input_text")
     if responses := _dicts(message.get("tool_responses")):
         own = message.get("content") if message.get("role") != "tool" else None
-        texts = [_joined(responses), *([own] if isinstance(own, str) else [])]
-        return _told(results(message), "\n\n".join(texts), "text")
+        texts = [_join_contents(responses), *([own] if isinstance(own, str) else [])]
+        return _result_message(result_ids(message), "\n\n".join(texts), "text")
     if message.get("role") == "user":
-        told: list[Any] = []
+        blocks: list[Any] = []
         for block in message["content"]:
             if _is_result(block):
-                content = _told([_text(block.get("tool_use_id"))], block.get("content"), "text")[
-                    "content"
-                ]
-                told += [{"type": "text", "text": content}] if isinstance(content, str) else content
+                ids = [_text(block.get("tool_use_id"))]
+                content = _result_message(ids, block.get("content"), "text")["content"]
+                blocks += (
+                    [{"type": "text", "text": content}] if isinstance(content, str) else content
+                )
             else:
-                told.append(block)
-        return {"role": "user", "content": told}
-    return _told(results(message), message.get("content"), "text")
+                blocks.append(block)
+        return {"role": "user", "content": blocks}
+    return _result_message(result_ids(message), message.get("content"), "text")
 
 
-def _told(ids: Sequence[str], body: object, text: str) -> Message:
+def _result_message(ids: Sequence[str], body: object, text: str) -> Message:
     named = ", ".join(filter(None, ids))
     intro = f"Result of the tool call {named}:" if named else "Result of a tool call:"
     if isinstance(body, dict) and body.get("type") == "computer_screenshot":
@@ -291,19 +306,19 @@ def _told(ids: Sequence[str], body: object, text: str) -> Message:
     if (
         isinstance(body, list)
         and body
-        and all(isinstance(part, dict) and _sendable(part) for part in body)
+        and all(isinstance(part, dict) and _is_sendable(part) for part in body)
     ):
         return {"role": "user", "content": [{"type": text, "text": intro}, *body]}
-    return {"role": "user", "content": f"{intro}\n{_flat(body)}"}
+    return {"role": "user", "content": f"{intro}\n{_to_text(body)}"}
 
 
-def _sendable(part: Message) -> bool:
+def _is_sendable(part: Message) -> bool:
     kind = part.get("type")
-    return isinstance(kind, str) and (kind.startswith("input_") or kind in _PARTS)
+    return isinstance(kind, str) and (kind.startswith("input_") or kind in _SENDABLE_PARTS)
 
 
 def _dump(value: Any) -> Any:
-    """What the OpenAI SDK would send for this object: only what was set, without what it parsed for its own user."""
+    """Return what the OpenAI SDK sends for an object: the fields set, without parsed results."""
     exclude = getattr(value, "__api_exclude__", None)
     if type(value).__name__.startswith("ParsedChatCompletionMessage"):
         exclude = {"parsed": True, "tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}
@@ -312,8 +327,8 @@ def _dump(value: Any) -> Any:
     return value.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=exclude)
 
 
-def _plain(value: Any) -> Any:
-    """SDK objects inside a dict, as in {"role": "assistant", "tool_calls": message.tool_calls}."""
+def _dump_nested(value: Any) -> Any:
+    """Dump SDK objects in a dict, as in {"role": "assistant", "tool_calls": message.tool_calls}."""
     if isinstance(value, list):
         return [_dump(item) if hasattr(item, "model_dump") else item for item in value]
     return _dump(value) if hasattr(value, "model_dump") else value
@@ -335,11 +350,11 @@ def _is_result(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") == "tool_result"
 
 
-def _joined(responses: Sequence[Message]) -> str:
-    return "\n\n".join(_flat(response.get("content")) for response in responses)
+def _join_contents(responses: Sequence[Message]) -> str:
+    return "\n\n".join(_to_text(response.get("content")) for response in responses)
 
 
-def _flat(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

@@ -1,21 +1,20 @@
-"""Operations that read a conversation, newest first: a read costs what it returns, not what the history holds."""
+"""Operations that read a conversation, newest first: the cost depends on the messages returned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
 from ..backends import Head, HeadFields, StreamKey, clock
-from ..backends.clock import moment
+from ..backends.clock import to_datetime
 from ..errors import Conflict, CorruptRecord, Expired, LeaseLost, NotFound
 from ..log import operations as ops
-from ..log.blobs import incarnation_hex
 from ..log.events import StoredEvent
 from ..log.operations import Operation
-from ..log.retired_ids import check_open
-from ..log.stream_ops import data_of
+from ..log.retired_ids import check_not_retired
+from ..log.stream_ops import load_data
 from .entries import Draft, MessageEntry
 from .fold import (
     APPENDED,
@@ -34,18 +33,18 @@ from .fold import (
     Replaced,
     Rewound,
     Summarized,
-    fold_of,
-    forward,
-    payload,
+    advance_fold,
+    decode_fold,
+    decode_payload,
 )
-from .messages import is_instruction, opens_exchange, results
+from .messages import is_instruction, opens_exchange, result_ids
 
-FIRST_PAGE: Final = 32
-LARGEST_PAGE: Final = 2000
+FIRST_PAGE_EVENTS: Final = 32
+MAX_PAGE_EVENTS: Final = 2000
 
 
-class KnownConversation(msgspec.Struct, frozen=True):
-    """What is known of a conversation: its life, its fields and the engine's clock when last looked at, and what holds at its version."""
+class ConversationSnapshot(msgspec.Struct, frozen=True):
+    """The state of a conversation when its head was read, with the database time `now`."""
 
     incarnation: bytes
     fields: HeadFields
@@ -58,35 +57,35 @@ class KnownConversation(msgspec.Struct, frozen=True):
 
     @property
     def record(self) -> int:
-        """The version as the stream counts it."""
+        """The version of the newest record in its stream."""
         return self.fold.seen - self.fold.base
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A stretch of a conversation's history: versions up to `upto` (0: to the end), in the stream `key`."""
+    """A part of a conversation's history: versions up to `upto` (0: all) in the stream `key`."""
 
     key: StreamKey
     base: int
     upto: int = 0
 
 
-def learn(
+def load_snapshot(
     key: StreamKey, *, expired: bool = False, owner: str | None = None
-) -> Operation[KnownConversation | None]:
-    """Where a conversation stands; None if there is none.
+) -> Operation[ConversationSnapshot | None]:
+    """Return the current state of a conversation; None if there is none.
 
-    `Expired` if its time is over, also if it was swept since, unless that is wanted. `LeaseLost` if `holder` no longer
-    has the turn.
+    Raises `Expired` if it has expired, also if it was purged since, unless `expired` is True.
+    Raises `LeaseLost` if `owner` no longer has the turn.
     """
     head = yield from ops.head(key)
     if owner is not None and (head is None or head.fields.owner != owner):
         raise LeaseLost(str(key), owner=head.fields.owner if head else None)
     if head is None:
         if not expired:
-            yield from check_open(key)
+            yield from check_not_retired(key)
         return None
     check_expiry(key, head.fields, head.now, expired)
-    return (yield from known_at(key, head))
+    return (yield from snapshot_at(key, head))
 
 
 def check_expiry(key: StreamKey, fields: HeadFields, now: float, allowed: bool = False) -> None:
@@ -94,147 +93,151 @@ def check_expiry(key: StreamKey, fields: HeadFields, now: float, allowed: bool =
         raise Expired(str(key), at=fields.expires_at)
 
 
-def known_at(key: StreamKey, head: Head) -> Operation[KnownConversation]:
-    return KnownConversation(
+def snapshot_at(key: StreamKey, head: Head) -> Operation[ConversationSnapshot]:
+    return ConversationSnapshot(
         head.incarnation, head.fields, (yield from _fold_at_record(key, head.version)), head.now
     )
 
 
 def _fold_at_record(key: StreamKey, record: int) -> Operation[ConversationFold]:
-    """What holds at a record: what its event knew, brought forward over the events since."""
-    newest = yield from ops.read(key, after=record + 1, limit=1, reverse=True, plain=True)
-    if not newest or newest[0].version != record:
-        raise Conflict(str(key), expected=record, actual=0)  # deleted since we looked: look again
-    fold = fold_of(key, record, newest[0].envelope)
+    """Return the state at a record: that of its event, advanced over the events since."""
+    read_newest = yield from ops.read(key, after=record + 1, limit=1, reverse=True, decoded=True)
+    if not read_newest or read_newest[0].version != record:
+        raise Conflict(str(key), expected=record, actual=0)  # deleted since: retry
+    fold = decode_fold(key, record, read_newest[0].envelope)
     behind = fold.seen - fold.base
     while behind + 1 < record:
-        page = yield from ops.read(key, after=behind, limit=record - 1 - behind, plain=True)
+        page = yield from ops.read(key, after=behind, limit=record - 1 - behind, decoded=True)
         if not page:
             raise CorruptRecord(str(key), version=behind + 1, what="the record is missing")
         for stored in page:
-            fold = _forward(key, fold, stored)
+            fold = _advance(key, fold, stored)
         behind = page[-1].version
-    return _forward(key, fold, newest[0])
+    return _advance(key, fold, read_newest[0])
 
 
-def _forward(key: StreamKey, fold: ConversationFold, stored: StoredEvent) -> ConversationFold:
+def _advance(key: StreamKey, fold: ConversationFold, stored: StoredEvent) -> ConversationFold:
     event = stored.envelope
-    own = fold_of(key, stored.version, event).own
+    own = decode_fold(key, stored.version, event).own
     if event.type == REWOUND:
-        payload(key, stored.version, event.data, Rewound)
-    return forward(fold, fold.base + stored.version, event.type, event.data, own)
+        decode_payload(key, stored.version, event.data, Rewound)
+    return advance_fold(fold, fold.base + stored.version, event.type, event.data, own)
 
 
-def segments(key: StreamKey, base: int) -> Operation[list[Segment]]:
-    """Where a conversation's history is: its own stream, then those it was forked from."""
-    own = [Segment(key, base)]
+def read_segments(key: StreamKey, base: int) -> Operation[list[Segment]]:
+    """Return the streams with a conversation's history: its own, then those it was forked from."""
+    found = [Segment(key, base)]
     if base == 0:
-        return own
-    first = yield from ops.read(key, limit=1, plain=True)
+        return found
+    first = yield from ops.read(key, limit=1, decoded=True)
     if not first or first[0].envelope.type != BRANCHED:
-        raise CorruptRecord(str(key), version=1, what="it does not say what it was forked from")
+        raise CorruptRecord(str(key), version=1, what="it does not name its parent")
     upto = base
-    for ancestor in cast(
-        "ConversationBranched", payload(key, 1, first[0].envelope.data, ConversationBranched)
-    ).ancestors:
+    branched: ConversationBranched = decode_payload(
+        key, 1, first[0].envelope.data, ConversationBranched
+    )
+    for ancestor in branched.ancestors:
         if ancestor.upto != upto or not 0 <= ancestor.base < upto:
             break
         upto = ancestor.base
         parent = key._replace(id=ancestor.id)
         head = yield from ops.head(parent)
-        if head is None or incarnation_hex(head.incarnation) != ancestor.incarnation:
+        if head is None or head.incarnation.hex() != ancestor.incarnation:
             raise CorruptRecord(
                 str(key), version=1, what=f"{parent}, which it was forked from, is gone"
             )
-        own.append(Segment(parent, ancestor.base, ancestor.upto))
+        found.append(Segment(parent, ancestor.base, ancestor.upto))
     if upto:
-        raise CorruptRecord(
-            str(key), version=1, what="it does not say where all of its messages are"
-        )
-    return own
+        raise CorruptRecord(str(key), version=1, what="its list of ancestors has a gap")
+    return found
 
 
-def segment_at(parts: Sequence[Segment], version: int) -> Segment:
-    """The stretch that holds a version."""
+def find_segment(parts: Sequence[Segment], version: int) -> Segment:
+    """Return the segment that contains a version."""
     return next(part for part in reversed(parts) if part.upto == 0 or version <= part.upto)
 
 
-def state_at(key: StreamKey, known: KnownConversation, version: int) -> Operation[ConversationFold]:
-    """What held at an earlier version."""
-    if version == known.version:
-        return known.fold
+def read_fold_at(
+    key: StreamKey, snapshot: ConversationSnapshot, version: int
+) -> Operation[ConversationFold]:
+    """Return the state at an earlier version."""
+    if version == snapshot.version:
+        return snapshot.fold
     if version == 0:
-        return ConversationFold(base=known.fold.base)
-    part = segment_at((yield from segments(key, known.fold.base)), version)
+        return ConversationFold(base=snapshot.fold.base)
+    part = find_segment((yield from read_segments(key, snapshot.fold.base)), version)
     fold = yield from _fold_at_record(part.key, version - part.base)
-    return msgspec.structs.replace(fold, base=known.fold.base)
+    return msgspec.structs.replace(fold, base=snapshot.fold.base)
 
 
-def record_at(key: StreamKey, base: int, version: int) -> Operation[tuple[StreamKey, StoredEvent]]:
-    """One event by its version, and the stream it is in."""
-    part = segment_at((yield from segments(key, base)), version)
+def read_event_at(
+    key: StreamKey, base: int, version: int
+) -> Operation[tuple[StreamKey, StoredEvent]]:
+    """Return the event at a version, and its stream."""
+    part = find_segment((yield from read_segments(key, base)), version)
     number = version - part.base
-    found = yield from ops.read(part.key, after=number - 1, limit=1, plain=True)
+    found = yield from ops.read(part.key, after=number - 1, limit=1, decoded=True)
     if not found:
         raise CorruptRecord(str(part.key), version=number, what="the record is missing")
     return part.key, found[0]
 
 
-def marks_at(key: StreamKey, fold: ConversationFold) -> Operation[Marks]:
-    """What is pinned and summarised."""
+def read_marks(key: StreamKey, fold: ConversationFold) -> Operation[Marks]:
+    """Return the pins and the summary that apply to a state."""
     if fold.marks == 0:
         return Marks()
-    where, stored = yield from record_at(key, fold.base, fold.marks)
-    return fold_of(where, stored.version, stored.envelope).own or Marks()
+    where, stored = yield from read_event_at(key, fold.base, fold.marks)
+    return decode_fold(where, stored.version, stored.envelope).own or Marks()
 
 
-def summary_at(
+def read_summary(
     key: StreamKey, fold: ConversationFold, marks: Marks
 ) -> Operation[MessageEntry | None]:
-    """The summary in force. Its `meta` says which versions it covers."""
+    """Return the current summary. Its `meta` has the versions that it covers."""
     if marks.summary == 0:
         return None
-    where, stored = yield from record_at(key, fold.base, marks.summary)
-    data: Summarized = payload(
-        where, stored.version, (yield from data_of(where, stored)), Summarized
+    where, stored = yield from read_event_at(key, fold.base, marks.summary)
+    data: Summarized = decode_payload(
+        where, stored.version, (yield from load_data(where, stored)), Summarized
     )
-    return _entry(stored, marks.summary, data.message, {"covers": [data.first, data.last]})
+    return _new_entry(stored, marks.summary, data.message, {"covers": [data.first, data.last]})
 
 
-def pinned_entries(
+def read_pinned(
     key: StreamKey, fold: ConversationFold, versions: Sequence[int]
 ) -> Operation[list[MessageEntry]]:
     found = []
     for version in versions:
-        where, stored = yield from record_at(key, fold.base, version)
-        data = yield from data_of(where, stored)
-        found.append(message_entry(where, stored, version, data))
+        where, stored = yield from read_event_at(key, fold.base, version)
+        data = yield from load_data(where, stored)
+        found.append(decode_entry(where, stored, version, data))
     return found
 
 
-def scan(
+def scan_live(
     key: StreamKey,
     fold: ConversationFold,
     *,
     enough: Callable[[MessageEntry], bool] | None = None,
     hint: int = 0,
 ) -> Operation[list[MessageEntry]]:
-    """Live messages from the newest back, until `enough` says so or the first is reached. Newest first.
+    """Return live messages, newest first, until `enough` returns True or the first is reached.
 
-    A rewind is a jump: what it undid is not read.
+    A rewind is a jump: the events that it undid are not read.
     """
-    parts = yield from segments(key, fold.base)
-    walk = _Walk(enough)
-    cursor, limit = fold.seen, min(hint or FIRST_PAGE, LARGEST_PAGE) if enough else LARGEST_PAGE
+    parts = yield from read_segments(key, fold.base)
+    walk = _BackwardWalk(enough)
+    cursor, limit = (
+        fold.seen,
+        min(hint or FIRST_PAGE_EVENTS, MAX_PAGE_EVENTS) if enough else MAX_PAGE_EVENTS,
+    )
     while cursor > 0 and not walk.done:
-        part = segment_at(parts, cursor)
+        part = find_segment(parts, cursor)
         page = yield from ops.read(
-            part.key, after=cursor - part.base + 1, limit=limit, reverse=True, plain=True
+            part.key, after=cursor - part.base + 1, limit=limit, reverse=True, decoded=True
         )
         if not page:
-            raise Conflict(
-                str(key), expected=fold.seen, actual=0
-            )  # deleted since we looked: look again
+            raise Conflict(str(key), expected=fold.seen, actual=0)  # deleted since: retry
         for stored in page:
             version = part.base + stored.version
             if version > cursor or walk.done:
@@ -242,30 +245,30 @@ def scan(
             cursor = version - 1
             event = stored.envelope
             if event.type in (APPENDED, INSERTED, REPLACED):
-                walk.take(part.key, stored, version, (yield from data_of(part.key, stored)))
+                walk.take(part.key, stored, version, (yield from load_data(part.key, stored)))
             elif event.type == REMOVED:
-                removed: Removed = payload(part.key, stored.version, event.data, Removed)
-                walk.removed.add(earlier(part.key, stored, removed.version, version))
+                removed: Removed = decode_payload(part.key, stored.version, event.data, Removed)
+                walk.removed.add(check_earlier(part.key, stored, removed.version, version))
             elif event.type == REWOUND:
-                rewound: Rewound = payload(part.key, stored.version, event.data, Rewound)
-                cursor = earlier(part.key, stored, rewound.to, version)
-        limit = min(limit * 2, LARGEST_PAGE)
+                rewound: Rewound = decode_payload(part.key, stored.version, event.data, Rewound)
+                cursor = check_earlier(part.key, stored, rewound.to, version)
+        limit = min(limit * 2, MAX_PAGE_EVENTS)
     if cursor == 0:
         walk.place(0)
     return walk.entries
 
 
-def earlier(key: StreamKey, stored: StoredEvent, named: int, own: int) -> int:
-    """A version that an event names, which can only be an earlier one."""
+def check_earlier(key: StreamKey, stored: StoredEvent, named: int, own: int) -> int:
+    """Return the version that an event refers to. It must be an earlier one."""
     if not 0 <= named < own:
         raise CorruptRecord(
-            str(key), version=stored.version, what="it is about something that is not before it"
+            str(key), version=stored.version, what="it refers to a version that is not before it"
         )
     return named
 
 
-class _Walk:
-    """The way back through the events: what is waiting to be put in its place, and what has been found."""
+class _BackwardWalk:
+    """The state of `scan_live`: entries found so far, and repairs to apply to older messages."""
 
     def __init__(self, enough: Callable[[MessageEntry], bool] | None) -> None:
         self.enough = enough
@@ -278,19 +281,19 @@ class _Walk:
     def take(self, key: StreamKey, stored: StoredEvent, version: int, data: Any) -> None:
         kind = stored.envelope.type
         if kind == APPENDED:
-            self.emit(message_entry(key, stored, version, data))
+            self.emit(decode_entry(key, stored, version, data))
         elif kind == INSERTED:
-            insert: Inserted = payload(key, stored.version, data, Inserted)
-            earlier(key, stored, insert.after, version)
-            entry = _entry(stored, version, insert.message, {"repaired": insert.why})
+            insert: Inserted = decode_payload(key, stored.version, data, Inserted)
+            check_earlier(key, stored, insert.after, version)
+            entry = _new_entry(stored, version, insert.message, {"repaired": insert.why})
             self.inserted.setdefault(insert.after, []).append(entry)
         else:
-            change: Replaced = payload(key, stored.version, data, Replaced)
-            earlier(key, stored, change.version, version)
+            change: Replaced = decode_payload(key, stored.version, data, Replaced)
+            check_earlier(key, stored, change.version, version)
             self.replaced.setdefault(change.version, change)
 
     def emit(self, entry: MessageEntry) -> None:
-        """What was inserted after a message comes before it on the way back."""
+        """Add a message, after those inserted behind it: the walk is backward."""
         self.place(entry.version)
         if self.done or entry.version in self.removed:
             return
@@ -307,7 +310,7 @@ class _Walk:
                 self.emit(entry)
 
 
-def _entry(
+def _new_entry(
     stored: StoredEvent,
     version: int,
     message: dict[str, Any],
@@ -320,15 +323,15 @@ def _entry(
     )
 
 
-def message_entry(key: StreamKey, stored: StoredEvent, version: int, data: Any) -> MessageEntry:
+def decode_entry(key: StreamKey, stored: StoredEvent, version: int, data: Any) -> MessageEntry:
     if (
         type(data) is not dict
         or type(data.get("message")) is not dict
         or type(data.get("meta", {})) is not dict
     ):
         raise CorruptRecord(str(key), version=stored.version, what="it is not a message")
-    own = fold_of(key, stored.version, stored.envelope).own
-    return _entry(
+    own = decode_fold(key, stored.version, stored.envelope).own
+    return _new_entry(
         stored,
         version,
         data["message"],
@@ -337,41 +340,45 @@ def message_entry(key: StreamKey, stored: StoredEvent, version: int, data: Any) 
     )
 
 
-def newest(
-    key: StreamKey, known: KnownConversation | None, count: int | None
+def read_newest(
+    key: StreamKey, snapshot: ConversationSnapshot | None, count: int | None
 ) -> Operation[list[MessageEntry]]:
-    """The newest live messages, oldest first; all of them with None."""
-    if known is None or count == 0:
+    """Return the newest `count` live messages, oldest first; all of them for None."""
+    if snapshot is None or count == 0:
         return []
     if count is None:
-        return (yield from scan(key, known.fold))[::-1]
-    left = count
+        return (yield from scan_live(key, snapshot.fold))[::-1]
+    remaining = count
 
     def enough(entry: MessageEntry) -> bool:
-        nonlocal left
-        left -= 1
-        return left <= 0
+        nonlocal remaining
+        remaining -= 1
+        return remaining <= 0
 
-    return (yield from scan(key, known.fold, enough=enough, hint=count))[::-1]
+    return (yield from scan_live(key, snapshot.fold, enough=enough, hint=count))[::-1]
 
 
-def drafts(key: StreamKey, known: KnownConversation) -> Operation[list[Draft]]:
-    """Answers begun and never finished: the pieces stored after the newest answer."""
+def read_drafts(key: StreamKey, snapshot: ConversationSnapshot) -> Operation[list[Draft]]:
+    """Return the answers that were never finished: the pieces stored after the newest answer."""
     pieces: list[tuple[Drafted, float]] = []
-    before = known.record + 1
+    before = snapshot.record + 1
     while before > 1:
-        page = yield from ops.read(key, after=before, limit=FIRST_PAGE, reverse=True, plain=True)
+        page = yield from ops.read(
+            key, after=before, limit=FIRST_PAGE_EVENTS, reverse=True, decoded=True
+        )
         if not page:
             break
         for stored in page:
             kind = stored.envelope.type
             if kind in (REMOVED, REWOUND, BRANCHED) or (
-                kind == APPENDED and is_from_model((yield from data_of(key, stored)))
+                kind == APPENDED and ends_drafts((yield from load_data(key, stored)))
             ):
                 before = 1
                 break
             if kind == DRAFTED:
-                data = payload(key, stored.version, (yield from data_of(key, stored)), Drafted)
+                data = decode_payload(
+                    key, stored.version, (yield from load_data(key, stored)), Drafted
+                )
                 pieces.append((data, stored.envelope.at))
         else:
             before = page[-1].version
@@ -380,48 +387,45 @@ def drafts(key: StreamKey, known: KnownConversation) -> Operation[list[Draft]]:
     for piece, at in reversed(pieces):
         texts.setdefault(piece.of, []).append(piece.text)
         times[piece.of] = at
-    return [Draft(of, "".join(parts), moment(times[of])) for of, parts in texts.items()]
+    return [Draft(of, "".join(parts), to_datetime(times[of])) for of, parts in texts.items()]
 
 
-def is_from_model(data: Any) -> bool:
-    """Whether a message settles what was drafted before it: it is neither the user's nor a tool's nor an instruction."""
+def ends_drafts(data: Any) -> bool:
+    """Return whether a message is an answer of the model, which ends the drafts before it."""
     message = data.get("message") if isinstance(data, dict) else None
     return isinstance(message, dict) and not (
         opens_exchange(message)
-        or results(message)
+        or result_ids(message)
         or is_instruction(message)
         or message.get("role") == "user"
     )
 
 
-def appended_after(
+def read_appended_after(
     key: StreamKey, base: int, after: int
 ) -> Operation[tuple[list[MessageEntry], int]]:
-    """One page of messages in the order in which they were appended, and the version up to which it goes."""
-    parts = yield from segments(key, base)
-    part = segment_at(parts, after + 1)
+    """Return a page of messages in the order they were appended, and the version it reaches."""
+    parts = yield from read_segments(key, base)
+    part = find_segment(parts, after + 1)
     limit = None if part.upto == 0 else part.upto - after
-    page = yield from ops.read(part.key, after=after - part.base, limit=limit, plain=True)
+    page = yield from ops.read(part.key, after=after - part.base, limit=limit, decoded=True)
     found: list[MessageEntry] = []
     for stored in page:
         version = part.base + stored.version
         if stored.envelope.type == APPENDED:
-            data = yield from data_of(part.key, stored)
-            found.append(message_entry(part.key, stored, version, data))
+            data = yield from load_data(part.key, stored)
+            found.append(decode_entry(part.key, stored, version, data))
         elif stored.envelope.type == INSERTED:
-            insert = payload(
-                part.key, stored.version, (yield from data_of(part.key, stored)), Inserted
+            insert = decode_payload(
+                part.key, stored.version, (yield from load_data(part.key, stored)), Inserted
             )
-            found.append(_entry(stored, version, insert.message, {"repaired": insert.why}))
+            found.append(_new_entry(stored, version, insert.message, {"repaired": insert.why}))
         after = version
     return found, after
 
 
-# Following a conversation: where a follower is, and what came since.
-
-
 class FollowCursor:
-    """Where a follower is, and since when nothing came."""
+    """The position of a follower, and the time since its last message."""
 
     def __init__(self, key: StreamKey, after: int, timeout: float | None) -> None:
         self._quiet_since = clock.monotonic()
@@ -429,27 +433,27 @@ class FollowCursor:
         self._incarnation: tuple[bytes, int] | None = None
 
     @property
-    def over(self) -> bool:
+    def timed_out(self) -> bool:
         return self._timeout is not None and clock.monotonic() - self._quiet_since >= self._timeout
 
-    def page(self) -> Operation[list[MessageEntry]]:
-        """What was appended since, all of it."""
+    def read_page(self) -> Operation[list[MessageEntry]]:
+        """Return the messages appended since the last page; an empty list if there are none."""
         found: list[MessageEntry] = []
         head = yield from ops.head(self._key)
         if head is None or (self._incarnation and head.incarnation != self._incarnation[0]):
             if self._incarnation:
-                raise NotFound(f"{self._key} was deleted while it was followed")
+                raise NotFound(f"{self._key} was deleted while it was being followed")
             if head is None:
-                yield from check_open(self._key)
+                yield from check_not_retired(self._key)
         else:
             check_expiry(self._key, head.fields, head.now)
             if self._incarnation is None:
-                known = yield from known_at(self._key, head)
-                self._incarnation = (head.incarnation, known.fold.base)
+                snapshot = yield from snapshot_at(self._key, head)
+                self._incarnation = (head.incarnation, snapshot.fold.base)
             base = self._incarnation[1]
             while self._after < base + head.version and not found:
                 before = self._after
-                found, self._after = yield from appended_after(self._key, base, before)
+                found, self._after = yield from read_appended_after(self._key, base, before)
                 if self._after == before:
                     break
         if found:

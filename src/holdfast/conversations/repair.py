@@ -1,8 +1,9 @@
-"""What a provider would refuse in a history, and how to mend it without losing anything silently.
+"""Find what a provider would reject in a history, and the fixes for it, without losing content.
 
-Each call needs its result and each result its call. In chat completions and at Anthropic the results of a message's
-calls follow it at once; among Responses items they follow before the next user message. A reasoning item needs what it
-led to. What is mended is told as a list of fixes, so that it can be stored beside the messages instead of over them.
+Each call needs its result and each result its call. In chat completions and at Anthropic the
+results of a message's calls follow it immediately; among Responses items they follow before the
+next user message. A reasoning item needs its output. Repairs are lists of fixes, so that they can
+be stored in addition to the messages instead of over them.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import msgspec
 
 from .messages import (
     Message,
-    as_text,
-    calls,
-    carries_more,
-    is_item,
+    call_ids,
+    drop_results,
+    find_tool_name,
+    has_other_content,
     is_output,
     is_reasoning,
-    leave,
-    missing_result,
+    is_responses_item,
+    keep_results,
+    new_missing_result,
     opens_exchange,
-    results,
-    take,
-    tool_name,
+    result_as_text,
+    result_ids,
 )
 
 
 class Insert(msgspec.Struct, frozen=True):
-    """A message to put after the one at `after` (-1: before all); `source` is the index of the message it comes from."""
+    """A message to insert after the one at `after` (-1: first). It comes from that at `source`."""
 
     after: int
     message: Message
@@ -40,7 +41,7 @@ class Insert(msgspec.Struct, frozen=True):
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """Another form of the message at `index`."""
+    """A replacement for the message at `index`."""
 
     index: int
     message: Message
@@ -49,7 +50,7 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """The message at `index` is to go: its content is elsewhere, or means nothing alone."""
+    """Remove the message at `index`: its content is elsewhere, or means nothing alone."""
 
     index: int
     kind: str
@@ -59,10 +60,10 @@ class Remove(msgspec.Struct, frozen=True):
 Fix = Insert | Replace | Remove
 
 
-class Placed(msgspec.Struct, frozen=True):
-    """A message of a mended history: the index after or at which it stands, and that of the message it comes from.
+class PlacedMessage(msgspec.Struct, frozen=True):
+    """A message of a repaired history, at or after the index `at`, from the message at `source`.
 
-    `as_stored` is False for what a fix put there.
+    `as_stored` is False for messages that a fix inserted or replaced.
     """
 
     at: int
@@ -71,30 +72,30 @@ class Placed(msgspec.Struct, frozen=True):
     as_stored: bool
 
 
-class _Call:
-    """A tool call, and where its result is: the index of the message and the position in it."""
+class _ToolCall:
+    """A tool call, and its result: the index of the message and the position in it."""
 
     def __init__(self, index: int, id: str) -> None:
         self.index, self.id = index, id
         self.result: tuple[int, int] | None = None
 
 
-class _Match:
-    """Which result belongs to which call: the newest one before it of that id that has none yet.
+class _CallMatcher:
+    """Matches each result with the newest earlier call of its id that has no result yet.
 
     Ids repeat: many local models number their calls from one in every turn.
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self.calls: list[_Call] = []
-        self.owner: dict[tuple[int, int], _Call] = {}
+        self.calls: list[_ToolCall] = []
+        self.owner: dict[tuple[int, int], _ToolCall] = {}
         self.unowned: dict[int, dict[int, str]] = defaultdict(
             dict
         )  # message -> position -> kind of fix
-        waiting: dict[tuple[bool, str], list[_Call]] = {}
+        waiting: dict[tuple[bool, str], list[_ToolCall]] = {}
         for index, message in enumerate(messages):
-            loose = is_item(message)
-            for position, called in enumerate(results(message)):
+            loose = is_responses_item(message)
+            for position, called in enumerate(result_ids(message)):
                 candidates = waiting.get((loose, called))
                 if candidates:
                     call = candidates.pop()
@@ -104,89 +105,95 @@ class _Match:
                     self.unowned[index][position] = (
                         "orphan result" if candidates is None else "duplicate result"
                     )
-            for called in calls(message):
-                self.calls.append(_Call(index, called))
+            for called in call_ids(message):
+                self.calls.append(_ToolCall(index, called))
                 waiting.setdefault((loose, called), []).append(self.calls[-1])
 
 
-def pairs(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """The indexes of calls and of their results."""
-    return [(call.index, call.result[0]) for call in _Match(messages).calls if call.result]
+def pair_calls(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Return the indexes of calls and of their results."""
+    return [(call.index, call.result[0]) for call in _CallMatcher(messages).calls if call.result]
 
 
 def find_fixes(messages: Sequence[Message]) -> list[Fix]:
-    """What a provider would refuse, as the fixes for it. None for a history that it accepts."""
+    """Return the fixes for what a provider would reject; an empty list if it accepts all."""
     fixes = _fix_results(messages)
     fixes += [
-        Remove(index, "empty answer", "an answer that says nothing")
-        for index in _empty_answers(messages)
+        Remove(index, "empty answer", "an answer without content")
+        for index in _find_empty_answers(messages)
     ]
-    placed = place(messages, fixes)
-    for position in _dangling_reasoning([one.message for one in placed]):
-        what = "a reasoning item without what it led to"
+    placed = place_messages(messages, fixes)
+    for position in _find_dangling_reasoning([one.message for one in placed]):
+        what = "a reasoning item without its output"
         fixes.append(Remove(placed[position].at, "dangling reasoning", what))
     return fixes
 
 
 def apply_fixes(messages: Sequence[Message], fixes: Iterable[Fix]) -> list[Message]:
-    """The history as the fixes make it."""
-    return [one.message for one in place(messages, fixes)]
+    """Return the repaired history."""
+    return [one.message for one in place_messages(messages, fixes)]
 
 
-def place(messages: Sequence[Message], fixes: Iterable[Fix]) -> list[Placed]:
-    """The history as the fixes make it, with where each message comes from."""
-    inserts: dict[int, list[Placed]] = defaultdict(list)
+def place_messages(messages: Sequence[Message], fixes: Iterable[Fix]) -> list[PlacedMessage]:
+    """Return the repaired history, with the origin of each message."""
+    inserts: dict[int, list[PlacedMessage]] = defaultdict(list)
     changed: dict[int, Message | None] = {}
     for fix in fixes:
         if isinstance(fix, Insert):
-            inserts[fix.after].append(Placed(fix.after, fix.source, fix.message, False))
+            inserts[fix.after].append(PlacedMessage(fix.after, fix.source, fix.message, False))
         else:
             changed[fix.index] = fix.message if isinstance(fix, Replace) else None
     placed = inserts.get(-1, [])[:]
     for index, message in enumerate(messages):
         now = changed.get(index, message)
         if now is not None:
-            placed.append(Placed(index, index, now, now is message))
+            placed.append(PlacedMessage(index, index, now, now is message))
         placed += inserts.get(index, ())
     return placed
 
 
 def _fix_results(messages: Sequence[Message]) -> list[Fix]:
-    match = _Match(messages)
-    anchors, settled = _anchors(messages, match)
+    match = _CallMatcher(messages)
+    anchors, settled = _find_anchors(messages, match)
     fixes: list[Fix] = []
     moved: dict[int, set[int]] = defaultdict(set)
     for call in match.calls:
         if call.result in settled:
             continue
-        asked = messages[call.index]
-        name = tool_name(asked, call.id)
+        caller = messages[call.index]
+        name = find_tool_name(caller, call.id)
         if call.result is None:
             what = f"a call of {name} has no result"
             fixes.append(
-                Insert(anchors[call.index], missing_result(asked, call.id), "dangling call", what)
+                Insert(
+                    anchors[call.index], new_missing_result(caller, call.id), "dangling call", what
+                )
             )
         else:
             index, position = call.result
             moved[index].add(position)
-            late = take(messages[index], {position})
+            late = keep_results(messages[index], {position})
             what = f"the result of a call of {name} came after other messages"
             fixes.append(Insert(anchors[call.index], late, "late result", what, index))
     for index in sorted(moved.keys() | match.unowned.keys()):
-        fixes += _rewrite(index, messages[index], moved[index], match.unowned.get(index, {}))
+        fixes += _rewrite_message(
+            index, messages[index], moved[index], match.unowned.get(index, {})
+        )
     return fixes
 
 
-def _rewrite(index: int, message: Message, moved: set[int], unowned: dict[int, str]) -> list[Fix]:
-    """What becomes of a message whose results went to their calls, or have none and become text."""
+def _rewrite_message(
+    index: int, message: Message, moved: set[int], unowned: dict[int, str]
+) -> list[Fix]:
+    """Return the fixes of a message whose results moved to their calls, or become text."""
     kind = next(iter(unowned.values()), "late result")
     what = {
-        "late result": "a result that came after other messages: it was put after its call",
-        "orphan result": "a result without its call: it was rewritten as text",
-        "duplicate result": "a second result of the same call: it was rewritten as text",
+        "late result": "a result came after other messages: moved after its call",
+        "orphan result": "a result has no call: rewritten as text",
+        "duplicate result": "a call has a second result: rewritten as text",
     }[kind]
-    rest = leave(message, moved | unowned.keys())
-    text = as_text(take(message, unowned.keys())) if unowned else None
+    rest = drop_results(message, moved | unowned.keys())
+    text = result_as_text(keep_results(message, unowned.keys())) if unowned else None
     if rest is None:
         return [Remove(index, kind, what) if text is None else Replace(index, text, kind, what)]
     fixes: list[Fix] = [Replace(index, rest, kind, what)]
@@ -195,50 +202,52 @@ def _rewrite(index: int, message: Message, moved: set[int], unowned: dict[int, s
     return fixes
 
 
-def _anchors(
-    messages: Sequence[Message], match: _Match
+def _find_anchors(
+    messages: Sequence[Message], match: _CallMatcher
 ) -> tuple[dict[int, int], set[tuple[int, int] | None]]:
-    """For each message with calls, the index after which further results belong; and the results that are in place."""
+    """Return where to insert results for each message with calls, and the results in place."""
     anchors: dict[int, int] = {}
     settled: set[tuple[int, int] | None] = set()
-    barrier = _barriers(messages, match)
+    barrier = _count_user_messages(messages, match)
     for call in match.calls:
         if (
             call.result
-            and is_item(messages[call.index])
+            and is_responses_item(messages[call.index])
             and barrier[call.index] == barrier[call.result[0]]
         ):
             settled.add(call.result)
     for start in dict.fromkeys(call.index for call in match.calls):
         end = start
-        if is_item(messages[start]):
+        if is_responses_item(messages[start]):
             while end + 1 < len(messages) and _is_call_item(messages[end + 1]):
                 end += 1
             while (
-                end + 1 < len(messages) and is_item(messages[end + 1]) and (end + 1, 0) in settled
+                end + 1 < len(messages)
+                and is_responses_item(messages[end + 1])
+                and (end + 1, 0) in settled
             ):
                 end += 1
         else:
             for index in range(start + 1, len(messages)):
-                carried = range(len(results(messages[index])))
-                own = [(index, n) for n in carried if _belongs(match, index, n, start)]
+                carried = range(len(result_ids(messages[index])))
+                own = [(index, n) for n in carried if _belongs_to(match, index, n, start)]
                 if not own:
                     break
                 settled.update(own)
-                if len(own) < len(carried) or carries_more(messages[index]):
-                    break  # what else it says has to stay behind all results, so more of them go before it
+                if len(own) < len(carried) or has_other_content(messages[index]):
+                    break  # its other content must follow all results: insert more before it
                 end = index
         anchors[start] = end
     return anchors, settled
 
 
-def _belongs(match: _Match, index: int, position: int, start: int) -> bool:
+def _belongs_to(match: _CallMatcher, index: int, position: int, start: int) -> bool:
     owner = match.owner.get((index, position))
     return owner is not None and owner.index == start
 
 
-def _barriers(messages: Sequence[Message], match: _Match) -> list[int]:
-    """For each message how many user messages there are up to it, counting results that become such."""
+def _count_user_messages(messages: Sequence[Message], match: _CallMatcher) -> list[int]:
+    """Return the number of user messages up to each message, with results that become such."""
     seen, found = 0, []
     for index, message in enumerate(messages):
         seen += opens_exchange(message) or index in match.unowned
@@ -251,25 +260,25 @@ def _is_call_item(message: Message) -> bool:
     return isinstance(kind, str) and kind.endswith("_call")
 
 
-def _empty_answers(messages: Sequence[Message]) -> list[int]:
-    """Answers in a chat with neither words nor calls, which a model that was cut short may give."""
-    said = ("tool_calls", "function_call", "refusal", "audio", "parts", "type", "kind")
+def _find_empty_answers(messages: Sequence[Message]) -> list[int]:
+    """Return the chat answers with neither text nor calls, which an interrupted model may give."""
+    contents = ("tool_calls", "function_call", "refusal", "audio", "parts", "type", "kind")
     return [
         index
         for index, message in enumerate(messages)
         if message.get("role") == "assistant"
         and message.get("content") is None
-        and not any(map(message.get, said))
+        and not any(map(message.get, contents))
     ]
 
 
-def _dangling_reasoning(messages: Sequence[Message]) -> list[int]:
-    """Reasoning items that are not followed by something the model said or did."""
+def _find_dangling_reasoning(messages: Sequence[Message]) -> list[int]:
+    """Return the reasoning items that no output of the model follows."""
     found: list[int] = []
-    belongs = False
+    has_output = False
     for index in range(len(messages) - 1, -1, -1):
         if not is_reasoning(messages[index]):
-            belongs = is_output(messages[index])
-        elif not belongs:
+            has_output = is_output(messages[index])
+        elif not has_output:
             found.append(index)
     return found[::-1]

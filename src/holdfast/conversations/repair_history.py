@@ -1,4 +1,4 @@
-"""Repairs and summaries: stored beside the messages they are about, which stay as they are."""
+"""Store repairs and summaries in addition to the messages, which stay unchanged."""
 
 from __future__ import annotations
 
@@ -14,118 +14,128 @@ from ..log.operations import Operation
 from . import fold
 from .entries import MessageEntry, MessageProblem
 from .messages import Message
-from .read import KnownConversation, drafts, learn, marks_at, newest, state_at, summary_at
+from .read import (
+    ConversationSnapshot,
+    load_snapshot,
+    read_drafts,
+    read_fold_at,
+    read_marks,
+    read_newest,
+    read_summary,
+)
 from .repair import Insert, Remove
-from .window import places_covered, troubles, unit_starts
-from .write import must_exist, new_event, put, removal
+from .window import count_covered, find_problem_fixes, find_unit_starts
+from .write import new_event, new_removal_event, require_snapshot, store_events
 
 
-def repair(
+def append_repairs(
     key: StreamKey, stamp: AppendContext, owner: str | None
 ) -> Operation[list[MessageProblem]]:
-    """Mend what a provider would refuse, in one append. Nothing to mend, nothing written."""
-    known = yield from learn(key, owner=owner)
-    if known is None:
+    """Repair what a provider would reject, in one append. Write nothing if there is no problem."""
+    snapshot = yield from load_snapshot(key, owner=owner)
+    if snapshot is None:
         return []
-    entries = yield from newest(key, known, None)
+    entries = yield from read_newest(key, snapshot, None)
     events: list[NewEvent] = []
     found: list[MessageProblem] = []
-    for problem, fix in troubles(entries):
+    for problem, fix in find_problem_fixes(entries):
         found.append(problem)
         if isinstance(fix, Insert):
             data: Any = fold.Inserted(problem.version, fix.message, fix.kind)
-            events.append(new_event(fold.INSERTED, data, known.fold))
+            events.append(new_event(fold.INSERTED, data, snapshot.fold))
         elif isinstance(fix, Remove):
-            events.append((yield from removal(key, known, problem.version, fix.kind)))
+            events.append((yield from new_removal_event(key, snapshot, problem.version, fix.kind)))
         else:
             data = fold.Replaced(problem.version, fix.message, fix.kind)
-            events.append(new_event(fold.REPLACED, data, known.fold))
-    for draft in (yield from drafts(key, known))[
-        -1:
-    ]:  # earlier ones were attempts at the same answer
-        found.append(
-            MessageProblem(
-                known.version, "interrupted answer", "an answer was cut off while it was streamed"
-            )
-        )
+            events.append(new_event(fold.REPLACED, data, snapshot.fold))
+    drafts = yield from read_drafts(key, snapshot)
+    if drafts:
+        draft = drafts[-1]  # earlier ones were attempts at the same answer
+        what = "an answer was interrupted while it was being streamed"
+        found.append(MessageProblem(snapshot.version, "interrupted answer", what))
         answer = {
             "message": {"role": "assistant", "content": draft.text},
             "meta": {"interrupted": True, "of": draft.of},
         }
-        events.append(NewEvent(fold.APPENDED, encode(answer), 1, fold.encoded(known.fold)))
+        events.append(NewEvent(fold.APPENDED, encode(answer), 1, fold.encode_fold(snapshot.fold)))
     if events:
-        yield from put(key, known, events, stamp, expected=known.record)
+        yield from store_events(key, snapshot, events, stamp, expected=snapshot.record)
     return found
 
 
-class Chapter(msgspec.Struct, frozen=True):
-    """What a summary is to be made of: the messages, and the versions they cover."""
+class SummaryRange(msgspec.Struct, frozen=True):
+    """The messages to summarize, and the versions they cover."""
 
-    known: KnownConversation
+    snapshot: ConversationSnapshot
     messages: list[Message]
     first: int
     last: int
 
 
-def chapter(key: StreamKey, keep_last: int) -> Operation[Chapter | None]:
-    """What came before the newest `keep_last` messages and is not summarised yet, after the summary so far."""
-    known = yield from learn(key)
-    if known is None:
+def load_summary_range(key: StreamKey, keep_last: int) -> Operation[SummaryRange | None]:
+    """Return the messages to summarize: the last summary, and those since, but `keep_last`."""
+    snapshot = yield from load_snapshot(key)
+    if snapshot is None:
         return None
-    marks = yield from marks_at(key, known.fold)
-    entries = yield from newest(key, known, None)
+    marks = yield from read_marks(key, snapshot.fold)
+    entries = yield from read_newest(key, snapshot, None)
     starts = [
         start
-        for start in unit_starts([entry.message for entry in entries])
+        for start in find_unit_starts([entry.message for entry in entries])
         if start <= len(entries) - keep_last
     ]
     cut = starts[-1] if len(entries) > keep_last and starts else 0
     if keep_last == 0:
         cut = len(entries)
-    # By place, not by version: a message that a repair put among old ones has a version of its own time.
-    done = places_covered(entries, marks)
+    # By index, not by version: a message that a repair inserted has a newer version.
+    done = count_covered(entries, marks)
     if cut <= done:
         return None
-    summary = yield from summary_at(key, known.fold, marks)
+    summary = yield from read_summary(key, snapshot.fold, marks)
     before = [summary.message] if summary else []
     messages = [*before, *(entry.message for entry in entries[done:cut])]
-    return Chapter(known, messages, entries[0].version, entries[cut - 1].version)
+    return SummaryRange(snapshot, messages, entries[0].version, entries[cut - 1].version)
 
 
-def summarize(
-    key: StreamKey, part: Chapter, message: Message, stamp: AppendContext, owner: str | None
+def append_summary(
+    key: StreamKey, part: SummaryRange, message: Message, stamp: AppendContext, owner: str | None
 ) -> Operation[MessageEntry | int]:
-    """Store a summary; or the version at which its messages turned out to be rewound, or summarised by somebody else."""
-    known = must_exist(key, (yield from learn(key, owner=owner)))
-    if known.incarnation != part.known.incarnation:
-        return known.version
-    marks = yield from marks_at(key, known.fold)
-    then = yield from marks_at(key, part.known.fold)
-    if marks.summary != then.summary or not (yield from _still_live(key, known, part)):
-        return known.version
-    own = msgspec.structs.replace(marks, summary=known.version + 1, covers=part.last)
+    """Store a summary. Return its entry.
+
+    If its messages were rewound or summarized since by another caller, return the current version.
+    """
+    snapshot = require_snapshot(key, (yield from load_snapshot(key, owner=owner)))
+    if snapshot.incarnation != part.snapshot.incarnation:
+        return snapshot.version
+    marks = yield from read_marks(key, snapshot.fold)
+    then = yield from read_marks(key, part.snapshot.fold)
+    if marks.summary != then.summary or not (yield from _still_live(key, snapshot, part)):
+        return snapshot.version
+    own = msgspec.structs.replace(marks, summary=snapshot.version + 1, covers=part.last)
     data = fold.Summarized(part.first, part.last, message)
-    yield from put(
+    yield from store_events(
         key,
-        known,
-        [new_event(fold.SUMMARIZED, data, known.fold, own)],
+        snapshot,
+        [new_event(fold.SUMMARIZED, data, snapshot.fold, own)],
         stamp,
-        expected=known.record,
+        expected=snapshot.record,
     )
-    entry = yield from summary_at(key, known.fold, own)
+    entry = yield from read_summary(key, snapshot.fold, own)
     assert entry is not None  # it was stored just now
     return entry
 
 
-def _still_live(key: StreamKey, known: KnownConversation, part: Chapter) -> Operation[bool]:
-    """Whether nothing was taken away since: then there are as many messages as then, and those since."""
-    if known.version == part.known.version:
+def _still_live(
+    key: StreamKey, snapshot: ConversationSnapshot, part: SummaryRange
+) -> Operation[bool]:
+    """Return whether no message was removed since the summary was started."""
+    if snapshot.version == part.snapshot.version:
         return True
-    entries: Sequence[MessageEntry] = yield from newest(key, known, None)
+    entries: Sequence[MessageEntry] = yield from read_newest(key, snapshot, None)
     live = {entry.version for entry in entries}
-    then = yield from state_at(key, known, part.known.version)
+    then = yield from read_fold_at(key, snapshot, part.snapshot.version)
     return (
         part.first in live
         and part.last in live
-        and len([v for v in live if v <= part.known.version]) == then.count
+        and len([v for v in live if v <= part.snapshot.version]) == then.count
     )

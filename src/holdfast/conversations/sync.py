@@ -1,4 +1,4 @@
-"""Syncing: making a conversation equal to a list that the caller owns, by appending what is new in it."""
+"""Sync a conversation with a list that the caller owns, by appending its new messages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,27 @@ from ..backends import StreamKey
 from ..log.events import AppendContext, NewEvent
 from ..log.operations import Operation
 from .fold import ConversationFold, Marks
-from .read import KnownConversation, learn, marks_at, newest, state_at, summary_at
-from .write import New, message_events, only_grew, put, removing, rewound, state_after
+from .read import (
+    ConversationSnapshot,
+    load_snapshot,
+    read_fold_at,
+    read_marks,
+    read_newest,
+    read_summary,
+)
+from .write import (
+    NewMessage,
+    advance_over,
+    has_only_grown,
+    new_message_events,
+    new_rewind_event,
+    remove_message,
+    store_events,
+)
 
 
 class Mirror(msgspec.Struct, frozen=True):
-    """The live messages as they were at a version, by digest: what `sync` compares the caller's list with."""
+    """The digests of the live messages at a version, to compare with the caller's list."""
 
     incarnation: bytes
     version: int
@@ -25,8 +40,8 @@ class Mirror(msgspec.Struct, frozen=True):
     versions: list[int]
 
 
-class Synced(msgspec.Struct, frozen=True):
-    """What a sync did. `version`: the one that somebody else brought it to, if that stood in the way."""
+class SyncResult(msgspec.Struct, frozen=True):
+    """The result of a sync. `version` is set if it would undo another writer's messages."""
 
     appended: int = 0
     undone: int = 0
@@ -34,53 +49,58 @@ class Synced(msgspec.Struct, frozen=True):
     version: int | None = None
 
 
-def digest_of(message: dict[str, Any]) -> bytes:
+def digest_message(message: dict[str, Any]) -> bytes:
     return sha256(msgspec.json.encode(message, order="deterministic")).digest()[:16]
 
 
 def sync(
     key: StreamKey,
-    new: Sequence[New],
+    new: Sequence[NewMessage],
     digests: Sequence[bytes],
     stamp: AppendContext,
     *,
     mirror: Mirror | None,
     owner: str | None,
-    stored: Callable[[dict[str, Any]], dict[str, Any]],
-) -> Operation[Synced]:
-    """Make the live messages those of a list: append what is new, after going back to where the two part.
+    redact: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Operation[SyncResult]:
+    """Rewind to the last message that both lists have, and append the rest of the caller's list.
 
-    `stored` gives a message as it would be stored now.
+    `redact` returns a message as it would be stored now.
     """
-    known = yield from learn(key, owner=owner)
-    live = yield from _live(key, known, mirror, stored)
-    fold = known.fold if known else ConversationFold()
-    marks = yield from marks_at(key, fold)
-    summary = yield from summary_at(key, fold, marks)
-    told = digest_of(stored(summary.message)) if summary else None
-    aside = [message.leads or digest == told for message, digest in zip(new, digests, strict=True)]
-    same, skip = _common(live.digests, digests, aside)
+    snapshot = yield from load_snapshot(key, owner=owner)
+    live = yield from _read_live(key, snapshot, mirror, redact)
+    fold = snapshot.fold if snapshot else ConversationFold()
+    marks = yield from read_marks(key, fold)
+    summary = yield from read_summary(key, fold, marks)
+    summary_digest = digest_message(redact(summary.message)) if summary else None
+    preamble = [
+        message.leads or digest == summary_digest
+        for message, digest in zip(new, digests, strict=True)
+    ]
+    same, skip = _match_lists(live.digests, digests, preamble)
     undone = len(live.digests) - same
     events: list[NewEvent] = []
-    if known is not None and undone:
+    if snapshot is not None and undone:
         ours = (
             mirror is None
-            or mirror.incarnation != known.incarnation
+            or mirror.incarnation != snapshot.incarnation
             or set(live.versions) <= set(mirror.versions)
         )
         if not ours:
-            return Synced(version=known.version)
-        events, marks = yield from _cut(key, known, live.versions, same)
-        fold = state_after(fold, events)
-    events += message_events(fold, marks, new[skip:], True)
+            return SyncResult(version=snapshot.version)
+        events, marks = yield from _undo_events(key, snapshot, live.versions, same)
+        fold = advance_over(fold, events)
+    events += new_message_events(fold, marks, new[skip:], True)
     if not events:
-        return Synced(mirror=live if known else None)
-    answer, after = yield from put(key, known, events, stamp, expected=known.record if known else 0)
+        return SyncResult(mirror=live if snapshot else None)
+    answer, after = yield from store_events(
+        key, snapshot, events, stamp, expected=snapshot.record if snapshot else 0
+    )
     fresh = len(new) - skip
     if after is None:
-        return Synced(fresh, undone)
+        return SyncResult(fresh, undone)
     versions = live.versions[:same] + list(range(answer.last - fresh + 1, answer.last + 1))
-    return Synced(
+    return SyncResult(
         fresh,
         undone,
         Mirror(
@@ -89,55 +109,60 @@ def sync(
     )
 
 
-def _live(
+def _read_live(
     key: StreamKey,
-    known: KnownConversation | None,
+    snapshot: ConversationSnapshot | None,
     mirror: Mirror | None,
-    stored: Callable[[dict[str, Any]], dict[str, Any]],
+    redact: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Operation[Mirror]:
-    """What is live now: what was found the last time, if nothing has happened since."""
-    if known is None:
+    """Return the live messages; the last mirror, if nothing was written since."""
+    if snapshot is None:
         return Mirror(b"", 0, [], [])
     if mirror is not None and (mirror.incarnation, mirror.version) == (
-        known.incarnation,
-        known.version,
+        snapshot.incarnation,
+        snapshot.version,
     ):
         return mirror
-    entries = yield from newest(key, known, None)
-    digests = [digest_of(stored(entry.message)) for entry in entries]
-    return Mirror(known.incarnation, known.version, digests, [entry.version for entry in entries])
+    entries = yield from read_newest(key, snapshot, None)
+    digests = [digest_message(redact(entry.message)) for entry in entries]
+    return Mirror(
+        snapshot.incarnation, snapshot.version, digests, [entry.version for entry in entries]
+    )
 
 
-def _cut(
-    key: StreamKey, known: KnownConversation, versions: Sequence[int], keep: int
+def _undo_events(
+    key: StreamKey, snapshot: ConversationSnapshot, versions: Sequence[int], keep: int
 ) -> Operation[tuple[list[NewEvent], Marks]]:
-    """The events that leave only the first messages: a rewind, where what it goes back to is just those."""
+    """Return the events that leave only the first `keep` messages, and the marks after them.
+
+    It is a rewind, if that restores exactly those messages; else removals.
+    """
     kept, to = versions[:keep], versions[keep - 1] if keep else 0
-    then = yield from state_at(key, known, to)
+    then = yield from read_fold_at(key, snapshot, to)
     if (
         kept == sorted(kept)
         and then.count == keep
-        and (keep == 0 or (yield from only_grew(key, known, to, known.version + 1)))
+        and (keep == 0 or (yield from has_only_grown(key, snapshot, to, snapshot.version + 1)))
     ):
-        event, marks = yield from rewound(key, known, to)
+        event, marks = yield from new_rewind_event(key, snapshot, to)
         return [event], marks
-    events, fold = [], known.fold
-    marks = yield from marks_at(key, fold)
+    events, fold = [], snapshot.fold
+    marks = yield from read_marks(key, fold)
     for version in versions[: keep - 1 if keep else None : -1]:
-        event, marks = removing(fold, marks, version, "synced")
+        event, marks = remove_message(fold, marks, version, "synced")
         events.append(event)
-        fold = state_after(fold, [event])
+        fold = advance_over(fold, [event])
     return events, marks
 
 
-def _common(
-    live: Sequence[bytes], given: Sequence[bytes], aside: Sequence[bool]
+def _match_lists(
+    live: Sequence[bytes], given: Sequence[bytes], preamble: Sequence[bool]
 ) -> tuple[int, int]:
-    """How many of the live messages stay, and from where on the given ones are new.
+    """Return the number of live messages to keep, and the index of the first new given one.
 
-    A list whose beginning or middle was trimmed to save tokens is not a wish to forget: if after what both begin with
-    the given one goes on with the end of the live one, all of the live one stays. A system prompt or a summary in
-    front of that (`aside`) is part of the trimming.
+    A list whose start or middle was trimmed to save tokens must not undo messages: if the given
+    list continues, after the common start, with the end of the live list, all live messages stay. A
+    system prompt or a summary before that end (`preamble`) is part of the trimming.
     """
     same = 0
     for ours, theirs in zip(live, given, strict=False):
@@ -146,10 +171,10 @@ def _common(
         same += 1
     if same == len(live) or same == len(given):
         return same, same
-    begin = same
-    while begin < len(given) and aside[begin]:
-        begin += 1
-    for start in {same, begin}:
+    after_preamble = same
+    while after_preamble < len(given) and preamble[after_preamble]:
+        after_preamble += 1
+    for start in {same, after_preamble}:
         for at in range(same, len(live)) if start < len(given) else ():
             rest = len(live) - at
             if live[at] == given[start] and list(live[at:]) == list(given[start : start + rest]):

@@ -1,7 +1,7 @@
-"""How many tokens a message takes.
+"""Count the tokens of a message.
 
-Exactly, only the provider knows. A counter is any function from a message to a number; the one used by default is
-tiktoken's where that works without a network, and otherwise an estimate that errs on the high side.
+Only the provider knows the exact number. A counter is any function from a message to a number. The
+default is tiktoken's if it works without a network, else an estimate that is rather too high.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from .messages import Message
 
 Counter = Callable[[Message], int]
 
-PER_MESSAGE: Final = 4
-PER_CALL: Final = 8
-PER_IMAGE: Final = 1500
+TOKENS_PER_MESSAGE: Final = 4
+TOKENS_PER_CALL: Final = 8
+TOKENS_PER_IMAGE: Final = 1500
 
-# Bytes by what they cost, in sixths of a token. Prose needs fewer tokens than this; keys, numbers and base64 as many.
+# The cost of bytes in sixths of a token. Prose costs less; keys, numbers and base64 as much.
 _CHEAP: Final = b"abcdefghijklmnopqrstuvwxyz \n\t\r"
 _ASCII: Final = bytes(range(128))
 _FOUR_BYTES: Final = bytes(range(0xF0, 0xF8))  # the first byte of emoji and of rare scripts
 _SIXTHS_CHEAP, _SIXTHS_ASCII, _SIXTHS_OTHER, _SIXTHS_FOUR = 2, 6, 3, 9
 
-_IMAGES: Final = frozenset(
+_IMAGE_TYPES: Final = frozenset(
     {"image", "image_url", "input_image", "computer_screenshot", "image_generation_call"}
 )
-_AUDIO: Final = frozenset({"input_audio", "audio"})
-_FILES: Final = frozenset({"file", "input_file"})
-# Part of how a message is sent rather than of what it says.
-_IDS: Final = frozenset(
+_AUDIO_TYPES: Final = frozenset({"input_audio", "audio"})
+_FILE_TYPES: Final = frozenset({"file", "input_file"})
+# Fields for the transport of a message, not part of its content.
+_ID_FIELDS: Final = frozenset(
     {"id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id", "index"}
 )
-_UNREAD: Final = _IDS | {
+_UNCOUNTED_FIELDS: Final = _ID_FIELDS | {
     "role",
     "type",
     "status",
@@ -49,8 +49,8 @@ _UNREAD: Final = _IDS | {
     "logprobs",
     "caller",
 }
-_SEALED: Final = frozenset({"encrypted_content", "signature", "fingerprint"})
-_PARTS: Final = frozenset(
+_ENCRYPTED_FIELDS: Final = frozenset({"encrypted_content", "signature", "fingerprint"})
+_NESTED_FIELDS: Final = frozenset(
     {
         "content",
         "tool_calls",
@@ -62,34 +62,43 @@ _PARTS: Final = frozenset(
         "source",
     }
 )
-# Some tokenizers overflow their stack, or take quadratic time, on one very long run of the same kind of character.
-_PIECE: Final = 4096
+# Some tokenizers overflow their stack, or take quadratic time, on a very long run of characters.
+_PIECE_CHARACTERS: Final = 4096
 
 _O200K_URL: Final = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
 _O200K_SHA256: Final = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 
 
 def default_counter() -> Counter:
-    """tiktoken's o200k_base where it is installed and its data is on this machine; else `estimate`. No network, ever."""
-    data = _tiktoken_data()
-    return (_exact(data) if data is not None and data.is_file() else None) or estimate
+    """Return tiktoken's o200k_base counter if its data is on this machine, else `estimate`.
+
+    The network is never used.
+    """
+    data = _tiktoken_data_path()
+    return (_load_tiktoken(data) if data is not None and data.is_file() else None) or estimate
 
 
 def estimate(message: Message) -> int:
-    """About how many tokens a message takes: cheap, needs nothing, and rather too many than too few.
+    """Estimate the number of tokens of a message, rather too high than too low.
 
-    Three lower-case letters or spaces make a token; any other ASCII character is one; two bytes of UTF-8 beyond ASCII
-    make one, and an emoji three. On top come 4 per message and 8 per tool call. An image is 1500, whatever its size.
+    Three lower-case letters or spaces count as one token, any other ASCII character as one, two
+    bytes of UTF-8 beyond ASCII as one, and an emoji as three. Each message adds 4 and each tool
+    call 8. An image counts as 1500, whatever its size.
     """
-    return _measure(message, _estimated)
+    return _measure(message, _estimate_text)
 
 
 def text_counter(encode: Callable[[str], Sized]) -> Counter:
-    """A counter made from a tokenizer of text: `text_counter(tiktoken.get_encoding("o200k_base").encode_ordinary)`."""
+    """Return a counter that uses a tokenizer of text.
+
+    Example:
+        >>> text_counter(tiktoken.get_encoding("o200k_base").encode_ordinary)
+    """
 
     def tokens(text: str) -> int:
         return sum(
-            len(encode(text[start : start + _PIECE])) for start in range(0, len(text), _PIECE)
+            len(encode(text[start : start + _PIECE_CHARACTERS]))
+            for start in range(0, len(text), _PIECE_CHARACTERS)
         )
 
     return lambda message: _measure(message, tokens)
@@ -97,11 +106,11 @@ def text_counter(encode: Callable[[str], Sized]) -> Counter:
 
 def _measure(message: Message, tokens: Callable[[str], int]) -> int:
     texts: list[str] = []
-    extra = PER_MESSAGE + _read(_sent(message), texts)
+    extra = TOKENS_PER_MESSAGE + _collect_texts(_sent_part(message), texts)
     return extra + sum(map(tokens, texts))
 
 
-def _estimated(text: str) -> int:
+def _estimate_text(text: str) -> int:
     data = text.encode("utf-8", "surrogatepass")
     dear = data.translate(None, _CHEAP)
     other = dear.translate(None, _ASCII)
@@ -115,56 +124,58 @@ def _estimated(text: str) -> int:
     return -(-sixths // 6)
 
 
-def _sent(message: Message) -> Any:
-    """AutoGen keeps several results in one message and sends only those; its own content repeats them."""
+def _sent_part(message: Message) -> Any:
+    """Return the part that is sent: AutoGen's content repeats its several results."""
     responses = message.get("tool_responses")
     return responses if responses and message.get("role") == "tool" else message
 
 
-def _read(value: Any, texts: list[str]) -> int:
-    """Collect what is to be read as text; return the tokens of what is not."""
+def _collect_texts(value: Any, texts: list[str]) -> int:
+    """Collect the texts in a value, and return the tokens of everything else."""
     if isinstance(value, str):
         texts.append(value)
     if isinstance(value, list):
-        return sum(_read(item, texts) for item in value)
+        return sum(_collect_texts(item, texts) for item in value)
     if not isinstance(value, dict):
         return 0
     kind = value.get("type")
     if not isinstance(kind, str):
         kind = ""
-    if kind in _IMAGES:
-        return PER_IMAGE
-    if kind in _AUDIO:
-        return max(PER_IMAGE, _length(value) // 1000)  # ten tokens a second, at a modest bit rate
-    if kind in _FILES:
-        return max(PER_IMAGE, _length(value) // 16)  # a page of text in some 20 KB
+    if kind in _IMAGE_TYPES:
+        return TOKENS_PER_IMAGE
+    if kind in _AUDIO_TYPES:
+        return max(
+            TOKENS_PER_IMAGE, _text_length(value) // 1000
+        )  # ten tokens a second, at a modest bit rate
+    if kind in _FILE_TYPES:
+        return max(TOKENS_PER_IMAGE, _text_length(value) // 16)  # a page of text is some 20 KB
     extra = (
-        PER_CALL
+        TOKENS_PER_CALL
         if "_call" in kind or kind in ("tool_use", "tool_result") or "function" in value
         else 0
     )
     for key, item in value.items():
-        if key in _UNREAD:
+        if key in _UNCOUNTED_FIELDS:
             continue
-        if key in _SEALED and isinstance(item, str):
+        if key in _ENCRYPTED_FIELDS and isinstance(item, str):
             extra += len(item) // 4
         elif key == "source" and isinstance(item, dict) and item.get("type") != "text":
-            extra += max(PER_IMAGE, _length(item) // 16)
-        elif key in _PARTS or isinstance(item, str):
-            extra += _read(item, texts)
+            extra += max(TOKENS_PER_IMAGE, _text_length(item) // 16)
+        elif key in _NESTED_FIELDS or isinstance(item, str):
+            extra += _collect_texts(item, texts)
         elif isinstance(item, dict | list):
             texts.append(msgspec.json.encode(item).decode())
     return extra
 
 
-def _length(value: Any) -> int:
+def _text_length(value: Any) -> int:
     if isinstance(value, dict):
-        return sum(map(_length, value.values()))
+        return sum(map(_text_length, value.values()))
     return len(value) if isinstance(value, str) else 0
 
 
-def _tiktoken_data() -> Path | None:
-    """Where tiktoken keeps the data of o200k_base once it has been downloaded; None if it is told to keep nothing."""
+def _tiktoken_data_path() -> Path | None:
+    """Return where tiktoken caches the data of o200k_base; None if its cache is disabled."""
     import tempfile  # here: importing holdfast does not need it
 
     named = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
@@ -175,8 +186,8 @@ def _tiktoken_data() -> Path | None:
 
 
 @lru_cache(maxsize=1)
-def _exact(data: Path) -> Counter | None:
-    """The counter that uses this data; None if tiktoken would not, and go and download it."""
+def _load_tiktoken(data: Path) -> Counter | None:
+    """Return the counter that uses this data; None if tiktoken would download it instead."""
     if hashlib.sha256(data.read_bytes()).hexdigest() != _O200K_SHA256:
         return None
     try:

@@ -1,7 +1,8 @@
-"""The part of a history that fits a token budget and that a provider accepts.
+"""Windows: the part of a history that fits a token budget and that a provider accepts.
 
-A history is cut between exchanges: a user's message and all that follows up to the next one. Within an exchange the
-smallest piece is a unit: a call with its results, reasoning with what it led to, or a single message.
+A history is cut between exchanges: a user's message and all that follows up to the next one. Within
+an exchange the smallest piece is a unit: a call with its results, reasoning with its output, or a
+single message.
 """
 
 from __future__ import annotations
@@ -18,37 +19,49 @@ from .entries import MessageEntry, MessageProblem
 from .fold import ConversationFold, Marks
 from .messages import (
     Message,
-    calls,
+    call_ids,
+    find_links,
     is_answer,
     is_instruction,
-    is_item,
     is_output,
     is_reasoning,
-    links,
+    is_responses_item,
     opens_exchange,
-    results,
+    result_ids,
 )
-from .read import KnownConversation, learn, marks_at, newest, pinned_entries, scan, summary_at
-from .repair import Insert, Placed, find_fixes, pairs, place
-from .sources import Source
+from .read import (
+    ConversationSnapshot,
+    load_snapshot,
+    read_marks,
+    read_newest,
+    read_pinned,
+    read_summary,
+    scan_live,
+)
+from .repair import Insert, PlacedMessage, find_fixes, pair_calls, place_messages
+from .sources import ReadSource
 from .tokens import Counter
 
 
-class NoPlaceToBegin(ValueError):
-    """A window cannot begin anywhere in this part of a history: read further back."""
+class NoCutFound(ValueError):
+    """A window cannot start anywhere in this part of a history: read further back."""
 
 
-def unit_starts(messages: Sequence[Message]) -> list[int]:
-    """The indexes at which a unit begins: there a history can be cut without tearing anything."""
-    # Each unit opens after its first message and closes after its last; where none is open, one begins.
+def find_unit_starts(messages: Sequence[Message]) -> list[int]:
+    """Return the indexes at which a unit starts: a history can be cut there."""
+    # A unit opens after its first message and closes after its last; if none is open, one starts.
     steps = [0] * (len(messages) + 1)
-    for first, last in [*pairs(messages), *_linked(messages)[0], *_reasoned(messages)]:
+    for first, last in [
+        *pair_calls(messages),
+        *_find_linked(messages)[0],
+        *_find_reasoning_spans(messages),
+    ]:
         steps[first + 1] += 1
         steps[last + 1] -= 1
     return [index for index, open_units in enumerate(accumulate(steps[:-1])) if not open_units]
 
 
-def fit(
+def fit_window(
     tail: Sequence[Message],
     *,
     budget: int,
@@ -60,17 +73,19 @@ def fit(
     summary: Message | None = None,
     covered: int = 0,
 ) -> list[Message]:
-    """The newest messages of a history that fit the budget, with what must stay: never one that a provider refuses.
+    """Return the newest messages that fit the budget, as a history that a provider accepts.
 
-    `tail` is the newest messages, oldest first, and `whole` says that there are no others. What stays: `system`, the
-    pinned messages before the tail (`pins`) and in it (`pinned`, by index), and in place of what is cut `summary`,
-    which stands for all before the tail and for the first `covered` messages in it. The result is in that order, then
-    the history from the cut. `BudgetExceeded` if not even the newest exchange fits; `NoPlaceToBegin` if the tail is
-    not the whole and holds no beginning of an exchange: with more of it, there is one.
+    `tail` has the newest messages, oldest first; with `whole` there are no others. Kept are
+    `system`, the pinned messages before the tail (`pins`) and in it (`pinned`, by index), and in
+    place of the cut messages `summary`, which covers all before the tail and the first `covered`
+    messages in it. The result is in that order, then the history from the cut.
+
+    Raises `BudgetExceeded` if not even the newest exchange fits, and `NoCutFound` if no exchange
+    starts in a tail that is not the whole history.
     """
-    layout = _Layout(tail, whole, pins, pinned, covered if summary is not None else 0)
+    layout = _WindowLayout(tail, whole, pins, pinned, covered if summary is not None else 0)
     if not layout.cuts:
-        raise NoPlaceToBegin("no exchange begins in this part of the history: read further back")
+        raise NoCutFound("no exchange starts in this part of the history: read further back")
     costs = [count(one.message) for one in layout.placed]
     kept = list(
         accumulate(
@@ -81,10 +96,10 @@ def fit(
     total = list(accumulate(costs, initial=0))
     fixed = sum(map(count, system))
     with_summary = fixed + (count(summary) if summary is not None else 0)
-    first_to_go = [*layout.stays, False].index(False)
+    first_cut = [*layout.stays, False].index(False)
     needed = 0
     for cut in layout.cuts:
-        shortened = not whole or cut > first_to_go
+        shortened = not whole or cut > first_cut
         needed = (with_summary if shortened else fixed) + kept[cut] + total[-1] - total[cut]
         if needed <= budget:
             stayed = [
@@ -97,8 +112,8 @@ def fit(
     raise BudgetExceeded(needed=needed, budget=budget)
 
 
-class _Layout:
-    """A mended history: what stays whatever is cut (`stays`), and where it may be cut (`cuts`, in ascending order)."""
+class _WindowLayout:
+    """A repaired history: messages that always stay (`stays`), and possible `cuts`, ascending."""
 
     def __init__(
         self,
@@ -110,35 +125,35 @@ class _Layout:
     ) -> None:
         before = list(pins)
         while before and is_reasoning(before[-1]) and 0 not in pinned:
-            before.pop()  # what it led to is not at hand
+            before.pop()  # its output is not here
         first = len(before)
         messages = [*before, *tail]
-        self.placed = place(messages, find_fixes(messages))
-        mended = [one.message for one in self.placed]
-        starts = unit_starts(mended)
+        self.placed = place_messages(messages, find_fixes(messages))
+        repaired = [one.message for one in self.placed]
+        starts = find_unit_starts(repaired)
         kept = {*range(first), *(first + index for index in pinned)}
-        self.stays = _with_units(self.placed, starts, kept, whole)
-        # Only a message that the user wrote opens an exchange, not a result that was rewritten as one: its exchange began before.
+        self.stays = _mark_kept(self.placed, starts, kept, whole)
+        # Only a message of the user opens an exchange, not a result that was rewritten as one.
         opening = {
             index
             for index in starts
-            if self.placed[index].as_stored and opens_exchange(mended[index])
+            if self.placed[index].as_stored and opens_exchange(repaired[index])
         }
         cuts = {index for index in opening if self.placed[index].at >= first}
         if covered > 0:
-            cuts.update(_after_summary(self.placed, starts, opening, first + covered))
+            cuts.update(_find_cuts_after_summary(self.placed, starts, opening, first + covered))
         if whole:
             cuts.update(starts if not opening else (), (0,))
         else:
-            # What names an item that is not here names one before the tail: it cannot be sent without it.
-            cuts -= {*range(max(_linked(mended)[1], default=-1) + 1)}
+            # A link to an item that is not here leads before the tail: it cannot be sent alone.
+            cuts -= {*range(max(_find_linked(repaired)[1], default=-1) + 1)}
         self.cuts = sorted(cuts)
 
 
-def _with_units(
-    placed: Sequence[Placed], starts: Sequence[int], kept: Collection[int], whole: bool
+def _mark_kept(
+    placed: Sequence[PlacedMessage], starts: Sequence[int], kept: Collection[int], whole: bool
 ) -> list[bool]:
-    """Which messages stay: those that are pinned, with the rest of their units, and the instructions that come first."""
+    """Return for each message whether it stays: pinned units, and instructions that come first."""
     stays = [False] * len(placed)
     leading = whole
     for start, end in zip(starts, [*starts, len(placed)][1:], strict=True):
@@ -149,10 +164,10 @@ def _with_units(
     return stays
 
 
-def _after_summary(
-    placed: Sequence[Placed], starts: Sequence[int], opening: Collection[int], end: int
+def _find_cuts_after_summary(
+    placed: Sequence[PlacedMessage], starts: Sequence[int], opening: Collection[int], end: int
 ) -> list[int]:
-    """Cuts inside the exchange in which the summary ends: it stands for how that exchange began."""
+    """Return cuts inside the exchange in which the summary ends: it covers that one's start."""
     found: list[int] = []
     for index in starts:
         if placed[index].at < end:
@@ -165,24 +180,24 @@ def _after_summary(
     return found
 
 
-def _linked(messages: Sequence[Message]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Items that name each other, and those that name one that is not here."""
+def _find_linked(messages: Sequence[Message]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the pairs of linked items, and the items whose link leads elsewhere."""
     opened: dict[str, int] = {}
-    found: list[tuple[int, int]] = []
-    lost: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    unlinked: list[int] = []
     for index, message in enumerate(messages):
-        opens, belongs = links(message)
+        opens, belongs_to = find_links(message)
         if opens is not None:
             opened[opens] = index
-        if belongs in opened:
-            found.append((opened[belongs], index))
-        elif belongs is not None:
-            lost.append(index)
-    return found, lost
+        if belongs_to in opened:
+            pairs.append((opened[belongs_to], index))
+        elif belongs_to is not None:
+            unlinked.append(index)
+    return pairs, unlinked
 
 
-def _reasoned(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Reasoning with all that the model put out after it in the same turn."""
+def _find_reasoning_spans(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """Return pairs of a reasoning item and each output of the model after it in the same turn."""
     found: list[tuple[int, int]] = []
     start: int | None = None
     for index, message in enumerate(messages):
@@ -195,65 +210,64 @@ def _reasoned(messages: Sequence[Message]) -> list[tuple[int, int]]:
     return found
 
 
-# Reading just as much of a conversation as fits a token budget, and what a provider would refuse in it.
+# -- operations that read a window, an answer or the problems of a conversation --------------------
 
 
-def window(
+def read_window(
     key: StreamKey, budget: int, system: Sequence[Message], count: Counter
 ) -> Operation[SourcedList]:
-    """The newest messages that fit, with what must stay. Reads no further back than it has to."""
-    known = yield from learn(key)
-    fold = known.fold if known else ConversationFold()
+    """Return the newest messages that fit, with those that must stay. Read only what is needed."""
+    snapshot = yield from load_snapshot(key)
+    fold = snapshot.fold if snapshot else ConversationFold()
     spent, opened = 0, False
 
     def enough(entry: MessageEntry) -> bool:
-        # On past the budget to where the exchange begins: only whole exchanges are sent.
+        # Read on past the budget to the start of the exchange: only whole exchanges are sent.
         nonlocal spent, opened
         spent += count(entry.message)
         opened = opened or opens_exchange(entry.message)
         return spent > budget and opened
 
-    tail = (yield from scan(key, fold, enough=enough))[::-1] if known else []
+    tail = (yield from scan_live(key, fold, enough=enough))[::-1] if snapshot else []
     try:
-        return (yield from _fitted(key, known, tail, budget, system, count))
-    except NoPlaceToBegin:
-        tail = (yield from scan(key, fold))[::-1]
+        return (yield from _fit_tail(key, snapshot, tail, budget, system, count))
+    except NoCutFound:
+        tail = (yield from scan_live(key, fold))[::-1]
     try:
-        return (yield from _fitted(key, known, tail, budget, system, count))
-    except (
-        NoPlaceToBegin
-    ):  # all of it was read, and there are not as many messages as its newest record says
+        return (yield from _fit_tail(key, snapshot, tail, budget, system, count))
+    except NoCutFound:  # all was read, and the count in the newest record is different
         raise CorruptRecord(
-            str(key), what="its newest record does not say how many messages there are"
+            str(key), what="the message count of its newest record is wrong"
         ) from None
 
 
-def _fitted(
+def _fit_tail(
     key: StreamKey,
-    known: KnownConversation | None,
+    snapshot: ConversationSnapshot | None,
     tail: list[MessageEntry],
     budget: int,
     system: Sequence[Message],
     count: Counter,
 ) -> Operation[SourcedList]:
-    """What of these messages fits, with the pinned messages and the summary from before them."""
-    fold = known.fold if known else ConversationFold()
+    """Fit these messages, with the pinned messages and the summary from before them."""
+    fold = snapshot.fold if snapshot else ConversationFold()
     whole = len(tail) == fold.count
-    marks = yield from marks_at(key, fold)
-    summary = yield from summary_at(key, fold, marks)
+    marks = yield from read_marks(key, fold)
+    summary = yield from read_summary(key, fold, marks)
     here = {entry.version for entry in tail}
-    before = yield from pinned_entries(key, fold, [pin for pin in marks.pins if pin not in here])
+    before = yield from read_pinned(key, fold, [pin for pin in marks.pins if pin not in here])
     if any(
-        calls(entry.message) or results(entry.message) or is_item(entry.message) for entry in before
+        call_ids(entry.message) or result_ids(entry.message) or is_responses_item(entry.message)
+        for entry in before
     ):
-        # A pinned half of something needs its other half: no part of the history is to look as if it had not happened.
-        tail, before, whole = (yield from scan(key, fold))[::-1], [], True
+        # A pinned call, result or item needs its counterpart, so use the whole history.
+        tail, before, whole = (yield from scan_live(key, fold))[::-1], [], True
     if system:
-        # The caller's system prompt takes the place of the stored one.
-        before, leading = _without_prompt(before)
+        # The caller's system prompt replaces the stored one.
+        before, leading = _strip_prompt(before)
         if leading and not before and whole:
-            tail, _ = _without_prompt(tail)
-    fitting = fit(
+            tail, _ = _strip_prompt(tail)
+    fitting = fit_window(
         [entry.message for entry in tail],
         budget=budget,
         count=count,
@@ -262,31 +276,31 @@ def _fitted(
         pins=[entry.message for entry in before],
         pinned=[index for index, entry in enumerate(tail) if entry.version in marks.pins],
         summary=summary.message if summary else None,
-        covered=places_covered(tail, marks),
+        covered=count_covered(tail, marks),
     )
     others = [*before, summary] if summary else before
-    return SourcedList(fitting, Source(key, known, tail, others) if known else None)
+    return SourcedList(fitting, ReadSource(key, snapshot, tail, others) if snapshot else None)
 
 
-def places_covered(entries: Sequence[MessageEntry], marks: Marks) -> int:
-    """How many of these messages the summary stands for."""
+def count_covered(entries: Sequence[MessageEntry], marks: Marks) -> int:
+    """Return how many of these messages the summary covers."""
     return next(
         (index + 1 for index, entry in enumerate(entries) if entry.version == marks.covers), 0
     )
 
 
-def _without_prompt(entries: list[MessageEntry]) -> tuple[list[MessageEntry], bool]:
-    """The entries without the system messages they begin with; whether anything else may be left before what follows."""
+def _strip_prompt(entries: list[MessageEntry]) -> tuple[list[MessageEntry], bool]:
+    """Return the entries without their leading system messages, and whether none is left."""
     index = 0
     while index < len(entries) and is_instruction(entries[index].message):
         index += 1
     return entries[index:], index == len(entries)
 
 
-def pending(key: StreamKey) -> Operation[MessageEntry | None]:
-    """The user's message that has no answer yet."""
-    known = yield from learn(key)
-    if known is None:
+def find_pending(key: StreamKey) -> Operation[MessageEntry | None]:
+    """Return the user's message that has no answer yet."""
+    snapshot = yield from load_snapshot(key)
+    if snapshot is None:
         return None
     decided = False
 
@@ -299,37 +313,40 @@ def pending(key: StreamKey) -> Operation[MessageEntry | None]:
         decided = True
         return opens_exchange(entry.message)
 
-    found = yield from scan(key, known.fold, enough=enough)
+    found = yield from scan_live(key, snapshot.fold, enough=enough)
     return found[-1] if found and decided and opens_exchange(found[-1].message) else None
 
 
-def answer(key: StreamKey, version: int) -> Operation[MessageEntry | None]:
-    """What the model said in the end to the message of that version; None if it has not, or if that is no live message."""
-    known = yield from learn(key)
-    if known is None:
+def find_answer(key: StreamKey, version: int) -> Operation[MessageEntry | None]:
+    """Return the model's final answer to the message of that version.
+
+    None if there is no answer yet, or the message is not live.
+    """
+    snapshot = yield from load_snapshot(key)
+    if snapshot is None:
         return None
-    found = yield from scan(key, known.fold, enough=lambda entry: entry.version <= version)
+    found = yield from scan_live(key, snapshot.fold, enough=lambda entry: entry.version <= version)
     if not found or found[-1].version != version:
         return None
-    said: MessageEntry | None = None
+    answer: MessageEntry | None = None
     for entry in reversed(found[:-1]):
-        if said is not None and opens_exchange(entry.message):
-            break  # that was it: what follows is about something else
+        if answer is not None and opens_exchange(entry.message):
+            break  # the next exchange
         if is_answer(entry.message):
-            said = entry
-        elif calls(entry.message) or results(entry.message):
-            said = None  # it went on after that
-    return said
+            answer = entry
+        elif call_ids(entry.message) or result_ids(entry.message):
+            answer = None  # the model continued after it
+    return answer
 
 
-def problems(key: StreamKey) -> Operation[list[MessageProblem]]:
-    """What a provider would refuse, in order."""
-    entries = yield from newest(key, (yield from learn(key)), None)
-    return [problem for problem, _ in troubles(entries)]
+def find_problems(key: StreamKey) -> Operation[list[MessageProblem]]:
+    """Return what a provider would reject, in order."""
+    entries = yield from read_newest(key, (yield from load_snapshot(key)), None)
+    return [problem for problem, _ in find_problem_fixes(entries)]
 
 
-def troubles(entries: Sequence[MessageEntry]) -> list[tuple[MessageProblem, Any]]:
-    """What a provider would refuse in these messages, each with the fix for it."""
+def find_problem_fixes(entries: Sequence[MessageEntry]) -> list[tuple[MessageProblem, Any]]:
+    """Return what a provider would reject in these messages, each with its fix."""
     found = []
     for fix in find_fixes([entry.message for entry in entries]):
         index = fix.after if isinstance(fix, Insert) else fix.index

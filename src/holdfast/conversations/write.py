@@ -1,4 +1,4 @@
-"""Operations that change a conversation. Each decides on what it has read and makes one append that counts."""
+"""Operations that change a conversation. Each reads, decides, and makes one append."""
 
 from __future__ import annotations
 
@@ -18,15 +18,24 @@ from ..log.stream_ops import append_events
 from . import fold as _fold
 from .entries import MessageEntry
 from .fold import ConversationFold, Marks, Rewound
-from .read import KnownConversation, learn, marks_at, newest, segment_at, segments, state_at
+from .read import (
+    ConversationSnapshot,
+    find_segment,
+    load_snapshot,
+    read_fold_at,
+    read_marks,
+    read_newest,
+    read_segments,
+)
 
-MANY: Final = 16
-QUIET: Final = 100
-NEAR: Final = 5000
+EXACT_MESSAGES: Final = 16
+"""An append of more messages than this must meet exactly the state that it was prepared for."""
+MAX_SILENT_EVENTS: Final = 100
+MAX_SCANNED_EVENTS: Final = 5000
 
 
-class New(msgspec.Struct, frozen=True):
-    """A message to be appended, encoded: `pin` if the caller wants it in every window, `leads` if it is a system prompt."""
+class NewMessage(msgspec.Struct, frozen=True):
+    """An encoded message to append. `pin`: keep it in every window. `leads`: a system prompt."""
 
     data: bytes
     pin: bool = False
@@ -35,87 +44,93 @@ class New(msgspec.Struct, frozen=True):
 
 def encode_message(
     message: dict[str, Any], meta: dict[str, Any] | None, *, pin: bool, leads: bool
-) -> New:
+) -> NewMessage:
     data: dict[str, Any] = {"message": message}
     if meta:
         data["meta"] = meta
     if pin:
         data["pin"] = True
-    return New(encode(data), pin, leads)
+    return NewMessage(encode(data), pin, leads)
 
 
 def append_messages(
     key: StreamKey,
-    new: Sequence[New],
+    new: Sequence[NewMessage],
     stamp: AppendContext,
     *,
-    known: KnownConversation | None,
+    snapshot: ConversationSnapshot | None,
     id: str | None = None,
     if_version: int | None = None,
     owner: str | None = None,
-) -> Operation[tuple[AppendResult, KnownConversation | None]]:
-    """Append messages. What is `known` from before spares the look at where the conversation stands."""
-    known = yield from up_to_date(key, known, stamp, owner)
-    fold, marks = known.fold if known else ConversationFold(), Marks()
+) -> Operation[tuple[AppendResult, ConversationSnapshot | None]]:
+    """Append messages. With a `snapshot` the head is not read."""
+    snapshot = yield from refresh_snapshot(key, snapshot, stamp, owner)
+    fold, marks = snapshot.fold if snapshot else ConversationFold(), Marks()
     pinning = any(message.pin or message.leads for message in new)
     if pinning:
-        marks = yield from marks_at(key, fold)
-    # What is decided on the state must meet that state. So must many messages at once: each then knows exactly where it
-    # stands, while those of a small append may land after another writer's and know only what was there before.
-    exact = pinning or owner is not None or len(new) > MANY or if_version is not None
-    events = message_events(fold, marks, new, exact)
-    expected = known.record if known and exact else 0 if known is None else None
+        marks = yield from read_marks(key, fold)
+    # An append that depends on the state must meet exactly that state. So must a large one: each of
+    # its messages then has an exact fold. Messages of a small append may land after those of
+    # another writer, and have the fold from before.
+    exact = pinning or owner is not None or len(new) > EXACT_MESSAGES or if_version is not None
+    events = new_message_events(fold, marks, new, exact)
+    expected = snapshot.record if snapshot and exact else 0 if snapshot is None else None
     if if_version not in (None, fold.seen):
-        expected = yield from _if_version(key, known, if_version or 0, id)
-    return (yield from put(key, known, events, stamp, id=id, expected=expected))
+        expected = yield from _resolve_if_version(key, snapshot, if_version or 0, id)
+    return (yield from store_events(key, snapshot, events, stamp, id=id, expected=expected))
 
 
-def up_to_date(
-    key: StreamKey, known: KnownConversation | None, stamp: AppendContext, owner: str | None
-) -> Operation[KnownConversation | None]:
-    """What was known, if nothing speaks against it: then there is no need to look."""
-    expires = known.fields.expires_at if known else None
+def refresh_snapshot(
+    key: StreamKey, snapshot: ConversationSnapshot | None, stamp: AppendContext, owner: str | None
+) -> Operation[ConversationSnapshot | None]:
+    """Return `snapshot` if it can still be valid, without a read; else the current state."""
+    expires = snapshot.fields.expires_at if snapshot else None
     if (
-        known is None
+        snapshot is None
         or (expires is not None and expires <= stamp.at)
-        or owner not in (None, known.fields.owner)
+        or owner not in (None, snapshot.fields.owner)
     ):
-        return (yield from learn(key, owner=owner))
-    return known
+        return (yield from load_snapshot(key, owner=owner))
+    return snapshot
 
 
-def _if_version(
-    key: StreamKey, known: KnownConversation | None, if_version: int, id: str | None
+def _resolve_if_version(
+    key: StreamKey, snapshot: ConversationSnapshot | None, if_version: int, id: str | None
 ) -> Operation[int]:
-    """Where to append, as the stream counts, for a caller who saw another version than the newest.
+    """Return the stream version to expect, for a caller whose version is not the newest.
 
-    After it, if since then nothing was said: a turn that was renewed is nothing to the caller. An append whose id
-    is known is a repeat whatever the version, so one with an id is sent: to where it cannot be stored.
+    It is the newest one if only silent events came since: a renewed turn does not matter to the
+    caller. Otherwise it is a conflict, unless the append has an id: a repeat succeeds whatever the
+    version, so it is sent with an expected version at which nothing new can be stored.
     """
-    version = known.version if known else 0
-    if known is None or if_version > version:
+    version = snapshot.version if snapshot else 0
+    if snapshot is None or if_version > version:
         raise Conflict(str(key), expected=if_version, actual=version)
-    if (yield from _is_quiet(key, known, if_version)):
-        return known.record
-    if id is None or if_version < known.fold.base:
+    if (yield from _is_unchanged_since(key, snapshot, if_version)):
+        return snapshot.record
+    if id is None or if_version < snapshot.fold.base:
         raise Conflict(str(key), expected=if_version, actual=version)
-    return if_version - known.fold.base
+    return if_version - snapshot.fold.base
 
 
-def _is_quiet(key: StreamKey, known: KnownConversation, after: int) -> Operation[bool]:
-    """Whether the messages are as they were at a version not long ago."""
-    if after < known.fold.base or known.version - after > QUIET:
+def _is_unchanged_since(
+    key: StreamKey, snapshot: ConversationSnapshot, after: int
+) -> Operation[bool]:
+    """Return whether only silent events came after a recent version."""
+    if after < snapshot.fold.base or snapshot.version - after > MAX_SILENT_EVENTS:
         return False
-    since = yield from ops.read(key, after=after - known.fold.base, limit=QUIET, plain=True)
-    return all(stored.envelope.type in _fold.SILENT for stored in since)
+    since = yield from ops.read(
+        key, after=after - snapshot.fold.base, limit=MAX_SILENT_EVENTS, decoded=True
+    )
+    return all(stored.envelope.type in _fold.SILENT_EVENTS for stored in since)
 
 
-def message_events(
-    fold: ConversationFold, marks: Marks, new: Sequence[New], exact: bool
+def new_message_events(
+    fold: ConversationFold, marks: Marks, new: Sequence[NewMessage], exact: bool
 ) -> list[NewEvent]:
-    """Messages that follow on `fold`: right behind it, if that is `exact`.
+    """Return the events of messages that follow on `fold`: immediately, if `exact`.
 
-    Some stay in every window: those the caller pins, and a system prompt that comes before all else.
+    Messages that the caller pins, and a system prompt before all others, stay in every window.
     """
     events, now = [], fold
     for message in new:
@@ -124,32 +139,34 @@ def message_events(
             own = marks = msgspec.structs.replace(marks, pins=[*marks.pins, now.seen + 1])
             if len(marks.pins) > _fold.MAX_PINS:
                 raise ValueError(
-                    f"at most {_fold.MAX_PINS} messages of a conversation can be pinned"
+                    f"a conversation must have at most {_fold.MAX_PINS} pinned messages"
                 )
-        known = _fold.encoded(_with(now if exact else fold, own))
-        events.append(NewEvent(_fold.APPENDED, message.data, 1, known))
-        now = _fold.forward(now, now.seen + 1, _fold.APPENDED, None, own)
+        carried = _fold.encode_fold(_with_marks(now if exact else fold, own))
+        events.append(NewEvent(_fold.APPENDED, message.data, 1, carried))
+        now = _fold.advance_fold(now, now.seen + 1, _fold.APPENDED, None, own)
     return events
 
 
-def _with(fold: ConversationFold, own: Marks | None) -> ConversationFold:
+def _with_marks(fold: ConversationFold, own: Marks | None) -> ConversationFold:
     return msgspec.structs.replace(fold, own=own)
 
 
-def put(
+def store_events(
     key: StreamKey,
-    known: KnownConversation | None,
+    snapshot: ConversationSnapshot | None,
     events: Sequence[NewEvent],
     stamp: AppendContext,
     *,
     id: str | None = None,
     expected: int | None = None,
     fields: HeadFields | None = None,
-) -> Operation[tuple[AppendResult, KnownConversation | None]]:
-    """Append events that know where they stand. The answer is in the conversation's versions; beside it what is known
-    after it, or None if others have appended as well."""
-    incarnation = known.incarnation if known else append_id(stamp.id)
-    base = known.fold.base if known else 0
+) -> Operation[tuple[AppendResult, ConversationSnapshot | None]]:
+    """Append events, and return the result in versions of the conversation.
+
+    The second value is the snapshot after it, or None if another writer appended as well.
+    """
+    incarnation = snapshot.incarnation if snapshot else append_id(stamp.id)
+    base = snapshot.fold.base if snapshot else 0
     try:
         answer = yield from append_events(
             key, events, stamp, id=id, expected=expected, fields=fields, incarnation=incarnation
@@ -159,75 +176,83 @@ def put(
             str(key), expected=conflict.expected + base, actual=conflict.actual + base
         ) from None
     first, last = answer.first + base, answer.last + base
-    after: KnownConversation | None = None
-    fold = known.fold if known else ConversationFold()
+    after: ConversationSnapshot | None = None
+    fold = snapshot.fold if snapshot else ConversationFold()
     if not answer.duplicate and first == fold.seen + 1:
-        after = KnownConversation(
+        after = ConversationSnapshot(
             incarnation,
-            fields or (known.fields if known else HeadFields()),
-            state_after(fold, events),
+            fields or (snapshot.fields if snapshot else HeadFields()),
+            advance_over(fold, events),
             answer.now,
         )
     return AppendResult(first, last, answer.duplicate, answer.now), after
 
 
-def state_after(fold: ConversationFold, events: Sequence[NewEvent]) -> ConversationFold:
+def advance_over(fold: ConversationFold, events: Sequence[NewEvent]) -> ConversationFold:
     for event in events:
         data = msgspec.json.decode(event.data) if event.type == _fold.REWOUND else None
         own = msgspec.json.decode(event.fold, type=ConversationFold).own
-        fold = _fold.forward(fold, fold.seen + 1, event.type, data, own)
+        fold = _fold.advance_fold(fold, fold.seen + 1, event.type, data, own)
     return fold
 
 
 def new_event(
     type: str, data: msgspec.Struct, fold: ConversationFold, own: Marks | None = None
 ) -> NewEvent:
-    return NewEvent(type, encode(msgspec.to_builtins(data)), 1, _fold.encoded(_with(fold, own)))
+    return NewEvent(
+        type, encode(msgspec.to_builtins(data)), 1, _fold.encode_fold(_with_marks(fold, own))
+    )
 
 
-def must_exist(key: StreamKey, known: KnownConversation | None) -> KnownConversation:
-    if known is None:
-        raise NotFound(f"there is no {key}; it begins with its first message")
-    return known
+def require_snapshot(key: StreamKey, snapshot: ConversationSnapshot | None) -> ConversationSnapshot:
+    if snapshot is None:
+        raise NotFound(f"there is no {key}; append a message to create it")
+    return snapshot
 
 
 def rewind(key: StreamKey, to: int, stamp: AppendContext, owner: str | None) -> Operation[int]:
-    """Undo everything after a version, an earlier rewind too; how many messages that removed."""
-    known = yield from learn(key, owner=owner)
-    if to == 0 and (known is None or known.fold.count == 0):
+    """Undo everything after a version, including rewinds. Return the number of removed messages."""
+    snapshot = yield from load_snapshot(key, owner=owner)
+    if to == 0 and (snapshot is None or snapshot.fold.count == 0):
         return 0
-    known = must_exist(key, known)
-    if to > known.version:
+    snapshot = require_snapshot(key, snapshot)
+    if to > snapshot.version:
         raise NotFound(
-            f"{key} is at version {known.version}; there is no version {to} to go back to"
+            f"{key} is at version {snapshot.version}; there is no version {to} to rewind to"
         )
-    if to == known.version:
+    if to == snapshot.version:
         return 0
-    event, _ = yield from rewound(key, known, to)
-    yield from put(key, known, [event], stamp, expected=known.record)
-    return max(known.fold.count - state_after(known.fold, [event]).count, 0)
+    event, _ = yield from new_rewind_event(key, snapshot, to)
+    yield from store_events(key, snapshot, [event], stamp, expected=snapshot.record)
+    return max(snapshot.fold.count - advance_over(snapshot.fold, [event]).count, 0)
 
 
-def rewound(key: StreamKey, known: KnownConversation, to: int) -> Operation[tuple[NewEvent, Marks]]:
-    """The event that goes back to a version. A summary that still fits stays in force."""
-    then = yield from state_at(key, known, to)
-    marks, now = (yield from marks_at(key, then)), (yield from marks_at(key, known.fold))
-    if now.covers <= to < now.summary and (yield from only_grew(key, known, to, now.summary)):
+def new_rewind_event(
+    key: StreamKey, snapshot: ConversationSnapshot, to: int
+) -> Operation[tuple[NewEvent, Marks]]:
+    """Return the event that rewinds to a version. A summary that still applies is kept."""
+    then = yield from read_fold_at(key, snapshot, to)
+    marks, now = (yield from read_marks(key, then)), (yield from read_marks(key, snapshot.fold))
+    if now.covers <= to < now.summary and (
+        yield from has_only_grown(key, snapshot, to, now.summary)
+    ):
         marks = msgspec.structs.replace(marks, summary=now.summary, covers=now.covers)
-    return new_event(_fold.REWOUND, Rewound(to, then.count), known.fold, marks), marks
+    return new_event(_fold.REWOUND, Rewound(to, then.count), snapshot.fold, marks), marks
 
 
-def only_grew(key: StreamKey, known: KnownConversation, after: int, before: int) -> Operation[bool]:
-    """Whether between two versions messages were added and nothing was taken away or mended."""
-    if before - after > NEAR:
+def has_only_grown(
+    key: StreamKey, snapshot: ConversationSnapshot, after: int, before: int
+) -> Operation[bool]:
+    """Return whether messages were only added between two versions, not removed or repaired."""
+    if before - after > MAX_SCANNED_EVENTS:
         return False
-    parts = yield from segments(key, known.fold.base)
+    parts = yield from read_segments(key, snapshot.fold.base)
     while after < before - 1:
-        part = segment_at(parts, after + 1)
+        part = find_segment(parts, after + 1)
         limit = (min(part.upto, before - 1) if part.upto else before - 1) - after
-        page = yield from ops.read(part.key, after=after - part.base, limit=limit, plain=True)
+        page = yield from ops.read(part.key, after=after - part.base, limit=limit, decoded=True)
         if not page or any(
-            stored.envelope.type not in (_fold.APPENDED, *_fold.SILENT) for stored in page
+            stored.envelope.type not in (_fold.APPENDED, *_fold.SILENT_EVENTS) for stored in page
         ):
             return False
         after = part.base + page[-1].version
@@ -235,28 +260,30 @@ def only_grew(key: StreamKey, known: KnownConversation, after: int, before: int)
 
 
 def pop(key: StreamKey, stamp: AppendContext, owner: str | None) -> Operation[MessageEntry | None]:
-    """Take the newest message out. Whoever comes second takes the one before it."""
-    known = yield from learn(key, owner=owner)
-    found = yield from newest(key, known, 1)
-    if not found or known is None:
+    """Remove the newest message. A second caller removes the one before it."""
+    snapshot = yield from load_snapshot(key, owner=owner)
+    found = yield from read_newest(key, snapshot, 1)
+    if not found or snapshot is None:
         return None
-    event = yield from removal(key, known, found[0].version, "popped")
-    yield from put(key, known, [event], stamp, expected=known.record)
+    event = yield from new_removal_event(key, snapshot, found[0].version, "popped")
+    yield from store_events(key, snapshot, [event], stamp, expected=snapshot.record)
     return found[0]
 
 
-def removal(
-    key: StreamKey, known: KnownConversation, version: int, why: str
+def new_removal_event(
+    key: StreamKey, snapshot: ConversationSnapshot, version: int, why: str
 ) -> Operation[NewEvent]:
-    """The event that takes a message out."""
-    event, _ = removing(known.fold, (yield from marks_at(key, known.fold)), version, why)
+    """Return the event that removes a message."""
+    event, _ = remove_message(
+        snapshot.fold, (yield from read_marks(key, snapshot.fold)), version, why
+    )
     return event
 
 
-def removing(
+def remove_message(
     fold: ConversationFold, marks: Marks, version: int, why: str
 ) -> tuple[NewEvent, Marks]:
-    """The same, and what is pinned and summarised after it."""
+    """Return the event that removes a message, and the marks after it."""
     pins = [pin for pin in marks.pins if pin != version]
     summary, covers = (0, 0) if version <= marks.covers else (marks.summary, marks.covers)
     now = Marks(pins, summary, covers)
@@ -266,19 +293,19 @@ def removing(
     ), now
 
 
-def draft(
+def append_draft(
     key: StreamKey,
     of: str,
     text: str,
     stamp: AppendContext,
     *,
-    known: KnownConversation | None,
+    snapshot: ConversationSnapshot | None,
     owner: str | None,
-) -> Operation[tuple[AppendResult, KnownConversation | None]]:
-    """Keep a piece of an answer that is still being streamed."""
-    known = yield from up_to_date(key, known, stamp, owner)
+) -> Operation[tuple[AppendResult, ConversationSnapshot | None]]:
+    """Append a piece of an answer that is being streamed."""
+    snapshot = yield from refresh_snapshot(key, snapshot, stamp, owner)
     event = new_event(
-        _fold.DRAFTED, _fold.Drafted(of, text), known.fold if known else ConversationFold()
+        _fold.DRAFTED, _fold.Drafted(of, text), snapshot.fold if snapshot else ConversationFold()
     )
-    expected = known.record if known and owner else 0 if known is None else None
-    return (yield from put(key, known, [event], stamp, expected=expected))
+    expected = snapshot.record if snapshot and owner else 0 if snapshot is None else None
+    return (yield from store_events(key, snapshot, [event], stamp, expected=expected))

@@ -1,11 +1,13 @@
-"""Encryption at rest: what is stored is sealed by the log, below everything users touch and above every backend.
+"""Encryption at rest: the log encrypts records before any backend sees them.
 
-Three kinds of keys, each protected by the one before it:
+There are three kinds of keys, each protected by the one before it:
 
-- **your key** (a file, a passphrase, KMS, a function: `holdfast.keys`) wraps the master key; it is used once, when a store is opened;
-- a **master key**, random, one per store, kept wrapped in the store's ring (`_ring`); it wraps data keys;
-- a **data key** for each stream, and for each subject of memories (`_data_keys`); it seals records (`_cipher`).
+- **your key** (a file, a passphrase, KMS, a function: `holdfast.keys`) wraps the master key; it is
+  used once, when a store is opened;
+- a random **master key** per store, stored wrapped in the store's keyring (`keyring`), wraps data
+  keys;
+- a **data key** per stream, and per subject of memories (`data_keys`), encrypts records (`cipher`).
 
-So a new key for the store rewraps data keys and rewrites no record (`_rotation`), and whoever destroys a data key destroys what
-was sealed with it, wherever copies of the records may be (`_erasure`).
+So a new key for the store re-wraps data keys and rewrites no record (`rotation`). Destroying a data
+key makes all records under it unreadable, in every copy and backup (`holdfast.admin.erasure`).
 """

@@ -1,14 +1,16 @@
-"""The cipher: seals what is appended, opens what is read.
+"""The cipher: encrypts appended records and decrypts records that are read.
 
-A sealed record names the key that it is under, and is bound to its place: tenant, kind, id, life of the stream, version, append id,
-name of the key and the hash of the record before it are associated data. So it cannot be moved, replayed, swapped or taken from another
-stream, even by somebody who computes the hash chain anew; and of two histories that a stream has had, because a backup was restored or a
-copy went on, only one as a whole can be read, never a mixture.
+An encrypted record names its key and is bound to its position. Tenant, kind, id, incarnation,
+version, append id, name of the key and the hash of the record before it are associated data. So a
+record cannot be moved, replayed, swapped or taken from another stream, even by an attacker who
+recomputes the hash chain. If a stream has two histories, because a backup was restored or a copy
+was used, a reader gets one of them, never a mixture.
 
-    1 | length of name | name of the key ("" for the stream's own) | nonce | ciphertext and tag | proof, of single memories
+    1 | length of name | name of the key ("": the stream's own) | nonce | ciphertext and tag | proof
 
-Single memories, under the key of a subject, need that of their stream as well: each of the two can be destroyed by itself. They have a proof
-by the tenant's key: once one is destroyed, nothing else could tell them from bytes that somebody has put in their place.
+A memory about a subject needs two keys, that of the subject and that of its stream, and each can be
+destroyed alone. Only such a record has a proof by the tenant's key: when one of its keys is
+destroyed, nothing else distinguishes it from forged bytes.
 """
 
 from __future__ import annotations
@@ -34,29 +36,39 @@ from ..backends import (
 from ..errors import Erased, NotEncrypted, TamperDetected, UnknownKey
 from ..keys import NONCE_BYTES, TAG_BYTES
 from ..log.chain import link
-from .data_keys import CLEAR, HOUSE, OF_HOUSE, PROOF_BYTES, SUBJECT, DataKey, DataKeys, name_of
+from .data_keys import (
+    PLAINTEXT_KINDS,
+    PROOF_BYTES,
+    SUBJECT_PREFIX,
+    TENANT_KEY,
+    TENANT_KEY_KINDS,
+    DataKey,
+    DataKeys,
+    data_key_name,
+)
 from .keyring import Keyring
 
-SEALED: Final = 1
-"""The first byte of a sealed record: no record in clear begins so."""
-ERASED: Final = "stream.erased"
-"""The type of the event that is the last of an erased stream."""
+ENCRYPTED_MARKER: Final = 1
+"""The first byte of an encrypted record; no unencrypted record starts with it."""
+STREAM_ERASED: Final = "stream.erased"
+"""The type of the last event of an erased stream."""
 BAD_LABEL: Final = b"\xff"
-"""What stands for a label that does not open: no label."""
+"""Replaces a label that cannot be decrypted; no real label has this value."""
 _LABEL: Final = b"holdfast label 1"
 _RECORD: Final = b"holdfast record 1"
-_DIGEST: Final = 64
-_ALTERED: Final = "it was altered, moved, or sealed with another key"
-_MARK: Final = "~"
+_DIGEST_CHARS: Final = 64
+_ALTERED: Final = "it was altered, moved, or encrypted with another key"
+_BAD_KEY_NAME: Final = "the name of its key is not valid"
+_BLOB_MARK: Final = "~"
 
 
 L = TypeVar("L", bound=HeadSummary)
 
 
 class EncryptingWriter:
-    """How one process seals what it appends to one life of a stream."""
+    """Encrypts what one process appends to one incarnation of a stream."""
 
-    __slots__ = ("_others", "cipher", "fresh", "front", "incarnation", "key", "stream")
+    __slots__ = ("_others", "cipher", "incarnation", "key", "key_append", "stream", "stream_data")
 
     def __init__(
         self,
@@ -64,15 +76,15 @@ class EncryptingWriter:
         stream: StreamKey,
         incarnation: bytes,
         key: DataKey | None,
-        fresh: Append | None,
+        key_append: Append | None,
     ) -> None:
         self.cipher, self.stream, self.incarnation, self.key = cipher, stream, incarnation, key
-        self.front = _bound(stream, incarnation, b"")
+        self.stream_data = _stream_data(stream, incarnation, b"")
         self._others: dict[str, DataKey] = {}
-        self.fresh = fresh
-        """The append that stores the key, if it is not stored yet."""
+        self.key_append = key_append
+        """The append that stores the key; None if it is stored."""
 
-    def seal(
+    def encrypt(
         self,
         seed: bytes,
         previous: bytes,
@@ -81,45 +93,48 @@ class EncryptingWriter:
         bodies: Sequence[bytes],
         names: Sequence[str] = (),
     ) -> list[tuple[bytes, bytes]]:
-        """(hash, body) of new records that follow `version`, whose hash is `previous`. `names`: the keys that they are sealed with, if
-        not the stream's own."""
+        """Return (hash, body) of new records that follow `version`, whose hash is `previous`.
+
+        `names` has the name of the key for each record; "" is the stream's own.
+        """
         links = []
-        encrypt, front = None if self.key is None else self.key.aes.encrypt, self.front
+        encrypt, stream_data = None if self.key is None else self.key.aes.encrypt, self.stream_data
         for index, body in enumerate(bodies):
             version += 1
-            place, nonce = _place(previous, version, append_id), os.urandom(NONCE_BYTES)
+            record_data, nonce = _record_data(previous, version, append_id), os.urandom(NONCE_BYTES)
             if encrypt is None or (names and names[index]):
-                sealed = self._with(names[index], nonce, place, body)
+                encrypted = self._encrypt_with(names[index], nonce, record_data, body)
             else:
-                sealed = b"\1\0" + nonce + encrypt(nonce, body, front + place)
-            previous = link(seed, previous, version, sealed)
-            links.append((previous, sealed))
+                encrypted = b"\1\0" + nonce + encrypt(nonce, body, stream_data + record_data)
+            previous = link(seed, previous, version, encrypted)
+            links.append((previous, encrypted))
         return links
 
-    def _with(self, name: str, nonce: bytes, place: bytes, body: bytes) -> bytes:
+    def _encrypt_with(self, name: str, nonce: bytes, record_data: bytes, body: bytes) -> bytes:
         key = self._others.get(name)
         if key is None:
             try:
                 key = self.cipher.keys.ensure(self.stream.tenant, name)
-                if name != HOUSE and self.cipher.keys.is_buried(self.stream.tenant, name):
+                if name != TENANT_KEY and self.cipher.keys.is_erased(self.stream.tenant, name):
                     raise Erased(name)
             except Erased:
-                raise Erased(
-                    f"what is about this subject in {self.stream}"
-                ) from None  # not by the name of its key
-            if name != HOUSE and self.key is not None:
-                key = self.key.joined(key)
-            self._others[name] = key  # not before: who asks again must be refused again
+                # Name the stream instead of the key.
+                raise Erased(f"the data about this subject in {self.stream}") from None
+            if name != TENANT_KEY and self.key is not None:
+                key = self.key.join(key)
+            self._others[name] = key  # last: a second call must raise `Erased` again
         raw = name.encode()
-        about = _bound(self.stream, self.incarnation, raw) + place
-        sealed = bytes(key.aes.encrypt(nonce, body, about))
-        if raw.startswith(SUBJECT):
-            sealed += self.cipher.keys.house(self.stream.tenant).proof(about + nonce + sealed)
-        return bytes((SEALED, len(raw))) + raw + nonce + sealed
+        about = _stream_data(self.stream, self.incarnation, raw) + record_data
+        encrypted = bytes(key.aes.encrypt(nonce, body, about))
+        if raw.startswith(SUBJECT_PREFIX):
+            encrypted += self.cipher.keys.tenant_key(self.stream.tenant).proof(
+                about + nonce + encrypted
+            )
+        return bytes((ENCRYPTED_MARKER, len(raw))) + raw + nonce + encrypted
 
 
 class Cipher:
-    """Seals and opens for one store."""
+    """Encrypts and decrypts the records and labels of one store."""
 
     def __init__(self, backend: Backend, ring: Keyring) -> None:
         self.keys = DataKeys(backend, ring)
@@ -129,202 +144,220 @@ class Cipher:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def writer(
+    def make_writer(
         self, stream: StreamKey, incarnation: bytes, *, new: bool
     ) -> EncryptingWriter | None:
-        """How to write to a stream; None if it is kept in clear. `new`: it does not exist yet.
+        """Return a writer for a stream; None if it is unencrypted. `new`: it does not exist yet.
 
-        The key is looked at anew: whoever has met a conflict may have met an erasure.
+        This loads the key again: a conflict that the caller had may have been an erasure.
         """
-        if stream.kind in CLEAR:
+        if stream.kind in PLAINTEXT_KINDS:
             return None
-        name = name_of(stream, incarnation)
-        if name == HOUSE:
-            return EncryptingWriter(self, stream, incarnation, self.keys.house(stream.tenant), None)
+        name = data_key_name(stream, incarnation)
+        if name == TENANT_KEY:
+            return EncryptingWriter(
+                self, stream, incarnation, self.keys.tenant_key(stream.tenant), None
+            )
         try:
             key = self.keys.load(stream.tenant, name)
-            if self.keys.is_buried(
-                stream.tenant, name
-            ):  # it is about to go, and what is written under it would go too
-                raise Erased(str(stream))
+            if self.keys.is_erased(stream.tenant, name):
+                raise Erased(str(stream))  # the key is about to be destroyed
             return EncryptingWriter(self, stream, incarnation, key, None)
         except Erased:
-            raise Erased(str(stream)) from None  # by its name, not by that of its key
+            raise Erased(str(stream)) from None  # name the stream instead of the key
         except UnknownKey:
             if not new:
                 raise
-        key, fresh = self.keys.make(stream.tenant, name)
-        return EncryptingWriter(self, stream, incarnation, key, fresh)
+        key, key_append = self.keys.create(stream.tenant, name)
+        return EncryptingWriter(self, stream, incarnation, key, key_append)
 
-    def is_last(self, names: Sequence[str]) -> bool:
-        """Whether records under these keys are the last of a stream that is erased."""
-        return HOUSE in names
+    def is_erasure(self, names: Sequence[str]) -> bool:
+        """Return whether these are the keys of the last record of an erased stream."""
+        return TENANT_KEY in names
 
-    def writer_without_key(self, stream: StreamKey, incarnation: bytes) -> EncryptingWriter:
-        """How to write the last record of a stream: its own key may be gone."""
+    def make_erasure_writer(self, stream: StreamKey, incarnation: bytes) -> EncryptingWriter:
+        """Return a writer for the last record of an erased stream, whose own key may be gone."""
         return EncryptingWriter(self, stream, incarnation, None, None)
 
-    def take(
+    def accept_key(
         self, writer: EncryptingWriter, answer: AppendResult | VersionMismatch | Exception
     ) -> bool:
-        """Take the answer to storing a writer's new key. True if the key can be used."""
+        """Handle the answer to storing a writer's new key. Return whether the key can be used."""
         if not isinstance(answer, AppendResult) or writer.key is None:
             return False
-        self.keys.keep(writer.stream.tenant, name_of(writer.stream, writer.incarnation), writer.key)
-        writer.fresh = None
+        self.keys.cache(
+            writer.stream.tenant, data_key_name(writer.stream, writer.incarnation), writer.key
+        )
+        writer.key_append = None
         return True
 
-    def fields(
+    def encrypt_fields(
         self, stream: StreamKey, incarnation: bytes, fields: HeadFields | None
     ) -> HeadFields | None:
-        """A head's fields as they are stored."""
-        if fields is None or fields.label is None or stream.kind in CLEAR:
+        """Return a head's fields with the label encrypted."""
+        if fields is None or fields.label is None or stream.kind in PLAINTEXT_KINDS:
             return fields
-        nonce, about = os.urandom(NONCE_BYTES), _label_bound(stream, incarnation)
-        sealed: bytes = (
-            self.keys.house(stream.tenant).for_label(about).encrypt(nonce, fields.label, about)
+        nonce, about = os.urandom(NONCE_BYTES), _label_data(stream, incarnation)
+        encrypted: bytes = (
+            self.keys.tenant_key(stream.tenant)
+            .derive_label_key(about)
+            .encrypt(nonce, fields.label, about)
         )
-        return msgspec.structs.replace(fields, label=bytes((SEALED,)) + nonce + sealed)
+        return msgspec.structs.replace(fields, label=bytes((ENCRYPTED_MARKER,)) + nonce + encrypted)
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def seals(self, stream: StreamKey) -> bool:
-        """Whether the records of a stream are sealed: those by which the store is opened are not."""
-        return stream.kind not in CLEAR
+    def encrypts(self, stream: StreamKey) -> bool:
+        """Return whether the records of a stream are encrypted."""
+        return stream.kind not in PLAINTEXT_KINDS
 
-    def open(self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes) -> bytes:
-        """The body of a record, as it was appended. `previous`: the hash of the record before it."""
-        if stream.kind in CLEAR:
+    def decrypt(
+        self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes
+    ) -> bytes:
+        """Return the body of a record as it was appended. `previous` is the hash before it."""
+        if stream.kind in PLAINTEXT_KINDS:
             return record.body
         body = record.body
-        if len(body) < 2 or body[0] != SEALED:
+        if len(body) < 2 or body[0] != ENCRYPTED_MARKER:
             raise NotEncrypted(
-                f"{stream} (version {record.version}) is in clear, in an encrypted store: somebody without the key wrote it; "
-                "restore it from a backup or a copy"
+                f"{stream} (version {record.version}) is unencrypted in an encrypted store; a "
+                "writer without the key wrote it; restore it from a backup or a copy"
             )
         start = 2 + body[1]
-        raw, nonce, sealed = (
+        raw, nonce, encrypted = (
             body[2:start],
             body[start : start + NONCE_BYTES],
             body[start + NONCE_BYTES :],
         )
-        if len(sealed) < TAG_BYTES:
+        if len(encrypted) < TAG_BYTES:
             raise TamperDetected(str(stream), version=record.version, what="it is too short")
-        if not _may_name(stream, raw):
-            raise TamperDetected(
-                str(stream), version=record.version, what="the name of its key is none"
-            )
-        about = _bound(stream, incarnation, raw) + _place(
+        if not _is_allowed_key(stream, raw):
+            raise TamperDetected(str(stream), version=record.version, what=_BAD_KEY_NAME)
+        about = _stream_data(stream, incarnation, raw) + _record_data(
             previous, record.version, record.append_id
         )
-        if raw.startswith(SUBJECT):
-            sealed, proof = sealed[:-PROOF_BYTES], sealed[-PROOF_BYTES:]
+        if raw.startswith(SUBJECT_PREFIX):
+            encrypted, proof = encrypted[:-PROOF_BYTES], encrypted[-PROOF_BYTES:]
             if not compare_digest(
-                proof, self.keys.house(stream.tenant).proof(about + nonce + sealed)
+                proof, self.keys.tenant_key(stream.tenant).proof(about + nonce + encrypted)
             ):
                 raise TamperDetected(str(stream), version=record.version, what=_ALTERED)
-        key = self._key(stream, incarnation, raw, record.version)
-        return _opened(key.aes, nonce, sealed, about, stream, record.version)
+        key = self._find_key(stream, incarnation, raw, record.version)
+        return _decrypt(key.aes, nonce, encrypted, about, stream, record.version)
 
-    def _key(self, stream: StreamKey, incarnation: bytes, raw: bytes, version: int) -> DataKey:
+    def _find_key(self, stream: StreamKey, incarnation: bytes, raw: bytes, version: int) -> DataKey:
         try:
-            if not raw.startswith(SUBJECT):
+            if not raw.startswith(SUBJECT_PREFIX):
                 return self.keys.find(
-                    stream.tenant, raw.decode("ascii") or name_of(stream, incarnation)
+                    stream.tenant, raw.decode("ascii") or data_key_name(stream, incarnation)
                 )
             subject = self.keys.find(stream.tenant, raw.decode("ascii"))
-            return self.keys.find(stream.tenant, name_of(stream, incarnation)).joined(subject)
+            return self.keys.find(stream.tenant, data_key_name(stream, incarnation)).join(subject)
         except UnicodeDecodeError:
-            raise TamperDetected(
-                str(stream), version=version, what="the name of its key is none"
-            ) from None
+            raise TamperDetected(str(stream), version=version, what=_BAD_KEY_NAME) from None
         except Erased:
             raise Erased(str(stream), version=version) from None
         except UnknownKey as error:
             raise UnknownKey(f"{stream} (version {version}): {error}", key=error.key) from None
 
-    def forget(self, stream: StreamKey, incarnation: bytes) -> None:
-        """The stream was erased: its key must not stay in memory."""
-        self.keys.forget(stream.tenant, name_of(stream, incarnation))
+    def forget_key(self, stream: StreamKey, incarnation: bytes) -> None:
+        """Remove the key of an erased stream from memory."""
+        self.keys.forget(stream.tenant, data_key_name(stream, incarnation))
 
-    def drop(self, stream: StreamKey, incarnation: bytes) -> None:
-        """The stream was deleted: its key goes with it, and so does what others have copied of it."""
-        if stream.kind not in CLEAR and stream.kind not in OF_HOUSE and stream.kind != "blob":
-            self.keys.destroy(stream.tenant, name_of(stream, incarnation))
+    def delete_key(self, stream: StreamKey, incarnation: bytes) -> None:
+        """Destroy the key of a deleted stream, which makes copies of the stream unreadable too."""
+        if (
+            stream.kind not in PLAINTEXT_KINDS
+            and stream.kind not in TENANT_KEY_KINDS
+            and stream.kind != "blob"
+        ):
+            self.keys.destroy(stream.tenant, data_key_name(stream, incarnation))
 
-    def is_mark(self, stream: StreamKey, body: bytes) -> bool:
-        """Whether a record, that has been opened, says that its stream was erased."""
-        if stream.kind in OF_HOUSE or stream.kind in CLEAR:
+    def is_erasure_record(self, stream: StreamKey, body: bytes) -> bool:
+        """Return whether an authentic record marks its stream as erased."""
+        if stream.kind in TENANT_KEY_KINDS or stream.kind in PLAINTEXT_KINDS:
             return False
-        return body[1] == len(HOUSE) and body[2 : 2 + len(HOUSE)] == HOUSE.encode()
+        return body[1] == len(TENANT_KEY) and body[2 : 2 + len(TENANT_KEY)] == TENANT_KEY.encode()
 
     def is_about_subject(self, body: bytes) -> bool:
-        """Whether a record is sealed with the key of a subject, not with that of its stream."""
-        return body[2 : 2 + body[1]].startswith(SUBJECT)
+        """Return whether a record is encrypted with a subject's key."""
+        return body[2 : 2 + body[1]].startswith(SUBJECT_PREFIX)
 
-    def head(self, head: L) -> L:
-        """A head, or what is listed, with its label opened. One that does not open is no label: whoever needs it says so."""
+    def decrypt_head(self, head: L) -> L:
+        """Return a head with its label decrypted, or `BAD_LABEL` if that fails."""
         label = head.fields.label
-        if label is None or head.stream.kind in CLEAR:
+        if label is None or head.stream.kind in PLAINTEXT_KINDS:
             return head
-        if len(label) < 1 + NONCE_BYTES + TAG_BYTES or label[0] != SEALED:
-            opened = BAD_LABEL
+        if len(label) < 1 + NONCE_BYTES + TAG_BYTES or label[0] != ENCRYPTED_MARKER:
+            label = BAD_LABEL
         else:
             nonce, rest = label[1 : 1 + NONCE_BYTES], label[1 + NONCE_BYTES :]
-            about = _label_bound(head.stream, head.incarnation)
+            about = _label_data(head.stream, head.incarnation)
             try:
-                key = self.keys.house(head.stream.tenant).for_label(about)
-                opened = _opened(key, nonce, rest, about, head.stream)
+                key = self.keys.tenant_key(head.stream.tenant).derive_label_key(about)
+                label = _decrypt(key, nonce, rest, about, head.stream)
             except (TamperDetected, UnknownKey):
-                opened = BAD_LABEL
-        return msgspec.structs.replace(
-            head, fields=msgspec.structs.replace(head.fields, label=opened)
-        )
+                label = BAD_LABEL
+        fields = msgspec.structs.replace(head.fields, label=label)
+        return msgspec.structs.replace(head, fields=fields)
 
-    def opens_label(self, head: Head) -> bool:
-        """Whether the label of a head, as it is stored, is one of ours; a head without one has nothing to hide."""
-        return self.head(head).fields.label != BAD_LABEL
+    def can_decrypt_label(self, head: Head) -> bool:
+        """Return whether a stored head has no label, or one that can be decrypted."""
+        return self.decrypt_head(head).fields.label != BAD_LABEL
 
-    def heads(self, heads: Iterable[HeadSummary]) -> list[HeadSummary]:
-        return [self.head(head) for head in heads]
+    def decrypt_heads(self, heads: Iterable[HeadSummary]) -> list[HeadSummary]:
+        return [self.decrypt_head(head) for head in heads]
 
     # -- names -----------------------------------------------------------------------------------
 
-    def stored_as(self, stream: StreamKey) -> StreamKey:
-        """The name that a stream has in the store. That of a large value has a digest of its content in it: not of the bare content."""
-        if stream.kind != "blob" or _MARK in stream.id:
+    def stored_key(self, stream: StreamKey) -> StreamKey:
+        """Return the key that a stream has in the store.
+
+        The id of a blob ends with a digest of its content, which is replaced by a keyed digest.
+        """
+        if stream.kind != "blob" or _BLOB_MARK in stream.id:
             return stream
-        front, digest = stream.id[:-_DIGEST], stream.id[-_DIGEST:]
-        house = self.keys.house(stream.tenant, make=True)
-        return stream._replace(id=f"{front}{_MARK}{house.digest(digest)}")
+        prefix, digest = stream.id[:-_DIGEST_CHARS], stream.id[-_DIGEST_CHARS:]
+        tenant_key = self.keys.tenant_key(stream.tenant, create=True)
+        return stream._replace(id=f"{prefix}{_BLOB_MARK}{tenant_key.digest(digest)}")
 
 
-def _bound(stream: StreamKey, incarnation: bytes, name: bytes) -> bytes:
-    """The part of the associated data that is the same for all records of a stream under one key. Length-prefixed."""
-    parts = [_RECORD, *(part.encode() for part in stream), incarnation, name]
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+def _stream_data(stream: StreamKey, incarnation: bytes, name: bytes) -> bytes:
+    """Return the associated data that all records of a stream under one key share."""
+    return _join(_RECORD, *(part.encode() for part in stream), incarnation, name)
 
 
-def _place(previous: bytes, version: int, append_id: bytes) -> bytes:
-    """The part that is another one for each record. All of it has a fixed length."""
+def _record_data(previous: bytes, version: int, append_id: bytes) -> bytes:
+    """Return the associated data of a single record. All parts have a fixed length."""
     return previous + version.to_bytes(8, "big") + append_id
 
 
-def _label_bound(stream: StreamKey, incarnation: bytes) -> bytes:
-    parts = [_LABEL, *(part.encode() for part in stream), incarnation]
+def _label_data(stream: StreamKey, incarnation: bytes) -> bytes:
+    return _join(_LABEL, *(part.encode() for part in stream), incarnation)
+
+
+def _join(*parts: bytes) -> bytes:
+    """Join parts, each with its length in stream_data, so that no two lists give the same bytes."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _may_name(stream: StreamKey, raw: bytes) -> bool:
-    """Whether a record of this stream can be under a key of this name: its own, the tenant's (of the mark of its erasure), or, of memories,
-    a subject's. Else whoever names a key that was erased could have anything taken for erased."""
-    return not raw or raw == HOUSE.encode() or (stream.kind == "memory" and raw.startswith(SUBJECT))
+def _is_allowed_key(stream: StreamKey, raw: bytes) -> bool:
+    """Return whether a record of this stream may use the key with this name.
+
+    That is the stream's own key, the tenant's (for the erasure record) or, for memories, a
+    subject's. Otherwise an attacker could name an erased key to make any record look erased.
+    """
+    return (
+        not raw
+        or raw == TENANT_KEY.encode()
+        or (stream.kind == "memory" and raw.startswith(SUBJECT_PREFIX))
+    )
 
 
-def _opened(
+def _decrypt(
     aes: Any,
     nonce: bytes,
-    sealed: bytes,
+    encrypted: bytes,
     about: bytes,
     stream: StreamKey,
     version: int | None = None,
@@ -332,6 +365,6 @@ def _opened(
     from cryptography.exceptions import InvalidTag
 
     try:
-        return bytes(aes.decrypt(nonce, sealed, about))
+        return bytes(aes.decrypt(nonce, encrypted, about))
     except InvalidTag:
         raise TamperDetected(str(stream), version=version, what=_ALTERED) from None

@@ -1,4 +1,4 @@
-"""Where the ring is: what tells an encrypted store from one in clear. Apart, so that the latter need import nothing else."""
+"""Detect encrypted stores. An unencrypted store imports only this module of the package."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from ..backends import Backend, StreamKey, SupportsPeek, SupportsScrub, clock
 from ..errors import MissingKey, Unavailable
 from ..log.ids import SYSTEM_TENANT
 
-RING: Final = StreamKey(SYSTEM_TENANT, "key", "ring")
+KEYRING_STREAM: Final = StreamKey(SYSTEM_TENANT, "key", "ring")
 
-PATIENCE: Final = 30.0
-PAUSE: Final = 0.05
+SCRUB_DEADLINE: Final = 30.0
+SCRUB_PAUSE_SECONDS: Final = 0.05
 
-TENANT_SEALED: Final = b'{"encrypted":true}'
-"""What is said of a tenant in an encrypted store, when its first stream begins."""
+TENANT_ENCRYPTED: Final = b'{"encrypted":true}'
+"""The data of the event that registers a tenant in an encrypted store."""
 
 
 def is_encrypted(backend: Backend) -> bool:
-    if isinstance(backend, SupportsPeek) and not backend.exists(RING):
+    if isinstance(backend, SupportsPeek) and not backend.may_exist(KEYRING_STREAM):
         return False
-    return backend.head(RING) is not None
+    return backend.head(KEYRING_STREAM) is not None
 
 
-def missing_key() -> MissingKey:
+def missing_key_error() -> MissingKey:
     return MissingKey(
         "the store is encrypted: open it with key=…, on the command line with --key or HOLDFAST_KEY"
     )
 
 
 def scrub(backend: Backend) -> None:
-    """Have the engine overwrite what was deleted, where it keeps it a while longer: it may have been a key."""
+    """Overwrite deleted data in a backend that keeps it for a while: it may have been a key."""
     if not isinstance(backend, SupportsScrub):
         return None
-    until = clock.monotonic() + PATIENCE
+    deadline = clock.monotonic() + SCRUB_DEADLINE
     while True:
         try:
             return backend.scrub()
-        except Unavailable:  # somebody else is at it just now; what is left to overwrite cannot wait for the next erasure
-            if clock.monotonic() > until:
+        except Unavailable:  # another process is using the store; this must not wait for later
+            if clock.monotonic() > deadline:
                 raise
-            clock.sleep(PAUSE)
+            clock.sleep(SCRUB_PAUSE_SECONDS)

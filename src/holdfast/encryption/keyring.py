@@ -1,19 +1,20 @@
-"""The ring: the store's master keys. One stream of the store as a whole.
+"""The keyring: the store's master keys, in one stream per store.
 
-Every version of it says everything: the master key that is in use, wrapped by a key of the owner's, and the former ones, wrapped by that
-one; so the owner's key, which may be slow, is asked once, however often there was a new one. While the store gets a new key, the ring
-has both, and whoever has either of the owner's keys can open the store.
+Every version of it is complete. It has the current master key, wrapped by a key of the owner, and
+the former ones, wrapped by the current one. So the owner's key, which may be slow, is used once,
+even after many rotations. During a rotation the keyring has both, and either of the owner's keys
+opens the store.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from ..backends import Append, AppendResult, Backend, clock
+from ..backends import Append, AppendResult, Backend, HeadSummary, clock
 from ..errors import (
     CorruptRecord,
     HoldfastError,
@@ -24,31 +25,31 @@ from ..errors import (
     UnknownKey,
     WrongKey,
 )
-from ..keys import KEY_BYTES, Key, KeyLike, Wrapping, given, opened_by, sealed_by
+from ..keys import KEY_BYTES, Key, KeyLike, Wrapping, decrypt_secret, encrypt_secret, parse_keys
 from ..log import chain
 from ..log.codec import Undecodable
-from ..log.events import AppendContext, NewEvent, encode_envelopes, open_envelope
+from ..log.events import AppendContext, NewEvent, decode_envelope, encode_envelopes
 from ..log.ids import SYSTEM_TENANT, append_id, new_id
-from .detect import RING, TENANT_SEALED, is_encrypted
+from .detect import KEYRING_STREAM, TENANT_ENCRYPTED, is_encrypted
 
-EVENT: Final = "ring.set"
-MASTERS: Final = 2_000
-OWNED: Final = 8
-"""More than these, and of them more that are wrapped by keys of the owner's, are not the ring of a store: each of the latter costs a call
-of KMS or a run of scrypt, and whoever can write to the store could make that many."""
+KEYRING_EVENT: Final = "ring.set"
+MAX_MASTERS: Final = 2_000
+MAX_OWNER_WRAPPED: Final = 8
+"""A keyring with more master keys, or more that the owner's keys wrapped, is refused. Each of the
+latter costs a KMS call or a run of scrypt, and an attacker could have added them."""
 BY_MASTER: Final = "master"
-"""How a former master key is wrapped: by the one in use, and not by a key of the owner's."""
+"""The `how` of a former master key, which the current master key wraps."""
 
 
 class WrappedMaster(msgspec.Struct, frozen=True):
-    """A master key as it is stored."""
+    """A stored master key."""
 
     id: str
     by: Wrapping
 
 
 class KeyringState(msgspec.Struct, frozen=True):
-    """What the ring says: the master key that is in use, and all that are known. `retiring`: those being replaced."""
+    """The id of the current master key, and all master keys. `retiring`: those being replaced."""
 
     current: str
     masters: list[WrappedMaster]
@@ -67,186 +68,193 @@ class MasterKey:
         return f"<master key {self.id}>"
 
     def wrap(self, secret: bytes, about: bytes) -> bytes:
-        return sealed_by(self._secret, secret, about)
+        return encrypt_secret(self._secret, secret, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
-        return opened_by(self._secret, wrapped, about)
+        return decrypt_secret(self._secret, wrapped, about)
 
-    def wrapped_by(self, key: Key) -> WrappedMaster:
-        return WrappedMaster(self.id, key.wrap(self._secret, about(self.id)))
+    def wrap_with(self, key: Key) -> WrappedMaster:
+        return WrappedMaster(self.id, key.wrap(self._secret, master_data(self.id)))
 
-    def wrapped_beside(self, current: MasterKey) -> WrappedMaster:
-        """As a former one, by the one that is in use."""
-        wrapped = current.wrap(self._secret, about(self.id))
+    def wrap_with_master(self, current: MasterKey) -> WrappedMaster:
+        """Wrap this former master key with the current one."""
+        wrapped = current.wrap(self._secret, master_data(self.id))
         return WrappedMaster(self.id, Wrapping(BY_MASTER, current.id, "", {}, wrapped))
 
 
-def new_master() -> MasterKey:
+def generate_master() -> MasterKey:
     return MasterKey(os.urandom(8).hex(), os.urandom(KEY_BYTES))
 
 
-def about(master: str) -> bytes:
-    """What a wrapped master key is bound to."""
+def master_data(master: str) -> bytes:
+    """Return the associated data of a wrapped master key."""
     return b"holdfast master 1\0" + master.encode()
 
 
 class Keyring:
-    """The master keys that the owner's keys open."""
+    """The master keys that the owner's keys unwrap."""
 
     def __init__(self, backend: Backend, keys: Sequence[Key]) -> None:
         self._backend, self.keys = backend, keys
         self.version, self._hash, self._incarnation = 0, b"", os.urandom(16)
-        self.standing = KeyringState("", [])
+        self.state = KeyringState("", [])
         self.masters: dict[str, MasterKey] = {}
 
     def __repr__(self) -> str:
-        return f"<Ring of {len(self.masters)} master keys>"
+        return f"<Keyring of {len(self.masters)} master keys>"
 
     @property
     def current(self) -> MasterKey:
-        return self.masters[self.standing.current]
+        return self.masters[self.state.current]
 
     def reload(self) -> bool:
-        """Look again. True if it has changed since."""
-        found = _newest(self._backend)
+        """Read the keyring again. Return whether it has changed."""
+        found = _read_newest(self._backend)
         if found is None or found.version == self.version:
             return False
-        standing = found.standing
-        opened = self._opened(standing)
-        if not opened:
-            raise self._no_key(standing)
-        if standing.current not in opened:
-            # Another key of the owner's has wrapped it: what was sealed before can still be read, nothing new can be written.
-            opened = {**self.masters, **opened}
-        # In this order: other threads look at it meanwhile. Who sees a version has what it says.
-        self.masters = opened
-        self.standing = standing
+        state = found.state
+        masters = self._unwrap_masters(state)
+        if not masters:
+            raise self._explain_failure(state)
+        if state.current not in masters:
+            # Another key of the owner wrapped it: old records stay readable, writing fails.
+            masters = {**self.masters, **masters}
+        # In this order: another thread that sees the version must also see its state.
+        self.masters = masters
+        self.state = state
         self.version, self._hash, self._incarnation = found.version, found.hash, found.incarnation
         return True
 
-    def _opened(self, standing: KeyringState) -> dict[str, MasterKey]:
-        """The master keys that can be opened, the newest first."""
-        opened: dict[str, MasterKey] = {}
-        for wrapped in standing.masters:
-            if wrapped.by.how != BY_MASTER and wrapped.id not in opened:
-                secret = self._asked(wrapped)
+    def _unwrap_masters(self, state: KeyringState) -> dict[str, MasterKey]:
+        """Return the master keys that can be unwrapped, the newest first."""
+        masters: dict[str, MasterKey] = {}
+        for wrapped in state.masters:
+            if wrapped.by.how != BY_MASTER and wrapped.id not in masters:
+                secret = self._unwrap_with_owner_keys(wrapped)
                 if secret is not None:
-                    opened[wrapped.id] = _master(wrapped.id, secret)
-        for wrapped in standing.masters:
-            by = opened.get(wrapped.by.key) if wrapped.by.how == BY_MASTER else None
-            if by is not None and wrapped.id not in opened:
-                opened[wrapped.id] = _master(
-                    wrapped.id, by.unwrap(wrapped.by.wrapped, about(wrapped.id))
+                    masters[wrapped.id] = _check_master(wrapped.id, secret)
+        for wrapped in state.masters:
+            by = masters.get(wrapped.by.key) if wrapped.by.how == BY_MASTER else None
+            if by is not None and wrapped.id not in masters:
+                masters[wrapped.id] = _check_master(
+                    wrapped.id, by.unwrap(wrapped.by.wrapped, master_data(wrapped.id))
                 )
-        return opened
+        return masters
 
-    def _asked(self, wrapped: WrappedMaster) -> bytes | None:
-        """What one of the owner's keys makes of it."""
-        unwrapped = (key.unwrap(wrapped.by, about(wrapped.id)) for key in self.keys)
-        return next((secret for secret in unwrapped if secret is not None), None)
+    def _unwrap_with_owner_keys(self, wrapped: WrappedMaster) -> bytes | None:
+        """Return the master key if one of the owner's keys unwraps it."""
+        secrets = (key.unwrap(wrapped.by, master_data(wrapped.id)) for key in self.keys)
+        return next((secret for secret in secrets if secret is not None), None)
 
-    def _no_key(self, standing: KeyringState) -> WrongKey | UnknownKey:
+    def _explain_failure(self, state: KeyringState) -> WrongKey | UnknownKey:
         wanted = sorted(
-            {wrapped.by.key for wrapped in standing.masters if wrapped.by.how != BY_MASTER}
+            {wrapped.by.key for wrapped in state.masters if wrapped.by.how != BY_MASTER}
         )
         named = [key.id for key in self.keys if key.id is not None]
         if named and not set(named) & set(wanted):
             return UnknownKey(
-                f"the store is encrypted with key {wanted[0]!r}; none of the keys that were given has this id",
+                f"the store is encrypted with key {wanted[0]!r}; no given key has this id",
                 key=wanted[0],
             )
         return WrongKey(
-            "this key does not open the store; give the one that it was encrypted with, or rekeyed to"
+            "this key does not open the store; use the key it was encrypted with or rekeyed to"
         )
 
-    def set(self, standing: KeyringState) -> bool:
-        """Say something new. False, and nothing was written, if somebody else did since we looked."""
+    def set(self, state: KeyringState) -> bool:
+        """Write a new version. Return False, without writing, if it changed since the last read."""
         stamp = AppendContext(new_id(), clock.time())
-        bodies = encode_envelopes([NewEvent(EVENT, msgspec.json.encode(standing))], stamp, {})
+        bodies = encode_envelopes([NewEvent(KEYRING_EVENT, msgspec.json.encode(state))], stamp, {})
         links = chain.extend(
-            chain.seed(RING, self._incarnation), self._hash or chain.GENESIS, self.version, bodies
+            chain.seed(KEYRING_STREAM, self._incarnation),
+            self._hash or chain.GENESIS,
+            self.version,
+            bodies,
         )
         append = Append(
-            RING, self.version, self._hash, self._incarnation, append_id(stamp.id), links
+            KEYRING_STREAM, self.version, self._hash, self._incarnation, append_id(stamp.id), links
         )
-        return stored_keyring(self._backend, append)
+        return store_append(self._backend, append)
 
 
-def _master(id: str, secret: bytes) -> MasterKey:
+def _check_master(id: str, secret: bytes) -> MasterKey:
     if len(secret) != KEY_BYTES:
-        raise TamperDetected("the store's key ring", what="a master key has the wrong length")
+        raise TamperDetected("the store's keyring", what="a master key has the wrong length")
     return MasterKey(id, secret)
 
 
-def stored_keyring(backend: Backend, append: Append) -> bool:
-    """Store an append that everything else waits for. False if something else is in its place."""
+def store_append(backend: Backend, append: Append) -> bool:
+    """Store an append. Return False if that version holds something else."""
     for _ in range(3):
         try:
             return isinstance(backend.append([append])[0], AppendResult)
         except Exception as error:
-            # An error of a driver's says nothing either way. The same bytes at the same place: it is stored once.
+            # A driver's error leaves the outcome open. The same bytes for the same version are
+            # stored at most once.
             if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
                 raise
-    raise Unavailable("a key could not be stored; nothing was written with it")
+    raise Unavailable("a key could not be stored; nothing was written with it; retry")
 
 
 class _StoredKeyring(msgspec.Struct, frozen=True):
     version: int
     hash: bytes
     incarnation: bytes
-    standing: KeyringState
+    state: KeyringState
 
 
-def _newest(backend: Backend) -> _StoredKeyring | None:
-    head = backend.head(RING)
+def _read_newest(backend: Backend) -> _StoredKeyring | None:
+    head = backend.head(KEYRING_STREAM)
     if head is None:
         return None
-    page = backend.read(RING, after=head.version - 1, limit=1)
+    page = backend.read(KEYRING_STREAM, after=head.version - 1, limit=1)
     try:
-        envelope = open_envelope(page[0].body)
-        standing = msgspec.json.decode(envelope.data, type=KeyringState)
+        envelope = decode_envelope(page[0].body)
+        state = msgspec.json.decode(envelope.data, type=KeyringState)
     except (IndexError, Undecodable, msgspec.DecodeError, ValueError):
         raise CorruptRecord(
-            "the store's key ring", version=head.version, what="it cannot be read"
+            "the store's keyring", version=head.version, what="it cannot be read"
         ) from None
-    owned = [wrapped.id for wrapped in standing.masters if wrapped.by.how != BY_MASTER]
-    too_many = len(standing.masters) > MASTERS or len(owned) > OWNED
-    if envelope.type != EVENT or standing.current not in owned or too_many:
-        raise CorruptRecord("the store's key ring", version=head.version, what="it is not a ring")
-    return _StoredKeyring(page[0].version, page[0].hash, head.incarnation, standing)
+    owned = [wrapped.id for wrapped in state.masters if wrapped.by.how != BY_MASTER]
+    too_many = len(state.masters) > MAX_MASTERS or len(owned) > MAX_OWNER_WRAPPED
+    if envelope.type != KEYRING_EVENT or state.current not in owned or too_many:
+        raise CorruptRecord("the store's keyring", version=head.version, what="it is not a keyring")
+    return _StoredKeyring(page[0].version, page[0].hash, head.incarnation, state)
 
 
 def open_keyring(backend: Backend, key: KeyLike, *, create: bool = True) -> Keyring:
-    """The ring of a store, opened. Makes one in a store that is empty."""
-    ring = Keyring(backend, given(key))
+    """Open the keyring of a store. Create one in an empty store."""
+    ring = Keyring(backend, parse_keys(key))
     if not is_encrypted(backend):
         if not create or has_tenants(backend):
-            raise not_encrypted()
-        master = new_master()
-        # If somebody else was faster, theirs counts.
-        ring.set(KeyringState(master.id, [master.wrapped_by(ring.keys[0])]))
+            raise not_encrypted_error()
+        master = generate_master()
+        # If another process was faster, its keyring counts.
+        ring.set(KeyringState(master.id, [master.wrap_with(ring.keys[0])]))
         if has_tenants(backend, plaintext=True):
-            raise not_encrypted()
+            raise not_encrypted_error()
     ring.reload()
     return ring
 
 
-def not_encrypted() -> NotEncrypted:
+def not_encrypted_error() -> NotEncrypted:
     return NotEncrypted(
-        "a key was given, but what this store holds is in clear; copy it into an encrypted one: "
-        "holdfast encrypt SRC DST --to KEY, or open it without a key"
+        "a key was given, but the store is unencrypted; open it without a key, or copy it into an "
+        "encrypted store: holdfast encrypt SRC DST --to KEY"
     )
 
 
 def has_tenants(backend: Backend, *, plaintext: bool = False) -> bool:
-    """Whether anybody has stored anything; `plaintext`: without a key."""
-    after = ""
-    while page := backend.heads(tenant=SYSTEM_TENANT, kind="tenant", after=after):
-        if not plaintext:
+    """Return whether the store has tenants; with `plaintext`, whether it has unencrypted ones."""
+    for head in iter_heads(backend, SYSTEM_TENANT, "tenant"):
+        first = backend.read(head.stream, limit=1) if plaintext else ()
+        if not plaintext or (first and TENANT_ENCRYPTED not in first[0].body):
             return True
-        for head in page:
-            first = backend.read(head.stream, limit=1)
-            if first and TENANT_SEALED not in first[0].body:
-                return True
-        after = page[-1].stream.id
     return False
+
+
+def iter_heads(backend: Backend, tenant: str, kind: str) -> Iterator[HeadSummary]:
+    """Yield the heads of all streams of a kind, page by page."""
+    after = ""
+    while page := backend.heads(tenant=tenant, kind=kind, after=after):
+        yield from page
+        after = page[-1].stream.id

@@ -106,7 +106,7 @@ class HoldfastSession:
             await document.clear()
             return False
         saved = state.to_json()
-        if _is_changed(saved, document._log.redaction.value):
+        if _is_changed(saved, document._log.redaction.redact_value):
             raise NotSerializable(
                 "the run",
                 "a tool call in it has something to be redacted, and the SDK goes on only with calls as they were: have the "

@@ -1,7 +1,8 @@
-"""Appends on their way: which place each gets, what a conflict means for it, and how a lost answer is settled.
+"""Pending appends: assign versions, handle conflicts, and resolve appends without an answer.
 
-Everything here runs in the committer's leader, one batch at a time. Every append ends as done, as not done, or as
-`OutcomeUnknown`; in doubt the same bytes are sent again for the same version, so nothing is ever stored twice.
+The committer's leader runs this, one batch at a time. Every append ends as stored, as not stored,
+or as `OutcomeUnknown`. After a missing answer the same bytes are sent again for the same version,
+so nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -27,29 +28,35 @@ from ..errors import (
 from . import chain
 from . import operations as ops
 from .committer import PendingCommit
-from .ids import append_id, id_texts, new_secret
+from .ids import append_id, format_ids, new_secret
 
 if TYPE_CHECKING:
     from ..encryption.cipher import Cipher, EncryptingWriter
 
-KNOWN_DOUBTS: Final = 1_000
-NOWHERE: Final = bytes(32)
-"""A hash that no record has."""
+MAX_DOUBTS: Final = 1_000
+IMPOSSIBLE_HASH: Final = bytes(32)
+"""A hash that no record has: an append that expects it is never stored."""
 
 Answer = AppendResult | VersionMismatch | Exception
 
-_LOCKED: Final = "{} is locked by somebody else on the server, for {:.0f} s now; nothing was written; try it again later"
-_NO_KEY: Final = "the key for {} could not be stored; nothing was written"
+_LOCKED: Final = (
+    "another session on the server has locked {} for {:.0f} s; nothing was written; retry later"
+)
+_NO_KEY: Final = "the key for {} could not be stored; nothing was written; retry"
 _UNKNOWN: Final = (
-    "{} did not get a certain answer within {:.0f} s (last: {}); repeat the call with id=error.id"
+    "the outcome of an append to {} was still unknown after {:.0f} s (last error: {}); "
+    "repeat the call with id=error.id"
 )
 
 logger = logging.getLogger("holdfast")
 
 
 class StreamPosition:
-    """Where this process last knew a stream to be. `foreign` is the newest version that an append must have `seen`:
-    one that the process did not append itself, or an exclusive one."""
+    """The last position of a stream that this process knows.
+
+    `foreign` is the newest version that an append must have `seen`: another process appended it,
+    or it was exclusive.
+    """
 
     __slots__ = ("acknowledged", "foreign", "hash", "incarnation", "seed", "version", "writer")
 
@@ -57,36 +64,34 @@ class StreamPosition:
         self, stream: StreamKey, head: Head | None, incarnation: bytes | None = None
     ) -> None:
         if head is None:
-            self.version, self.hash, self.incarnation = (
-                0,
-                chain.GENESIS,
-                incarnation or new_secret(),
-            )
+            self.version, self.hash = 0, chain.GENESIS
+            self.incarnation = incarnation or new_secret()
         else:
             self.version, self.hash, self.incarnation = head.version, head.hash, head.incarnation
         self.foreign = self.acknowledged = self.version
         self.seed = chain.seed(stream, self.incarnation)
-        self.writer: EncryptingWriter | None = (
-            None  # in an encrypted store, once something was sealed
-        )
+        # Set in an encrypted store by the first append.
+        self.writer: EncryptingWriter | None = None
 
 
 class _PredecessorMissing(VersionMismatch, frozen=True):
-    """A conflict with a stream that is not yet where an append in doubt expects it: together with its predecessor,
-    of whom nothing certain is known either, the append may still arrive."""
+    """A stream has not reached the version that an append in doubt expects.
+
+    The append before it is in doubt too. Both may still arrive.
+    """
 
 
 class PendingAppend(PendingCommit):
-    """An append on its way.
+    """A queued append.
 
-    `prepared` is what was last sent to the backend without a certain answer, `basis` what it rests on. `ghosts` are
-    former places of it that may still be taken by what is in flight.
+    `prepared` was last sent to the backend and has no certain answer yet; it builds on the position
+    `basis`. `ghosts` are earlier attempts, at other versions, that may still arrive.
     """
 
     __slots__ = ("basis", "ghosts", "prepared", "request", "started")
 
     def __init__(self, request: ops.AppendRecords) -> None:
-        # Not by super(): this is made for every append.
+        # No super(): this runs for every append.
         self.result = self.error = self._wake = self._loop = self._future = None
         self.done = self._leads = self._abandoned = False
         self.request = request
@@ -97,18 +102,15 @@ class PendingAppend(PendingCommit):
 
     @property
     def id(self) -> str:
-        return (
-            self.request.id
-            if self.request.id is not None
-            else id_texts(self.request.stamp.id, 1)[0]
-        )
+        own = self.request.id
+        return format_ids(self.request.stamp.id, 1)[0] if own is None else own
 
 
 class Appender:
-    """Sends batches to a backend. `known` is where this process believes the streams to be."""
+    """Sends batches of appends to a backend. `known` holds the last known stream positions."""
 
     cipher: Cipher | None = None
-    """In an encrypted store."""
+    """Set in an encrypted store."""
 
     def __init__(
         self, backend: Backend, *, settle_seconds: float, pause: Callable[[float], None]
@@ -120,43 +122,42 @@ class Appender:
         self._settle_seconds, self._pause = settle_seconds, pause
 
     def commit(self, batch: Sequence[PendingCommit]) -> None:
-        """Commit a batch. Members that must be tried again, at another version, are left without an outcome."""
-        entries: Sequence[Any] = batch  # of Entry, as they were submitted
+        """Commit a batch. An append that must be retried at another version gets no outcome."""
+        entries = cast("Sequence[PendingAppend]", batch)
         try:
-            ready: list[PendingAppend] = []
-            prepared: list[Any] = []
-            for entry in entries:
-                if self._prepare(entry):
-                    ready.append(entry)
-                    prepared.append(entry.prepared)
+            ready = [entry for entry in entries if self._prepare(entry)]
             if ready and self.cipher is not None:
-                ready = self._with_keys(ready)
-                prepared = [entry.prepared for entry in ready]
+                ready = self._store_new_keys(ready)
             if ready:
-                answers = self._send(prepared)
+                answers = self._send([cast("Append", entry.prepared) for entry in ready])
                 for entry, answer in zip(ready, answers, strict=True):
-                    self._take(entry, answer)
+                    self._handle_answer(entry, answer)
         except BaseException:
-            # An interrupt, or a bug: what was believed may be ahead of what was sent.
-            for entry in cast("Sequence[PendingAppend]", batch):
+            # An interrupt, or a bug: the known positions may be ahead of what was sent.
+            for entry in entries:
                 self.known.pop(entry.request.stream, None)
             raise
 
-    def _with_keys(self, entries: list[PendingAppend]) -> list[PendingAppend]:
-        """Those whose key is stored; new keys are stored first. The others are refused, or tried again with the key that is there."""
+    def _store_new_keys(self, entries: list[PendingAppend]) -> list[PendingAppend]:
+        """Store the new keys of appends. Return the appends whose key is stored.
+
+        The others are refused, or retried with the key that another process has stored.
+        """
         new = {
             id(w): w
             for e in entries
-            if e.basis is not None and (w := e.basis.writer) is not None and w.fresh is not None
+            if e.basis is not None
+            and (w := e.basis.writer) is not None
+            and w.key_append is not None
         }
         if not new:
             return entries
         cipher: Any = self.cipher
-        answers = self._send([cast("Append", writer.fresh) for writer in new.values()])
+        answers = self._send([cast("Append", writer.key_append) for writer in new.values()])
         bad = {
             key: answer
             for (key, writer), answer in zip(new.items(), answers, strict=True)
-            if not cipher.take(writer, answer)
+            if not cipher.accept_key(writer, answer)
         }
         good = []
         for entry in entries:
@@ -164,20 +165,21 @@ class Appender:
             if answer is None:
                 good.append(entry)
                 continue
+            stream = entry.request.stream
             entry.prepared = None
-            self.known.pop(entry.request.stream, None)
+            self.known.pop(stream, None)
             if isinstance(answer, Exception):
-                kind = Unavailable if _in_doubt(answer) else None
-                self._refuse(entry, kind(_NO_KEY.format(entry.request.stream)) if kind else answer)
+                doubt = _is_in_doubt(answer)
+                self._refuse(entry, Unavailable(_NO_KEY.format(stream)) if doubt else answer)
         return good
 
     def _prepare(self, entry: PendingAppend) -> bool:
-        """Give an append its place. False if its outcome is already decided."""
+        """Assign a version to an append. Return False if it need not be sent now."""
         request = entry.request
         if request.stream in self._regressed:
             entry.error = self._regressed[request.stream]
             return False
-        if (entry.prepared is not None or request.id is not None) and not self._must_be_sent(entry):
+        if (entry.prepared is not None or request.id is not None) and not self._settle_doubt(entry):
             return False
         try:
             known = self.known.get(request.stream)
@@ -185,8 +187,8 @@ class Appender:
                 known = self.known[request.stream] = StreamPosition(
                     request.stream, self.backend.head(request.stream)
                 )
-            # Looked for after the head is known: a ghost that arrives later makes this place a conflict.
-            if entry.ghosts and self._arrived(entry):
+            # After the head is known: a ghost that arrives later makes this version a conflict.
+            if entry.ghosts and self._resolve_ghost(entry):
                 return False
             if request.incarnation is not None and known.version == 0:
                 known = self.known[request.stream] = StreamPosition(
@@ -198,57 +200,48 @@ class Appender:
             return False
 
     def _place(self, entry: PendingAppend, known: StreamPosition) -> bool:
-        """Prepare an append for the place after what is known. False if it cannot go there."""
+        """Prepare an append for the version after the known one. Return False if it conflicts."""
         request = entry.request
         fits = _fits(request, known)
         if not fits:
-            known = self._looked_again(known, request)
+            known = self._refresh_position(known, request)
             fits = _fits(request, known)
         if fits:
             entry.basis = known
-            placed = self._placed(request, known)
-            # Together: an interrupt in between must not leave a place that never was.
-            known.version, known.hash = known.version + len(request.bodies), placed.records[-1][0]
-            entry.prepared = placed
+            prepared = self._build_append(request, known)
+            # One statement: an interrupt in between must not leave a position that never existed.
+            known.version, known.hash = known.version + len(request.bodies), prepared.records[-1][0]
+            entry.prepared = prepared
             if request.exclusive:
                 known.foreign = known.version
             return True
         if request.id is None:
             self._refuse(entry, _conflict(request, known))
             return False
-        # An id is looked at before the version: ask for it, at a place where nothing can be stored.
         entry.basis = None
-        entry.prepared = Append(
-            request.stream,
-            known.version or 1,
-            NOWHERE,
-            known.incarnation,
-            append_id(request.id),
-            [(NOWHERE, b"")],
-            True,
-        )
+        entry.prepared = build_lookup(request.stream, known.version, known.incarnation, request.id)
         return True
 
-    def _placed(self, request: ops.AppendRecords, known: StreamPosition) -> Append:
-        """An append at its place, after what is known; sealed for it, in an encrypted store."""
+    def _build_append(self, request: ops.AppendRecords, known: StreamPosition) -> Append:
+        """Build the append that follows the known position, encrypted in an encrypted store."""
         name = append_id(request.stamp.id if request.id is None else request.id)
         fields, writer = request.fields, None
         digest = known.hash if known.version else b""
         if self.cipher is not None:
             writer = known.writer
-            if self.cipher.is_last(request.keys):
-                writer = self.cipher.writer_without_key(request.stream, known.incarnation)
+            if self.cipher.is_erasure(request.keys):
+                writer = self.cipher.make_erasure_writer(request.stream, known.incarnation)
             elif writer is None:
-                writer = known.writer = self.cipher.writer(
+                writer = known.writer = self.cipher.make_writer(
                     request.stream, known.incarnation, new=known.version == 0
                 )
             if writer is not None:
-                fields = self.cipher.fields(request.stream, known.incarnation, fields)
+                fields = self.cipher.encrypt_fields(request.stream, known.incarnation, fields)
         previous, bodies = digest or chain.GENESIS, request.bodies
         if writer is None:
             links = chain.extend(known.seed, previous, known.version, bodies)
         else:
-            links = writer.seal(known.seed, previous, known.version, name, bodies, request.keys)
+            links = writer.encrypt(known.seed, previous, known.version, name, bodies, request.keys)
         return Append(
             request.stream,
             known.version,
@@ -260,14 +253,17 @@ class Appender:
             fields,
         )
 
-    def _looked_again(self, known: StreamPosition, request: ops.AppendRecords) -> StreamPosition:
-        """What the engine says of a stream, if it is further than we knew: the caller may have read what others appended.
+    def _refresh_position(
+        self, known: StreamPosition, request: ops.AppendRecords
+    ) -> StreamPosition:
+        """Return the current position of a stream: the caller may have read what others appended.
 
-        Not while something of ours is on its way there; and an engine that went back is found out by the append itself.
+        The known one is kept while an append of this process is in flight, and if the backend went
+        back, which the append itself detects.
         """
         if known.version != known.acknowledged:
             return known
-        # If the stream is gone, what is appended belongs to the life that the caller names, and to no other.
+        # If the stream is gone, the append belongs to the incarnation that the caller names.
         fresh = StreamPosition(
             request.stream, self.backend.head(request.stream), request.incarnation
         )
@@ -276,28 +272,29 @@ class Appender:
         self.known[request.stream] = fresh
         return fresh
 
-    def _must_be_sent(self, entry: PendingAppend) -> bool:
-        """Settle what is in doubt about this append from before. True if it still has to be sent, at a new place."""
+    def _settle_doubt(self, entry: PendingAppend) -> bool:
+        """Resolve earlier attempts of an append. Return True if it must be sent again."""
         request = entry.request
         if _lacks_key(entry):
-            entry.prepared = None  # the leader was interrupted before it could send it
+            entry.prepared = None  # the leader was interrupted before it sent the append
         if entry.prepared is not None:
-            # The leader was interrupted before the answer came.
-            return self._take(entry, self._send_alone(entry.prepared, in_doubt=True))
+            # The leader was interrupted before it got the answer.
+            return self._handle_answer(entry, self._send_alone(entry.prepared, in_doubt=True))
         if request.id is None or (request.stream, request.id) not in self._doubts:
             return True
-        # The caller repeats an append whose outcome was unknown: settle that one first, same bytes, same version.
-        # What turns out to be stored stays remembered: an id made by the log is in no index, and the caller may repeat again.
+        # The caller repeats an append whose outcome was unknown. Resolve that one first, with the
+        # same bytes and version. If it is stored, it stays in `_doubts`: an id generated by the log
+        # is in no index, and the caller may repeat the call again.
         *entry.ghosts, entry.prepared = self._doubts[request.stream, request.id]
         answer = self._send_alone(entry.prepared, in_doubt=True)
         if isinstance(answer, AppendResult):
             answer = AppendResult(answer.first, answer.last, True, answer.now)
         elif isinstance(answer, VersionMismatch):
             del self._doubts[request.stream, request.id]
-        return self._take(entry, answer)
+        return self._handle_answer(entry, answer)
 
-    def _arrived(self, entry: PendingAppend) -> bool:
-        """Whether one of the ghosts has been stored after all."""
+    def _resolve_ghost(self, entry: PendingAppend) -> bool:
+        """Set the result of an append if one of its ghosts was stored. Return whether it was."""
         for ghost in entry.ghosts:
             stored = self.backend.read(ghost.stream, after=ghost.expected, limit=1)
             if stored and stored[0].append_id == ghost.id:
@@ -312,10 +309,10 @@ class Appender:
         return False
 
     def _refuse(self, entry: PendingAppend, error: Exception) -> None:
-        """End an append with an error, unless a ghost of it may still arrive: then nobody knows."""
+        """End an append with an error; with `OutcomeUnknown` if a ghost of it may still arrive."""
         if entry.ghosts and not isinstance(error, OutcomeUnknown):
             error = OutcomeUnknown(
-                _UNKNOWN.format(entry.request.stream, self._settle_seconds, reason(error))
+                _UNKNOWN.format(entry.request.stream, self._settle_seconds, describe_error(error))
             )
         if isinstance(error, OutcomeUnknown):
             error.stream, error.id = str(entry.request.stream), entry.id
@@ -326,23 +323,25 @@ class Appender:
         entry.error = error
 
     def _send(self, appends: Sequence[Append]) -> Sequence[Answer]:
-        """One commit for all. If it surely rolled back, members are tried singly; in doubt, each is settled by its id."""
+        """Send a batch in one commit.
+
+        If it was rolled back, send the appends one by one. If its outcome is unknown, resolve each.
+        """
         try:
             return self.backend.append(appends)
         except Exception as error:
-            doubt = _in_doubt(error)
+            doubt = _is_in_doubt(error)
             if not doubt and (
                 len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, StoreClosed))
             ):
-                return [copy.copy(error) for _ in appends]  # each is raised in a thread of its own
+                return [copy.copy(error) for _ in appends]  # each is raised in its own thread
             logger.warning(
-                "a commit of %d appends failed (%s); settling them one by one",
+                "a commit of %d appends failed (%s); retrying them one by one",
                 len(appends),
-                reason(error),
+                describe_error(error),
             )
-            deadline = (
-                time.monotonic() + self._settle_seconds
-            )  # one for all: they wait in line for each other
+            # One deadline for all, because they run one after the other.
+            deadline = time.monotonic() + self._settle_seconds
             return [
                 self._send_alone(append, in_doubt=doubt, deadline=deadline) for append in appends
             ]
@@ -350,10 +349,11 @@ class Appender:
     def _send_alone(
         self, append: Append, *, in_doubt: bool, deadline: float | None = None
     ) -> Answer:
-        """Send one append until its outcome is certain or time is up.
+        """Send one append until its outcome is certain or the deadline has passed.
 
-        Absent is never taken for not done: the same bytes are sent again for the same version. Not done is certain only
-        when that version holds another append, or the engine refuses.
+        A record that is absent may still arrive, so the same bytes are sent again for the same
+        version. The append certainly failed only if that version holds another append, or if the
+        backend refuses it.
         """
         deadline = time.monotonic() + self._settle_seconds if deadline is None else deadline
         pause = 0.002
@@ -378,27 +378,27 @@ class Appender:
                     return _PredecessorMissing(answer.head)
                 return answer
             except Exception as error:
-                if not in_doubt and not _in_doubt(error):
+                if not in_doubt and not _is_in_doubt(error):
                     return error
                 in_doubt = True
                 if time.monotonic() > deadline:
                     return OutcomeUnknown(
-                        _UNKNOWN.format(append.stream, self._settle_seconds, reason(error))
+                        _UNKNOWN.format(append.stream, self._settle_seconds, describe_error(error))
                     )
             self._pause(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
             pause = min(pause * 2, 1.0)
 
-    def _take(self, entry: PendingAppend, answer: Answer) -> bool:
-        """Take an answer. True if the append must be tried again at another version."""
+    def _handle_answer(self, entry: PendingAppend, answer: Answer) -> bool:
+        """Handle the backend's answer. Return True if the append must be retried."""
         request = entry.request
-        prepared: Any = entry.prepared  # there is one: it is what was sent
+        prepared = cast("Append", entry.prepared)
         if isinstance(answer, AppendResult):
             known = self.known.get(request.stream)
             if answer.duplicate:
                 self.known.pop(request.stream, None)
             elif known is not None and known.incarnation == prepared.incarnation:
                 known.acknowledged = answer.last
-            # Last: if we are interrupted before, what was sent is still known, and is settled again.
+            # Last: after an interrupt before this line, `prepared` is still set and resolved again.
             entry.result = answer
             return False
         entry.prepared = None
@@ -409,28 +409,28 @@ class Appender:
             self._refuse(entry, answer)
             return False
         if isinstance(answer, StreamBlocked):
-            return self._may_wait(entry)
-        # Only what this append was prepared on can have regressed: an earlier member of the batch may have met
-        # the same conflict and learned the stream anew.
-        if known is not None and known is entry.basis and _regressed(known, prepared, answer):
+            return self._retry_or_refuse(entry)
+        # Compare only with the position this append was prepared on: an earlier append of the batch
+        # may have had the same conflict and loaded the position again.
+        if known is not None and known is entry.basis and _has_regressed(known, prepared, answer):
             actual = answer.head.version if answer.head else 0
             entry.error = HeadRegressed(
                 str(request.stream), acknowledged=known.acknowledged, actual=actual
             )
-            # For good: a program that simply tries again must not build on a history that was lost.
+            # Permanently: a caller that simply retries must not build on a history with a gap.
             self._regressed[request.stream] = entry.error
             return False
         fresh = self.known[request.stream] = StreamPosition(request.stream, answer.head)
-        # With `expected`, an append that was sent to that very version met another record there: the caller has to look.
-        # With `incarnation`, that life is over if there is no stream.
-        looked = request.expected is None or entry.basis is None
-        if _fits(request, fresh) and looked and (request.incarnation is None or fresh.version):
+        # An append sent to its `expected` version found another record there: the caller must read.
+        # If the stream is gone, so is the `incarnation` that the caller named.
+        retryable = request.expected is None or entry.basis is None
+        if _fits(request, fresh) and retryable and (request.incarnation is None or fresh.version):
             return True
         self._refuse(entry, _conflict(request, fresh))
         return False
 
-    def _may_wait(self, entry: PendingAppend) -> bool:
-        """Whether an append whose stream is locked is tried again, with whoever else is there by then."""
+    def _retry_or_refuse(self, entry: PendingAppend) -> bool:
+        """Return True to retry an append whose stream is locked. Refuse it after the deadline."""
         waited = time.perf_counter() - entry.started
         if waited < self._settle_seconds and not entry._abandoned:
             return True
@@ -440,19 +440,35 @@ class Appender:
     def _remember_doubt(self, entry: PendingAppend, ghosts: list[Append]) -> None:
         if not ghosts:
             return
-        if len(self._doubts) >= KNOWN_DOUBTS:
+        if len(self._doubts) >= MAX_DOUBTS:
             del self._doubts[next(iter(self._doubts))]
         self._doubts[entry.request.stream, entry.id] = ghosts
 
 
+def build_lookup(stream: StreamKey, version: int, incarnation: bytes, id: str) -> Append:
+    """Return an append that only looks up an id.
+
+    Backends check the id before the version, and its impossible hash keeps it from being stored.
+    """
+    return Append(
+        stream,
+        version or 1,
+        IMPOSSIBLE_HASH,
+        incarnation,
+        append_id(id),
+        [(IMPOSSIBLE_HASH, b"")],
+        True,
+    )
+
+
 def _lacks_key(entry: PendingAppend) -> bool:
-    """Whether an append is sealed with a new key that is not known to be stored: then it was not sent, and must not be."""
+    """Return whether an append uses a new key that is not stored yet, so that it was not sent."""
     writer = None if entry.basis is None else entry.basis.writer
-    return writer is not None and writer.fresh is not None
+    return writer is not None and writer.key_append is not None
 
 
 def _fits(request: ops.AppendRecords, known: StreamPosition) -> bool:
-    """Whether the append may follow what is known of the stream."""
+    """Return whether the append may follow the known position of the stream."""
     if (
         request.incarnation is not None
         and known.version
@@ -469,37 +485,36 @@ def _conflict(request: ops.AppendRecords, known: StreamPosition) -> ConflictErro
     return ConflictError(str(request.stream), expected=expected or 0, actual=known.version)
 
 
-def _regressed(known: StreamPosition, prepared: Append, answer: VersionMismatch) -> bool:
-    """Whether the engine no longer has what it had told us: a lower version, another record at the same one, or nothing at all."""
+def _has_regressed(known: StreamPosition, prepared: Append, answer: VersionMismatch) -> bool:
+    """Return whether the backend lost acknowledged records: it has fewer, others, or none."""
     head = answer.head
     if isinstance(answer, IncarnationLost):
         return prepared.expected > 0 and known.acknowledged > 0
     if head is None or head.incarnation != known.incarnation:
-        return False  # deleted, or begun anew
+        return False  # deleted, or deleted and created again
     if head.version == known.acknowledged == prepared.expected:
         return head.hash != prepared.expected_hash
     return head.version < known.acknowledged
 
 
 def _may_still_arrive(append: Append, answer: VersionMismatch) -> bool:
-    """Whether an append in doubt may yet be stored by what is in flight: the stream has not reached the version that it expects, or
-    is locked, perhaps by that very append."""
+    """Return whether an append in doubt may still be stored by a request in flight.
+
+    It may if the stream has not reached the expected version, or is locked, perhaps by this append.
+    """
     if isinstance(answer, StreamBlocked):
         return True
-    return append.expected_hash != NOWHERE and append.expected > (
+    return append.expected_hash != IMPOSSIBLE_HASH and append.expected > (
         answer.head.version if answer.head else 0
     )
 
 
-def _in_doubt(error: Exception) -> bool:
-    """Whether an append that raised this may have been stored. An error that is not ours says nothing either way."""
+def _is_in_doubt(error: Exception) -> bool:
+    """Return whether an append that raised this may be stored. Any foreign error leaves it open."""
     return isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError)
 
 
-def reason(error: Exception) -> str:
-    """What went wrong. Of an error that is not ours, its name: a driver's message may hold content."""
-    return (
-        f"{type(error).__name__}: {error}"
-        if isinstance(error, HoldfastError)
-        else type(error).__name__
-    )
+def describe_error(error: Exception) -> str:
+    """Return an error as text. A driver's message may contain content, so show only its type."""
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, HoldfastError) else name

@@ -1,11 +1,13 @@
-"""Large values: kept in streams of their own, named by owner and digest, written before the event that names them.
+"""Blobs: large values and files, each in its own stream, named by owner and digest.
 
-A blob is one atomic append of chunks, so it is there whole or not at all; an orphan (the process died before
-the event was appended) is harmless, found again by the retry, and deleted with its owner. A blob belongs to one life
-of its owner: whoever deletes the stream while a large value is on its way makes that append begin again.
+A value is one atomic append of chunks, written before the event that refers to it. If the process
+dies before that event is appended, the orphan is harmless: a retry finds it, and it is deleted with
+its owner. A blob belongs to one incarnation of its owner. If the owner is deleted while a value is
+being written, the append starts again.
 
-A file may be larger than memory: it is written and read chunk by chunk, in several appends, and what a killed process has
-written of it is continued. It is whole when all of its chunks are there: whoever writes the last ones has seen that the digest fits.
+A file may be larger than memory. It is written and read chunk by chunk, in several appends, and a
+file that a killed process left incomplete is continued. It is complete when all chunks are stored:
+the writer of the last ones has checked the digest.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Final
 
 from ..backends import Head, StreamKey
 from ..errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
-from .codec import MAX_STORED
+from .codec import MAX_STORED_BYTES
 from .events import AppendContext, Blob
 from .ids import append_id
 from .operations import AppendRecords, Operation, append, delete, head, heads, read_records
@@ -24,17 +26,16 @@ from .operations import AppendRecords, Operation, append, delete, head, heads, r
 CHUNK_BYTES: Final = 1024 * 1024
 FILE: Final = "file"
 FILE_EVENT: Final = "task.attached"
-"""The type of the event whose blob is a file; the blobs of all others are values."""
-_RAW: Final = b"\0"
-"""First byte of a chunk's record, so that it can never be taken for an envelope."""
-
-
-def incarnation_hex(incarnation: bytes) -> str:
-    return incarnation.hex()
+"""The type of the event whose blob is a file; the blobs of all other events are values."""
+_CHUNK_PREFIX: Final = b"\0"
+"""The first byte of a chunk's record, so that it is never mistaken for an envelope."""
 
 
 def blob_prefix(owner: StreamKey, incarnation: str) -> str:
-    """How the ids of all blobs of one life of a stream begin. With a digest, because an id may be as long as an id can be."""
+    """Return the prefix of the ids of all blobs of one incarnation of a stream.
+
+    It has a digest of the owner's id, which may itself have the maximum length of an id.
+    """
     text = f"{len(owner.kind)}:{owner.kind}{owner.id}"
     return f"{sha256(text.encode()).hexdigest()[:32]}-{incarnation}-"
 
@@ -44,52 +45,58 @@ def blob_key(owner: StreamKey, blob: Blob) -> StreamKey:
 
 
 def file_key(owner: StreamKey, blob: Blob) -> StreamKey:
-    """Not that of a value with the same content: a value that is there is whole."""
-    return StreamKey(owner.tenant, "blob", f"{blob_prefix(owner, blob.incarnation)}file-{blob.digest}")
+    """Return the key of a file. A value with the same content has another key."""
+    return StreamKey(
+        owner.tenant, "blob", f"{blob_prefix(owner, blob.incarnation)}file-{blob.digest}"
+    )
 
 
 def referenced_key(owner: StreamKey, event_type: str, blob: Blob) -> StreamKey:
-    """The stream of the blob that an event names within its data."""
+    """Return the stream of the blob that an event refers to in its data."""
     return (file_key if event_type == FILE_EVENT else blob_key)(owner, blob)
 
 
-def is_file_name(id: str) -> bool:
-    """Whether the stream of that id is a file's, not a value's. See `file_key`."""
+def is_file_id(id: str) -> bool:
+    """Return whether a blob id is that of a file; see `file_key`."""
     return id[66:].startswith("file-")
 
 
-def chunks_of(blob: Blob) -> int:
-    """How many chunks it has."""
+def count_chunks(blob: Blob) -> int:
     return -(-blob.size // CHUNK_BYTES)
 
 
 def put_blob(
     owner: StreamKey, incarnation: str, value: bytes, stamp: AppendContext
 ) -> Operation[Blob]:
-    """Store a value beside its owner, once for the same content."""
-    if len(value) > MAX_STORED:
-        raise TooLarge(f"{len(value)} bytes as JSON in one event, over the limit of {MAX_STORED}")
+    """Store a value as a blob of its owner, unless the same content is stored already."""
+    if len(value) > MAX_STORED_BYTES:
+        raise TooLarge(
+            f"an event must be at most {MAX_STORED_BYTES} bytes as JSON, got {len(value)}"
+        )
     blob = Blob(sha256(value).hexdigest(), len(value), incarnation)
     key = blob_key(owner, blob)
     if (yield from head(key)) is None:
-        chunks = [_RAW + value[at : at + CHUNK_BYTES] for at in range(0, len(value), CHUNK_BYTES)]
+        chunks = [
+            _CHUNK_PREFIX + value[at : at + CHUNK_BYTES] for at in range(0, len(value), CHUNK_BYTES)
+        ]
         try:
             yield from append(AppendRecords(key, chunks, stamp, expected=0))
         except Conflict:
-            pass  # somebody else stored the same content in the meantime
+            pass  # another writer stored the same content first
         except OutcomeUnknown as error:
-            # Not the caller's doubt: the event that names the blob has not been sent.
+            # The event that refers to the blob has not been sent, so its outcome is known.
             raise Unavailable(
-                f"a large value of {owner} could not be stored; nothing was written"
+                f"a large value of {owner} could not be stored; nothing was written; retry"
             ) from error
     return blob
 
 
 def get_blob(owner: StreamKey, blob: Blob) -> Operation[bytes]:
-    """The value, checked against the digest that names it. Not more of it than it is said to have, nor than a value can have."""
-    if blob.size > MAX_STORED:
+    """Return the value, checked against its digest. Read no more bytes than its size."""
+    if blob.size > MAX_STORED_BYTES:
         raise CorruptRecord(
-            str(owner), what=f"its large value has {blob.size} bytes, which no value has"
+            str(owner),
+            what=f"its large value has {blob.size} bytes, over the limit of {MAX_STORED_BYTES}",
         )
     key = blob_key(owner, blob)
     chunks: list[bytes] = []
@@ -104,33 +111,33 @@ def get_blob(owner: StreamKey, blob: Blob) -> Operation[bytes]:
             version = record.version
     value = b"".join(chunks)
     if sha256(value).hexdigest() != blob.digest:
-        raise (yield from _damage(owner, blob, "large value"))
+        raise (yield from _explain_damage(owner, blob, "large value"))
     return value
 
 
-def _damage(
+def _explain_damage(
     owner: StreamKey, blob: Blob, what: str
 ) -> Operation[CorruptRecord | NotFound | Unavailable]:
-    """Why a blob is not what it should be."""
+    """Return the error for a blob that does not match its digest."""
     if (yield from _is_gone(owner, blob.incarnation)):
         if what == FILE:
-            return NotFound(f"{owner} was deleted, and its files with it")
-        return Unavailable(f"{owner} was deleted while it was read; read it again")
+            return NotFound(f"{owner} and its files were deleted")
+        return Unavailable(f"{owner} was deleted during the read; read it again")
     return CorruptRecord(str(owner), what=f"its {what} {blob.digest[:12]}… is missing or altered")
 
 
 def _is_gone(owner: StreamKey, incarnation: str) -> Operation[bool]:
     now = yield from head(owner)
-    return now is None or incarnation_hex(now.incarnation) != incarnation
+    return now is None or now.incarnation.hex() != incarnation
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def is_stored(owner: StreamKey, blob: Blob) -> Operation[bool]:
-    """Whether a file is there, whole."""
-    standing = yield from head(file_key(owner, blob))
-    return (standing.version if standing else 0) >= chunks_of(blob)
+    """Return whether a file is stored completely."""
+    stored = yield from head(file_key(owner, blob))
+    return (stored.version if stored else 0) >= count_chunks(blob)
 
 
 def put_chunks(
@@ -141,39 +148,40 @@ def put_chunks(
     incarnation: bytes | None,
     stamp: AppendContext,
 ) -> Operation[bytes | None]:
-    """Write chunks at their place in a file, as far as they are not there. `Conflict` if another writer came first: run it again.
+    """Write those of the chunks, which start at chunk number `place`, that are not stored yet.
 
-    `incarnation` is the life of the file's stream that its former chunks are in, and what is returned. None if this is
-    over, or if other chunks are there: then the file has to be begun again.
+    `incarnation` is that of the file's stream with the chunks before them, None for the first.
+    Return the incarnation that holds the chunks. Return None if the given one is gone, or if other
+    chunks are stored: then the caller writes the file again from the start. Raise `Conflict` if
+    another writer appended first; the caller runs the operation again.
     """
     key = file_key(owner, blob)
-    standing = yield from head(key)
-    if standing is not None and standing.version >= chunks_of(blob):
-        return standing.incarnation  # another writer has finished it
-    if standing is None:
-        life, version = append_id(stamp.id), 0
-    else:
-        life, version = standing.incarnation, standing.version
-    if version < place or incarnation not in (None, life):
+    stored = yield from head(key)
+    if stored is not None and stored.version >= count_chunks(blob):
+        return stored.incarnation  # another writer has completed the file
+    current, version = append_id(stamp.id), 0
+    if stored is not None:
+        current, version = stored.incarnation, stored.version
+    if version < place or incarnation not in (None, current):
         return None
-    known = yield from _same(key, place, chunks[: version - place])
+    known = yield from _count_stored(key, place, chunks[: version - place])
     if known < min(len(chunks), version - place):
         return None
     if known < len(chunks):
-        bodies = [_RAW + chunk for chunk in chunks[known:]]
+        bodies = [_CHUNK_PREFIX + chunk for chunk in chunks[known:]]
         try:
             yield from append(
-                AppendRecords(key, bodies, stamp, expected=place + known, incarnation=life)
+                AppendRecords(key, bodies, stamp, expected=place + known, incarnation=current)
             )
         except OutcomeUnknown as error:
             raise Unavailable(
-                f"a file of {owner} could not be stored; nothing was attached"
+                f"a file of {owner} could not be stored; nothing was attached; retry"
             ) from error
-    return life
+    return current
 
 
-def _same(key: StreamKey, place: int, chunks: Sequence[bytes]) -> Operation[int]:
-    """How many of the chunks are stored, from that place on."""
+def _count_stored(key: StreamKey, place: int, chunks: Sequence[bytes]) -> Operation[int]:
+    """Count how many of the chunks are stored, from chunk number `place` on."""
     known = 0
     while known < len(chunks):
         try:
@@ -181,7 +189,7 @@ def _same(key: StreamKey, place: int, chunks: Sequence[bytes]) -> Operation[int]
         except CorruptRecord:
             return known
         for record in page:
-            if known == len(chunks) or record.body != _RAW + chunks[known]:
+            if known == len(chunks) or record.body != _CHUNK_PREFIX + chunks[known]:
                 return known
             known += 1
         if not page:
@@ -189,29 +197,32 @@ def _same(key: StreamKey, place: int, chunks: Sequence[bytes]) -> Operation[int]
     return known
 
 
-def drop_half(owner: StreamKey, blob: Blob) -> Operation[None]:
-    """Delete what there is of a file, unless it is whole."""
-    standing = yield from head(file_key(owner, blob))
-    if standing is not None and standing.version < chunks_of(blob):
-        yield from delete(standing.stream, expected=standing)
+def delete_partial_file(owner: StreamKey, blob: Blob) -> Operation[None]:
+    """Delete the stored chunks of a file unless it is complete."""
+    stored = yield from head(file_key(owner, blob))
+    if stored is not None and stored.version < count_chunks(blob):
+        yield from delete(stored.stream, expected=stored)
 
 
-def drop_orphans(owner: StreamKey, incarnation: str) -> Operation[None]:
-    """Delete what was written for a stream that has been deleted meanwhile."""
+def delete_orphans(owner: StreamKey, incarnation: str) -> Operation[None]:
+    """Delete the blobs of an incarnation if that was deleted while they were written."""
     if (yield from _is_gone(owner, incarnation)):
         yield from delete_blobs(owner, incarnation)
 
 
 class FileReader:
-    """A file, page by page. Read from its beginning, it is checked against its digest before its last chunk is given."""
+    """Reads a file page by page.
+
+    If it is read from the start, its digest is checked before the last chunk is returned.
+    """
 
     def __init__(self, owner: StreamKey, blob: Blob) -> None:
         self._owner, self._blob = owner, blob
         self._digest, self._hashed = sha256(), 0
 
-    def page(self, place: int) -> Operation[list[bytes]]:
-        """The chunks from a place on, as many as come at once; none at the end."""
-        blob, count = self._blob, chunks_of(self._blob)
+    def read_page(self, place: int) -> Operation[list[bytes]]:
+        """Return one page of chunks from number `place` on; empty at the end."""
+        blob, count = self._blob, count_chunks(self._blob)
         chunks: list[bytes] = []
         if place < count:
             records = yield from read_records(file_key(self._owner, blob), after=place)
@@ -221,27 +232,27 @@ class FileReader:
                 for at in range(place, place + len(chunks))
             ]
             if not chunks or list(map(len, chunks)) != sizes:
-                raise (yield from _damage(self._owner, blob, FILE))
+                raise (yield from _explain_damage(self._owner, blob, FILE))
         if place <= self._hashed:
             for chunk in chunks[self._hashed - place :]:
                 self._digest.update(chunk)
                 self._hashed += 1
         if self._hashed == count and self._digest.hexdigest() != blob.digest:
-            raise (yield from _damage(self._owner, blob, FILE))
+            raise (yield from _explain_damage(self._owner, blob, FILE))
         return chunks
 
 
 def delete_blobs(owner: StreamKey, incarnation: str) -> Operation[int]:
-    """Delete every blob of a life of a stream; how many."""
+    """Delete every blob of one incarnation of a stream. Return the number of deleted blobs."""
     prefix, count = blob_prefix(owner, incarnation), 0
     after = prefix
     while True:
         found = yield from heads(owner.tenant, "blob", after=after)
         mine = [entry for entry in found if entry.stream.id.startswith(prefix)]
         for entry in mine:
-            there = entry if isinstance(entry, Head) else (yield from head(entry.stream))
-            if there is not None:
-                count += yield from delete(entry.stream, expected=there)
+            current = entry if isinstance(entry, Head) else (yield from head(entry.stream))
+            if current is not None:
+                count += yield from delete(entry.stream, expected=current)
             after = entry.stream.id
         if not mine or len(mine) < len(found):
             return count

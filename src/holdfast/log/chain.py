@@ -1,9 +1,10 @@
-"""The hash chain: every record's hash covers its bytes, its place and all records before it.
+"""The hash chain: every record's hash covers its bytes, its position and all records before it.
 
-    hash(n) = H(seed, hash(n-1), n, H(stored bytes)),   seed = H(domain, tenant, kind, id, incarnation)
+    hash(n) = H(seed, hash(n-1), n, H(stored bytes))
+    seed = H(domain, tenant, kind, id, incarnation)
 
-It is keyless and covers the bytes as stored, so it can be checked without keys and after erasure.
-A record that was edited, moved, swapped or taken from another stream or another life does not fit.
+It needs no key and covers the bytes as stored, so it can be checked without keys and after erasure.
+A record that was edited, moved, swapped or taken from another stream or incarnation does not match.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from ..backends import Record, StreamKey
 
 _DOMAIN: Final = b"holdfast chain 1"
 GENESIS: Final = bytes(32)
-"""What stands for the hash before version 1."""
+"""The hash before version 1."""
 
 
 def seed(stream: StreamKey, incarnation: bytes) -> bytes:
-    """What binds a chain to its stream and to this life of it. Length-prefixed, so that no two streams share one."""
+    """Return the seed that binds a chain to one incarnation of its stream.
+
+    The parts are length-prefixed, so no two streams share a seed.
+    """
     digest = sha256(_DOMAIN)
     for part in (*(part.encode() for part in stream), incarnation):
         digest.update(len(part).to_bytes(8, "big"))
@@ -29,14 +33,14 @@ def seed(stream: StreamKey, incarnation: bytes) -> bytes:
 
 
 def link(seed: bytes, previous: bytes, version: int, body: bytes) -> bytes:
-    """The hash of a record. All parts have a fixed length: no two different inputs run together."""
+    """Return the hash of a record. All parts have a fixed length, so the input is unambiguous."""
     return sha256(seed + previous + version.to_bytes(8, "big") + sha256(body).digest()).digest()
 
 
 def extend(
     seed: bytes, previous: bytes, version: int, bodies: Iterable[bytes]
 ) -> list[tuple[bytes, bytes]]:
-    """(hash, body) of new records that follow `version`, whose hash is `previous`."""
+    """Return (hash, body) of new records that follow `version`, whose hash is `previous`."""
     links = []
     for body in bodies:
         version += 1
@@ -45,10 +49,10 @@ def extend(
     return links
 
 
-def first_bad(seed: bytes, anchor: Record | None, records: Sequence[Record]) -> int | None:
-    """The first version that is missing, altered or out of place; None if all fit.
+def find_first_bad(seed: bytes, anchor: Record | None, records: Sequence[Record]) -> int | None:
+    """Return the first version that is missing, altered or out of place; None if all match.
 
-    `anchor` is the record before them, None at the beginning of the stream.
+    `anchor` is the record before them, None at the start of the stream.
     """
     version, previous = (anchor.version, anchor.hash) if anchor else (0, GENESIS)
     for record in records:

@@ -1,8 +1,9 @@
-"""Group commit: many callers, threads and event loops, one batch at a time, one disk sync for all who wait.
+"""Group commit: the appends of many threads and event loops share one commit and one disk sync.
 
-A sync caller that finds no leader becomes it and commits for everyone queued; the others sleep until they are
-resolved, or promoted to lead the next batch. Async callers gather for one turn of their loop and are
-committed by one thread. The leader resolves every member of its batch, whatever happens to it.
+A sync caller that finds no leader becomes the leader and commits for every queued caller. The
+others sleep until they are resolved, or promoted to lead the next batch. Async callers that submit
+in the same iteration of their loop form one batch, which a thread commits. The leader resolves
+every member of its batch, even if the leader itself is interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import OutcomeUnknown, StoreClosed, Unavailable
 
 if TYPE_CHECKING:
-    import asyncio  # at run time only by those who use it: it is a third of the time to import holdfast
+    import asyncio  # imported where used: it takes a third of the time to import holdfast
 
 BATCH_MEMBERS: Final = 1024
 
@@ -24,7 +25,7 @@ logger = logging.getLogger("holdfast")
 
 
 class PendingCommit:
-    """A caller's place in the queue. The commit function sets `result` or `error`; `done` follows."""
+    """A caller's entry in the queue. The commit function sets `result` or `error`, then `done`."""
 
     __slots__ = ("_abandoned", "_future", "_leads", "_loop", "_wake", "done", "error", "result")
 
@@ -38,17 +39,17 @@ class PendingCommit:
         self._future: asyncio.Future[None] | None = None
 
     @property
-    def settled(self) -> bool:
-        """Whether the outcome is known; the caller may not yet have been told."""
+    def is_settled(self) -> bool:
+        """Whether the outcome is known; the caller may not have been woken yet."""
         return self.result is not None or self.error is not None
 
 
 Commit = Callable[[Sequence["PendingCommit"]], object]
-"""Commits a batch: sets `result` or `error` of its members; those left without are tried again."""
+"""Commits a batch: sets `result` or `error` of its members. A member with neither is retried."""
 
 
 class Committer:
-    """Runs `commit` for everyone who submits, never twice at the same time."""
+    """Runs `commit` for all callers that submit, never twice at the same time."""
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
@@ -60,80 +61,84 @@ class Committer:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._gathering: dict[asyncio.AbstractEventLoop, list[PendingCommit]] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[PendingCommit]] = {}
 
     # -- callers ---------------------------------------------------------------------------------
 
-    def submit(self, waiting: PendingCommit) -> None:
-        """Return when `waiting` is done."""
+    def submit(self, pending: PendingCommit) -> None:
+        """Queue `pending` and return when it is done."""
         try:
             with self._lock:
                 if self._closed:
                     self._check_open()
                 if self._leading and self._leader == threading.get_ident():
                     raise RuntimeError(
-                        "append called from inside an append, by a logging handler perhaps: it would wait for itself"
+                        "append was called inside an append, perhaps by a logging handler; "
+                        "it would deadlock"
                     )
                 if self._leading:
-                    wake = waiting._wake = threading.Lock()
-                    wake.acquire()  # before it is in the queue: whoever finds it there may release it
-                    self._pending.append(waiting)
+                    wake = pending._wake = threading.Lock()
+                    wake.acquire()  # before it is queued: then another thread may release it
+                    self._pending.append(pending)
                 else:
-                    self._pending.append(waiting)
-                    waiting._leads = self._leading = True
-            if waiting._wake is not None:
-                waiting._wake.acquire()  # until resolved, or promoted to lead
-            if waiting._leads:
-                self._lead(waiting)
+                    self._pending.append(pending)
+                    pending._leads = self._leading = True
+            if pending._wake is not None:
+                pending._wake.acquire()  # until resolved, or promoted to lead
+            if pending._leads:
+                self._lead(pending)
         except BaseException:
-            # An interrupt (or a bug) must not take the lead away with it.
+            # After an interrupt (or a bug) another caller must be able to lead.
             with self._lock:
-                waiting._abandoned = True
-                if waiting._leads:
-                    self._hand_over(waiting)
+                pending._abandoned = True
+                if pending._leads:
+                    self._hand_over(pending)
             raise
 
-    async def submit_async(self, waiting: PendingCommit) -> None:
-        """Return when `waiting` is done. If cancelled, the commit in flight is awaited first, then the cancellation goes on."""
+    async def submit_async(self, pending: PendingCommit) -> None:
+        """Queue `pending` and return when it is done.
+
+        A cancellation takes effect only after the commit in flight has finished.
+        """
         import asyncio
 
-        loop = waiting._loop = asyncio.get_running_loop()
-        waiting._future = loop.create_future()
+        loop = pending._loop = asyncio.get_running_loop()
+        pending._future = loop.create_future()
         self._check_open()
-        gathered = self._gathering.get(loop)
+        gathered = self._gathered.get(loop)
         if gathered is None:
-            # Whoever else submits in this turn of the loop joins the same batch.
-            self._gathering[loop] = [waiting]
+            # Other tasks that submit in this iteration of the loop join the same batch.
+            self._gathered[loop] = [pending]
             loop.call_soon(self._flush, loop)
         else:
-            gathered.append(waiting)
+            gathered.append(pending)
         try:
-            await waiting._future
+            await pending._future
         except asyncio.CancelledError:
-            waiting._abandoned = True
-            while not waiting.done:
-                waiting._future = loop.create_future()
+            pending._abandoned = True
+            while not pending.done:
+                pending._future = loop.create_future()
                 try:
-                    await waiting._future
+                    await pending._future
                 except asyncio.CancelledError:
                     continue
             raise
 
     def close(self) -> None:
-        """Refuse new callers, let those in flight finish, and end the thread."""
+        """Refuse new callers, finish the commits in flight, and end the thread."""
         with self._lock:
             self._closed = True
-            # The thread must not end before the last leader: it may be handed those who wait behind him.
+            # The thread must not end before the last leader, which may hand it the remaining queue.
             self._idle.wait_for(lambda: not self._leading)
             thread = self._thread
         if thread is not None:
             self._turns.put(False)
             thread.join()
 
-    # -- async: one turn of the loop is one batch ------------------------------------------------
+    # -- async: one iteration of the loop is one batch -------------------------------------------
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        gathered = self._gathering.pop(loop, [])
+        gathered = self._gathered.pop(loop, [])
         refused: Exception | None = None
         with self._lock:
             if self._closed:
@@ -149,12 +154,12 @@ class Committer:
             if refused is None:
                 self._pending.extend(gathered)
         if refused is not None:
-            for waiting in gathered:
-                waiting.error = refused
+            for pending in gathered:
+                pending.error = refused
             _resolve_async(gathered)
 
     def _give_turn_to_thread(self, own: PendingCommit | None = None) -> None:
-        """The thread leads from now on. Called with the lock held; if no thread can be started, nothing has changed."""
+        """Make the thread the leader. The lock is held. If no thread can start, nothing changes."""
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
             thread.start()
@@ -167,22 +172,23 @@ class Committer:
         while self._turns.get():
             turn = PendingCommit()
             turn._leads = True
-            self._lead(turn, BaseException)  # nobody else is here to hear of it
+            self._lead(turn, BaseException)  # no caller would see an error that is raised here
 
     # -- leading ---------------------------------------------------------------------------------
 
     def _lead(self, own: PendingCommit, caught: type[BaseException] = Exception) -> None:
-        """Commit batch after batch until our own append is done, then let somebody else lead. `caught`: what a commit may raise."""
+        """Commit batches until `own` is done, then hand over. `caught` errors fail the batch."""
         self._leader = threading.get_ident()
         while True:
             with self._lock:
-                # They stay in the queue until they are resolved: whatever interrupts us, the next leader finds them.
+                # They stay queued until they are resolved: after an interrupt the next leader finds
+                # them.
                 batch = self._pending[:BATCH_MEMBERS]
-            self._commit_batch(_open(batch), caught)
-            again = _open(batch)
-            _resolve([waiting for waiting in batch if waiting.settled] if again else batch)
+            self._commit_batch(_filter_unsettled(batch), caught)
+            retried = _filter_unsettled(batch)
+            _resolve([pending for pending in batch if pending.is_settled] if retried else batch)
             with self._lock:
-                self._pending[: len(batch)] = again
+                self._pending[: len(batch)] = retried
                 if own.done or not self._pending:
                     self._hand_over(own)
                     return
@@ -191,27 +197,27 @@ class Committer:
         try:
             if batch:
                 self._commit(batch)
-        except caught as error:  # a bug of ours: tried again it would fail again, for ever
+        except caught as error:  # a bug in Holdfast: a retry would fail again, forever
             logger.exception("the committer failed")
-            for waiting in batch:
-                if not waiting.settled:
-                    waiting.error = OutcomeUnknown(f"the committer failed ({type(error).__name__})")
+            for pending in batch:
+                if not pending.is_settled:
+                    pending.error = OutcomeUnknown(f"the committer failed ({type(error).__name__})")
 
     def _hand_over(self, own: PendingCommit) -> None:
-        """Let a waiting caller, or the thread, lead on. Called with the lock held."""
+        """Let a waiting caller, or the thread, lead next. The lock is held."""
         self._leader = 0
-        for waiting in self._pending:
-            # Not one whose outcome is known: an interrupted leader may have woken it already, and it is gone.
-            if waiting._wake is not None and not waiting._abandoned and not waiting.settled:
-                # No Python function may be entered between these two: that is where an interrupt would strike.
-                own._leads, waiting._leads = False, True
-                waiting._wake.release()
+        for pending in self._pending:
+            # Skip settled ones: an interrupted leader may have woken that caller already.
+            if pending._wake is not None and not pending._abandoned and not pending.is_settled:
+                # No Python call between these two statements: an interrupt could strike there.
+                own._leads, pending._leads = False, True
+                pending._wake.release()
                 return
         if self._pending:
             self._give_turn_to_thread(own)
         else:
             own._leads = self._leading = False
-            if self._closed:  # only then somebody waits for this
+            if self._closed:  # only `close` waits for this
                 self._idle.notify_all()
 
     def _check_open(self) -> None:
@@ -219,42 +225,42 @@ class Committer:
             raise StoreClosed("the store was closed; open it again")
 
 
-def _open(batch: list[PendingCommit]) -> list[PendingCommit]:
-    """Those whose outcome is not known yet."""
-    if len(batch) == 1:  # by far most often, and in the way of every append
+def _filter_unsettled(batch: list[PendingCommit]) -> list[PendingCommit]:
+    """Return the members whose outcome is not known yet."""
+    if len(batch) == 1:  # by far the most common case, and on the path of every append
         return batch if batch[0].result is None and batch[0].error is None else []
-    return [waiting for waiting in batch if waiting.result is None and waiting.error is None]
+    return [pending for pending in batch if pending.result is None and pending.error is None]
 
 
 def _release(wake: threading.Lock) -> None:
     try:
         wake.release()
     except RuntimeError:
-        pass  # it was released before, by a leader who was interrupted right after
+        pass  # released before, by a leader that was interrupted right afterwards
 
 
 def _resolve(finished: Sequence[PendingCommit]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[PendingCommit]] | None = None
-    for waiting in finished:
-        if waiting._loop is not None:
+    for pending in finished:
+        if pending._loop is not None:
             loops = {} if loops is None else loops
-            loops.setdefault(waiting._loop, []).append(waiting)
-        elif not waiting.done:
-            if waiting._wake is not None and not waiting._leads:
-                _release(waiting._wake)
-            waiting.done = True
+            loops.setdefault(pending._loop, []).append(pending)
+        elif not pending.done:
+            if pending._wake is not None and not pending._leads:
+                _release(pending._wake)
+            pending.done = True
     if loops is None:
         return
     for loop, members in loops.items():
         try:
             loop.call_soon_threadsafe(_resolve_async, members)
         except RuntimeError:
-            pass  # the loop was closed under its tasks: nobody is left to tell
+            pass  # the loop was closed, so no task waits for this
 
 
 def _resolve_async(members: Sequence[PendingCommit]) -> None:
-    for waiting in members:
-        waiting.done = True
-        future = waiting._future
+    for pending in members:
+        pending.done = True
+        future = pending._future
         if future is not None and not future.done():
             future.set_result(None)

@@ -1,4 +1,4 @@
-"""Who asked, and why: the correlation id and the actor of everything done inside a block."""
+"""The correlation id and the actor of everything done inside a block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from .ids import checked_id
+from .ids import check_id
 
 Origin = tuple[str | None, str | None]
 """A correlation id and an actor."""
@@ -19,12 +19,12 @@ _origin: ContextVar[Origin] = ContextVar("holdfast_origin", default=(None, None)
 def correlate(id: str, *, actor: str | None = None) -> Iterator[None]:
     """Store and log `id` (and `actor`, if given) with every event appended inside the block.
 
-    Works in plain and in async code; blocks nest, the innermost counts. Threads started inside
-    do not inherit it, unless they run in a copied context (as `asyncio.to_thread` does).
+    It works in sync and async code. Blocks nest; the innermost one counts. Threads started inside
+    do not inherit it unless they run in a copied context, as with `asyncio.to_thread`.
     """
-    checked_id(id, "correlation id")
+    check_id(id, "correlation id")
     if actor is not None:
-        checked_id(actor, "actor")
+        check_id(actor, "actor")
     before = _origin.set((id, actor if actor is not None else _origin.get()[1]))
     try:
         yield
@@ -32,10 +32,12 @@ def correlate(id: str, *, actor: str | None = None) -> Iterator[None]:
         _origin.reset(before)
 
 
-refusing: ContextVar[Callable[[Any], Any] | None] = ContextVar("holdfast_refusing", default=None)
-"""Called with every append and deletion that is asked for here, in place of doing it: a task is being replayed."""
-replays = 0
-"""How many replays run in this process: while there are none, nobody need look at `refusing`."""
+write_refuser: ContextVar[Callable[[Any], Any] | None] = ContextVar(
+    "holdfast_write_refuser", default=None
+)
+"""While a task is replayed: called with every append and deletion, raises instead of writing."""
+active_replays = 0
+"""The number of replays in this process. While it is 0, `write_refuser` is not looked up."""
 
 origin: Callable[[], Origin] = _origin.get
-"""The correlation id and the actor in force."""
+"""Return the current correlation id and actor."""

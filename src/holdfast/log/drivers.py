@@ -1,6 +1,7 @@
-"""Logic that is written once for plain and async code: a generator yields what it needs done, and is sent what came of it.
+"""Sync and async drivers for generators that yield effects and receive the results.
 
-It is driven by one of these two. What goes wrong is raised inside it, where it may be caught, and decided again.
+The same generator holds the logic of sync and async code. An effect that fails raises its error
+inside the generator, which may handle it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ T = TypeVar("T")
 
 
 def drive(
-    script: Generator[E, Any, T], perform: Callable[[E], Any], caught: type[BaseException]
+    generator: Generator[E, Any, T], perform: Callable[[E], Any], caught: type[BaseException]
 ) -> T:
-    """Run a script, doing what it yields. Errors of other kinds than `caught` end it."""
-    step: Callable[[Any], E] = script.send
+    """Run a generator, performing each effect it yields. `caught` errors are thrown into it."""
+    step: Callable[[Any], E] = generator.send
     value: Any = None
     try:
         while True:
@@ -26,20 +27,20 @@ def drive(
                 result: T = done.value
                 return result
             try:
-                step, value = script.send, perform(effect)
+                step, value = generator.send, perform(effect)
             except caught as error:
-                step, value = script.throw, error
+                step, value = generator.throw, error
     finally:
-        script.close()
+        generator.close()
 
 
 async def drive_async(
-    script: Generator[E, Any, T],
+    generator: Generator[E, Any, T],
     perform: Callable[[E], Awaitable[Any]],
     caught: type[BaseException],
 ) -> T:
-    """`drive`, awaiting what is done."""
-    step: Callable[[Any], E] = script.send
+    """`drive`, awaiting each effect."""
+    step: Callable[[Any], E] = generator.send
     value: Any = None
     try:
         while True:
@@ -49,8 +50,8 @@ async def drive_async(
                 result: T = done.value
                 return result
             try:
-                step, value = script.send, await perform(effect)
+                step, value = generator.send, await perform(effect)
             except caught as error:
-                step, value = script.throw, error
+                step, value = generator.throw, error
     finally:
-        script.close()
+        generator.close()

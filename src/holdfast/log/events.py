@@ -1,13 +1,14 @@
-"""Events and their envelope: what a record's bytes mean.
+"""Events and their envelope: the format of a record's bytes.
 
 A stored event is one line of JSON:
 
     {"id":"0192…","type":"order.placed","at":1731703159.123456,"correlation":"req-17","data":{"sku":"A1"}}
 
-`data` is the user's value and nothing but: what we need to know about it stands beside it, never inside. A value over
-64 KiB is kept in a blob stream of its own, and `blob` names it by digest in place of `data`.
-`fold` is what the writer knew of its stream at that point, so that readers need not begin at version 1; it is derived
-and never compared. Schema 1 of this form is readable for ever; `v` appears when an event type has moved on.
+`data` is the user's value and nothing else; metadata stands beside it, never inside. A value over
+64 KiB is stored in its own blob stream, and `blob` replaces `data` and names it by digest.
+`fold` is the state the writer derived from the stream up to this event, so that readers need not
+start at version 1. It is never compared. `v` is the schema version of the event type; it is left
+out for schema 1, which stays readable forever.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ..backends.clock import moment
+from ..backends.clock import to_datetime
 from ..errors import UnsupportedVersion
 from .codec import (
     MAX_DEPTH,
-    MAX_STORED,
+    MAX_STORED_BYTES,
     Undecodable,
     check_declared,
     decode,
@@ -31,14 +32,14 @@ from .codec import (
     encode,
     encode_as,
 )
-from .ids import checked_id, id_texts
-from .reprs import Readable
+from .ids import check_id, format_ids
+from .reprs import ShortRepr
 
 INLINE_BYTES: Final = 64 * 1024
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """Where a large value is: its digest (hex SHA-256), its size in bytes, and the life of the stream it belongs to."""
+    """A reference to a blob: hex SHA-256 digest, size in bytes, incarnation of its owner stream."""
 
     digest: str
     size: int
@@ -74,7 +75,7 @@ class PlainEnvelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An envelope at its version. `hash`: of its record and, with it, of all before."""
+    """An envelope with its version. `hash` is the record's chain hash."""
 
     version: int
     envelope: Envelope | PlainEnvelope
@@ -82,12 +83,13 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventType:
-    """A type of event: its name, the Python type of its data, its schema version and how to read older ones.
+    """A type of event: name, Python type of the data, schema version, and upcasters for old data.
 
-        EventType("order.placed", Order, version=2, upcasters={1: lambda old: {**old, "currency": "EUR"}})
+        EventType("order.placed", Order, version=2, upcasters={1: lambda old: {**old, "vat": 0}})
 
-    An upcaster takes the data (plain JSON values) of schema n and returns those of n+1; they are applied when an
-    old event is read, the stored bytes stay as they are. Without a declared type, data must be JSON-native.
+    An upcaster takes the data of schema n (JSON values) and returns the data of schema n+1. It
+    runs when an old event is read; the stored bytes do not change. Without a declared type, data
+    must be JSON-native.
     """
 
     def __init__(
@@ -98,13 +100,14 @@ class EventType:
         version: int = 1,
         upcasters: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> None:
-        checked_id(name, "event type")
+        check_id(name, "event type")
         if version < 1:
             raise ValueError(f"version must be an integer >= 1, got {version!r}")
         missing = [n for n in range(1, version) if n not in upcasters]
         if missing:
             raise ValueError(
-                f"event type {name!r} is at version {version} but has no upcaster for {missing}"
+                f"upcasters must cover versions 1 to {version - 1} of event type {name!r}, "
+                f"got none for {missing}"
             )
         check_declared(data)
         self.name, self.data, self.version, self.upcasters = name, data, version, dict(upcasters)
@@ -118,7 +121,8 @@ class EventType:
     def decode(self, raw: bytes, version: int) -> Any:
         if version > self.version:
             raise UnsupportedVersion(
-                f"event {self.name!r} has schema {version}, this program knows up to {self.version}; deploy the newer program"
+                f"event {self.name!r} has schema version {version}, but this application knows "
+                f"only versions up to {self.version}; deploy the newer application"
             )
         if version < self.version:
             data: Any = decode(raw)
@@ -128,7 +132,7 @@ class EventType:
         return decode_as(raw, self.data)
 
 
-class Event(Readable, msgspec.Struct, frozen=True, gc=False):
+class Event(ShortRepr, msgspec.Struct, frozen=True, gc=False):
     """One event of a stream, as read back."""
 
     _shown = ("version", "type", "data", "at", "by", "correlation")
@@ -143,12 +147,12 @@ class Event(Readable, msgspec.Struct, frozen=True, gc=False):
 
     @property
     def at(self) -> datetime:
-        """When it was appended, in UTC. Order is by `version`, never by clock."""
-        return moment(self._time)
+        """The time of the append, in UTC. Events are ordered by `version`, never by time."""
+        return to_datetime(self._time)
 
 
 class AppendContext(msgspec.Struct, frozen=True, gc=False):
-    """What every event of one append has in common: the first event's id, the time, and who asked."""
+    """What all events of an append share: id of the first event, time, correlation id and actor."""
 
     id: int
     at: float
@@ -157,7 +161,7 @@ class AppendContext(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event to be appended, its data (and what the writer knows of the stream, if anything) encoded."""
+    """An event to append, with its data and fold encoded."""
 
     type: str
     data: bytes
@@ -166,7 +170,7 @@ class NewEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 _encoder = msgspec.json.Encoder()
-_names: dict[str, bytes] = {}  # event types as JSON; a program has few
+_names: dict[str, bytes] = {}  # event types as JSON; an application has few
 _decoder = msgspec.json.Decoder(Envelope)
 _plain_decoder = msgspec.json.Decoder(PlainEnvelope)
 
@@ -174,9 +178,10 @@ _plain_decoder = msgspec.json.Decoder(PlainEnvelope)
 def encode_envelopes(
     events: Sequence[NewEvent], stamp: AppendContext, blobs: Mapping[bytes, Blob]
 ) -> list[bytes]:
-    """The bodies of the records for these events. `blobs` says which data is stored elsewhere.
+    """Return the record bodies for these events. `blobs` maps data to the blob that stores it.
 
-    Joined from bytes rather than encoded as an `Envelope`: this runs for every message, and the data is JSON already.
+    The bytes are joined instead of encoding an `Envelope`: this runs for every message, and the
+    data is JSON already.
     """
     json = _encoder.encode
     names = _names
@@ -186,43 +191,40 @@ def encode_envelopes(
     if stamp.correlation is not None:
         common += b',"correlation":' + json(stamp.correlation)
     bodies = []
-    for event_id, event in zip(id_texts(stamp.id, len(events)), events, strict=True):
+    for event_id, event in zip(format_ids(stamp.id, len(events)), events, strict=True):
         kind, data = b"data", event.data
         if blobs and (blob := blobs.get(data)) is not None:
             kind, data = b"blob", json(blob)
-        about = common
+        metadata = common
         if event.fold:
-            about += b',"fold":' + event.fold
+            metadata += b',"fold":' + event.fold
         if event.v != 1:
-            about = b',"v":%d' % event.v + about
+            metadata = b',"v":%d' % event.v + metadata
         name = names.get(event.type)
         if name is None:
             name = json(event.type)
             if len(names) < 1000:
                 names[event.type] = name
         bodies.append(
-            b'{"id":"%b","type":%b%b,"%b":%b}' % (event_id.encode(), name, about, kind, data)
+            b'{"id":"%b","type":%b%b,"%b":%b}' % (event_id.encode(), name, metadata, kind, data)
         )
     return bodies
 
 
-def open_envelope(body: bytes) -> Envelope:
-    """The envelope in a record's body, or `Undecodable`."""
-    if len(body) > MAX_STORED:
-        raise Undecodable(f"it has more than {MAX_STORED} bytes, which no event has")
+def decode_envelope(body: bytes) -> Envelope:
+    """Decode the envelope in a record's body. Raise `Undecodable` if it is not one."""
+    if len(body) > MAX_STORED_BYTES:
+        raise Undecodable(f"it has more than {MAX_STORED_BYTES} bytes, the limit for an event")
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise Undecodable("it is not an event envelope") from None
 
 
-def open_plain(body: bytes) -> PlainEnvelope:
-    """The envelope in a record's body with its data decoded, or `Undecodable`."""
-    if (
-        len(body) > MAX_STORED or body.count(b"[") + body.count(b"{") > MAX_DEPTH
-    ):  # it may be nested too deep: look closer
-        raw = open_envelope(body)
-        decode(bytes(raw.data))
+def decode_plain_envelope(body: bytes) -> PlainEnvelope:
+    """Decode the envelope and the data in a record's body. Raise `Undecodable` if it is not one."""
+    if len(body) > MAX_STORED_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        decode(bytes(decode_envelope(body).data))  # raises if it is nested too deep
     try:
         return _plain_decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -1,8 +1,8 @@
-"""Forks: who still reads from a stream.
+"""Forks of a stream: which other streams still read from it.
 
-A parent is told of a fork by an event `<kind>.forked` before the fork exists; the fork's first event, `<kind>.branched`,
-says which life of which stream it begins with. What is told and what is there may differ: a fork that was cut off or
-deleted since is no fork.
+The parent records a fork in an event `<kind>.forked` before the fork exists. The fork's first
+event, `<kind>.branched`, names the incarnation of the parent that it starts from. A recorded fork
+may not exist: its creation was interrupted, or it was deleted since.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 from ..backends import Head, StreamKey
 from ..errors import CorruptRecord, Erased
 from . import operations as ops
-from .blobs import incarnation_hex
 from .events import StoredEvent
 from .operations import Operation
 
@@ -32,53 +31,54 @@ class ForkAncestor(msgspec.Struct, frozen=True):
 
 
 class _ForkOrigin(msgspec.Struct, frozen=True):
-    """A task names the life of its parent; a conversation all lives that it reads from."""
+    """A task names the incarnation of its parent; a conversation names all that it reads from."""
 
     parent: str
     incarnation: str | None = msgspec.field(default=None, name="life")
     ancestors: list[ForkAncestor] = []
 
 
-def living_forks(head: Head, gone: Collection[StreamKey] = ()) -> Operation[list[str]]:
-    """The ids of the forks that read from this life of a stream, but for those that are as good as `gone`.
+def list_forks(head: Head, gone: Collection[StreamKey] = ()) -> Operation[list[str]]:
+    """Return the ids of the forks that read from this incarnation, except those in `gone`.
 
-    Reads the stream once, from its beginning: nothing else knows of its forks.
+    This reads the whole stream, which is the only record of its forks.
     """
     key, found = head.stream, dict[str, bool]()
-    incarnation = ForkAncestor(key.id, incarnation_hex(head.incarnation))
+    incarnation = ForkAncestor(key.id, head.incarnation.hex())
     after = 0
     try:
-        while page := (yield from ops.read(key, after=after, plain=True)):
+        while page := (yield from ops.read(key, after=after, decoded=True)):
             after = page[-1].version
             for stored in page:
                 if stored.envelope.type == f"{key.kind}.forked":
-                    child = key._replace(id=data_of(key, stored, ForkTaken).child)
+                    child = key._replace(id=convert_data(key, stored, ForkTaken).child)
                     if child.id not in found and child not in gone:
-                        found[child.id] = yield from begins_with(child, incarnation)
+                        found[child.id] = yield from is_fork_of(child, incarnation)
     except Erased:
-        return []  # nobody reads from it any more
-    return [child for child, living in found.items() if living]
+        return []  # its forks cannot read it any more
+    return [child for child, is_live in found.items() if is_live]
 
 
-def begins_with(child: StreamKey, incarnation: ForkAncestor) -> Operation[bool]:
+def is_fork_of(child: StreamKey, parent: ForkAncestor) -> Operation[bool]:
+    """Return whether a stream is a fork that reads from this incarnation of the parent."""
     try:
-        first = yield from ops.read(child, limit=1, plain=True)
+        first = yield from ops.read(child, limit=1, decoded=True)
     except Erased:
-        return False  # it reads from nobody any more
+        return False  # an erased fork reads nothing any more
     if not first or first[0].envelope.type != f"{child.kind}.branched":
         return False
-    branched = data_of(child, first[0], _ForkOrigin)
-    return incarnation in branched.ancestors or (branched.parent, branched.incarnation) == (
-        incarnation.id,
-        incarnation.incarnation,
+    origin = convert_data(child, first[0], _ForkOrigin)
+    return parent in origin.ancestors or parent == ForkAncestor(
+        origin.parent, origin.incarnation or ""
     )
 
 
-def data_of(key: StreamKey, stored: StoredEvent, shape: type[T]) -> T:
+def convert_data(key: StreamKey, stored: StoredEvent, struct: type[T]) -> T:
+    """Convert the data of an event to a struct. Raise `CorruptRecord` if it does not fit."""
     data: Any = stored.envelope.data
     try:
-        return msgspec.convert(data, shape)
+        return msgspec.convert(data, struct)
     except msgspec.ValidationError:
         raise CorruptRecord(
-            str(key), version=stored.version, what="its data is not what its type says"
+            str(key), version=stored.version, what="its data does not fit its event type"
         ) from None

@@ -1,4 +1,4 @@
-"""Ids: which names streams may have, and ids of our own that sort by time."""
+"""Ids: validation of stream names, and generated ids that sort by time."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ from ..errors import InvalidId
 
 MAX_ID_BYTES: Final = 512
 SYSTEM_TENANT: Final = "$system"
-"""Holds what belongs to the store as a whole. Tenants of users cannot begin with `$`."""
+"""The tenant of the streams that belong to the whole store. User tenants cannot start with `$`."""
 
 random_bytes: Callable[[int], bytes] = os.urandom
 time_ns: Callable[[], int] = time.time_ns
-"""Where ids come from: `holdfast.testing` replaces both."""
+"""The sources of generated ids. `holdfast.testing` replaces both."""
 
 
-def checked_id(id: str, what: str = "id") -> str:
-    """The id itself, if every backend can keep it apart from all others."""
+def check_id(id: str, what: str = "id") -> str:
+    """Return the id if every backend can store it exactly. Otherwise raise `InvalidId`."""
     if not isinstance(id, str):
         raise InvalidId(f"{what} must be a str, got {type(id).__name__}")
     if not id:
-        raise InvalidId(f"{what} must have at least one character, got ")
+        raise InvalidId(f"{what} must have at least one character, got an empty str")
     if "\0" in id:
-        raise InvalidId(f"{what} holds a NUL character, which no storage engine keeps; remove it")
+        raise InvalidId(f"{what} must not contain a NUL character; remove it")
     try:
         size = len(id.encode())
     except UnicodeEncodeError:
         raise InvalidId(
-            f"{what} holds half of a surrogate pair, which is not text; decode it properly"
+            f"{what} must be valid Unicode, got a lone surrogate; decode the text properly"
         ) from None
     if size > MAX_ID_BYTES:
-        raise InvalidId(f"{what} is {size} bytes long in UTF-8; the limit is {MAX_ID_BYTES}")
+        raise InvalidId(f"{what} must be at most {MAX_ID_BYTES} bytes in UTF-8, got {size}")
     return id
 
 
-def checked_tenant(tenant: str) -> str:
-    """The tenant itself, if users may have it."""
-    if checked_id(tenant, "tenant").startswith("$"):
-        raise InvalidId("tenant begins with '$', which is reserved; choose another name")
+def check_tenant(tenant: str) -> str:
+    """Return the tenant if users may choose it. Otherwise raise `InvalidId`."""
+    if check_id(tenant, "tenant").startswith("$"):
+        raise InvalidId("tenant must not start with '$', which is reserved; choose another name")
     return tenant
 
 
 def stream_key(tenant: str, kind: str, id: str) -> StreamKey:
-    """The key of a stream whose tenant and kind are known to be good."""
-    return StreamKey(tenant, kind, checked_id(id))
+    """Return the key of a stream whose tenant and kind are known to be valid."""
+    return StreamKey(tenant, kind, check_id(id))
 
 
 def new_id() -> int:
-    """A UUIDv7 as an integer. The next few integers are free too: the events of one append count up from it.
+    """Return a UUIDv7 as an integer. The events of one append use it and the integers after it.
 
-    The randomness comes from the operating system each time, so that a fork or a restored
-    snapshot of a virtual machine never repeats one.
+    The randomness always comes from the operating system, so a forked process or a restored
+    snapshot of a virtual machine never repeats an id.
     """
     milliseconds = time_ns() // 1_000_000
     noise = int.from_bytes(random_bytes(10), "big")
-    # 48 bits of time, version 7, 12 random bits, variant 2, 62 random bits but for one that is zero, to count into.
+    # 48 bits of time, version 7, 12 random bits, variant 2, 62 random bits. Bit 47 is zero, so that
+    # counting up never carries into the bits before it.
     return (
         milliseconds << 80
         | 0x7 << 76
@@ -70,12 +71,12 @@ def new_id() -> int:
 
 
 def new_secret() -> bytes:
-    """16 random bytes: a task's salt, or the incarnation of a stream."""
+    """Return 16 random bytes: a task's salt, or the incarnation of a stream."""
     return random_bytes(16)
 
 
-def id_texts(id: int, count: int) -> list[str]:
-    """The usual form of a UUID, and of the ones that follow it."""
+def format_ids(id: int, count: int) -> list[str]:
+    """Return the text form of a UUID and of the `count - 1` UUIDs that follow it."""
     if count == 1:
         text = f"{id:032x}"
         return [f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"]
@@ -85,13 +86,10 @@ def id_texts(id: int, count: int) -> list[str]:
 
 
 def append_id(id: int | str) -> bytes:
-    """The 16 bytes under which a backend knows an append: our own id as it is, a caller's id by its digest."""
+    """Return the 16 bytes that identify an append: a generated id, or a caller's id as digest."""
     if isinstance(id, int):
         return id.to_bytes(16, "big")
     return hashlib.sha256(b"holdfast append id\0" + id.encode()).digest()[:16]
-
-
-# All kinds of streams that there are. Whoever goes through a whole store asks here.
 
 
 KINDS: Final = (
@@ -107,7 +105,7 @@ KINDS: Final = (
     "closed",
     "audit",
 )
-"""What is pointed to comes before what points to it: keys and blobs before the streams that name them."""
+"""All kinds of streams. Keys and blobs come before the streams that refer to them."""
 
-COUNTED: Final = tuple(sorted(set(KINDS) - {"tenant", "closed", "key"}))
-"""What `health` counts: not what only says that something is, or was, there."""
+COUNTED_KINDS: Final = tuple(sorted(set(KINDS) - {"tenant", "closed", "key"}))
+"""The kinds that `health` counts."""

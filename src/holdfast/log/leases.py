@@ -1,7 +1,7 @@
-"""Leases: who holds a stream, whether that process is still alive, and the thread that renews what this one holds.
+"""Leases: lease owners, whether their process is still alive, and the thread that renews leases.
 
-A lease is two fields of a stream's head: its owner and the time at which it ends. It is taken, renewed and given back
-by ordinary appends at an exact version, so a former holder's write meets a conflict and never slips in.
+A lease is two fields of a stream's head: its owner and its end. It is taken, renewed and released
+by ordinary appends at an exact version, so a write of a former lease owner always conflicts.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from typing import Final
 from weakref import WeakSet
 
 from ..backends import clock
-from .ids import id_texts, new_id
+from .ids import format_ids, new_id
 
 logger = logging.getLogger("holdfast")
 
 
 class _Process:
-    """Which process this is, without asking the kernel: forks are counted."""
+    """Counts forks, to detect without a system call that this is another process."""
 
     __slots__ = ("forks",)
 
     def __init__(self) -> None:
         self.forks = 0
 
-    def forked(self) -> None:
+    def count_fork(self) -> None:
         self.forks += 1
 
 
 process: Final = _Process()
-os.register_at_fork(after_in_child=process.forked)
+os.register_at_fork(after_in_child=process.count_fork)
 
-RENEWALS: Final = 3
-"""A lease is renewed when a third of it is over."""
+RENEWALS_PER_LEASE: Final = 3
+"""A lease is renewed after one third of its length."""
 
-crashed: Final[set[str]] = set()
-"""Holders of this process that count as dead: `holdfast.testing` has let them die."""
+crashed_owners: Final[set[str]] = set()
+"""Lease owners in this process that count as dead, because `holdfast.testing` crashed them."""
 
 
 def new_owner() -> str:
-    """A name for one holder, from which others on this machine can tell whether its process is alive."""
+    """Return a new owner name. Processes on this machine can tell from it whether it is alive."""
     return "/".join(
-        (_host(), _boot(), str(os.getpid()), _stat(os.getpid())[1], id_texts(new_id(), 1)[0])
+        (_host(), _boot(), str(os.getpid()), _stat(os.getpid())[1], format_ids(new_id(), 1)[0])
     )
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the holder surely is gone: a process of this machine, since its last start, that no longer runs."""
-    if owner in crashed:
+    """Return whether the owner is certainly dead: a process of this boot that no longer runs."""
+    if owner in crashed_owners:
         return True
     parts = owner.split("/")
     if (
@@ -63,15 +63,15 @@ def is_dead(owner: str) -> bool:
         or not re.fullmatch("[0-9]{1,10}", parts[2])
     ):
         return False
-    number = int(parts[2])
+    pid = int(parts[2])
     try:
-        os.kill(number, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
         return False
-    state, started = _stat(number)
-    # A zombie does nothing any more: it was killed, and its parent has not asked for it yet.
+    state, started = _stat(pid)
+    # A zombie is dead: its parent has not collected its exit status yet.
     return state in ("Z", "X") or bool(started and parts[3] and started != parts[3])
 
 
@@ -82,34 +82,30 @@ def _host() -> str:
 
 @lru_cache(1)
 def _boot() -> str:
-    """What the kernel calls the time since it started, with the process namespace; empty where it does not say."""
+    """Return the kernel's boot id and the PID namespace; empty if the system does not have them."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
-        return (
-            _text("/proc/sys/kernel/random/boot_id").strip()
-            + "-"
-            + "".join(filter(str.isdigit, space))
-        )
+        namespace = "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))
+        return f"{_read_text('/proc/sys/kernel/random/boot_id').strip()}-{namespace}"
     except OSError:
         return ""
 
 
-def _stat(process: int) -> tuple[str, str]:
-    """In what state a process is, and when it was started, in the kernel's count; empty where it does not say."""
+def _stat(pid: int) -> tuple[str, str]:
+    """Return state and start time (in ticks) of a process; empty if the system does not say."""
     try:
-        facts = _text(f"/proc/{process}/stat").rpartition(")")[2].split()
+        facts = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return facts[0], facts[19]
     except (OSError, IndexError):
         return "", ""
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
 class Heartbeat:
-    """One thread for all leases that a store holds; it lives as long as there are any."""
+    """Renews all leases of a store in one thread, which runs while there are any."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -119,8 +115,8 @@ class Heartbeat:
         self._beating = False
         heartbeats.add(self)
 
-    def keep(self, owner: str, every: float, beat: Callable[[], object]) -> None:
-        """Call `beat` every so many seconds until `release`."""
+    def add(self, owner: str, every: float, beat: Callable[[], object]) -> None:
+        """Call `beat` every `every` seconds until `remove`."""
         with self._changed:
             self._beats[owner] = (every, beat)
             heappush(self._due, (clock.monotonic() + every, owner))
@@ -132,14 +128,14 @@ class Heartbeat:
             elif self._due[0][1] == owner:
                 self._changed.notify()
 
-    def release(self, owner: str) -> None:
+    def remove(self, owner: str) -> None:
         with self._changed:
             self._beats.pop(owner, None)
             if not self._beats:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Renew nothing any more."""
+        """Remove all leases and wait for the thread to end."""
         with self._changed:
             self._beats.clear()
             self._changed.notify()
@@ -148,24 +144,27 @@ class Heartbeat:
             thread.join()
 
     def next_due(self) -> float | None:
-        """When the next beat is due, by `_clock.monotonic`; None if there is none to wait for, or this is the thread of the beats."""
+        """Return when the next beat is due, by `clock.monotonic`.
+
+        Return None if there is none, or if the heartbeat's own thread calls this.
+        """
         with self._changed:
             if self._thread is threading.current_thread():
                 return None
             return min((due for due, owner in self._due if owner in self._beats), default=None)
 
     def wake(self) -> None:
-        """Let the thread look at the clock again."""
+        """Make the thread read the clock again."""
         with self._changed:
             self._changed.notify_all()
 
     def postpone(self, seconds: float) -> None:
-        """Let every beat be due so much later."""
+        """Move every beat to a later time."""
         with self._changed:
             self._due = [(due + seconds, owner) for due, owner in self._due]
 
-    def settle(self) -> None:
-        """Return when all beats that are due are done. For a clock that is moved by hand: it wakes nobody by itself."""
+    def run_due(self) -> None:
+        """Return when all due beats are done. A manual clock calls this: it wakes no thread."""
         with self._changed:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._beating and not self._is_due())
@@ -187,7 +186,7 @@ class Heartbeat:
                 due, owner = self._due[0]
                 wait = due - clock.monotonic()
                 if owner in self._beats and wait > 0:
-                    clock.wait(self._changed, wait)
+                    clock.wait_for_notify(self._changed, wait)
                     continue
                 heappop(self._due)
                 if owner not in self._beats:
@@ -197,9 +196,9 @@ class Heartbeat:
                 self._beating = True
             try:
                 beat()
-            except Exception as error:  # whatever it is, the other leases must go on being renewed
+            except Exception as error:  # the other leases must still be renewed
                 logger.warning("a lease could not be renewed (%s)", type(error).__name__)
 
 
 heartbeats: Final[WeakSet[Heartbeat]] = WeakSet()
-"""All that there are, for a clock that is moved by hand."""
+"""All heartbeats, for a manual clock."""

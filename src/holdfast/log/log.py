@@ -1,8 +1,8 @@
-"""The log: the one way in and out of a backend.
+"""The log: every read and write of a backend goes through it.
 
-On the way in: an append waits in the committer's queue, gets its version and hashes when it leaves it, and is
-committed together with everybody else's (`_committer`, `_appender`). On the way out: records are checked
-against the chain before anything sees them.
+An append waits in the committer's queue, gets its version and hashes when it leaves the queue, and
+is committed together with the other appends of its batch (`committer`, `appender`). A read checks
+records against the hash chain before it returns them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ..backends import (
-    Append,
     AppendResult,
     Backend,
     Description,
@@ -27,8 +26,8 @@ from ..backends import (
     StreamKey,
     clock,
 )
-from ..backends.fork import Forkable, register
-from ..encryption.detect import TENANT_SEALED, is_encrypted, missing_key
+from ..backends.fork import Forkable, register_forkable
+from ..encryption.detect import TENANT_ENCRYPTED, is_encrypted, missing_key_error
 from ..errors import Conflict as ConflictError
 from ..errors import (
     CorruptRecord,
@@ -42,7 +41,7 @@ from ..errors import (
 from ..redaction.apply import Redaction
 from . import chain, context, telemetry
 from . import operations as ops
-from .appender import NOWHERE, Appender, PendingAppend, StreamPosition, reason
+from .appender import Appender, PendingAppend, StreamPosition, build_lookup, describe_error
 from .codec import Undecodable
 from .committer import Committer
 from .events import (
@@ -51,11 +50,11 @@ from .events import (
     NewEvent,
     PlainEnvelope,
     StoredEvent,
+    decode_envelope,
+    decode_plain_envelope,
     encode_envelopes,
-    open_envelope,
-    open_plain,
 )
-from .ids import SYSTEM_TENANT, append_id, new_id
+from .ids import SYSTEM_TENANT, new_id
 from .leases import Heartbeat
 
 if TYPE_CHECKING:
@@ -65,12 +64,12 @@ if TYPE_CHECKING:
     from ..encryption.cipher import Cipher
     from ..redact import Redactor
 
-KNOWN_STREAMS: Final = 10_000
+MAX_KNOWN_STREAMS: Final = 10_000
 READER_THREADS: Final = 4
 SETTLE_SECONDS: Final = 30.0
-REREADS: Final = 3
-ERASED: Final = b'{"id":"","type":"erased","at":0}'
-"""What stands for a record whose own key was erased."""
+MAX_REREADS: Final = 3
+ERASED_BODY: Final = b'{"id":"","type":"erased","at":0}'
+"""The body that replaces a record whose own key was erased."""
 
 T = TypeVar("T")
 A = TypeVar("A", bound="Attachment")
@@ -79,13 +78,19 @@ logger = logging.getLogger("holdfast")
 
 
 class Attachment(Protocol):
-    """What may belong to a log: made for it when it is first needed, anew after a fork, and closed with it."""
+    """An object that belongs to a log.
+
+    It is created on first use, created again after a process fork, and closed with the log.
+    """
 
     def close(self) -> None: ...
 
 
 class Log(Forkable):
-    """One backend, its queue, and what is known of its streams. Used by any number of threads and event loops."""
+    """A backend with its append queue and the known positions of its streams.
+
+    Any number of threads and event loops may use it.
+    """
 
     appender: ClassVar[type[Appender]] = Appender
 
@@ -100,30 +105,30 @@ class Log(Forkable):
     ) -> None:
         self.backend, self.cipher = backend, cipher
         self.redactor, self.redaction = redactor, Redaction(redactor)
-        self._makers: dict[type[Any], Callable[[Log], Any]] = {}
+        self._factories: dict[type[Any], Callable[[Log], Any]] = {}
         self._settle_seconds, self._pause = settle_seconds, pause
         self._closed = False
         self._reset()
-        register(self)
+        register_forkable(self)
 
     def _reset(self) -> None:
-        """Queues, locks, threads and knowledge, new: at the start and in a forked child."""
+        """Create queues, locks, threads and caches, at the start and in a forked child."""
         self._appender = self.appender(
             self.backend, settle_seconds=self._settle_seconds, pause=self._pause
         )
         self._appender.cipher = self.cipher
         self._committer = Committer(self._appender.commit)
-        self._learning: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
+        self._loading: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
         self.heartbeat = Heartbeat()
         self._attached: dict[type[Any], Any] = {}
-        self._line = threading.Lock()
-        self._lines: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self._conflict_lock = threading.Lock()
+        self._conflict_locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let what is in flight finish, then release the backend."""
+        """Finish the appends in flight, then close the backend."""
         self.heartbeat.stop()
         self._closed = True
         self._committer.close()
@@ -134,15 +139,15 @@ class Log(Forkable):
             attached.close()
         self.backend.close()
 
-    def attach(self, kind: type[A], make: Callable[[Log], A]) -> None:
-        """Say how the `attachment` of a kind is made, where `kind(log)` is not enough."""
-        self._makers[kind] = make
+    def attach(self, kind: type[A], factory: Callable[[Log], A]) -> None:
+        """Set the factory for an `attachment` that `kind(log)` cannot create."""
+        self._factories[kind] = factory
 
     def attachment(self, kind: type[A]) -> A:
-        """The one object of this kind that belongs to the log and is closed with it; made when it is first asked for."""
+        """Return the log's one object of this kind. Create it on first use."""
         with self._lock:
             if kind not in self._attached:
-                self._attached[kind] = self._makers.get(kind, kind)(self)
+                self._attached[kind] = self._factories.get(kind, kind)(self)
             return cast("A", self._attached[kind])
 
     async def close_async(self) -> None:
@@ -153,23 +158,23 @@ class Log(Forkable):
     def describe(self) -> Description:
         return self.backend.describe()
 
-    def register(self, tenant: str) -> None:
-        """Make sure that a tenant is known before its first stream."""
-        if tenant not in self._tenants:
-            if tenant != SYSTEM_TENANT:
-                self._register(tenant)
-                if self.cipher is not None:
-                    self.cipher.keys.house(tenant, make=True)
-            self._tenants.add(
-                tenant
-            )  # not before: if registering failed, the next append has to do it
+    def register_tenant(self, tenant: str) -> None:
+        """Register a tenant in the store before its first stream is created."""
+        if tenant in self._tenants:
+            return
+        if tenant != SYSTEM_TENANT:
+            self._append_registration(tenant)
+            if self.cipher is not None:
+                self.cipher.keys.tenant_key(tenant, create=True)
+        # Last: if registering fails, the next append has to try again.
+        self._tenants.add(tenant)
 
-    def records(self, stream: StreamKey, after: int = 0) -> Sequence[Record]:
-        """One page of verified records, opened; of single ones that were erased, what stands for them."""
-        return self._records(stream, after, None, False, spare=True)
+    def read_records(self, stream: StreamKey, after: int = 0) -> Sequence[Record]:
+        """Return one page of verified, decrypted records, with `ERASED_BODY` for erased ones."""
+        return self._records(stream, after, None, False, allow_erased=True)
 
-    def forget(self, stream: StreamKey) -> None:
-        """Look at a stream again before the next append."""
+    def forget_position(self, stream: StreamKey) -> None:
+        """Drop the known position of a stream, so that the next append reads its head."""
         self._appender.known.pop(stream, None)
 
     def after_fork_in_child(self) -> None:
@@ -178,11 +183,11 @@ class Log(Forkable):
     # -- requests --------------------------------------------------------------------------------
 
     def handle(self, request: ops.Request) -> Any:
-        """Do what an operation asks for."""
-        if context.replays:
+        """Perform a request of an operation."""
+        if context.active_replays:
             _refuse_writes(request)
         if self.cipher is not None:
-            request = self._renamed(request)
+            request = self._with_stored_key(request)
         if type(request) is ops.AppendRecords:
             return self._append(request)
         if self._closed:
@@ -190,38 +195,38 @@ class Log(Forkable):
         return _HANDLERS[type(request)](self, request)
 
     async def handle_async(self, request: ops.Request) -> Any:
-        """Do what an operation asks for, without holding up the event loop."""
-        if context.replays:
+        """Perform a request of an operation without blocking the event loop."""
+        if context.active_replays:
             _refuse_writes(request)
         if isinstance(request, ops.AppendRecords):
             if self.cipher is not None and request.stream.kind == "blob":
-                request = await self.in_thread(self._renamed, request)
+                request = await self.run_in_thread(self._with_stored_key, request)
             return await self._append_async(cast("ops.AppendRecords", request))
         if isinstance(request, ops.Pause):
             return await clock.sleep_async(request.seconds)
-        return await self.in_thread(self.handle, request)
+        return await self.run_in_thread(self.handle, request)
 
-    def _renamed(self, request: ops.Request) -> ops.Request:
-        """A request with the name that its stream has in an encrypted store."""
+    def _with_stored_key(self, request: ops.Request) -> ops.Request:
+        """Return the request with the blob id that an encrypted store uses."""
         stream = getattr(request, "stream", None)
         if self.cipher is None or stream is None or stream.kind != "blob":
             return request
-        return msgspec.structs.replace(request, stream=self.cipher.stored_as(stream))
+        return msgspec.structs.replace(request, stream=self.cipher.stored_key(stream))
 
-    def in_line(self) -> threading.Lock:
-        return self._line
+    def conflict_lock(self) -> threading.Lock:
+        return self._conflict_lock
 
-    def in_line_async(self) -> asyncio.Lock:
+    def conflict_lock_async(self) -> asyncio.Lock:
         import asyncio
 
         loop = id(asyncio.get_running_loop())
-        line = self._lines.get(loop)
-        if line is None:
-            line = self._lines[loop] = asyncio.Lock()
-        return line
+        lock = self._conflict_locks.get(loop)
+        if lock is None:
+            lock = self._conflict_locks[loop] = asyncio.Lock()
+        return lock
 
-    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that blocks in one of the reader threads."""
+    async def run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a blocking function in one of the reader threads."""
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
         import asyncio
@@ -239,27 +244,18 @@ class Log(Forkable):
 
     def _head(self, request: ops.GetHead) -> Head | None:
         head = self.backend.head(request.stream)
-        return head if head is None or self.cipher is None else self.cipher.head(head)
+        return head if head is None or self.cipher is None else self.cipher.decrypt_head(head)
 
-    def _find(self, request: ops.Find) -> AppendResult | None:
+    def _find_append(self, request: ops.FindAppend) -> AppendResult | None:
         head = self.backend.head(request.stream)
         if head is None:
             return None
-        # An id is looked at before the version: ask for it, at a place where nothing can be stored.
-        question = Append(
-            request.stream,
-            head.version,
-            NOWHERE,
-            head.incarnation,
-            append_id(request.id),
-            [(NOWHERE, b"")],
-            True,
-        )
+        lookup = build_lookup(request.stream, head.version, head.incarnation, request.id)
         try:
-            [answer] = self.backend.append([question])
+            [answer] = self.backend.append([lookup])
         except OutcomeUnknown as error:
             raise Unavailable(
-                f"{request.stream} could not be asked for an append; nothing was written"
+                f"could not look up an append in {request.stream}; nothing was written; retry"
             ) from error
         return answer if isinstance(answer, AppendResult) else None
 
@@ -272,13 +268,13 @@ class Log(Forkable):
             limit=request.limit,
         )
         if heads and heads[-1].stream.id <= request.after:
-            raise CorruptRecord(str(heads[-1].stream), what=_NO_END)
-        if request.places:
-            heads = [self._with_place(head) for head in heads]
-        return heads if self.cipher is None else self.cipher.heads(heads)
+            raise CorruptRecord(str(heads[-1].stream), what=_ENDLESS_LISTING)
+        if request.with_position:
+            heads = [self._resolve_head(head) for head in heads]
+        return heads if self.cipher is None else self.cipher.decrypt_heads(heads)
 
-    def _with_place(self, listed: HeadSummary) -> HeadSummary:
-        """The head of what is listed; as it was listed if it is gone by now, or damaged: the others are listed all the same."""
+    def _resolve_head(self, listed: HeadSummary) -> HeadSummary:
+        """Return the full head of a listed stream, or the entry itself if it is gone or damaged."""
         if isinstance(listed, Head):
             return listed
         try:
@@ -299,26 +295,26 @@ class Log(Forkable):
             and request.after is not None
             and not (heads[-1].fields.due or 0.0, heads[-1].stream.id) > request.after
         ):
-            raise CorruptRecord(str(heads[-1].stream), what=_NO_END)
-        return heads if self.cipher is None else self.cipher.heads(heads)
+            raise CorruptRecord(str(heads[-1].stream), what=_ENDLESS_LISTING)
+        return heads if self.cipher is None else self.cipher.decrypt_heads(heads)
 
     def _delete(self, request: ops.Delete) -> bool:
         deleted = self.backend.delete(request.stream, expected=request.expected)
         self._appender.known.pop(request.stream, None)
         if deleted and self.cipher is not None:
-            self.cipher.drop(request.stream, request.expected.incarnation)
-        if deleted and telemetry.wanted():
-            telemetry.deleted(request)
+            self.cipher.delete_key(request.stream, request.expected.incarnation)
+        if deleted and telemetry.is_enabled():
+            telemetry.report_deletion(request)
         return deleted
 
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self, request: ops.Read) -> list[StoredEvent]:
         records = self._records(
-            request.stream, request.after, request.limit, request.reverse, request.spare
+            request.stream, request.after, request.limit, request.reverse, request.allow_erased
         )
         stored: list[StoredEvent] = []
-        open_body = open_plain if request.plain else open_envelope
+        open_body = decode_plain_envelope if request.decoded else decode_envelope
         try:
             for record in records:
                 stored.append(StoredEvent(record.version, open_body(record.body), record.hash))
@@ -331,19 +327,24 @@ class Log(Forkable):
         return self._records(request.stream, request.after, None, False)
 
     def _records(
-        self, stream: StreamKey, after: int, limit: int | None, reverse: bool, spare: bool = False
+        self,
+        stream: StreamKey,
+        after: int,
+        limit: int | None,
+        reverse: bool,
+        allow_erased: bool = False,
     ) -> Sequence[Record]:
-        """One verified page, ascending or descending; opened, in an encrypted store."""
+        """Return one verified and decrypted page, ascending or descending."""
         known = self._appender.known.get(stream) or StreamPosition(
             stream, self.backend.head(stream)
         )
-        for _ in range(REREADS):
-            # Taken before the page is read: what is acknowledged meanwhile may be missing from it.
+        for _ in range(MAX_REREADS):
+            # Before the page is read: it may lack what is acknowledged during the read.
             acknowledged = known.acknowledged
-            page, anchor = self._anchored_page(stream, after, limit, reverse)
-            bad = chain.first_bad(known.seed, anchor, page)
+            page, anchor = self._read_anchored_page(stream, after, limit, reverse)
+            bad = chain.find_first_bad(known.seed, anchor, page)
             if bad is None:
-                bad = _first_missing(page, anchor, after, reverse, acknowledged)
+                bad = _find_first_missing(page, anchor, after, reverse, acknowledged)
             if bad is None:
                 if self.cipher is not None:
                     before = [
@@ -351,11 +352,13 @@ class Log(Forkable):
                         *(record.hash for record in page),
                     ]
                     page = [
-                        self._opened(stream, known.incarnation, record, previous, spare)
+                        self._decrypt_or_replace(
+                            stream, known.incarnation, record, previous, allow_erased
+                        )
                         for record, previous in zip(page, before, strict=False)
                     ]
                 return page[::-1] if reverse else page
-            # The stream may have been deleted and begun anew since we learned of it: look again before crying wolf.
+            # The stream may have been deleted and created again since its position was loaded.
             fresh = StreamPosition(stream, self.backend.head(stream))
             if fresh.incarnation == known.incarnation:
                 break
@@ -365,33 +368,42 @@ class Log(Forkable):
             str(stream), version=bad, what="the record is missing, altered or out of place"
         )
 
-    def _opened(
-        self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes, spare: bool
+    def _decrypt_or_replace(
+        self,
+        stream: StreamKey,
+        incarnation: bytes,
+        record: Record,
+        previous: bytes,
+        allow_erased: bool,
     ) -> Record:
         try:
-            body = self.opened(stream, incarnation, record, previous)
+            body = self.decrypt_record(stream, incarnation, record, previous)
         except Erased:
-            if not spare or self.cipher is None or not self.cipher.is_about_subject(record.body):
-                raise  # not a single record, but the whole stream
-            body = ERASED
+            if (
+                not allow_erased
+                or self.cipher is None
+                or not self.cipher.is_about_subject(record.body)
+            ):
+                raise  # the whole stream was erased, not this record
+            body = ERASED_BODY
         return Record(record.version, record.append_id, record.hash, body)
 
-    def opened(
+    def decrypt_record(
         self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes
     ) -> bytes:
-        """The body of a stored record, as it was appended. `previous`: the hash of the record before it."""
+        """Return the body of a record as it was appended. `previous` is the hash before it."""
         if self.cipher is None:
             return record.body
-        body = self.cipher.open(stream, incarnation, record, previous)
-        if self.cipher.is_mark(stream, record.body):
-            self.cipher.forget(stream, incarnation)
+        body = self.cipher.decrypt(stream, incarnation, record, previous)
+        if self.cipher.is_erasure_record(stream, record.body):
+            self.cipher.forget_key(stream, incarnation)
             raise Erased(str(stream))
         return body
 
-    def _anchored_page(
+    def _read_anchored_page(
         self, stream: StreamKey, after: int, limit: int | None, reverse: bool
     ) -> tuple[list[Record], Record | None]:
-        """A page, ascending, and the record before it: checking a record's hash needs the hash before it."""
+        """Return an ascending page and the record before it, whose hash the page builds on."""
         read = self.backend.read
         more = None if limit is None else limit + 1
         if reverse:
@@ -411,57 +423,57 @@ class Log(Forkable):
 
     def _append(self, request: ops.AppendRecords) -> AppendResult:
         if request.stream not in self._appender.known:
-            self._learn(request.stream)
+            self._load_position(request.stream)
         entry = PendingAppend(request)
         self._committer.submit(entry)
         if entry.error is not None:
             raise entry.error
         if entry.result.duplicate and request.id is not None:
-            self._compare(request, entry.result)
-        return _reported(entry)
+            self._check_same_events(request, entry.result)
+        return _report_append(entry)
 
     async def _append_async(self, request: ops.AppendRecords) -> AppendResult:
         if request.stream not in self._appender.known:
-            await self._learn_async(request.stream)
+            await self._load_position_async(request.stream)
         entry = PendingAppend(request)
         await self._committer.submit_async(entry)
         if entry.error is not None:
             raise entry.error
         if entry.result.duplicate and request.id is not None:
-            await self.in_thread(self._compare, request, entry.result)
-        return _reported(entry)
+            await self.run_in_thread(self._check_same_events, request, entry.result)
+        return _report_append(entry)
 
-    def _learn(self, stream: StreamKey) -> None:
-        """Where a stream is, asked once; its tenant is registered before its first stream."""
+    def _load_position(self, stream: StreamKey) -> None:
+        """Load the position of a stream, and register its tenant before its first stream."""
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
-        self.register(stream.tenant)
+        self.register_tenant(stream.tenant)
         known = StreamPosition(stream, self.backend.head(stream))
         with self._lock:
-            if len(self._appender.known) >= KNOWN_STREAMS:
-                for old in list(self._appender.known)[: KNOWN_STREAMS // 10]:
+            if len(self._appender.known) >= MAX_KNOWN_STREAMS:
+                for old in list(self._appender.known)[: MAX_KNOWN_STREAMS // 10]:
                     self._appender.known.pop(old, None)
             self._appender.known.setdefault(stream, known)
 
-    async def _learn_async(self, stream: StreamKey) -> None:
-        """`_learn` once for all who ask in this loop, who then go on in the order in which they came."""
+    async def _load_position_async(self, stream: StreamKey) -> None:
+        """`_load_position`, once for all callers in this loop, which then continue in order."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        learning = self._learning.get((loop, stream))
-        if learning is None:
-            learning = self._learning[loop, stream] = asyncio.ensure_future(
-                self.in_thread(self._learn, stream)
+        loading = self._loading.get((loop, stream))
+        if loading is None:
+            loading = self._loading[loop, stream] = asyncio.ensure_future(
+                self.run_in_thread(self._load_position, stream)
             )
-            learning.add_done_callback(lambda _: self._learning.pop((loop, stream), None))
-        await asyncio.shield(learning)
+            loading.add_done_callback(lambda _: self._loading.pop((loop, stream), None))
+        await asyncio.shield(loading)
 
-    def _register(self, tenant: str) -> None:
+    def _append_registration(self, tenant: str) -> None:
         stream = StreamKey(SYSTEM_TENANT, "tenant", tenant)
         if self.backend.head(stream) is None:
             stamp = AppendContext(new_id(), clock.time())
             events = [
-                NewEvent("tenant.registered", b"null" if self.cipher is None else TENANT_SEALED)
+                NewEvent("tenant.registered", b"null" if self.cipher is None else TENANT_ENCRYPTED)
             ]
             try:
                 self._append(
@@ -472,42 +484,41 @@ class Log(Forkable):
             except ConflictError:
                 pass  # another process was faster
             except OutcomeUnknown as error:
-                # Not the caller's doubt: its own append has not been sent.
+                # The caller's own append has not been sent, so its outcome is known.
                 raise Unavailable(
-                    f"tenant {tenant!r} could not be registered; nothing was written"
+                    f"tenant {tenant!r} could not be registered; nothing was written; retry"
                 ) from error
             if self.cipher is None and is_encrypted(self.backend):
-                raise missing_key()  # since this store was opened, somebody has begun to encrypt it
+                raise missing_key_error()  # another process encrypted the store after it was opened
 
-    def _compare(self, request: ops.AppendRecords, answer: AppendResult) -> None:
-        """A repeated id must mean the same events: same types, same data. The envelope may differ."""
+    def _check_same_events(self, request: ops.AppendRecords, answer: AppendResult) -> None:
+        """Raise `IdReused` unless a repeated id stands for events of the same types and data."""
         try:
-            same = self._is_same(request, answer)
+            same = self._has_same_events(request, answer)
         except DataProblem:
             raise
-        except Exception as error:  # which would say that nothing is stored
-            problem = (
-                f"an append to {request.stream} with this id is stored, but could not be compared"
-            )
+        except Exception as error:  # other errors would mean that nothing is stored
             raise OutcomeUnknown(
-                f"{problem} ({reason(error)}); repeat it", stream=str(request.stream), id=request.id
+                f"an append to {request.stream} with this id is stored, but could not be compared "
+                f"({describe_error(error)}); repeat the call",
+                stream=str(request.stream),
+                id=request.id,
             ) from error
         if not same:
             raise IdReused(str(request.stream), id=str(request.id))
 
-    def _is_same(self, request: ops.AppendRecords, answer: AppendResult) -> bool:
+    def _has_same_events(self, request: ops.AppendRecords, answer: AppendResult) -> bool:
         stored: list[StoredEvent] = []
         while len(stored) < answer.last - answer.first + 1:
             after = stored[-1].version if stored else answer.first - 1
-            page = self._read(ops.Read(request.stream, after, answer.last - after, plain=True))
+            page = self._read(ops.Read(request.stream, after, answer.last - after, decoded=True))
             if not page:
                 break
             stored += page
         found = [_content(event.envelope) for event in stored]
-        given = [_content(open_plain(body)) for body in request.bodies]
-        if (
-            found != given and self.redactor is not None
-        ):  # it may have been stored before anything was redacted
+        given = [_content(decode_plain_envelope(body)) for body in request.bodies]
+        if found != given and self.redactor is not None:
+            # The stored events may be older than the redaction.
             found = [
                 (name, self.redactor.value(data) if type(data) is not tuple else data)
                 for name, data in found
@@ -515,20 +526,20 @@ class Log(Forkable):
         return found == given
 
 
-_NO_END: Final = "the engine lists it where it is not, so that the list would never come to an end"
+_ENDLESS_LISTING: Final = "it is listed out of order, so the listing would never end"
 
 
 def _refuse_writes(request: ops.Request) -> None:
-    """Where a task is replayed, nothing is written."""
-    refuse = context.refusing.get()
+    """Pass a write to the replay that is running in this context, which refuses it."""
+    refuse = context.write_refuser.get()
     if refuse is not None and isinstance(request, ops.AppendRecords | ops.Delete):
         refuse(request)
 
 
-def _first_missing(
+def _find_first_missing(
     page: Sequence[Record], anchor: Record | None, after: int, reverse: bool, acknowledged: int
 ) -> int | None:
-    """The first version that a page ought to have and has not, at its two ends; None if it is complete."""
+    """Return the first version missing at either end of a page; None if it is complete."""
     newest = page[-1].version if page else 0
     if reverse:
         before = after - 1 if after else max(newest, acknowledged)
@@ -538,15 +549,15 @@ def _first_missing(
     return after + 1 if not page and after < acknowledged else None
 
 
-def _reported(entry: PendingAppend) -> AppendResult:
-    if telemetry.wanted():
-        telemetry.appended(entry.request, entry.result, time.perf_counter() - entry.started)
-    answer: AppendResult = entry.result
-    return answer
+def _report_append(entry: PendingAppend) -> AppendResult:
+    if telemetry.is_enabled():
+        telemetry.report_append(entry.request, entry.result, time.perf_counter() - entry.started)
+    result: AppendResult = entry.result
+    return result
 
 
 def _content(envelope: Envelope | PlainEnvelope) -> tuple[str, object]:
-    """What an event says, as far as the user is concerned. Where a large value is kept is our own affair."""
+    """Return the type and data of an event; a blob counts by its digest, not by its location."""
     return envelope.type, (envelope.blob.digest,) if envelope.blob else envelope.data
 
 
@@ -554,7 +565,7 @@ _HANDLERS: dict[type, Callable[[Log, Any], Any]] = {
     ops.Read: Log._read,
     ops.ReadRecords: Log._read_records,
     ops.GetHead: Log._head,
-    ops.Find: Log._find,
+    ops.FindAppend: Log._find_append,
     ops.ListHeads: Log._heads,
     ops.ListDue: Log._due,
     ops.Delete: Log._delete,

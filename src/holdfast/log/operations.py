@@ -1,10 +1,14 @@
-"""Operations: decide without I/O, say what to read or append next; and the two drivers that run any of them.
+"""Operations: I/O-free generators that yield storage requests, and the functions that run them.
 
-An operation is a generator. It yields requests (`yield from read(...)`, `yield from append(...)`, … are the only
-yields) and returns its result. `run` calls the log for each request, `run_async` awaits it. Rules that keep this
-simple: one decisive append each, everything before it harmless if orphaned; no user code, clock, randomness or
-context variable inside (ids, time and correlation id come in as arguments), so that a conflict simply runs it
-again; no yield in `finally`.
+An operation yields requests (only through `yield from read(...)`, `yield from append(...)`, ...)
+and returns its result. `run` calls the log for each request, `run_async` awaits it.
+
+An operation can be run again from the start after a conflict, because it follows these rules:
+
+- It makes one decisive append. Everything it writes before that is harmless if orphaned.
+- It contains no user code and reads no clock, randomness or context variable. Ids, time and
+  correlation id are arguments.
+- It does not yield in `finally`.
 """
 
 from __future__ import annotations
@@ -22,26 +26,27 @@ from .events import AppendContext, StoredEvent
 
 T = TypeVar("T")
 
-RERUNS = 100
-"""How often an operation is run again after conflicts before the caller gets the Conflict."""
+MAX_RERUNS = 100
+"""How many times to run an operation before its `Conflict` reaches the caller."""
 
 
 class Read(msgspec.Struct, frozen=True):
-    """One page of verified events; see `Backend.read`. `plain`: with their data decoded as JSON-native values.
+    """Read one page of verified events; see `Backend.read`.
 
-    `spare`: a record whose own key was erased is given as an event of type `erased`, without data, instead of an error.
+    With `decoded`, the data is decoded to JSON-native values. With `allow_erased`, a record whose
+    own key was erased is returned as an event of type `erased` without data; otherwise it raises.
     """
 
     stream: StreamKey
     after: int = 0
     limit: int | None = None
     reverse: bool = False
-    plain: bool = False
-    spare: bool = False
+    decoded: bool = False
+    allow_erased: bool = False
 
 
 class ReadRecords(msgspec.Struct, frozen=True):
-    """One page of verified records, their bodies as stored (blob chunks)."""
+    """Read one page of verified records without decoding their bodies (blob chunks)."""
 
     stream: StreamKey
     after: int = 0
@@ -51,22 +56,26 @@ class GetHead(msgspec.Struct, frozen=True):
     stream: StreamKey
 
 
-class Find(msgspec.Struct, frozen=True):
-    """Whether an append with an id of its caller's is in a stream."""
+class FindAppend(msgspec.Struct, frozen=True):
+    """Look up an append by the id that its caller gave it."""
 
     stream: StreamKey
     id: str
 
 
 class ListHeads(msgspec.Struct, frozen=True):
-    """With `places`, those that are there and whole come as heads, also from an engine that does not list their places."""
+    """List streams.
+
+    Some backends list streams without version and hash. With `with_position`, every stream that
+    still exists and is readable is returned as a full `Head`.
+    """
 
     tenant: str
     kind: str
     status: str | None = None
     after: str = ""
     limit: int = 500
-    places: bool = False
+    with_position: bool = False
 
 
 class ListDue(msgspec.Struct, frozen=True):
@@ -78,13 +87,16 @@ class ListDue(msgspec.Struct, frozen=True):
 
 
 class AppendRecords(msgspec.Struct, frozen=True, gc=False):
-    """Append records to a stream. Where, is said in one of three ways:
+    """Append records to a stream.
 
-    `expected=n`: at version n exactly, else `Conflict`. `seen=n`: wherever the stream is now, provided that all records after
-    version n are this process's own, else `Conflict`. Neither: wherever it is. With `incarnation`, only in that
-    life of the stream: the one it has, or the one it gets if it does not exist. After an `exclusive` one, `seen` must
-    include it, in this process too: a lease was taken, or something was done that its holder has to know of.
-    `keys`: in an encrypted store, the names of the keys that the records are sealed with; "" for the stream's own.
+    `expected=n` appends at exactly version n. `seen=n` appends at the end of the stream if all
+    records after version n come from this process. Otherwise both raise `Conflict`. With neither,
+    the records are appended at the end.
+
+    `incarnation`: append only to this incarnation of the stream; a stream that does not exist is
+    created with it. `exclusive`: later appends must have `seen` this one, in this process too. It
+    takes a lease, or does something that the lease owner has to know about. `keys`: in an encrypted
+    store, the name of the key for each record; "" is the stream's own key.
     """
 
     stream: StreamKey
@@ -105,12 +117,14 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Time to pass, before something is tried again."""
+    """Wait before a retry."""
 
     seconds: float
 
 
-Request = Read | ReadRecords | GetHead | Find | ListHeads | ListDue | AppendRecords | Delete | Pause
+Request = (
+    Read | ReadRecords | GetHead | FindAppend | ListHeads | ListDue | AppendRecords | Delete | Pause
+)
 Operation = Generator[Request, Any, T]
 
 
@@ -120,11 +134,13 @@ def read(
     after: int = 0,
     limit: int | None = None,
     reverse: bool = False,
-    plain: bool = False,
-    spare: bool = False,
+    decoded: bool = False,
+    allow_erased: bool = False,
 ) -> Operation[list[StoredEvent]]:
-    """One page of events. May be shorter than `limit`; empty only at the end."""
-    return cast("list[StoredEvent]", (yield Read(stream, after, limit, reverse, plain, spare)))
+    """Read one page of events. It may be shorter than `limit`; it is empty only at the end."""
+    return cast(
+        "list[StoredEvent]", (yield Read(stream, after, limit, reverse, decoded, allow_erased))
+    )
 
 
 def read_records(stream: StreamKey, *, after: int = 0) -> Operation[Sequence[Record]]:
@@ -135,9 +151,9 @@ def head(stream: StreamKey) -> Operation[Head | None]:
     return cast("Head | None", (yield GetHead(stream)))
 
 
-def find(stream: StreamKey, id: str) -> Operation[AppendResult | None]:
-    """The versions of the append with this id, however long ago; None if there is none."""
-    return cast("AppendResult | None", (yield Find(stream, id)))
+def find_append(stream: StreamKey, id: str) -> Operation[AppendResult | None]:
+    """Return the result of the append with this id, however old it is; None if there is none."""
+    return cast("AppendResult | None", (yield FindAppend(stream, id)))
 
 
 def heads(
@@ -147,10 +163,11 @@ def heads(
     status: str | None = None,
     after: str = "",
     limit: int = 500,
-    places: bool = False,
+    with_position: bool = False,
 ) -> Operation[Sequence[HeadSummary]]:
     return cast(
-        "Sequence[HeadSummary]", (yield ListHeads(tenant, kind, status, after, limit, places))
+        "Sequence[HeadSummary]",
+        (yield ListHeads(tenant, kind, status, after, limit, with_position)),
     )
 
 
@@ -178,17 +195,17 @@ def pause(seconds: float) -> Operation[None]:
 
 
 class Handler(Protocol):
-    """What the drivers need of a log."""
+    """What `run` and `run_async` need from a log."""
 
     def handle(self, request: Request) -> Any: ...
 
     async def handle_async(self, request: Request) -> Any: ...
 
-    def in_line(self) -> AbstractContextManager[Any]:
-        """A block in which only one thread is at a time."""
+    def conflict_lock(self) -> AbstractContextManager[Any]:
+        """Return the lock that one thread at a time holds while it retries after a conflict."""
 
-    def in_line_async(self) -> AbstractAsyncContextManager[Any]:
-        """A block in which only one task of the running loop is at a time."""
+    def conflict_lock_async(self) -> AbstractAsyncContextManager[Any]:
+        """Return the lock that one task of the running loop at a time holds for retries."""
 
 
 def run(handler: Handler, operation: Operation[T]) -> T:
@@ -202,16 +219,16 @@ async def run_async(handler: Handler, operation: Operation[T]) -> T:
 
 
 def run_until_settled(handler: Handler, make: Callable[[], Operation[T]]) -> T:
-    """Run an operation, and run it again from the start when another writer came first.
+    """Run an operation, and run it again from the start whenever another writer appended first.
 
-    Those of one process who met a conflict go on one after the other, or many at once would keep refusing each other.
+    Retries take turns within this process: run at the same time, they would keep conflicting.
     """
     try:
         return run(handler, make())
     except Conflict:
         pass
-    with handler.in_line():
-        for _ in range(RERUNS - 2):
+    with handler.conflict_lock():
+        for _ in range(MAX_RERUNS - 2):
             try:
                 return run(handler, make())
             except Conflict:
@@ -225,8 +242,8 @@ async def run_until_settled_async(handler: Handler, make: Callable[[], Operation
         return await run_async(handler, make())
     except Conflict:
         pass
-    async with handler.in_line_async():
-        for _ in range(RERUNS - 2):
+    async with handler.conflict_lock_async():
+        for _ in range(MAX_RERUNS - 2):
             try:
                 return await run_async(handler, make())
             except Conflict:

@@ -1,4 +1,4 @@
-"""Waiting until a stream may have changed: the engine rings, where it can; elsewhere one looks again after a while."""
+"""Wait until a stream may have changed: for a notification if the backend has them, else poll."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from ..backends import Backend, BillsRequests, StreamKey, SupportsWatch, clock
 if TYPE_CHECKING:
     import asyncio
 
-FIRST_LOOK: Final = 0.01
-LONGEST_LOOK: Final = 0.25
-LONGEST_LOOK_WHEN_RUNG: Final = 5.0
-"""Where the engine has proven that it rings, looking is only for what it may have missed."""
+MIN_POLL_SECONDS: Final = 0.01
+MAX_POLL_SECONDS: Final = 0.25
+MAX_POLL_SECONDS_WITH_NOTIFY: Final = 5.0
+"""The limit once a notification has arrived: polling then only covers lost notifications."""
 
 
 class ChangeWaiter:
-    """When to look at a stream again: when it rings, or after a pause that grows while nothing is found."""
+    """Waits for a notification, or for a pause that grows while nothing is found."""
 
     def __init__(self, backend: Backend, stream: StreamKey) -> None:
-        self._rung = threading.Event()
+        self._notified = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._rung_in_loop: asyncio.Event | None = None
-        self._heard = False
-        self._pause = FIRST_LOOK
-        self._longest = backend.look_seconds if isinstance(backend, BillsRequests) else LONGEST_LOOK
+        self._notified_in_loop: asyncio.Event | None = None
+        self._has_notified = False
+        self._pause = MIN_POLL_SECONDS
+        self._limit = (
+            backend.min_poll_seconds if isinstance(backend, BillsRequests) else MAX_POLL_SECONDS
+        )
         self._stop = (
-            backend.watch(stream, self._ring) if isinstance(backend, SupportsWatch) else None
+            backend.watch(stream, self._notify) if isinstance(backend, SupportsWatch) else None
         )
 
-    def found(self) -> None:
-        """Something was found: more may come soon."""
-        self._pause = FIRST_LOOK
+    def reset(self) -> None:
+        """Poll quickly again: something was found, and more may come soon."""
+        self._pause = MIN_POLL_SECONDS
 
     def wait(self) -> None:
-        """Until it is time to look again."""
+        """Return when it is time to read the stream again."""
         if self._stop is None:
             clock.sleep(self._next_pause())
-        elif not self._rung.is_set():
-            clock.rest(self._rung, self._next_pause())
-        self._rung.clear()
+        elif not self._notified.is_set():
+            clock.wait_for_event(self._notified, self._next_pause())
+        self._notified.clear()
 
     async def wait_async(self) -> None:
         """`wait`, awaited."""
@@ -49,27 +51,30 @@ class ChangeWaiter:
         if self._stop is None:
             await clock.sleep_async(self._next_pause())
             return
-        if self._rung_in_loop is None:
-            self._loop, self._rung_in_loop = asyncio.get_running_loop(), asyncio.Event()
-        if not self._rung.is_set():
-            await clock.rest_async(self._rung_in_loop, self._next_pause())
-        self._rung_in_loop.clear()
-        self._rung.clear()
+        if self._notified_in_loop is None:
+            self._loop, self._notified_in_loop = asyncio.get_running_loop(), asyncio.Event()
+        if not self._notified.is_set():
+            await clock.wait_for_event_async(self._notified_in_loop, self._next_pause())
+        self._notified_in_loop.clear()
+        self._notified.clear()
 
     def close(self) -> None:
         if self._stop is not None:
             self._stop()
 
     def _next_pause(self) -> float:
-        pause, longest = self._pause, LONGEST_LOOK_WHEN_RUNG if self._heard else self._longest
-        self._pause = min(pause * 2, longest)
-        return min(pause, longest)
+        pause, limit = (
+            self._pause,
+            MAX_POLL_SECONDS_WITH_NOTIFY if self._has_notified else self._limit,
+        )
+        self._pause = min(pause * 2, limit)
+        return min(pause, limit)
 
-    def _ring(self) -> None:
-        self._heard = True
-        self._rung.set()
-        if self._loop is not None and self._rung_in_loop is not None:
+    def _notify(self) -> None:
+        self._has_notified = True
+        self._notified.set()
+        if self._loop is not None and self._notified_in_loop is not None:
             try:
-                self._loop.call_soon_threadsafe(self._rung_in_loop.set)
+                self._loop.call_soon_threadsafe(self._notified_in_loop.set)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                pass  # the loop is closed, so no task waits for this

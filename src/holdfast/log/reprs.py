@@ -1,6 +1,6 @@
-"""Reprs for people: what users read back shows itself, shortened, in a notebook or a debugger.
+"""Short reprs of results, for notebooks and debuggers.
 
-Such a repr holds content. Log lines and error messages never use one.
+They contain content, so log lines and error messages never use them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 
-class Readable:
-    """For a struct: a repr of the fields that say something, each shortened. `_shown` chooses them."""
+class ShortRepr:
+    """Gives a struct a repr of its non-empty fields, shortened. `_shown` limits and orders them."""
 
     __slots__ = ()
     __struct_fields__: ClassVar[tuple[str, ...]]
@@ -38,7 +38,7 @@ class _Short(reprlib.Repr):
         self.maxlevel = 3
 
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        """In the order of the dict: of a message, the role comes first."""
+        """Keep the order of the dict, so that a message starts with its role."""
         if level <= 0:
             return "{...}"
         pairs = [

@@ -1,8 +1,9 @@
-"""Closed ids: what was swept leaves a small record, so that nobody begins anew under its id without meaning to.
+"""Retired ids: a purged stream leaves a small record, so that its id is not reused by accident.
 
-An expired id stays closed until somebody frees it. While the stream is there its head says so; the sweep, before it
-deletes the stream, says the same in a stream of kind `closed`. That one counts only when the stream itself is gone.
-It also remembers large values that are still to be deleted (then it is due), in case the sweep is cut off in between.
+An expired id stays retired until a caller frees it. While the stream exists, its head has the
+expiry. Before the sweep deletes the stream, it writes a record to a stream of kind `closed`, which
+counts only when the stream itself is gone. While blobs are still to be deleted, that record is due,
+so that an interrupted sweep is finished later.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import msgspec
 from ..backends import Cursor, Head, HeadFields, StreamKey
 from ..errors import Conflict, CorruptRecord, Expired
 from . import operations as ops
-from .blobs import delete_blobs, incarnation_hex
+from .blobs import delete_blobs
 from .codec import encode
 from .events import AppendContext, NewEvent
 from .ids import MAX_ID_BYTES
 from .operations import Operation
 from .stream_ops import append_events, delete_stream
 
-KIND = "closed"
-CLOSED = "id.closed"
+RETIRED_ID_KIND = "closed"
+RETIRED = "id.closed"
 
 logger = logging.getLogger("holdfast")
 
 
 class RetiredId(msgspec.Struct, frozen=True):
-    """Which life of which stream was swept, and since when it had expired (Unix seconds)."""
+    """The purged incarnation of a stream, and when it expired (Unix seconds)."""
 
     at: float
     kind: str
@@ -38,133 +39,135 @@ class RetiredId(msgspec.Struct, frozen=True):
 
 
 class RetiredIdRecord(msgspec.Struct, frozen=True):
-    """What is written about a closed id, and where it stands. `unfinished`: large values may still be there."""
+    """The record of a retired id, and the head of its stream."""
 
     head: Head
-    closed: RetiredId
+    retired: RetiredId
 
     @property
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
+        """Whether blobs may still have to be deleted."""
         return self.head.fields.due_at is not None
 
 
-def closed_key(key: StreamKey) -> StreamKey:
-    """Where it says that an id is closed. A long id stands there by its digest, in a form that no short one has."""
+def retired_id_key(key: StreamKey) -> StreamKey:
+    """Return the key of an id's record. A long id is replaced by its digest, with ":" for "/"."""
     name = f"{key.kind}/{key.id}"
     if len(name.encode()) > MAX_ID_BYTES:
         name = f"{key.kind}:{sha256(key.id.encode()).hexdigest()}"
-    return StreamKey(key.tenant, KIND, name)
+    return StreamKey(key.tenant, RETIRED_ID_KIND, name)
 
 
-def closed_at(key: StreamKey) -> Operation[float | None]:
-    """When a stream that was swept had expired; None if its id is not closed. Ask only when there is no such stream."""
-    mark = yield from _mark(closed_key(key))
-    return mark.closed.at if mark else None
+def get_retired_at(key: StreamKey) -> Operation[float | None]:
+    """Return when a purged stream expired; None if its id is not retired.
+
+    Call it only when the stream does not exist.
+    """
+    record = yield from _read_record(retired_id_key(key))
+    return record.retired.at if record else None
 
 
-def check_open(key: StreamKey) -> Operation[None]:
-    """`Expired` if a stream that is not there was swept."""
-    at = yield from closed_at(key)
+def check_not_retired(key: StreamKey) -> Operation[None]:
+    """Raise `Expired` if a stream that does not exist was purged."""
+    at = yield from get_retired_at(key)
     if at is not None:
         raise Expired(str(key), at=at, swept=True)
 
 
-def close(head: Head, stamp: AppendContext, *, large: bool) -> Operation[RetiredIdRecord]:
-    """Write that an id is closed, before its stream is deleted. `Conflict` if somebody else is at it."""
-    key = closed_key(head.stream)
+def retire_id(head: Head, stamp: AppendContext, *, large: bool) -> Operation[RetiredIdRecord]:
+    """Write the record of a retired id, before its stream is deleted.
+
+    `large`: the stream has blobs. Raise `Conflict` if another process writes the record.
+    """
+    key = retired_id_key(head.stream)
     at = head.fields.expires_at
-    closed = RetiredId(
-        head.now if at is None else at,
-        head.stream.kind,
-        head.stream.id,
-        incarnation_hex(head.incarnation),
+    retired = RetiredId(
+        head.now if at is None else at, head.stream.kind, head.stream.id, head.incarnation.hex()
     )
-    mark = yield from _mark(key)
-    if mark and (mark.closed, mark.unfinished) == (closed, large):
-        return mark  # by a sweep that was cut off
-    if mark and mark.unfinished and mark.closed.incarnation != closed.incarnation:
-        yield from delete_blobs(
-            head.stream, mark.closed.incarnation
-        )  # of a former life; nothing else remembers them
-    return (
-        yield from _write(key, mark, closed, HeadFields(due_at=head.now if large else None), stamp)
-    )
+    record = yield from _read_record(key)
+    if record and (record.retired, record.is_unfinished) == (retired, large):
+        return record  # written by an interrupted sweep
+    if record and record.is_unfinished and record.retired.incarnation != retired.incarnation:
+        # Blobs of an earlier incarnation: only this record refers to them.
+        yield from delete_blobs(head.stream, record.retired.incarnation)
+    fields = HeadFields(due_at=head.now if large else None)
+    return (yield from _write_record(key, record, retired, fields, stamp))
 
 
-def finish(mark: RetiredIdRecord, stamp: AppendContext) -> Operation[None]:
-    """Delete the large values of what was swept, and write that they are gone."""
-    closed = mark.closed
-    key = mark.head.stream._replace(kind=closed.kind, id=closed.id)
+def finish_retiring(record: RetiredIdRecord, stamp: AppendContext) -> Operation[None]:
+    """Delete the blobs of a purged stream, and record that they are gone."""
+    retired = record.retired
+    key = record.head.stream._replace(kind=retired.kind, id=retired.id)
     now = yield from ops.head(key)
-    if now is not None and incarnation_hex(now.incarnation) == closed.incarnation:
-        return  # it was not deleted after all
-    yield from delete_blobs(key, closed.incarnation)
+    if now is not None and now.incarnation.hex() == retired.incarnation:
+        return  # the stream was not deleted after all
+    yield from delete_blobs(key, retired.incarnation)
     try:
-        yield from _write(mark.head.stream, mark, closed, HeadFields(), stamp)
+        yield from _write_record(record.head.stream, record, retired, HeadFields(), stamp)
     except Conflict:
-        pass  # somebody else did, or freed the id
+        pass  # another process did, or freed the id
 
 
-def unfinished(
+def list_unfinished(
     tenant: str, after: Cursor | None
 ) -> Operation[tuple[list[RetiredIdRecord], Cursor | None]]:
-    """One page of what a sweep left behind, and where the next one begins; None if there is no more."""
-    page = yield from ops.due(tenant, KIND, after=after)
+    """Return one page of records whose blobs are still to be deleted, and the next cursor."""
+    page = yield from ops.due(tenant, RETIRED_ID_KIND, after=after)
     found = []
     for head in page:
         try:
-            mark = yield from _mark(head.stream)
+            record = yield from _read_record(head.stream)
         except CorruptRecord:
             logger.warning(
-                "%s cannot be read: what was swept under it may have left large values", head.stream
+                "%s cannot be read; the purged stream it records may have left blobs", head.stream
             )
             continue
-        if mark and mark.unfinished:
-            found.append(mark)
+        if record and record.is_unfinished:
+            found.append(record)
     return found, (page[-1].fields.due or 0.0, page[-1].stream.id) if page else None
 
 
-def reopen(key: StreamKey, stamp: AppendContext) -> Operation[bool]:
-    """Free a closed id; False if it was not closed. `Conflict` if a sweep is at it: run it again."""
-    mark = yield from _mark(closed_key(key))
-    if mark is None:
+def free_id(key: StreamKey, stamp: AppendContext) -> Operation[bool]:
+    """Free a retired id; return False if it is not retired. Raise `Conflict` if a sweep uses it."""
+    record = yield from _read_record(retired_id_key(key))
+    if record is None:
         return False
-    if mark.unfinished:
+    if record.is_unfinished:
         now = yield from ops.head(key)
-        if now is None or incarnation_hex(now.incarnation) != mark.closed.incarnation:
-            yield from delete_blobs(key, mark.closed.incarnation)
-    return (yield from delete_stream(mark.head.stream, stamp, "its id was freed", mark.head))
+        if now is None or now.incarnation.hex() != record.retired.incarnation:
+            yield from delete_blobs(key, record.retired.incarnation)
+    return (yield from delete_stream(record.head.stream, stamp, "its id was freed", record.head))
 
 
-def _mark(key: StreamKey) -> Operation[RetiredIdRecord | None]:
+def _read_record(key: StreamKey) -> Operation[RetiredIdRecord | None]:
     head = yield from ops.head(key)
     if head is None:
         return None
-    newest = yield from ops.read(key, limit=1, reverse=True, plain=True)
+    newest = yield from ops.read(key, limit=1, reverse=True, decoded=True)
     if not newest:
         return None  # freed in between
     try:
         return RetiredIdRecord(head, msgspec.convert(newest[0].envelope.data, RetiredId))
     except msgspec.ValidationError:
         raise CorruptRecord(
-            str(key), version=newest[0].version, what="it does not say what was closed"
+            str(key), version=newest[0].version, what="it does not say which id was retired"
         ) from None
 
 
-def _write(
+def _write_record(
     key: StreamKey,
-    mark: RetiredIdRecord | None,
-    closed: RetiredId,
+    record: RetiredIdRecord | None,
+    retired: RetiredId,
     fields: HeadFields,
     stamp: AppendContext,
 ) -> Operation[RetiredIdRecord]:
-    """At the version that was seen, and in its life: an id that was freed in between must not be closed again by this."""
-    event = NewEvent(CLOSED, encode(msgspec.to_builtins(closed)))
-    expected, incarnation = (mark.head.version, mark.head.incarnation) if mark else (0, None)
+    """Append at the version and incarnation of `record`: an id freed since must stay free."""
+    event = NewEvent(RETIRED, encode(msgspec.to_builtins(retired)))
+    expected, incarnation = (record.head.version, record.head.incarnation) if record else (0, None)
     yield from append_events(
         key, [event], stamp, expected=expected, fields=fields, incarnation=incarnation
     )
     head = yield from ops.head(key)
     if head is None:
         raise Conflict(str(key), expected=expected + 1, actual=0)
-    return RetiredIdRecord(head, closed)
+    return RetiredIdRecord(head, retired)

@@ -1,4 +1,4 @@
-"""Operations on any stream: append events, read their data, delete it and tell the audit stream so."""
+"""Operations on any stream: append events, load their data, delete the stream and record that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from ..backends import AppendResult, Head, HeadFields, StreamKey, clock
 from ..errors import Conflict, CorruptRecord
 from . import operations as ops
-from .blobs import delete_blobs, get_blob, incarnation_hex, put_blob
+from .blobs import delete_blobs, get_blob, put_blob
 from .codec import Undecodable, decode, encode
 from .context import origin
 from .events import INLINE_BYTES, AppendContext, Blob, NewEvent, StoredEvent, encode_envelopes
@@ -18,11 +18,11 @@ from .ids import append_id, new_id
 from .operations import Operation
 
 AUDIT_ID: Final = "log"
-AUDIT_LOOKBACK: Final = 1000
+AUDIT_LOOKBACK_EVENTS: Final = 1000
 
 
 def new_append_context() -> AppendContext:
-    """Id, time and origin for one append, taken when the user calls."""
+    """Return id, time, correlation id and actor for one append, as of the user's call."""
     correlation, actor = origin()
     return AppendContext(new_id(), clock.time(), correlation, actor)
 
@@ -40,16 +40,19 @@ def append_events(
     exclusive: bool = False,
     keys: Sequence[str] = (),
 ) -> Operation[AppendResult]:
-    """Append events, large data first and apart. `Conflict` if the stream is deleted in between: run it again."""
+    """Append events, after storing large data as blobs.
+
+    Raise `Conflict` if the stream is deleted in between; the caller runs the operation again.
+    """
     blobs: dict[bytes, Blob] = {}
-    # What has a key of its own stays in its record: a large value has the key of the stream.
+    # A record with its own key keeps large data inline: a blob would have the stream's key.
     large = [event.data for event in events if len(event.data) > INLINE_BYTES and not keys]
     if large:
         if incarnation is None:
             head = yield from ops.head(stream)
             incarnation = head.incarnation if head else append_id(stamp.id)
         for data in large:
-            blobs[data] = yield from put_blob(stream, incarnation_hex(incarnation), data, stamp)
+            blobs[data] = yield from put_blob(stream, incarnation.hex(), data, stamp)
     bodies = encode_envelopes(events, stamp, blobs)
     return (
         yield from ops.append(
@@ -60,8 +63,8 @@ def append_events(
     )
 
 
-def data_of(stream: StreamKey, stored: StoredEvent) -> Operation[Any]:
-    """The data of an event that was read as plain, wherever it is kept."""
+def load_data(stream: StreamKey, stored: StoredEvent) -> Operation[Any]:
+    """Return the data of an event that was read with `decoded`, from its blob if it has one."""
     blob = stored.envelope.blob
     if blob is None:
         return stored.envelope.data
@@ -72,13 +75,19 @@ def data_of(stream: StreamKey, stored: StoredEvent) -> Operation[Any]:
 
 
 def list_streams(tenant: str, kind: str, after: str) -> Operation[tuple[list[Head], str]]:
-    """One page of what is there, and where the next one begins."""
-    page = yield from ops.heads(tenant, kind, after=after, places=True)
+    """Return one page of heads, and the id after which the next page starts."""
+    page = yield from ops.heads(tenant, kind, after=after, with_position=True)
     return [head for head in page if isinstance(head, Head)], page[-1].stream.id if page else ""
 
 
+def get_version(stream: StreamKey) -> Operation[int]:
+    """Return the newest version of a stream, 0 if it does not exist."""
+    head = yield from ops.head(stream)
+    return head.version if head else 0
+
+
 class Deletion(msgspec.Struct, frozen=True):
-    """A deletion, as the audit stream tells it. `at` is the engine's time; only the sweep says that."""
+    """A deletion in the audit stream. `at` is the backend's time; only sweeps set it."""
 
     kind: str
     id: str
@@ -87,12 +96,12 @@ class Deletion(msgspec.Struct, frozen=True):
     at: float | None = None
 
 
-def audit_of(tenant: str) -> StreamKey:
+def audit_key(tenant: str) -> StreamKey:
     return StreamKey(tenant, "audit", AUDIT_ID)
 
 
-def deletion_of(stored: StoredEvent) -> Deletion | None:
-    """What an entry of the audit stream says was deleted; None if it is about something else."""
+def decode_deletion(stored: StoredEvent) -> Deletion | None:
+    """Return the deletion that an audit event records; None if it records something else."""
     if stored.envelope.type != "stream.deleted":
         return None
     try:
@@ -101,7 +110,7 @@ def deletion_of(stored: StoredEvent) -> Deletion | None:
         return None
 
 
-def tell_audit(
+def append_audit_event(
     head: Head,
     stamp: AppendContext,
     reason: str,
@@ -109,20 +118,23 @@ def tell_audit(
     type: str = "stream.deleted",
     at: float | None = None,
 ) -> Operation[AppendResult]:
-    """Tell the tenant's audit stream, before a stream goes: so a deletion can be told from tampering."""
+    """Record in the tenant's audit stream that a stream is about to be deleted.
+
+    Without this record, a missing stream would look like tampering.
+    """
     facts = {
         "kind": head.stream.kind,
         "id": head.stream.id,
         "version": head.version,
         "hash": head.hash.hex(),
-        "life": incarnation_hex(head.incarnation),
+        "life": head.incarnation.hex(),
         "reason": reason,
     }
     if at is not None:
         facts["at"] = at
     return (
         yield from append_events(
-            audit_of(head.stream.tenant), [NewEvent(type, encode(facts))], stamp
+            audit_key(head.stream.tenant), [NewEvent(type, encode(facts))], stamp
         )
     )
 
@@ -130,30 +142,32 @@ def tell_audit(
 def delete_stream(
     stream: StreamKey, stamp: AppendContext, reason: str, seen: Head | None = None
 ) -> Operation[bool]:
-    """Delete a stream and its blobs; `Conflict` if somebody appended meanwhile (since `seen`, if given): run it again."""
+    """Delete a stream and its blobs. Return False if it does not exist.
+
+    Raise `Conflict` if another writer appended in between (since `seen`, if given).
+    """
     head = seen or (yield from ops.head(stream))
     if head is None:
-        for deletion in (yield from late_deletions(stream)):
-            yield from delete_blobs(
-                stream, deletion.incarnation
-            )  # in case that deletion was cut off
+        for deletion in (yield from list_recent_deletions(stream)):
+            # That deletion may have been interrupted.
+            yield from delete_blobs(stream, deletion.incarnation)
         return False
-    yield from tell_audit(head, stamp, reason)
+    yield from append_audit_event(head, stamp, reason)
     if not (yield from ops.delete(stream, expected=head)):
         now = yield from ops.head(stream)
         raise Conflict(str(stream), expected=head.version, actual=now.version if now else 0)
-    yield from delete_blobs(stream, incarnation_hex(head.incarnation))
+    yield from delete_blobs(stream, head.incarnation.hex())
     return True
 
 
-def late_deletions(stream: StreamKey) -> Operation[list[Deletion]]:
-    """The deletions of a stream of which the audit stream told lately."""
+def list_recent_deletions(stream: StreamKey) -> Operation[list[Deletion]]:
+    """Return the deletions of a stream among the newest audit events."""
     newest = yield from ops.read(
-        audit_of(stream.tenant), limit=AUDIT_LOOKBACK, reverse=True, plain=True
+        audit_key(stream.tenant), limit=AUDIT_LOOKBACK_EVENTS, reverse=True, decoded=True
     )
-    told = [deletion_of(stored) for stored in newest]
     return [
         deletion
-        for deletion in told
-        if deletion and (deletion.kind, deletion.id) == (stream.kind, stream.id)
+        for stored in newest
+        if (deletion := decode_deletion(stored))
+        and (deletion.kind, deletion.id) == (stream.kind, stream.id)
     ]

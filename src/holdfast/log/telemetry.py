@@ -1,7 +1,7 @@
-"""Persistence events: what was stored, where, how long it took and for whom. Never content.
+"""Persistence events: what was stored, where, and how long it took. They never contain content.
 
-They go to `logging` (logger `holdfast`, level INFO), and as events on the current span to OpenTelemetry, if the
-program uses it. Both happen in the caller's thread and context, after the append is done.
+They go to `logging` (logger `holdfast`, level INFO) and, if the application uses OpenTelemetry, to
+the current span as events. Both happen in the caller's thread and context, after the append.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _TRACING = "opentelemetry.trace"
 logger = logging.getLogger("holdfast")
 
 
-def wanted() -> bool:
-    """Whether anybody listens."""
+def is_enabled() -> bool:
+    """Return whether logging or tracing would use an event."""
     return _TRACING in sys.modules or logger.isEnabledFor(logging.INFO)
 
 
-def appended(request: ops.AppendRecords, answer: AppendResult, seconds: float) -> None:
-    """Report an append that is stored."""
+def report_append(request: ops.AppendRecords, answer: AppendResult, seconds: float) -> None:
+    """Report a stored append."""
     facts = {
         "version": answer.last,
         "bytes": sum(map(len, request.bodies)),
@@ -35,24 +35,18 @@ def appended(request: ops.AppendRecords, answer: AppendResult, seconds: float) -
         "correlation": request.stamp.correlation,
         "duplicate": answer.duplicate,
     }
-    text = "appended {stream} version {first}-{version}, {bytes} bytes, {milliseconds:.2f} ms, correlation {correlation}"
-    _report(
-        "appended",
-        request.stream,
-        text.format(**{**facts, "stream": request.stream, "first": answer.first}),
-        facts,
+    text = (
+        f"appended {request.stream} version {answer.first}-{answer.last}, {facts['bytes']} bytes, "
+        f"{seconds * 1000:.2f} ms, correlation {request.stamp.correlation}"
     )
+    _report("appended", request.stream, text, facts)
 
 
-def deleted(request: ops.Delete) -> None:
-    """Report a stream that is deleted."""
+def report_deletion(request: ops.Delete) -> None:
+    """Report a deleted stream."""
     version = request.expected.version
-    _report(
-        "deleted",
-        request.stream,
-        f"deleted {request.stream} at version {version}",
-        {"version": version},
-    )
+    text = f"deleted {request.stream} at version {version}"
+    _report("deleted", request.stream, text, {"version": version})
 
 
 def _report(event: str, stream: StreamKey, text: str, about: Mapping[str, object]) -> None:
@@ -65,15 +59,14 @@ def _report(event: str, stream: StreamKey, text: str, about: Mapping[str, object
     }
     try:
         logger.info("%s", text, extra=facts)
-        # A program that uses OpenTelemetry has imported it. We never do: most programs have no use for it.
+        # Use OpenTelemetry only if the application has imported it.
         if tracing := sys.modules.get(_TRACING):
             attributes = {
                 f"holdfast.{name}": value for name, value in facts.items() if value is not None
             }
             tracing.get_current_span().add_event(f"holdfast.{event}", attributes)
-    except (
-        Exception
-    ) as error:  # a filter of the program's own, say: it must not make a stored append look failed
+    except Exception as error:
+        # For example from the application's logging filter: a stored append must not seem failed.
         warnings.warn(
             f"a persistence event could not be reported ({type(error).__name__})",
             RuntimeWarning,

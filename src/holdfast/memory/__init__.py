@@ -1,4 +1,4 @@
-"""Long-term memory: `store.memory(namespace)`. Here is what tunes it; the rest is in `holdfast` itself."""
+"""Long-term memory (`store.memory`): remember, find duplicates, index, search and recall texts."""
 
 import typing as _typing
 
@@ -13,7 +13,7 @@ __all__ = ["NewMemory", "Weights", "embedders", "quoted"]
 
 
 def __getattr__(name: str) -> _typing.Any:
-    """Embedders are imported when they are asked for."""
+    """Import `embedders` on first use."""
     if name != "embedders":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,8 +1,8 @@
-"""Embedders for `store.memory(namespace, embed=…)`: any OpenAI-compatible endpoint, sentence-transformers, and static models.
+"""Embedders for `store.memory(namespace, embed=…)`: OpenAI-compatible, local and static models.
 
-An embedder is a function from a list of texts to as many vectors. It may have a `name` that says which model it is, a `query`
-that makes the vector of a question where that is made in another way, and a `timeout`, the seconds for which a recall waits for it.
-Write your own as a plain function; these save you that.
+An embedder is a function from a list of texts to as many vectors. It may have a `name` that
+identifies the model, a `query` method for models that embed queries differently, and a `timeout`,
+the seconds that a recall waits for it. A plain function works too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import MissingExtra
-from ..log.ids import checked_id
-from ..log.validation import seconds
+from ..log.ids import check_id
+from ..log.validation import check_seconds
 from .vectors.calls import is_async
 
 if TYPE_CHECKING:
@@ -32,16 +32,17 @@ __all__ = [
     "WordLlamaEmbedder",
 ]
 
-TEXT_BYTES: Final = 8_000
-"""A token is at least one byte, and OpenAI's models take 8,191 tokens of a text: what is longer is cut off."""
-REQUEST_BYTES: Final = 250_000
-"""And 300,000 tokens in one request."""
+MAX_TEXT_BYTES: Final = 8_000
+"""OpenAI's models take 8,191 tokens per text, and a token is at least a byte."""
+MAX_REQUEST_BYTES: Final = 250_000
+"""A request takes 300,000 tokens."""
 
 
 class Embedder:
-    """A function of yours with what is to be known of it. Its `name` has to change with the model.
+    """Your function with its settings. Its `name` must change with the model.
 
-    `query` makes the vector of a question, if that is made in another way. `timeout`: for how many seconds a recall waits for it.
+    `query` embeds a query, if the model does that differently. `timeout`: the seconds that a recall
+    waits for it.
     """
 
     def __init__(
@@ -53,19 +54,23 @@ class Embedder:
         timeout: float | timedelta = 10.0,
     ) -> None:
         if not callable(embed):
-            raise TypeError("embed must be a function: a list of texts in, as many vectors out")
-        self._embed, self.query, self.name = embed, query, checked_id(name, "name")
-        self.timeout, self.is_async = seconds(timeout, "timeout", 0.001), is_async(embed)
+            raise TypeError(
+                "embed must be a function from a list of texts to as many vectors,"
+                f" got {type(embed).__name__}"
+            )
+        self._embed, self.query, self.name = embed, query, check_id(name, "name")
+        self.timeout, self.is_async = check_seconds(timeout, "timeout", 0.001), is_async(embed)
 
     def __call__(self, texts: list[str]) -> Any:
         return self._embed(texts)
 
 
 class OpenAIEmbedder:
-    """OpenAI's embeddings, or those of any server that speaks the same. The key and address are the client's.
+    """Embeddings of OpenAI or of any server with the same API.
 
-    `client` is an `openai.OpenAI` (or `AsyncOpenAI`, for the async store); without one, `openai.OpenAI()` as the environment
-    has it. Of very long texts only the beginning is embedded (`most_bytes`).
+    `client` is an `openai.OpenAI`, or an `AsyncOpenAI` for the async store; it brings key and
+    address. Default: `openai.OpenAI()`, configured by the environment. Only the first `most_bytes`
+    of a text are embedded.
     """
 
     def __init__(
@@ -74,27 +79,27 @@ class OpenAIEmbedder:
         model: str = "text-embedding-3-small",
         dimensions: int | None = None,
         *,
-        most_bytes: int = TEXT_BYTES,
+        most_bytes: int = MAX_TEXT_BYTES,
     ) -> None:
         if client is None:
-            client = _imported("openai", "OpenAIEmbedder", "openai").OpenAI()
+            client = _import_extra("openai", "OpenAIEmbedder", "openai").OpenAI()
         self._create, self._model, self._dimensions = client.embeddings.create, model, dimensions
         self._most_bytes = most_bytes
         self.name, self.is_async = f"openai/{model}", inspect.iscoroutinefunction(self._create)
 
     def __call__(self, texts: list[str]) -> Any:
-        """As many vectors; an awaitable of them, if the client is async."""
-        requests = [self._request(part) for part in _parts(texts, self._most_bytes)]
+        """Return the vectors; an awaitable of them if the client is async."""
+        requests = [self._request(part) for part in _split_requests(texts, self._most_bytes)]
         answers = [self._create(**request) for request in requests[:1]]
         if answers and hasattr(answers[0], "__await__"):
-            return self._awaited(answers[0], requests[1:])
+            return self._embed_async(answers[0], requests[1:])
         answers += [self._create(**request) for request in requests[1:]]
-        return [vector for answer in answers for vector in _vectors(answer)]
+        return [vector for answer in answers for vector in _read_vectors(answer)]
 
-    async def _awaited(self, first: Any, requests: list[dict[str, Any]]) -> list[list[float]]:
-        found = _vectors(await first)
+    async def _embed_async(self, first: Any, requests: list[dict[str, Any]]) -> list[list[float]]:
+        found = _read_vectors(await first)
         for request in requests:
-            found += _vectors(await self._create(**request))
+            found += _read_vectors(await self._create(**request))
         return found
 
     def _request(self, texts: list[str]) -> dict[str, Any]:
@@ -103,12 +108,12 @@ class OpenAIEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """A model of the package sentence-transformers: its name, the path of its folder, or the loaded model."""
+    """A sentence-transformers model: its name, the path of its folder, or the loaded model."""
 
     def __init__(self, model: Any = "sentence-transformers/all-MiniLM-L6-v2") -> None:
         self._model = model
         if isinstance(model, str | PathLike):
-            package = _imported(
+            package = _import_extra(
                 "sentence_transformers", "SentenceTransformerEmbedder", "sentence-transformers"
             )
             self._model = package.SentenceTransformer(fspath(model))
@@ -118,7 +123,7 @@ class SentenceTransformerEmbedder:
             self.name = (
                 f"sentence-transformers/{getattr(card, 'base_model', None) or type(model).__name__}"
             )
-        # From its release 5 on, a model may have a prompt for what is searched, and another for what is asked.
+        # Since release 5 a model may have different prompts for documents and queries.
         self._encode_texts = getattr(self._model, "encode_document", self._model.encode)
         self._encode_query = getattr(self._model, "encode_query", self._model.encode)
 
@@ -129,21 +134,21 @@ class SentenceTransformerEmbedder:
         return found
 
     def query(self, text: str) -> Any:
-        """The vector of a question."""
+        """Return the vector of a query."""
         return self._encode_query([text], show_progress_bar=False, convert_to_numpy=True)[0]
 
 
 class StaticEmbedder:
-    """A static model (one vector for each word piece) by the package model2vec: fast on any machine, without a GPU.
+    """A static model (one vector per word piece) of the package model2vec: fast without a GPU.
 
-    `model` is the path of its folder, a name on the Hugging Face hub ("minishlab/potion-base-8M"; downloaded once), or a loaded
-    `model2vec.StaticModel`.
+    `model` is the path of its folder, a name on the Hugging Face hub ("minishlab/potion-base-8M",
+    downloaded once), or a loaded `model2vec.StaticModel`.
     """
 
     def __init__(self, model: Any) -> None:
         self._model, name = model, getattr(model, "base_model_name", None)
         if isinstance(model, str | PathLike):
-            package = _imported("model2vec", "StaticEmbedder", "static")
+            package = _import_extra("model2vec", "StaticEmbedder", "static")
             self._model, name = package.StaticModel.from_pretrained(fspath(model)), fspath(model)
         self.name = f"model2vec/{name or 'unnamed'}"
 
@@ -153,15 +158,16 @@ class StaticEmbedder:
 
 
 class WordLlamaEmbedder:
-    """The small static model that comes inside the package wordllama: 16 MB, 256 numbers, English; nothing is downloaded."""
+    """The small English model in the package wordllama: 16 MB, 256 dimensions, no download."""
 
     def __init__(self) -> None:
         root = logging.getLogger()
         level, handlers = root.level, list(root.handlers)
-        wordllama = _imported("wordllama", "WordLlamaEmbedder", "static")
-        root.setLevel(level)  # it sets up logging for the whole program when it is imported
+        wordllama = _import_extra("wordllama", "WordLlamaEmbedder", "static")
+        root.setLevel(level)  # importing it configures logging for the whole process
         root.handlers[:] = handlers
-        # Its own search looks beside the folder where the package has the tokenizer. Named as a cache, the folder is found.
+        # By default it looks for the tokenizer outside the package's folder. Naming the folder as
+        # the cache makes it look inside.
         home = Path(wordllama.__file__).parent
         self._model = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
         self.name = "wordllama/l2_supercat"
@@ -171,20 +177,23 @@ class WordLlamaEmbedder:
         return found
 
 
-def _imported(module: str, what: str, extra: str) -> Any:
+def _import_extra(module: str, what: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
         raise MissingExtra(what, extra) from None
 
 
-def _parts(texts: Iterable[str], most_bytes: int) -> Iterator[list[str]]:
-    """The texts in order, cut to what a model takes, in requests that are not too large. An empty text is refused, so none is sent."""
+def _split_requests(texts: Iterable[str], most_bytes: int) -> Iterator[list[str]]:
+    """Yield the texts in order, truncated and grouped into requests that are not too large.
+
+    The API rejects an empty text, so a space is sent instead.
+    """
     part: list[str] = []
     size = 0
     for text in texts:
         raw = text.encode("utf-8", "replace")[:most_bytes]
-        if part and size + len(raw) > REQUEST_BYTES:
+        if part and size + len(raw) > MAX_REQUEST_BYTES:
             yield part
             part, size = [], 0
         part.append(raw.decode("utf-8", "ignore") or " ")
@@ -193,5 +202,5 @@ def _parts(texts: Iterable[str], most_bytes: int) -> Iterator[list[str]]:
         yield part
 
 
-def _vectors(answer: Any) -> list[list[float]]:
+def _read_vectors(answer: Any) -> list[list[float]]:
     return [one.embedding for one in sorted(answer.data, key=lambda one: one.index)]

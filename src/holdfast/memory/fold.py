@@ -1,7 +1,7 @@
-"""From events to memories: what is known after each, and which texts say the same.
+"""Derive memories from the events of a stream, merging duplicates.
 
-Pure, and the same everywhere: whoever follows a stream comes to the same memories. That is what makes two processes that
-remember the same fact at once leave one memory, without asking each other.
+Pure and deterministic: every process that follows a stream derives the same memories. That is why
+two processes that remember the same fact at the same time leave one memory, without coordination.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from .duplicates.find import same, signature
+from .duplicates.find import compare_texts, compute_signature
 from .model import (
     FORGOTTEN,
     JUDGED,
@@ -22,81 +22,92 @@ from .model import (
     Forgotten,
     Judged,
     MemoryDoc,
-    Remembering,
+    Remembered,
     Superseded,
     Used,
 )
-from .sources import has_room, is_from, of_doc, of_said, together, with_saying
+from .statements import (
+    add_statement,
+    build_statement,
+    has_room,
+    is_from_source,
+    merge_statements,
+    statements_of,
+)
 
-DAY: Final = 86_400.0
-FADING_SECONDS: Final = 30 * DAY
-"""After this time, what use was worth is worth half."""
-JUDGED_WORTH: Final = 1.0
+DAY_SECONDS: Final = 86_400.0
+USE_HALVING_SECONDS: Final = 30 * DAY_SECONDS
+"""After this time, the worth of feedback and use has halved."""
+FEEDBACK_WORTH: Final = 1.0
 USED_WORTH: Final = 0.2
-MOST_USEFUL: Final = 5.0
+MAX_WORTH: Final = 5.0
 
 _TYPES: Final[dict[str, Any]] = {
-    REMEMBERED: Remembering,
+    REMEMBERED: Remembered,
     SUPERSEDED: Superseded,
     FORGOTTEN: Forgotten,
     JUDGED: Judged,
     USED: Used,
 }
 
-
-_NONE: Final[Mapping[str, int]] = MappingProxyType({})
+_NO_ALIASES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class MemoryEvent(NamedTuple):
-    """An event of a memory stream. `id` is its own, and that of the memory if it says one.
+    """An event of a memory stream. `id` is also the id of the memory that it creates, if any.
 
-    `event` is None if only a newer Holdfast knows what it says; then nothing follows from it here.
+    `payload` is None for an event type that only a newer Holdfast knows; it is skipped. `hash` is
+    that of its record.
     """
 
     version: int
     id: str
     at: float
-    event: Remembering | Superseded | Forgotten | Judged | Used | None
+    payload: Remembered | Superseded | Forgotten | Judged | Used | None
     hash: bytes = b""
-    """Of the record that it was read from."""
 
 
 class IndexChanges(NamedTuple):
-    """What events do to an index: memories as they are now, those that are gone, and ids that mean another memory."""
+    """Changes to an index: memories to write, memories to remove, new ids of known memories."""
 
     put: list[MemoryDoc]
     gone: list[MemoryDoc]
     aliases: dict[str, int]
 
 
-def event_of(type: str, data: object) -> Any:
-    """The event that was stored; None if it is of a kind that only a newer Holdfast knows. `msgspec.ValidationError` if damaged."""
+def decode_memory_event(type: str, data: object) -> Any:
+    """Decode a stored event; None if only a newer Holdfast knows its type.
+
+    Raises `msgspec.ValidationError` if it is damaged.
+    """
     known = _TYPES.get(type)
     return None if known is None else msgspec.convert(data, known)
 
 
-def asked_for(events: Iterable[MemoryEvent]) -> tuple[list[str], list[str]]:
-    """The ids and keys of memories that these events may be about: what has to be known to fold them."""
+def collect_lookups(events: Iterable[MemoryEvent]) -> tuple[list[str], list[str]]:
+    """Return the ids and keys of all memories that these events may affect."""
     ids: dict[str, None] = {}
     keys: dict[str, None] = {}
-    for happened in events:
-        event = happened.event
-        if isinstance(event, Remembering):
-            keys.update(dict.fromkeys(signature(event.text).keys))
-        elif isinstance(event, Superseded):
-            ids[event.id] = None
-            keys.update(dict.fromkeys(signature(event.by.text).keys))
-        elif isinstance(event, Judged):
-            ids[event.id] = None
-        elif event is not None:  # of a kind that only a newer Holdfast knows
-            ids.update(dict.fromkeys(event.ids))
+    for event in events:
+        payload = event.payload
+        if isinstance(payload, Remembered):
+            keys.update(dict.fromkeys(compute_signature(payload.text).keys))
+        elif isinstance(payload, Superseded):
+            ids[payload.id] = None
+            keys.update(dict.fromkeys(compute_signature(payload.by.text).keys))
+        elif isinstance(payload, Judged):
+            ids[payload.id] = None
+        elif payload is not None:
+            ids.update(dict.fromkeys(payload.ids))
     return list(ids), list(keys)
 
 
 class MemoryFold:
-    """Memories while events are applied. `known` are those that may matter, `aliases` the other ids that they have."""
+    """Memories while events are applied. `known`: those that matter; `aliases`: their other ids."""
 
-    def __init__(self, known: Iterable[MemoryDoc] = (), aliases: Mapping[str, int] = _NONE) -> None:
+    def __init__(
+        self, known: Iterable[MemoryDoc] = (), aliases: Mapping[str, int] = _NO_ALIASES
+    ) -> None:
         self._docs: dict[int, MemoryDoc] = {}
         self._by_id: dict[str, int] = {}
         self._by_key: dict[str, dict[int, None]] = {}
@@ -106,118 +117,125 @@ class MemoryFold:
         self.learn(known, aliases)
 
     def learn(self, known: Iterable[MemoryDoc], aliases: Mapping[str, int]) -> None:
-        """Take in memories as an index has them, unless more is known of them here."""
+        """Add memories from an index, unless this fold has newer versions of them."""
         for doc in known:
             if doc.number not in self._docs and doc.number not in self._gone:
-                self._enter(doc)
+                self._insert(doc)
         self._by_id.update(aliases)
 
-    def id_of(self, id: str) -> str:
-        """The id of the memory that an id means: what was known already keeps its own."""
+    def resolve_id(self, id: str) -> str:
+        """Return the id of the memory that an event id stands for."""
         doc = self._find(id)
         return id if doc is None else doc.id
 
     def has(self, id: str) -> bool:
-        """Whether there is a memory of this id."""
         return self._find(id) is not None
 
-    def apply(self, happened: MemoryEvent) -> None:
-        event = happened.event
-        if isinstance(event, Remembering):
-            self._say(happened, event)
-        elif isinstance(event, Superseded):
-            # Of two who correct the same memory at once the first has done it, and the second is told that it is gone.
-            if (old := self._find(event.id)) is not None:
+    def apply(self, event: MemoryEvent) -> None:
+        payload = event.payload
+        if isinstance(payload, Remembered):
+            self._remember(event, payload)
+        elif isinstance(payload, Superseded):
+            # Of two processes that supersede a memory at the same time, the first one wins.
+            if (old := self._find(payload.id)) is not None:
                 self._remove(old)
-                self._say(happened, event.by, old, event.sources)
-        elif isinstance(event, Forgotten):
-            for name in event.ids:
+                self._remember(event, payload.by, old, payload.sources)
+        elif isinstance(payload, Forgotten):
+            for name in payload.ids:
                 if (old := self._find(name)) is not None:
-                    self._forget(old, event)
-        elif isinstance(event, Judged):
-            self._value(event.id, JUDGED_WORTH if event.useful else -JUDGED_WORTH, happened.at)
-        elif event is not None:
-            for name in event.ids:
-                self._value(name, USED_WORTH, happened.at)
+                    self._forget(old, payload)
+        elif isinstance(payload, Judged):
+            worth = FEEDBACK_WORTH if payload.useful else -FEEDBACK_WORTH
+            self._add_worth(payload.id, worth, event.at)
+        elif payload is not None:
+            for name in payload.ids:
+                self._add_worth(name, USED_WORTH, event.at)
 
     def changes(self) -> IndexChanges:
         put = [self._docs[number] for number in self._changed if number in self._docs]
         return IndexChanges(put, list(self._gone.values()), self._new_aliases)
 
-    def _say(
+    def _remember(
         self,
-        happened: MemoryEvent,
-        said: Remembering,
+        event: MemoryEvent,
+        memory: Remembered,
         old: MemoryDoc | None = None,
         sources: Sequence[str] = (),
     ) -> None:
-        """Something was said. `old` is what it takes the place of, if anything, and `sources` say it as well."""
-        known, wording = self._known(happened, said)
+        """Apply a memory. `old`: the one that it replaces, with its further `sources`."""
+        known, wording = self._find_duplicate(event, memory)
         if known is not None:
-            self._change(with_saying(known, of_said(said, happened.at, happened.version), wording))
-            self._by_id[happened.id] = known.number
-            self._new_aliases[happened.id] = known.number
+            self._change(
+                add_statement(known, build_statement(memory, event.at, event.version), wording)
+            )
+            self._by_id[event.id] = known.number
+            self._new_aliases[event.id] = known.number
             return
-        first = of_said(said, happened.at, happened.version, mentions=_heard_before(old, said))
+        first = build_statement(
+            memory, event.at, event.version, mentions=_prior_mentions(old, memory)
+        )
         others = [msgspec.structs.replace(first, source=source, mentions=1) for source in sources]
         doc = MemoryDoc(
-            happened.version,
-            happened.id,
-            said.text,
+            event.version,
+            event.id,
+            memory.text,
             first.at,
             first.first_at,
-            author=said.author,
-            subject=said.subject,
+            author=memory.author,
+            subject=memory.subject,
         )
-        doc = together(doc, [first, *others])
+        doc = merge_statements(doc, [first, *others])
         if old is not None:
             doc = msgspec.structs.replace(doc, useful=old.useful, useful_at=old.useful_at)
         self._change(doc)
 
-    def _known(
-        self, happened: MemoryEvent, said: Remembering
+    def _find_duplicate(
+        self, event: MemoryEvent, memory: Remembered
     ) -> tuple[MemoryDoc | None, str | None]:
-        """The memory that says this already, and the wording of it that is the same; or that is like it, and None."""
-        mine, new = signature(said.text), of_said(said, happened.at)
+        """Return the known memory that this one duplicates, and the wording that it repeats.
+
+        The wording is None if the text is only like it. (None, None): it is a new memory.
+        """
+        mine, new = compute_signature(memory.text), build_statement(memory, event.at)
         alike = None
         for number in sorted({number for key in mine.keys for number in self._by_key.get(key, ())}):
             known = self._docs[number]
-            if not _may_be_one(known, said, happened):
+            if not _can_merge(known, memory, event):
                 continue
             for wording in (known.text, *known.variants):
-                verdict = same(mine, signature(wording))
+                verdict = compare_texts(mine, compute_signature(wording))
                 if verdict == "same" and has_room(known, new, wording):
                     return known, wording
                 if (
                     verdict == "alike"
                     and alike is None
-                    and _lasting(known, said)
+                    and _never_expires(known, memory)
                     and has_room(known, new, None)
                 ):
                     alike = known
         return alike, None
 
-    def _forget(self, doc: MemoryDoc, event: Forgotten) -> None:
-        sayings = of_doc(doc)
-        left = [one for one in sayings if not is_from(one, event.source, event.tags)]
+    def _forget(self, doc: MemoryDoc, payload: Forgotten) -> None:
+        statements = statements_of(doc)
+        left = [one for one in statements if not is_from_source(one, payload.source, payload.tags)]
         if not left:
             self._remove(doc)
-        elif len(left) < len(sayings):
-            self._change(together(doc, left))
+        elif len(left) < len(statements):
+            self._change(merge_statements(doc, left))
 
-    def _value(self, id: str, worth: float, at: float) -> None:
+    def _add_worth(self, id: str, worth: float, at: float) -> None:
         doc = self._find(id)
         if doc is None:
             return
-        useful = faded(doc.useful, at - doc.useful_at) + worth
-        useful = max(-MOST_USEFUL, min(MOST_USEFUL, useful))
+        useful = fade_worth(doc.useful, at - doc.useful_at) + worth
+        useful = max(-MAX_WORTH, min(MAX_WORTH, useful))
         self._change(msgspec.structs.replace(doc, useful=useful, useful_at=at))
 
     def _find(self, id: str) -> MemoryDoc | None:
         number = self._by_id.get(id)
         return None if number is None else self._docs.get(number)
 
-    def _enter(self, doc: MemoryDoc) -> None:
+    def _insert(self, doc: MemoryDoc) -> None:
         self._docs[doc.number] = doc
         self._by_id[doc.id] = doc.number
         for key in doc.keys:
@@ -225,50 +243,52 @@ class MemoryFold:
 
     def _change(self, doc: MemoryDoc) -> None:
         if (old := self._docs.get(doc.number)) is not None and old.keys != doc.keys:
-            self._leave_keys(old)
-        self._enter(doc)
+            self._remove_keys(old)
+        self._insert(doc)
         self._changed[doc.number] = None
 
     def _remove(self, doc: MemoryDoc) -> None:
         del self._docs[doc.number]
-        self._leave_keys(doc)
+        self._remove_keys(doc)
         self._gone[doc.number] = doc
 
-    def _leave_keys(self, doc: MemoryDoc) -> None:
+    def _remove_keys(self, doc: MemoryDoc) -> None:
         for key in doc.keys:
             self._by_key[key].pop(doc.number, None)
 
 
-def faded(useful: float, seconds: float) -> float:
-    """What use was worth, after a time."""
-    return useful * float(0.5 ** (max(seconds, 0.0) / FADING_SECONDS))
+def fade_worth(useful: float, seconds: float) -> float:
+    """Return the worth of feedback and use after a time."""
+    return useful * float(0.5 ** (max(seconds, 0.0) / USE_HALVING_SECONDS))
 
 
-def _may_be_one(known: MemoryDoc, said: Remembering, happened: MemoryEvent) -> bool:
-    """Whether the two can be one memory if they say the same.
+def _can_merge(known: MemoryDoc, memory: Remembered, event: MemoryEvent) -> bool:
+    """Whether two texts that say the same may become one memory.
 
-    Not of different people, nor about different ones; nor if each was given its time, and not the same: a dialogue has many a "yes".
+    Not if author or subject differ, nor if both were given different times: a dialogue has many a
+    "yes".
     """
-    if known.subject != said.subject or known.author != said.author:
+    if known.subject != memory.subject or known.author != memory.author:
         return False
-    if known.expires_at is not None and known.expires_at <= happened.at:
+    if known.expires_at is not None and known.expires_at <= event.at:
         return False
-    return not said.dated or known.dated_at is None or known.dated_at == said.at
+    return not memory.dated or known.dated_at is None or known.dated_at == memory.at
 
 
-def _lasting(known: MemoryDoc, said: Remembering) -> bool:
-    """Whether neither of them expires. If one does, it must not live on as a wording of the other."""
+def _never_expires(known: MemoryDoc, memory: Remembered) -> bool:
+    """Whether neither expires. One that does must not survive as a variant of the other."""
     return (
         known.expires_at is None
-        and said.expires_at is None
-        and all(one.expires_at is None for one in known.sayings)
+        and memory.expires_at is None
+        and all(one.expires_at is None for one in known.statements)
     )
 
 
-def _heard_before(old: MemoryDoc | None, said: Remembering) -> int:
-    """What is replaced by the same text, for another importance or tag, was heard as often as before."""
+def _prior_mentions(old: MemoryDoc | None, memory: Remembered) -> int:
+    """Return the mention count to start with: a memory replaced by the same text keeps its own."""
     return (
         1
-        if old is None or same(signature(old.text), signature(said.text)) != "same"
+        if old is None
+        or compare_texts(compute_signature(old.text), compute_signature(memory.text)) != "same"
         else old.mentions
     )

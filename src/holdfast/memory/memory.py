@@ -1,38 +1,38 @@
-"""Long-term memory: what one task learned, the next one knows. A namespace of it, and its async twin."""
+"""Long-term memory: the `Memory` and `AsyncMemory` facades of a namespace."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..backends import AppendResult, StreamKey, clock
-from ..errors import NotFound
+from ..errors import NotFound, Unavailable
 from ..log import operations as ops
 from ..log.events import NewEvent
-from ..log.ids import checked_id, id_texts
+from ..log.ids import check_id, format_ids
 from ..log.log import Log
 from ..log.operations import Operation
 from ..log.stream_ops import append_events, delete_stream, new_append_context
-from ..log.validation import seconds, whole_number
-from .about import append_about, subject_of
+from ..log.validation import check_int, check_seconds
 from .arguments import (
     Authors,
     NewMemory,
     Source,
-    authors_of,
-    bound,
-    question_of,
-    redacted,
-    said_in,
-    said_of,
-    score_of,
-    source_name,
-    tags_of,
+    build_memory,
+    build_memory_from_dict,
+    check_authors,
+    check_query,
+    check_score,
+    check_source,
+    check_tags,
+    clamp_time,
+    redact_memory,
 )
 from .fold import MemoryEvent
 from .model import (
@@ -47,33 +47,36 @@ from .model import (
     MemoryHit,
     MemoryItem,
     MemoryStats,
-    Remembering,
+    Remembered,
     Superseded,
-    shown,
+    build_item,
 )
-from .resources import follower_of, resources_of, vectors_of
+from .resources import get_follower, get_resources, get_vectors
 from .search.index import MemoryIndex
 from .search.recall import recall
-from .sources import is_from, of_doc, replacing
-from .vectors.calls import CallBlocking, Script, run, run_async
-from .vectors.question import all_embedded, as_vector
+from .statements import build_superseded, is_from_source, statements_of
+from .subjects import append_about, event_subject
+from .vectors.calls import CallBlocking, EmbedderFailed, EmbedGen, run_embed, run_embed_async
 from .weights import Weights
 
 if TYPE_CHECKING:
+    from .vectors.backfill import BackfillRequest
     from .vectors.embedding import Embed, Embedding, Floats
 
-T = TypeVar("T")
-Make = Callable[[], Operation[AppendResult]]
+AppendFactory = Callable[[], Operation[AppendResult]]
 
-PAGE = 500
+PAGE_MEMORIES = 500
 
 _encode = msgspec.json.Encoder().encode
 
 
 class MemoryBase:
-    """What a namespace and its async twin share. What blocks is here; the twin calls it in a thread."""
+    """What `Memory` and `AsyncMemory` share.
 
-    _awaited = False
+    Methods that block are here; `AsyncMemory` calls them in a thread.
+    """
+
+    _is_async = False
 
     def __init__(
         self, log: Log, key: StreamKey, weights: Weights | None, embed: Embed | None = None
@@ -87,10 +90,10 @@ class MemoryBase:
         if embed is not None:
             from .vectors.embedding import Embedding  # needs numpy
 
-            self._embedding = Embedding(embed, awaited=self._awaited)
+            self._embedding = Embedding(embed, allow_async=self._is_async)
         else:
-            shared = resources_of(log).embedding
-            if shared is not None and (self._awaited or not shared.is_async):
+            shared = get_resources(log).embedding
+            if shared is not None and (self._is_async or not shared.is_async):
                 self._embedding = shared
 
     @property
@@ -102,41 +105,48 @@ class MemoryBase:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _saying(self, said: Sequence[Remembering | Superseded]) -> tuple[Make, list[MemoryEvent]]:
-        """What appends these, and the events that they become."""
-        said = [redacted(self._log, one) for one in said]
+    def _prepare_memories(
+        self, memories: Sequence[Remembered | Superseded]
+    ) -> tuple[AppendFactory, list[MemoryEvent]]:
+        """Return the operation that appends memories, and its events (without a version)."""
+        memories = [redact_memory(self._log, memory) for memory in memories]
         events = [
-            _event(REMEMBERED if isinstance(one, Remembering) else SUPERSEDED, one) for one in said
+            _new_event(REMEMBERED if isinstance(memory, Remembered) else SUPERSEDED, memory)
+            for memory in memories
         ]
-        stamp = new_append_context()
-        new = [
-            MemoryEvent(0, name, stamp.at, one)
-            for name, one in zip(id_texts(stamp.id, len(said)), said, strict=True)
+        context = new_append_context()
+        written = [
+            MemoryEvent(0, event_id, context.at, memory)
+            for event_id, memory in zip(
+                format_ids(context.id, len(memories)), memories, strict=True
+            )
         ]
-        subjects = [subject_of(one) for one in said]
-        return lambda: append_about(self._key, events, subjects, stamp), new
+        subjects = [event_subject(memory) for memory in memories]
+        return lambda: append_about(self._key, events, subjects, context), written
 
-    def _noting(self, type: str, event: msgspec.Struct) -> Make:
-        new, stamp = _event(type, event), new_append_context()
-        return lambda: append_events(self._key, [new], stamp)
+    def _prepare_event(self, type: str, payload: msgspec.Struct) -> AppendFactory:
+        event, context = _new_event(type, payload), new_append_context()
+        return lambda: append_events(self._key, [event], context)
 
-    # -- reading; all of this blocks -------------------------------------------------------------
+    # -- reading (blocks) ------------------------------------------------------------------------
 
-    def _current(self) -> MemoryIndex:
-        """The index, with everything in it that was appended before."""
-        return follower_of(self._log, self._key).current()
+    def _current_index(self) -> MemoryIndex:
+        """Return the index, caught up with everything appended so far."""
+        return get_follower(self._log, self._key).current()
 
-    def _names(self, appended: AppendResult, new: Sequence[MemoryEvent]) -> list[str]:
-        """The ids of the memories that these have become: what was known already keeps its own."""
-        events = [one._replace(version=appended.first + place) for place, one in enumerate(new)]
-        return follower_of(self._log, self._key).names(appended, events)
+    def _resolve_ids(self, appended: AppendResult, events: Sequence[MemoryEvent]) -> list[str]:
+        """Return each event's memory id. A duplicate gets the id of the memory it repeats."""
+        placed = [
+            event._replace(version=appended.first + offset) for offset, event in enumerate(events)
+        ]
+        return get_follower(self._log, self._key).resolve_ids(appended, placed)
 
-    def _doc(self, id: str) -> MemoryDoc | None:
-        known = self._current().known(self._key, [checked_id(id, "id")], [])
-        return next((doc for doc in known.docs if MemoryFilter(now=clock.time()).has(doc)), None)
+    def _find_doc(self, id: str) -> MemoryDoc | None:
+        found = self._current_index().lookup(self._key, [check_id(id, "id")], [])
+        return next((doc for doc in found.docs if MemoryFilter(now=clock.time()).has(doc)), None)
 
-    def _one(self, id: str) -> MemoryDoc:
-        doc = self._doc(id)
+    def _require_doc(self, id: str) -> MemoryDoc:
+        doc = self._find_doc(id)
         if doc is None:
             raise NotFound(
                 f"{self._key} has no memory of this id; it may have been superseded or forgotten"
@@ -144,28 +154,37 @@ class MemoryBase:
         return doc
 
     def _get(self, id: str) -> MemoryItem | None:
-        doc = self._doc(id)
-        return None if doc is None else shown(doc)
+        doc = self._find_doc(id)
+        return None if doc is None else build_item(doc)
 
-    def _recalling(
+    def _recall_gen(
         self,
         query: str,
-        where: MemoryFilter,
         k: int,
+        where: MemoryFilter,
         min_score: float,
         max_tokens: int | None,
-        vector: Iterable[float] | None = None,
-    ) -> Script[list[MemoryHit]]:
-        """Recall: what waits for the embedder comes first, and waits nowhere else."""
+        vector: Iterable[float] | None,
+    ) -> EmbedGen[list[MemoryHit]]:
+        """Check the arguments, wait for the embedder, then search."""
+        query = check_query(query)
+        if max_tokens is not None:
+            check_int(max_tokens, "max_tokens")
+        if vector is not None and self._embedding is None:
+            raise ValueError(
+                "vector= needs the embedder that computed it: store.memory(…, embed=…)"
+            )
+        check_int(k, "k")
+        min_score = check_score(min_score, "min_score")
         if vector is None and not query.strip():
-            return []  # whoever asks nothing is told nothing
-        question = yield from as_vector(self, query, vector)
-        found: list[MemoryHit] = yield CallBlocking(
-            partial(self._recalled, query, where, k, min_score, max_tokens, question)
+            return []
+        question = yield from self._embed_query_gen(query, vector)
+        hits: list[MemoryHit] = yield CallBlocking(
+            partial(self._search, query, where, k, min_score, max_tokens, question)
         )
-        return found
+        return hits
 
-    def _recalled(
+    def _search(
         self,
         query: str,
         where: MemoryFilter,
@@ -174,9 +193,9 @@ class MemoryBase:
         max_tokens: int | None,
         question: Floats | None,
     ) -> list[MemoryHit]:
-        index, meaning = self._current(), None
+        index, vectors = self._current_index(), None
         if question is not None and self._embedding is not None:
-            meaning = vectors_of(self._log).meaning(index, self._key, self._embedding, question)
+            vectors = get_vectors(self._log).open_query(index, self._key, self._embedding, question)
         return recall(
             index,
             self._key,
@@ -186,81 +205,107 @@ class MemoryBase:
             k=k,
             min_score=min_score,
             max_tokens=max_tokens,
-            meaning=meaning,
+            vectors=vectors,
         )
 
-    def _page(self, after: int, where: MemoryFilter) -> Sequence[MemoryDoc]:
-        return self._current().page(self._key, after, PAGE, where)
+    def _read_page(self, after: int, where: MemoryFilter) -> Sequence[MemoryDoc]:
+        return self._current_index().page(self._key, after, PAGE_MEMORIES, where)
 
-    def _ids_where(self, where: MemoryFilter) -> list[str]:
-        found: list[str] = []
+    def _list_ids(self, where: MemoryFilter) -> list[str]:
+        """Return the ids of memories with a statement from this source and with these tags."""
+        ids: list[str] = []
         after = 0
-        while page := self._page(after, where):
-            found += [
+        while page := self._read_page(after, where):
+            ids += [
                 doc.id
                 for doc in page
-                if any(is_from(one, where.source, where.tags) for one in of_doc(doc))
+                if any(is_from_source(one, where.source, where.tags) for one in statements_of(doc))
             ]
             after = page[-1].number
-        return found
+        return ids
 
-    def _rebuilt(self) -> None:
-        follower_of(self._log, self._key).rebuild()
+    def _rebuild(self) -> None:
+        get_follower(self._log, self._key).rebuild()
 
-    def _stats(self) -> MemoryStats:
-        index = self._current()
+    def _read_stats(self) -> MemoryStats:
+        index = self._current_index()
         position = index.position(self._key)
         counts = index.counts(self._key, clock.time())
         oldest, newest = (
-            None if at is None else clock.moment(at) for at in (counts.oldest, counts.newest)
+            None if at is None else clock.to_datetime(at) for at in (counts.oldest, counts.newest)
         )
-        vectors = self._vector_count(index)
-        version = position.version if position else 0
-        compared_by = _compared_by(index) if vectors else None
+        vectors, version = self._count_vectors(index), position.version if position else 0
+        compared_by = None
+        if vectors:
+            server = index.vector_search()
+            compared_by = "process" if server is None else server.name
         return MemoryStats(
             counts.memories, counts.sources, oldest, newest, vectors, version, compared_by
         )
 
-    def _vector_count(self, index: MemoryIndex) -> int:
-        """Of the model that is given, otherwise of the newest."""
+    def _count_vectors(self, index: MemoryIndex) -> int:
+        """Return the number of vectors of the embedder's model, or else of the newest model."""
         models = index.models(self._key)[1]
         if (embedding := self._embedding) is not None:
-            models = {model: count for model, count in models.items() if embedding.made(model)}
+            models = {model: n for model, n in models.items() if embedding.is_model(model)}
         return list(models.values())[-1] if models else 0
 
-    # -- arguments -------------------------------------------------------------------------------
+    # -- embedding -------------------------------------------------------------------------------
 
-    def _asked(
-        self,
-        query: str,
-        k: int,
-        where: MemoryFilter,
-        min_score: float,
-        max_tokens: int | None,
-        vector: Iterable[float] | None,
-    ) -> tuple[str, MemoryFilter, int, float, int | None, Iterable[float] | None]:
-        query = question_of(query)
-        if max_tokens is not None:
-            whole_number(max_tokens, "max_tokens")
-        if vector is not None and self._embedding is None:
-            raise ValueError("vector= needs the embedder that made it: store.memory(…, embed=…)")
-        return (
-            query,
-            where,
-            whole_number(k, "k"),
-            score_of(min_score, "min_score"),
-            max_tokens,
-            vector,
-        )
+    def _embed_query_gen(
+        self, query: str, vector: Iterable[float] | None
+    ) -> EmbedGen[Floats | None]:
+        """Return the query's vector, after embedding new memories; None without an embedder.
+
+        All of it shares the embedder's timeout. `vector`: the query's vector, if the caller has it.
+        """
+        embedding = self._embedding
+        if embedding is None or not self._weights.meaning:
+            return None
+        from .vectors.embedding import check_vector
+
+        vectors, until = get_vectors(self._log), monotonic() + embedding.timeout
+        if vector is None:
+            question = yield from vectors.embed_query_gen(embedding, query, until)
+        else:
+            question = check_vector(vector)
+        if question is not None:
+            request = yield CallBlocking(partial(self._backfill_request, embedding, until))
+            yield from vectors.fill_gen(request, question, from_caller=vector is not None)
+        return question
+
+    def _embed_all_gen(self) -> EmbedGen[int]:
+        """Embed all memories that have no vector, without a time limit; return how many."""
+        embedding = self._embedding
+        if embedding is None:
+            name = repr(self.namespace)
+            raise ValueError(
+                f"the memory {name} has no embedder; pass one: store.memory({name}, embed=…), or"
+                " holdfast.open(…, embed=…) for all memories of the store"
+            )
+        request = yield CallBlocking(partial(self._backfill_request, embedding, None))
+        try:
+            return (yield from get_vectors(self._log).fill_all_gen(request))
+        except EmbedderFailed as error:
+            raise Unavailable(
+                f"the embedder {embedding.name} failed: {error}. The vectors it returned are kept:"
+                " fix the embedder and call embed_all again to continue"
+            ) from error.__cause__
+
+    def _backfill_request(self, embedding: Embedding, until: float | None) -> BackfillRequest:
+        from .vectors.backfill import BackfillRequest  # needs numpy
+
+        threads = get_vectors(self._log).threads
+        return BackfillRequest(self._current_index(), self._key, embedding, threads, until)
 
 
-def _useful(value: object) -> bool:
+def _check_useful(value: object) -> bool:
     if type(value) is not bool:
         raise TypeError(f"useful must be True or False, got {type(value).__name__}")
     return value
 
 
-def _where(
+def build_filter(
     tags: Iterable[str] = (),
     source: Source | None = None,
     author: Authors | None = None,
@@ -270,43 +315,39 @@ def _where(
 ) -> MemoryFilter:
     return MemoryFilter(
         now=clock.time(),
-        tags=tags_of(tags),
-        source=source_name(source),
-        author=authors_of(author),
-        subject=None if subject is None else checked_id(subject, "subject"),
-        since=None if since is None else bound(since, "since"),
-        until=None if until is None else bound(until, "until"),
+        tags=check_tags(tags),
+        source=check_source(source),
+        author=check_authors(author),
+        subject=None if subject is None else check_id(subject, "subject"),
+        since=None if since is None else clamp_time(since, "since"),
+        until=None if until is None else clamp_time(until, "until"),
     )
 
 
-def _which(
+def _forget_filter(
     tags: Iterable[str],
     source: Source | None,
     author: Authors | None,
     subject: str | None,
     older_than: float | timedelta | None,
 ) -> MemoryFilter:
-    """Which to forget. Not all: that takes `delete`."""
-    until = None if older_than is None else clock.time() - seconds(older_than, "older_than")
-    where = _where(tags, source, author, subject, None, until)
+    """Return the filter of `forget_where`. It must not match everything: that is `delete`."""
+    until = None if older_than is None else clock.time() - check_seconds(older_than, "older_than")
+    where = build_filter(tags, source, author, subject, None, until)
     if where == MemoryFilter(now=where.now):
         raise ValueError(
-            "forget_where() takes at least one filter, such as source= or tags=; delete() forgets all"
+            "forget_where() needs at least one filter, such as source= or tags=;"
+            " to forget everything, call delete()"
         )
     return where
 
 
-def _compared_by(index: MemoryIndex) -> str:
-    server = index.comparing()
-    return "process" if server is None else server.name
-
-
-def _event(type: str, event: msgspec.Struct) -> NewEvent:
-    return NewEvent(type, _encode(event))
+def _new_event(type: str, payload: msgspec.Struct) -> NewEvent:
+    return NewEvent(type, _encode(payload))
 
 
 class Memory(MemoryBase):
-    """The long-term memory of an agent, a user or a team: a namespace. No I/O until it is used."""
+    """The long-term memory of an agent, a user or a team: one namespace. Does no I/O until used."""
 
     def remember(
         self,
@@ -321,19 +362,19 @@ class Memory(MemoryBase):
         meta: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = None,
     ) -> str:
-        """Remember a text, durably. What is known already is reinforced, and keeps its id.
+        """Remember a text durably. A duplicate of a known memory reinforces it and keeps its id.
 
         Args:
             text: What to remember.
             tags: Words to filter by.
             importance: From 0 to 1.
-            source: Where it comes from: a name, a task or a conversation. What was said just before
-                and after it in the same source helps to find it.
+            source: Where it comes from: a name, a task or a conversation. Memories from just before
+                and after it in the same source help to find it.
             author: Who says it: "model", "person", "tool", "web", or a name of your own.
-            at: When it was said, if not now: Unix seconds, or a datetime with its zone.
-            subject: Whom it is about; see `Store.erase`.
-            meta: Facts to keep beside it.
-            ttl: How long it is true, in seconds or as a timedelta. None: forever.
+            at: When it was said, if not now: Unix seconds or a timezone-aware datetime.
+            subject: The person it is about; see `Store.erase`.
+            meta: JSON data to store with it.
+            ttl: How long it is valid, in seconds or as a timedelta. None: forever.
 
         Returns:
             The id of the memory.
@@ -345,7 +386,7 @@ class Memory(MemoryBase):
         Example:
             >>> memory.remember("Ann signs the orders", tags=["people"], source="mail-3")
         """
-        said = said_of(
+        memory = build_memory(
             text,
             clock.time(),
             tags=tags,
@@ -357,16 +398,16 @@ class Memory(MemoryBase):
             meta=meta,
             ttl=ttl,
         )
-        return self._said([said])[0]
+        return self._remember([memory])[0]
 
     def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
-        """Remember several texts, all or none: dicts with what `remember` takes.
+        """Remember several texts atomically: dicts with the arguments of `remember`.
 
         Returns their ids, in order.
         """
         now = clock.time()
-        said = [said_in(one, now) for one in memories]
-        return self._said(said) if said else []
+        new = [build_memory_from_dict(memory, now) for memory in memories]
+        return self._remember(new) if new else []
 
     def recall(
         self,
@@ -383,23 +424,22 @@ class Memory(MemoryBase):
         max_tokens: int | None = None,
         vector: Iterable[float] | None = None,
     ) -> list[MemoryHit]:
-        """The memories that answer a question best.
+        """Return the memories that best answer a question.
 
         Args:
-            query: Any text. Nothing in it is an operator.
-            k: How many at most.
-            tags: Only memories with all of these.
-            source: Only from this source.
-            author: Only by this author, or by one of several.
-            subject: Only about this subject.
-            since, until: Only what was said in this time: Unix seconds, or datetimes with their
-                zone.
-            min_score: How much of what is asked for a memory must have, from 0 to 1.
-            max_tokens: Only as many as fit.
-            vector: What the embedder makes of the question, if you have it already.
+            query: Any text. It has no operators.
+            k: The maximum number of memories to return.
+            tags: Only memories with all of these tags.
+            source: Only memories from this source.
+            author: Only memories by this author, or by one of several.
+            subject: Only memories about this subject.
+            since, until: Only memories from this period: Unix seconds or timezone-aware datetimes.
+            min_score: The minimum score, from 0 to 1 (the memory has everything the query asks).
+            max_tokens: Return only as many memories as fit in this many tokens.
+            vector: The query's vector from the embedder, if you have it already.
 
         Returns:
-            The memories with their `score`, the best first.
+            The memories with their `score`, best first.
 
         Raises:
             ValueError: An argument is out of range.
@@ -408,15 +448,17 @@ class Memory(MemoryBase):
             >>> [hit.text for hit in memory.recall("Who signs?", k=3)]
             ['Ann signs the orders']
         """
-        where = _where(tags, source, author, subject, since, until)
-        return run(self._recalling(*self._asked(query, k, where, min_score, max_tokens, vector)))
+        where = build_filter(tags, source, author, subject, since, until)
+        return run_embed(self._recall_gen(query, k, where, min_score, max_tokens, vector))
 
     def feedback(self, id: str, *, useful: bool) -> None:
-        """Say whether a memory was of use: it is then recalled a little earlier, or later.
+        """Record whether a memory was useful: it then ranks a little higher or lower.
 
-        Fades in weeks.
+        The effect fades over weeks.
         """
-        self._append(self._noting(JUDGED, Judged(self._one(id).id, _useful(useful))))
+        self._append(
+            self._prepare_event(JUDGED, Judged(self._require_doc(id).id, _check_useful(useful)))
+        )
 
     def supersede(
         self,
@@ -432,14 +474,14 @@ class Memory(MemoryBase):
         meta: Mapping[str, Any] | UnsetType | None = UNSET,
         ttl: float | timedelta | UnsetType | None = UNSET,
     ) -> str:
-        """Replace a memory by another text, and return the new id.
+        """Replace a memory with a new text and return the new id.
 
-        The old one is no longer recalled. What is not given stays as it is: also `at` if it was
-        given, the end of its `ttl`, and how useful it was. `NotFound` if there is no such memory:
-        of two who supersede it at once, the second gets that.
+        The old one is no longer recalled. Arguments that are not given keep their values, including
+        `at` (if it was given), the end of the `ttl`, and the feedback. Raises `NotFound` if there
+        is no such memory; of two concurrent calls, the second gets it.
         """
-        old = self._one(id)
-        new = replacing(
+        old = self._require_doc(id)
+        new = build_superseded(
             old,
             text,
             tags=tags,
@@ -451,17 +493,17 @@ class Memory(MemoryBase):
             meta=meta,
             ttl=ttl,
         )
-        return self._said([new])[0]
+        return self._remember([new])[0]
 
     def forget(self, id: str) -> bool:
-        """Recall a memory no more; False if there was none.
+        """Stop recalling a memory; return False if there is none.
 
-        Its text stays in the log until `delete`.
+        Its text stays in the event log until `delete`.
         """
-        doc = self._doc(id)
+        doc = self._find_doc(id)
         if doc is None:
             return False
-        self._append(self._noting(FORGOTTEN, Forgotten([doc.id])))
+        self._append(self._prepare_event(FORGOTTEN, Forgotten([doc.id])))
         return True
 
     def forget_where(
@@ -473,18 +515,18 @@ class Memory(MemoryBase):
         subject: str | None = None,
         older_than: float | timedelta | None = None,
     ) -> int:
-        """Forget all memories with these tags, source, author, subject and age; returns how many.
+        """Forget all memories with these tags, source, author, subject and age; return how many.
 
-        What others have said too, from another source or with other tags, stays.
+        A memory that another source, or a statement with other tags, supports as well is kept.
         """
-        where = _which(tags, source, author, subject, older_than)
-        ids = self._ids_where(where)
+        where = _forget_filter(tags, source, author, subject, older_than)
+        ids = self._list_ids(where)
         if ids:
-            self._append(self._noting(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
+            self._append(self._prepare_event(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
         return len(ids)
 
     def get(self, id: str) -> MemoryItem | None:
-        """A memory by its id; None if there is none, or no longer."""
+        """Return a memory by its id; None if it does not exist or was forgotten."""
         return self._get(id)
 
     def all(
@@ -497,57 +539,57 @@ class Memory(MemoryBase):
         since: float | datetime | None = None,
         until: float | datetime | None = None,
     ) -> Iterator[MemoryItem]:
-        """The memories, in the order in which they were first remembered, read page by page."""
-        where, after = _where(tags, source, author, subject, since, until), 0
-        while page := self._page(after, where):
-            yield from map(shown, page)
+        """Yield the memories in the order they were first remembered, reading page by page."""
+        where, after = build_filter(tags, source, author, subject, since, until), 0
+        while page := self._read_page(after, where):
+            yield from map(build_item, page)
             after = page[-1].number
 
     def stats(self) -> MemoryStats:
-        """How many memories there are, from how many sources, and of what time."""
-        return self._stats()
+        """Return the number of memories and sources, and the times of the oldest and newest."""
+        return self._read_stats()
 
     def embed_all(self) -> int:
-        """Make the vectors of all memories that have none yet; returns how many.
+        """Embed all memories that have no vector yet; return how many.
 
-        A recall does this by itself, for up to 256 at a time. Use it after an import, or for a new
-        model. `Unavailable` if the embedder fails.
+        A recall embeds up to 256 at a time by itself. Call this after an import or for a new model.
+        Raises `Unavailable` if the embedder fails.
         """
-        return run(all_embedded(self))
+        return run_embed(self._embed_all_gen())
 
     def rebuild(self) -> None:
-        """Rebuild the index of this namespace from its log, after damage. It keeps up by itself.
+        """Rebuild the index of this namespace from its event log, after damage.
 
-        Until it is done, the old index answers.
+        Normally it keeps up by itself. The old index answers until the new one is ready.
         """
-        self._rebuilt()
+        self._rebuild()
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the namespace with everything ever remembered in it.
+        """Delete the namespace and everything ever remembered in it.
 
-        False if there was nothing.
+        Returns False if there was nothing.
         """
         deleted = ops.run_until_settled(
             self._log,
             lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.text(reason)
+                self._key, new_append_context(), self._log.redaction.redact_text(reason)
             ),
         )
-        self._current()  # nothing of it stays in the index
+        self._current_index()  # drops it from the index
         return deleted
 
-    def _said(self, said: Sequence[Remembering | Superseded]) -> list[str]:
-        make, new = self._saying(said)
-        return self._names(self._append(make), new)
+    def _remember(self, memories: Sequence[Remembered | Superseded]) -> list[str]:
+        operation, events = self._prepare_memories(memories)
+        return self._resolve_ids(self._append(operation), events)
 
-    def _append(self, make: Make) -> AppendResult:
-        return ops.run_until_settled(self._log, make)
+    def _append(self, operation: AppendFactory) -> AppendResult:
+        return ops.run_until_settled(self._log, operation)
 
 
 class AsyncMemory(MemoryBase):
-    """A `Memory` whose methods are awaited."""
+    """`Memory` for asyncio: the same methods, awaited."""
 
-    _awaited = True
+    _is_async = True
 
     async def remember(
         self,
@@ -563,7 +605,7 @@ class AsyncMemory(MemoryBase):
         ttl: float | timedelta | None = None,
     ) -> str:
         """`Memory.remember`, awaited."""
-        said = said_of(
+        memory = build_memory(
             text,
             clock.time(),
             tags=tags,
@@ -575,13 +617,13 @@ class AsyncMemory(MemoryBase):
             meta=meta,
             ttl=ttl,
         )
-        return (await self._said([said]))[0]
+        return (await self._remember([memory]))[0]
 
     async def remember_many(self, memories: Iterable[NewMemory]) -> list[str]:
         """`Memory.remember_many`, awaited."""
         now = clock.time()
-        said = [said_in(one, now) for one in memories]
-        return await self._said(said) if said else []
+        new = [build_memory_from_dict(memory, now) for memory in memories]
+        return await self._remember(new) if new else []
 
     async def recall(
         self,
@@ -599,14 +641,14 @@ class AsyncMemory(MemoryBase):
         vector: Iterable[float] | None = None,
     ) -> list[MemoryHit]:
         """`Memory.recall`, awaited. The embedder may be a coroutine function."""
-        where = _where(tags, source, author, subject, since, until)
-        asked = self._asked(query, k, where, min_score, max_tokens, vector)
-        return await run_async(self._log, self._recalling(*asked))
+        where = build_filter(tags, source, author, subject, since, until)
+        recalled = self._recall_gen(query, k, where, min_score, max_tokens, vector)
+        return await run_embed_async(self._log, recalled)
 
     async def feedback(self, id: str, *, useful: bool) -> None:
         """`Memory.feedback`, awaited."""
-        doc = await self._log.in_thread(self._one, id)
-        await self._append(self._noting(JUDGED, Judged(doc.id, _useful(useful))))
+        doc = await self._log.run_in_thread(self._require_doc, id)
+        await self._append(self._prepare_event(JUDGED, Judged(doc.id, _check_useful(useful))))
 
     async def supersede(
         self,
@@ -623,8 +665,8 @@ class AsyncMemory(MemoryBase):
         ttl: float | timedelta | UnsetType | None = UNSET,
     ) -> str:
         """`Memory.supersede`, awaited."""
-        old = await self._log.in_thread(self._one, id)
-        new = replacing(
+        old = await self._log.run_in_thread(self._require_doc, id)
+        new = build_superseded(
             old,
             text,
             tags=tags,
@@ -636,14 +678,14 @@ class AsyncMemory(MemoryBase):
             meta=meta,
             ttl=ttl,
         )
-        return (await self._said([new]))[0]
+        return (await self._remember([new]))[0]
 
     async def forget(self, id: str) -> bool:
         """`Memory.forget`, awaited."""
-        doc = await self._log.in_thread(self._doc, id)
+        doc = await self._log.run_in_thread(self._find_doc, id)
         if doc is None:
             return False
-        await self._append(self._noting(FORGOTTEN, Forgotten([doc.id])))
+        await self._append(self._prepare_event(FORGOTTEN, Forgotten([doc.id])))
         return True
 
     async def forget_where(
@@ -656,15 +698,17 @@ class AsyncMemory(MemoryBase):
         older_than: float | timedelta | None = None,
     ) -> int:
         """`Memory.forget_where`, awaited."""
-        where = _which(tags, source, author, subject, older_than)
-        ids = await self._log.in_thread(self._ids_where, where)
+        where = _forget_filter(tags, source, author, subject, older_than)
+        ids = await self._log.run_in_thread(self._list_ids, where)
         if ids:
-            await self._append(self._noting(FORGOTTEN, Forgotten(ids, where.source, where.tags)))
+            await self._append(
+                self._prepare_event(FORGOTTEN, Forgotten(ids, where.source, where.tags))
+            )
         return len(ids)
 
     async def get(self, id: str) -> MemoryItem | None:
         """`Memory.get`, awaited."""
-        return await self._log.in_thread(self._get, id)
+        return await self._log.run_in_thread(self._get, id)
 
     async def all(
         self,
@@ -677,38 +721,39 @@ class AsyncMemory(MemoryBase):
         until: float | datetime | None = None,
     ) -> AsyncIterator[MemoryItem]:
         """`Memory.all` as an async iterator."""
-        where, after = _where(tags, source, author, subject, since, until), 0
-        while page := await self._log.in_thread(self._page, after, where):
+        where, after = build_filter(tags, source, author, subject, since, until), 0
+        while page := await self._log.run_in_thread(self._read_page, after, where):
             for doc in page:
-                yield shown(doc)
+                yield build_item(doc)
             after = page[-1].number
 
     async def stats(self) -> MemoryStats:
         """`Memory.stats`, awaited."""
-        return await self._log.in_thread(self._stats)
+        return await self._log.run_in_thread(self._read_stats)
 
     async def embed_all(self) -> int:
         """`Memory.embed_all`, awaited."""
-        return await run_async(self._log, all_embedded(self))
+        return await run_embed_async(self._log, self._embed_all_gen())
 
     async def rebuild(self) -> None:
         """`Memory.rebuild`, awaited."""
-        await self._log.in_thread(self._rebuilt)
+        await self._log.run_in_thread(self._rebuild)
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Memory.delete`, awaited."""
         deleted = await ops.run_until_settled_async(
             self._log,
             lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.text(reason)
+                self._key, new_append_context(), self._log.redaction.redact_text(reason)
             ),
         )
-        await self._log.in_thread(self._current)
+        await self._log.run_in_thread(self._current_index)
         return deleted
 
-    async def _said(self, said: Sequence[Remembering | Superseded]) -> list[str]:
-        make, new = self._saying(said)
-        return await self._log.in_thread(self._names, await self._append(make), new)
+    async def _remember(self, memories: Sequence[Remembered | Superseded]) -> list[str]:
+        operation, events = self._prepare_memories(memories)
+        appended = await self._append(operation)
+        return await self._log.run_in_thread(self._resolve_ids, appended, events)
 
-    async def _append(self, make: Make) -> AppendResult:
-        return await ops.run_until_settled_async(self._log, make)
+    async def _append(self, operation: AppendFactory) -> AppendResult:
+        return await ops.run_until_settled_async(self._log, operation)

@@ -1,7 +1,7 @@
-"""What a memory is: as it is stored, as it is indexed, and as it is recalled.
+"""The structs of a memory: as stored in events, as indexed, and as recalled.
 
-The events of a memory stream say what was remembered, superseded, forgotten, and found useful. What is known at a version
-is a fold of them (`_fold`), and that is what an index keeps.
+Events of a memory stream record that a text was remembered, superseded, forgotten, judged or used.
+An index keeps the memories that `fold.py` derives from them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from ..backends import Head
-from ..backends.clock import moment
-from ..log.reprs import Readable
+from ..backends.clock import to_datetime
+from ..log.reprs import ShortRepr
 
 KIND: Final = "memory"
 REMEMBERED: Final = "memory.remembered"
@@ -22,19 +22,20 @@ SUPERSEDED: Final = "memory.superseded"
 FORGOTTEN: Final = "memory.forgotten"
 JUDGED: Final = "memory.judged"
 USED: Final = "memory.used"
-VARIANT: Final = "\nAlso noted as: "
-"""Between a text and its variants."""
-TOLD: Final = 15
-"""So many of them are told to a model: what nobody can tell from slips of the finger should not fill its window."""
+VARIANT_SEPARATOR: Final = "\nAlso noted as: "
+"""Separates a text from its variants."""
+MAX_SHOWN_VARIANTS: Final = 15
+"""How many variants a model is shown. They are mostly typos and should not fill its window."""
 
 
 # -- events ----------------------------------------------------------------------------------------
 
 
-class Remembering(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something to remember. `at` is when it was said or became true, if that is not when it was stored (Unix seconds).
+class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A memory to store.
 
-    `fact`: it holds whenever it is said, so that the same of another day says nothing new.
+    `at` is when it was said or became true (Unix seconds), if not when it was stored. `fact`: it is
+    true whenever it is said, so a repeat on another day is a duplicate.
     """
 
     text: str
@@ -50,20 +51,24 @@ class Remembering(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def dated(self) -> bool:
-        """Whether the time it was said is part of what it says."""
+        """Whether the time is part of the content."""
         return self.at is not None and not self.fact
 
 
 class Superseded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A memory that another one takes the place of. `sources`: those that said the old one, beside the source of the new one."""
+    """A memory was replaced. `sources`: further sources of the old one, kept for the new one."""
 
     id: str
-    by: Remembering
+    by: Remembered
     sources: tuple[str, ...] = ()
 
 
 class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Memories to be recalled no more. With a source or tags: only what was said from there, or under these; others may say it too."""
+    """Memories are no longer recalled.
+
+    With a source or tags, only the statements from that source or with these tags go; a memory with
+    other statements is kept.
+    """
 
     ids: list[str]
     source: str | None = None
@@ -71,27 +76,28 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """Somebody says that a memory was of use, or was not."""
+    """A caller gave feedback on a memory."""
 
     id: str
     useful: bool
 
 
 class Used(msgspec.Struct, frozen=True):
-    """Memories that were handed to a model."""
+    """Memories were shown to a model."""
 
     ids: list[str]
 
 
-# -- what an index keeps ---------------------------------------------------------------------------
+# -- index ----------------------------------------------------------------------------------------
 
 
-class Saying(
+class Statement(
     msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"mentions": "heard"}
 ):
-    """What was said in the same words, from the same source and with the same tags: part of a memory.
+    """One wording of a memory from one source with one set of tags: a part of the memory.
 
-    `version` is that of the event that said it last; 0 if there is no other saying.
+    `version` is that of the newest event with it; 0 if the memory has no other statement.
+    `dated_at` is the time that was given for it, if any.
     """
 
     text: str
@@ -105,17 +111,21 @@ class Saying(
     mentions: int = 1
     version: int = 0
     dated_at: float | None = None
-    """The time that was given for it, if one was."""
 
 
 class MemoryDoc(
-    msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"mentions": "heard"}
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    gc=False,
+    rename={"mentions": "heard", "statements": "sayings"},
 ):
-    """A memory as it stands, with the words by which it is found.
+    """A memory in the index, with its search terms.
 
-    `number` is the version of the event that first said it. `at` is when it was said last, `first_at` when first, and `dated_at` the
-    time that was given for it, if one was. `variants` are other wordings, `sources` all sources and `sayings` who said what, if
-    there is more than one. `useful` is what its use was worth at `useful_at`; it fades.
+    `number` is the version of the event that first stored it. `at` is when it was last said,
+    `first_at` when first, `dated_at` the time that was given for it, if any. `variants` are other
+    wordings. `sources` and `statements` are empty if there is only one. `useful` is its worth from
+    feedback and use as of `useful_at`; it fades.
     """
 
     number: int
@@ -139,19 +149,18 @@ class MemoryDoc(
     useful_at: float = 0.0
     variants: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    sayings: tuple[Saying, ...] = ()
+    statements: tuple[Statement, ...] = ()
 
 
-doc_bytes: Final = msgspec.json.Encoder().encode
-"""A memory as an index keeps it, and back."""
-doc_of: Final = msgspec.json.Decoder(MemoryDoc).decode
+encode_doc: Final = msgspec.json.Encoder().encode
+decode_doc: Final = msgspec.json.Decoder(MemoryDoc).decode
 
 
 class IndexPosition(NamedTuple):
-    """How far an index has followed a stream: which life of it, up to which version, and the hash of the record there.
+    """The position up to which an index has followed a stream.
 
-    The hash tells whether this is still the stream that was followed: one that was restored from a backup, or copied and written
-    to at both places, has other records at the same versions.
+    The hash of the record there shows whether it is still the same stream. One that was restored
+    from a backup, or copied and written to in both places, has other records at the same versions.
     """
 
     incarnation: bytes
@@ -160,9 +169,9 @@ class IndexPosition(NamedTuple):
 
 
 class MemoryFilter(msgspec.Struct, frozen=True):
-    """Which memories are asked for. `tags`: all of them. `now`: what has expired by then is left out.
+    """A filter of memories. `tags`: all of them. `now`: excludes what has expired by then.
 
-    `author`: by this one, or by one of these. `without`: by none of these.
+    `author`: by this one, or by one of these. `without`: by none of these authors.
     """
 
     now: float
@@ -176,7 +185,7 @@ class MemoryFilter(msgspec.Struct, frozen=True):
 
     @property
     def authors(self) -> tuple[str, ...] | None:
-        """All that it may be by; None if it may be by anybody."""
+        """The allowed authors; None: all."""
         return (self.author,) if isinstance(self.author, str) else self.author
 
     def has(self, doc: MemoryDoc) -> bool:
@@ -192,14 +201,14 @@ class MemoryFilter(msgspec.Struct, frozen=True):
         )
 
 
-# -- what users get --------------------------------------------------------------------------------
+# -- public ---------------------------------------------------------------------------------------
 
 
-class MemoryItem(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """A memory. `mentions` counts how often it was said; `at` is when last, `first_at` when first.
+class MemoryItem(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """A memory. `mentions` counts how often it was said: last `at`, first `first_at`.
 
-    `sources` are all that said it, and `source` is the first of them. `variants` are texts that look like this one with a slip of
-    the finger: mostly they are, but they may say something else, so they are kept.
+    `sources` are all its sources, and `source` is the first one. `variants` are texts that look
+    like this one with a typo. A few of them may state another fact, so they are kept.
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("text", "tags", "author", "subject", "source", "at", "id")
@@ -221,12 +230,12 @@ class MemoryItem(Readable, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full_text(self) -> str:
-        """The text, and the variants below it, of many the newest 15: what to tell a model, quoted (`holdfast.memory.quoted`)."""
-        return full_text(self.text, self.variants)
+        """The text with its newest 15 variants, for a model; see `holdfast.memory.quoted`."""
+        return join_variants(self.text, self.variants)
 
 
 class MemoryHit(MemoryItem, frozen=True, kw_only=True):
-    """A memory that was recalled: how well it fits, from 0 to 1 (it has all that was asked for), and which signals said so."""
+    """A recalled memory with its score, from 0 to 1 (has everything the query asks), and why."""
 
     _shown = ("text", "score", "why", "tags", "author", "subject", "source", "at", "id")
 
@@ -235,7 +244,7 @@ class MemoryHit(MemoryItem, frozen=True, kw_only=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """A namespace of memory in a listing, with the newest version of its stream."""
+    """A memory namespace in a listing, with the version of its stream."""
 
     namespace: str
     version: int
@@ -246,9 +255,10 @@ class MemoryInfo(msgspec.Struct, frozen=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True):
-    """A namespace at a glance. `version` is that of its stream, up to which the index has followed it.
+    """Statistics of a namespace. `version`: of its stream, as far as the index has followed it.
 
-    `compared_by`: who finds the nearest vectors, if there are any: "pgvector" in the database, or each "process" by itself.
+    `compared_by`: what finds the nearest vectors, if there are any: "pgvector" (in the database),
+    or each "process" by itself.
     """
 
     memories: int
@@ -261,29 +271,29 @@ class MemoryStats(msgspec.Struct, frozen=True):
 
 
 def sources_of(doc: MemoryDoc) -> tuple[str, ...]:
-    """All of them, the first one first."""
+    """Return all sources, the first one first."""
     return doc.sources or (() if doc.source is None else (doc.source,))
 
 
-def full_text(text: str, variants: Sequence[str]) -> str:
-    return VARIANT.join((text, *variants[-TOLD:]))
+def join_variants(text: str, variants: Sequence[str]) -> str:
+    return VARIANT_SEPARATOR.join((text, *variants[-MAX_SHOWN_VARIANTS:]))
 
 
-def shown(doc: MemoryDoc) -> MemoryItem:
-    return MemoryItem(**_fields(doc))
+def build_item(doc: MemoryDoc) -> MemoryItem:
+    return MemoryItem(**_item_fields(doc))
 
 
-def hit(doc: MemoryDoc, score: float, why: dict[str, float]) -> MemoryHit:
-    return MemoryHit(**_fields(doc), score=score, why=why)
+def build_hit(doc: MemoryDoc, score: float, why: dict[str, float]) -> MemoryHit:
+    return MemoryHit(**_item_fields(doc), score=score, why=why)
 
 
-def _fields(doc: MemoryDoc) -> dict[str, Any]:
+def _item_fields(doc: MemoryDoc) -> dict[str, Any]:
     return {
         "id": doc.id,
         "text": doc.text,
         "variants": doc.variants,
-        "at": moment(doc.at),
-        "first_at": moment(doc.first_at),
+        "at": to_datetime(doc.at),
+        "first_at": to_datetime(doc.first_at),
         "source": doc.source,
         "sources": sources_of(doc),
         "tags": doc.tags,
@@ -291,6 +301,6 @@ def _fields(doc: MemoryDoc) -> dict[str, Any]:
         "author": doc.author,
         "importance": doc.importance,
         "subject": doc.subject,
-        "expires_at": None if doc.expires_at is None else moment(doc.expires_at),
+        "expires_at": None if doc.expires_at is None else to_datetime(doc.expires_at),
         "mentions": doc.mentions,
     }

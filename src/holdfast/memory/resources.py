@@ -1,4 +1,4 @@
-"""What all memories of an open store share: its settings, its index and who follows which stream, the vectors in memory."""
+"""The resources that all memories of an open store share: index, followers, vectors, settings."""
 
 from __future__ import annotations
 
@@ -15,40 +15,43 @@ if TYPE_CHECKING:
     from .vectors.backfill import StoreVectors
     from .vectors.embedding import Embedding
 
-MOST_FOLLOWED: Final = 1_000
-"""Namespaces of which a process keeps in mind how far it has followed them."""
+MAX_FOLLOWERS: Final = 1_000
+"""Namespaces whose position a process keeps in memory."""
 
 
 class MemoryResources:
-    """Belongs to a log. `index_at`: where the index is, if not with the data. `embedding`: for memories without their own."""
+    """Attached to a log. `index_path`: where the index is, if not with the data.
+
+    `embedding`: for memories that are opened without an embedder.
+    """
 
     def __init__(
-        self, log: Log, index_at: str | None = None, embedding: Embedding | None = None
+        self, log: Log, index_path: str | None = None, embedding: Embedding | None = None
     ) -> None:
-        self._log, self._index_at, self.embedding = log, index_at, embedding
+        self._log, self._index_path, self.embedding = log, index_path, embedding
         self._index: MemoryIndex | None = None
         self._vectors: StoreVectors | None = None
-        self._following: OrderedDict[StreamKey, Follower] = OrderedDict()
+        self._followers: OrderedDict[StreamKey, Follower] = OrderedDict()
         self._lock = threading.Lock()
 
     def follower(self, space: StreamKey) -> Follower:
-        """One for each namespace that was used lately. What is forgotten with one is found again in the index."""
+        """Return the follower of a namespace. An evicted one resumes from the index."""
         from .search.catch_up import Follower
         from .search.locate import open_index
 
         with self._lock:
             if self._index is None:
-                self._index = open_index(self._log, self._index_at)
-            found = self._following.get(space)
+                self._index = open_index(self._log, self._index_path)
+            found = self._followers.get(space)
             if found is None:
-                found = self._following[space] = Follower(self._log, self._index, space)
-                if len(self._following) > MOST_FOLLOWED:
-                    self._following.popitem(last=False)
-            self._following.move_to_end(space)
+                found = self._followers[space] = Follower(self._log, self._index, space)
+                if len(self._followers) > MAX_FOLLOWERS:
+                    self._followers.popitem(last=False)
+            self._followers.move_to_end(space)
         return found
 
     def vectors(self) -> StoreVectors:
-        """What is held of vectors. Needs numpy."""
+        """Return the vectors in this process. Needs numpy."""
         from .vectors.backfill import StoreVectors
 
         with self._lock:
@@ -57,19 +60,19 @@ class MemoryResources:
             return self._vectors
 
     def close(self) -> None:
-        for opened in (self._index, self._vectors):
-            if opened is not None:
-                opened.close()
+        for resource in (self._index, self._vectors):
+            if resource is not None:
+                resource.close()
 
 
-def resources_of(log: Log) -> MemoryResources:
-    """One for all that use the log, closed with it."""
+def get_resources(log: Log) -> MemoryResources:
+    """Return the resources of a log, which closes them."""
     return log.attachment(MemoryResources)
 
 
-def follower_of(log: Log, space: StreamKey) -> Follower:
-    return resources_of(log).follower(space)
+def get_follower(log: Log, space: StreamKey) -> Follower:
+    return get_resources(log).follower(space)
 
 
-def vectors_of(log: Log) -> StoreVectors:
-    return resources_of(log).vectors()
+def get_vectors(log: Log) -> StoreVectors:
+    return get_resources(log).vectors()

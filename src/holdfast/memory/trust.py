@@ -1,49 +1,54 @@
-"""Who says what is remembered, and who of them a model is told unasked.
+"""Authors of memories, and whose memories a model is shown by default.
 
-An author is a name. Five of them mean something here; any other is somebody whom the program knows.
+An author is a name. Five names have a meaning here; any other is known to your application.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from .arguments import Authors, authors_of
+from .arguments import Authors, check_authors
 from .model import MemoryFilter
 
 MODEL: Final = "model"
-"""A model, or whoever does not say who he is."""
+"""A model, or an unspecified author."""
 PERSON: Final = "person"
-"""Somebody at a keyboard: what `holdfast remember` stores, unless told otherwise."""
+"""A person at a keyboard: the default of `holdfast remember`."""
 SYSTEM: Final = "system"
-"""Holdfast, or your own program, in its own words."""
+"""Holdfast or your application."""
 TOOL: Final = "tool"
-"""What a tool gave, or another program said; also the text of an exception, which may quote anybody."""
+"""A tool or another program; also the text of an exception, which may quote anything."""
 WEB: Final = "web"
-"""What stood on a page, in a mail, in a file of somebody else."""
+"""A web page, a mail, or a file from outside."""
 
-OUTSIDE: Final = (TOOL, WEB)
-"""Whoever writes such a text may be nobody you know. A model is told it if that is asked for, not else."""
+OUTSIDE_AUTHORS: Final = (TOOL, WEB)
+"""The writer of such a text may be a stranger, so a model is shown it only on request."""
 
 Trust = bool | Authors
-"""Whose memories a briefing may tell: True for everybody's, or only those of these authors."""
+"""Whose memories a resume context may show: True for all, or only those of these authors."""
 
 
-def trusted(trust: Trust) -> bool | str | tuple[str, ...]:
-    """Who is trusted, as it can be kept; an error that says what is wrong with it."""
+def check_trust(trust: Trust) -> bool | str | tuple[str, ...]:
+    """Check `trust` and return it in a form that can be stored."""
     if trust is True:
         return True
     if trust is False:
         raise TypeError(
-            "trust must be True or names of authors, like ['person', 'model']; memories=0 tells none"
+            "trust must be True or names of authors, like ['person', 'model'], got False;"
+            " to show no memories, use memories=0"
         )
-    found = authors_of(trust, "trust")
-    assert found is not None
-    return found
+    authors = check_authors(trust, "trust")
+    assert authors is not None
+    return authors
 
 
-def where_trusted(trust: Trust | None, now: float) -> MemoryFilter:
-    """The memories of those who are trusted. None: of all but those from outside."""
+def build_trust_filter(trust: Trust | None, now: float) -> MemoryFilter:
+    """Return the filter for trusted memories. None: all but those from outside."""
     if trust is None:
-        return MemoryFilter(now=now, without=OUTSIDE)
-    found = trusted(trust)
-    return MemoryFilter(now=now) if isinstance(found, bool) else MemoryFilter(now=now, author=found)
+        return MemoryFilter(now=now, without=OUTSIDE_AUTHORS)
+    authors = check_trust(trust)
+    return (
+        MemoryFilter(now=now)
+        if isinstance(authors, bool)
+        else MemoryFilter(now=now, author=authors)
+    )

@@ -1,4 +1,4 @@
-"""Redaction where values are encoded: what a store's redactor makes of them, or the values themselves if it has none."""
+"""Apply a store's redactor, if it has one, where values are encoded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Text = TypeVar("Text", str, "str | None")
 
 
 class Redaction:
-    """What a log knows of redaction. Without a redactor each of these is one comparison, and none is on the way of an append."""
+    """Redacts values before they are stored. Without a redactor it returns them unchanged."""
 
     def __init__(self, redactor: Redactor | None) -> None:
         self.redactor = redactor
 
-    def encoded(self, raw: bytes, declared: Any = Any) -> bytes:
-        """An encoded value as it is to be stored. `NotSerializable` if the declared type has no place for what stands in."""
+    def redact_json(self, raw: bytes, declared: Any = Any) -> bytes:
+        """Redact encoded JSON. Raise `NotSerializable` if the result does not fit `declared`."""
         if self.redactor is None:
             return raw
         new = self.redactor.json(raw)
@@ -29,26 +29,25 @@ class Redaction:
             try:
                 decode_as(new, declared)
             except Undecodable as error:
-                problem = f"something in it is to be redacted, and the text that stands for it {error.what}"
+                problem = f"a part of it must be redacted, and the replacement text {error.what}"
             else:
                 return new
             raise NotSerializable("$", problem)
         return new
 
-    def value(self, value: T) -> T:
-        """A JSON-native value as it is to be stored."""
+    def redact_value(self, value: T) -> T:
+        """Redact a JSON-native value."""
         if self.redactor is None:
             return value
-        found: T = decode(self.redactor.json(encode(value)))
-        return found
+        redacted: T = decode(self.redactor.json(encode(value)))
+        return redacted
 
-    def message(self, text: str) -> str:
-        """The message of an error, as it is to be stored; none if the redactor fails: that something went wrong has to be told all the same."""
+    def redact_error(self, text: str) -> str:
+        """Redact an error message. Return "" if the redactor fails: the error must be recorded."""
         try:
-            return self.text(text)
+            return self.redact_text(text)
         except NotSerializable:
             return ""
 
-    def text(self, text: Text) -> Text:
-        """A text as it is to be stored."""
+    def redact_text(self, text: Text) -> Text:
         return text if self.redactor is None or text is None else self.redactor.text(text)

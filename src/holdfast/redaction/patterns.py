@@ -1,33 +1,34 @@
-"""The shapes of secrets in text: keys, tokens, card numbers, IBANs, e-mail addresses.
+"""Patterns of secrets in text: keys, tokens, card numbers, IBANs, e-mail addresses.
 
-Every expression here takes time in proportion to the text: what repeats is bounded, or cannot be divided in two ways. What has
-check digits (cards, IBANs) is only taken for one if they are right, so that order numbers, ids and hashes stay as they are.
+Every pattern takes linear time: repetitions are bounded or unambiguous. Cards and IBANs count only
+if their check digits are right, so order numbers, ids and hashes stay.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from .normalize import Find, Replacement
+from .normalize import Finder, Replacement
 
 
-def mark(what: str) -> str:
-    """What stands for something that was taken out."""
+def make_mark(what: str) -> str:
+    """Return the text that replaces something redacted."""
     return f"[redacted: {what}]"
 
 
-_KEY, _TOKEN, _PASSWORD = mark("key"), mark("token"), mark("password")
-_CARD, _IBAN, _EMAIL = mark("card"), mark("iban"), mark("email")
+_KEY, _TOKEN, _PASSWORD = make_mark("key"), make_mark("token"), make_mark("password")
+_CARD, _IBAN, _EMAIL = make_mark("card"), make_mark("iban"), make_mark("email")
 
-# -- keys ----------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
-FREE: Final = r"(?<![A-Za-z0-9])"  # not in the middle of a word: "task-…" is no "sk-…"
-_DIGIT: Final = r"(?=[A-Za-z0-9_-]{0,200}[0-9])"  # "sk-learn-and-other-libraries" is no key
+FREE: Final = r"(?<![A-Za-z0-9])"  # not inside a word: "task-…" isn't "sk-…"
+_DIGIT: Final = r"(?=[A-Za-z0-9_-]{0,200}[0-9])"  # "sk-learn-and-other-libraries" isn't a key
 _VENDORS: Final = (
-    # OpenAI, Anthropic and others; Stripe; GitHub; GitLab; AWS; Google; Slack; Hugging Face; Groq; xAI; npm; PyPI; SendGrid;
-    # DigitalOcean; Shopify; Databricks; Linear; Replicate; Perplexity; NVIDIA; Tavily; age; bots of Telegram
+    # OpenAI, Anthropic and others; Stripe; GitHub; GitLab; AWS; Google; Slack; Hugging Face; Groq;
+    # xAI; npm; PyPI; SendGrid; DigitalOcean; Shopify; Databricks; Linear; Replicate; Perplexity;
+    # NVIDIA; Tavily; age; Telegram bots
     (("sk-",), rf"{FREE}sk-(?:{_DIGIT}[A-Za-z0-9_-]{{16,}}|[A-Za-z0-9]{{20,}})"),
     (("sk_", "rk_"), rf"{FREE}[sr]k_(?:live|test|prod)_[A-Za-z0-9]{{10,}}"),
     (("whsec_",), rf"{FREE}whsec_[A-Za-z0-9+/=]{{20,}}"),
@@ -57,23 +58,23 @@ _VENDOR_KEYS: Final = [(hint, re.compile(pattern)) for hints, pattern in _VENDOR
 _PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_BODY: Final = re.compile(r"(?:[A-Za-z0-9+/=,:.()\s\\>|]+|-(?!-))*")
-# Up to the last "@" of it: a password may have one. Not over another "://".
+# Up to the last "@": a password may contain one. Not past another "://".
 _URL_PASSWORD: Final = re.compile(
     r"(?<=://)[^\s/:@\"']{0,256}:(?![0-9]{1,5}(?:[/?#]|$))((?:[^\s/:\"']|/(?!/)|:(?!//)){1,4096})@"
 )
 
 
 def _pems(text: str) -> Iterator[Replacement]:
-    """To its end; if that is cut off, as far as it looks like one."""
-    begun = _PEM_BEGIN.search(text)
-    while begun is not None:
-        following = _PEM_BEGIN.search(text, begun.end())
+    """Find PEM keys; a truncated one ends where the text stops looking like PEM."""
+    begin = _PEM_BEGIN.search(text)
+    while begin is not None:
+        following = _PEM_BEGIN.search(text, begin.end())
         limit = following.start() if following else len(text)
-        ended = _PEM_END.search(text, begun.end(), limit)
-        body = _PEM_BODY.match(text, begun.end(), limit)
-        assert body is not None  # of nothing, at least
-        yield Replacement(begun.start(), ended.end() if ended else body.end(), _KEY)
-        begun = following
+        end = _PEM_END.search(text, begin.end(), limit)
+        body = _PEM_BODY.match(text, begin.end(), limit)
+        assert body is not None  # it matches the empty string
+        yield Replacement(begin.start(), end.end() if end else body.end(), _KEY)
+        begin = following
 
 
 def _passwords(text: str) -> Iterator[Replacement]:
@@ -86,39 +87,36 @@ def _passwords(text: str) -> Iterator[Replacement]:
 
 def _vendor_keys(text: str) -> list[Replacement]:
     here = {pattern for hint, pattern in _VENDOR_KEYS if hint in text}
-    return _apart(
+    spans = [
         Replacement(*found.span(), _KEY) for pattern in here for found in pattern.finditer(text)
-    )
-
-
-def _apart(spans: Iterable[Replacement]) -> list[Replacement]:
-    """In order, and none that begins inside of another."""
+    ]
     kept: list[Replacement] = []
     for span in sorted(spans):
-        if not kept or span.start >= kept[-1].end:
+        if not kept or span.start >= kept[-1].end:  # skip one that starts inside another
             kept.append(span)
     return kept
 
 
-_KEYS: Final[list[Find]] = [
+_KEYS: Final[list[Finder]] = [
     lambda text: _pems(text) if "-----BEGIN " in text else (),
     lambda text: _passwords(text) if "://" in text else (),
     _vendor_keys,
 ]
 
-# -- tokens --------------------------------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 
 _JWT: Final = re.compile(
     r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+){0,3}"
 )
 _SCHEME: Final = re.compile(
-    rf"{FREE}(?:bearer|basic)\s{{1,8}}((?=[A-Za-z0-9._~+/=-]{{0,400}}[0-9=])[A-Za-z0-9._~+/=-]{{12,}}|[A-Za-z]{{24,}})",
+    rf"{FREE}(?:bearer|basic)\s{{1,8}}"
+    r"((?=[A-Za-z0-9._~+/=-]{0,400}[0-9=])[A-Za-z0-9._~+/=-]{12,}|[A-Za-z]{24,})",
     re.IGNORECASE,
 )
 
 
 def _tokens(text: str) -> Iterator[Replacement]:
-    """JSON web tokens."""
+    """Find JSON web tokens."""
     return (
         (Replacement(*found.span(), _TOKEN) for found in _JWT.finditer(text))
         if "eyJ" in text
@@ -127,21 +125,22 @@ def _tokens(text: str) -> Iterator[Replacement]:
 
 
 def _schemes(text: str) -> Iterator[Replacement]:
-    """What follows `Bearer` or `Basic` in a header."""
+    """Find the credentials after `Bearer` or `Basic` in a header."""
     lower = text.lower()
     if "bearer" not in lower and "basic" not in lower:
         return iter(())
     return (Replacement(*found.span(1), _TOKEN) for found in _SCHEME.finditer(text))
 
 
-# -- cards ---------------------------------------------------------------------------------------------------------------
+# -- cards -----------------------------------------------------------------------------------------
 
 _DIGITS: Final = re.compile(r"[0-9]+(?:[ \t-]{1,3}[0-9]+)*")
 _DOTTED: Final = re.compile(r"[0-9]{4}(?:\.[0-9]{4}){3}(?![0-9]|\.[0-9])")
 _GROUPED: Final = {(4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 4, 4, 4, 2), (4, 6, 5), (4, 6, 4)}
 _BRANDS: Final = re.compile(
     r"4(?:[0-9]{15}|[0-9]{18})"  # Visa
-    r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"  # Mastercard
+    # Mastercard
+    r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"
     r"|3[47][0-9]{13}"  # American Express
     r"|3(?:0[0-5]|[68][0-9])[0-9]{11}"  # Diners Club
     r"|(?:6011|64[4-9][0-9]|65[0-9]{2})[0-9]{12}"  # Discover
@@ -152,7 +151,7 @@ _BRANDS: Final = re.compile(
 
 
 def _cards(text: str) -> Iterator[Replacement]:
-    """Payment card numbers: of a known issuer, grouped as on a card or not at all, and with the right check digit."""
+    """Find card numbers: known issuer, grouped as on a card or not at all, right check digit."""
     for found in _DIGITS.finditer(text):
         if found.end() - found.start() >= 14:
             yield from _cards_in(found)
@@ -183,7 +182,10 @@ def _cards_in(found: re.Match[str]) -> Iterator[Replacement]:
 
 
 def _is_joined(text: str, at: int, *, before: bool) -> bool:
-    """Whether digits go on in a word or a fraction at this place. Chinese and Japanese have no spaces between words."""
+    """Return whether the digits are part of a word or a fraction at this position.
+
+    Only ASCII counts: Chinese and Japanese have no spaces between words.
+    """
     if not 0 <= at < len(text):
         return False
     if text[at] == ".":  # 0.4111…, not the end of a sentence
@@ -201,7 +203,7 @@ def _are_card(run: str, groups: list[tuple[int, int]], size: int) -> bool:
 
 
 def is_card(digits: str) -> bool:
-    """Whether these digits are a card's."""
+    """Return whether these digits are a card number."""
     return 14 <= len(digits) <= 19 and bool(_BRANDS.fullmatch(digits)) and _luhn(digits)
 
 
@@ -212,7 +214,7 @@ def _luhn(digits: str) -> bool:
     return total % 10 == 0 and len(set(digits)) > 1
 
 
-# -- IBAN ----------------------------------------------------------------------------------------------------------------
+# -- IBAN ------------------------------------------------------------------------------------------
 
 _BY_LENGTH: Final = {
     15: "NO",
@@ -237,16 +239,19 @@ _BY_LENGTH: Final = {
 _LENGTHS: Final = {
     country: length for length, countries in _BY_LENGTH.items() for country in countries.split()
 }
-"""How long an IBAN of a country is (ISO 13616)."""
-_WITH_DIGITS: Final = "AE AT BA BE BI CR CZ DE DJ DK EE EG ES FI FO GL HR HU IL IS LT LY ME MN MR NO PL PT RS SD SE SI SK SO ST TL TN VA XK"
+"""The length of an IBAN by country (ISO 13616)."""
+_WITH_DIGITS: Final = (
+    "AE AT BA BE BI CR CZ DE DJ DK EE EG ES FI FO GL HR HU IL IS LT LY ME MN MR NO PL PT RS SD SE "
+    "SI SK SO ST TL TN VA XK"
+)
 _ONLY_DIGITS: Final = frozenset(_WITH_DIGITS.split())
-"""Where no letter follows the country's: what else looks like one is an id in hexadecimal, or words."""
+"""Countries whose IBANs have no letters after the country code: with letters it is another id."""
 _IBAN_START: Final = re.compile(rf"{FREE}([A-Za-z]{{2}})[0-9]{{2}}(?=[ .\t-]?[A-Za-z0-9])")
 _APART: Final = " .\t-"
 
 
 def _ibans(text: str) -> Iterator[Replacement]:
-    """IBANs: as long as those of their country, and with the right check digits."""
+    """Find IBANs: the length of their country, and the right check digits."""
     place = 0
     for found in _IBAN_START.finditer(text):
         if found.start() >= place and (end := _iban_end(text, found.start(), found[1].upper())):
@@ -255,17 +260,19 @@ def _ibans(text: str) -> Iterator[Replacement]:
 
 
 def _iban_end(text: str, start: int, country: str) -> int:
-    """Where an IBAN that begins here ends; 0 if none does."""
+    """Return the end of the IBAN that starts here; 0 if there is none."""
     length = _LENGTHS.get(country, 0)
     found: list[str] = []
     at = start
     while at < len(text) and len(found) < length:
-        sign = text[at]
-        if sign.isascii() and sign.isalnum():
-            found.append(sign)
+        character = text[at]
+        if character.isascii() and character.isalnum():
+            found.append(character)
         elif (
-            sign not in _APART or text[at - 1] in _APART or (sign == "-" and len(found) % 4)
-        ):  # a UUID has other groups
+            character not in _APART
+            or text[at - 1] in _APART
+            or (character == "-" and len(found) % 4)
+        ):
             break
         at += 1
     if (
@@ -278,47 +285,52 @@ def _iban_end(text: str, start: int, country: str) -> int:
         return 0
     if "-" in text[start:at] and len(text[start:at].rpartition("-")[2]) > 4:
         return 0
-    number = "".join(str(int(sign, 36)) for sign in (*found[4:], *found[:4]))
+    number = "".join(str(int(character, 36)) for character in (*found[4:], *found[:4]))
     return at if int(number) % 97 == 1 else 0
 
 
-# -- e-mail --------------------------------------------------------------------------------------------------------------
+# -- e-mail ----------------------------------------------------------------------------------------
 
 _DOMAIN: Final = re.compile(
     r"@(?:[^\W_](?:[^\W_]|-){0,62}\.){1,8}(?:[A-Za-z]{2,24}(?![A-Za-z])|[^\W\d_]{2,24}(?![^\W\d_]))"
 )
-_LONGEST: Final = 320
+_MAX_EMAIL_CHARS: Final = 320
 
 
 def _emails(text: str) -> Iterator[Replacement]:
-    """E-mail addresses; not git@github.com:…, which is a place."""
+    """Find e-mail addresses; not git@github.com:…, which is a repository."""
     place = 0
     for found in _DOMAIN.finditer(text) if "@" in text else ():
-        start = _local_part(text, found.start(), max(place, found.start() - _LONGEST))
-        is_place = (
+        start = _local_part(text, found.start(), max(place, found.start() - _MAX_EMAIL_CHARS))
+        is_repository = (
             text[start : found.start()] == "git" and text[found.end() : found.end() + 1] == ":"
         )
-        if start < found.start() and not is_place:
+        if start < found.start() and not is_repository:
             yield Replacement(start, found.end(), _EMAIL)
             place = found.end()
 
 
 def _local_part(text: str, end: int, limit: int) -> int:
-    """Where the name before an "@" begins. If it is in Latin, what is before it in a script without capitals is not of it."""
+    """Return the start of the name before an "@".
+
+    A name that ends in a script with upper and lower case ends before a script without them.
+    """
     start, latin = end, end > limit and _has_case(text[end - 1])
     while start > limit:
-        sign = text[start - 1]
-        if not (sign.isalnum() or sign in "_.%+-") or (latin and not _has_case(sign)):
+        character = text[start - 1]
+        if not (character.isalnum() or character in "_.%+-") or (
+            latin and not _has_case(character)
+        ):
             break
         start -= 1
     return start
 
 
-def _has_case(sign: str) -> bool:
-    return sign.isascii() or sign.lower() != sign.upper()
+def _has_case(character: str) -> bool:
+    return character.isascii() or character.lower() != character.upper()
 
 
-PATTERNS: Final[dict[str, list[Find]]] = {
+PATTERNS: Final[dict[str, list[Finder]]] = {
     "keys": _KEYS,
     "tokens": [_tokens, _schemes],
     "iban": [_ibans],

@@ -1,0 +1,1 @@
+"""State documents, stored as keyframes and deltas: `State` and `AsyncState`."""

@@ -1,18 +1,24 @@
-"""What changed between two JSON values, as a third one; and the way back.
+"""Deltas between two JSON values: compute one, and apply it.
 
-Both sides are bytes of JSON. Parts are compared as bytes and parsed only where they differ: so 1, 1.0 and true are three
-values, the order of keys counts, and nobody's objects can be changed by accident.
+Values and deltas are JSON bytes. Parts are compared as bytes and parsed only where they differ. So
+1, 1.0 and true are three values, and the order of keys counts.
 
-A delta is one of four forms. Keys and values of users only ever stand inside them, whatever they are called:
+A delta has one of four forms. The user's keys and values stand only inside them, so they cannot be
+mistaken for the form:
 
-    {"is": value}                                       the value itself
-    {"put": {key: value, …}, "in": {key: delta, …},     of a dict, each part only if needed: keys that are new or
-     "drop": [key, …], "order": [key, …]}               replaced, changed inside, gone; and moved to the end, in turn
-    {"list": [step, …]}                                 5: the next five elements stay; -2: the next two are gone;
-                                                        [value, …]: new ones come here; delta: the next one changed inside
-    {"text": [step, …]}                                 the same with code points, "…": new ones
+    {"is": value}              the new value
 
-The steps reach to the end exactly, so a delta fits nothing but what it was made for.
+    {"put": {key: value, …},   a dict; each part only if needed: keys that are new or replaced,
+     "in": {key: delta, …},    keys that changed inside,
+     "drop": [key, …],         keys that are gone,
+     "order": [key, …]}        keys to move to the end, one after the other
+
+    {"list": [step, …]}        steps: 5 keeps the next five elements, -2 drops the next two,
+                               [value, …] inserts elements, a delta changes the next element
+
+    {"text": [step, …]}        the same with code points; "…" inserts text
+
+The steps cover the value exactly, so a delta applies only to the value it was computed from.
 """
 
 from __future__ import annotations
@@ -26,13 +32,14 @@ import msgspec
 from ..errors import DataProblem
 from ..log.codec import Undecodable, decode
 
-DEEPEST: Final = 32
-"""Below so many levels a part that changed is stored whole: each level is parsed once more."""
-MIDDLE: Final = 10_000
-"""So many changed elements of one list are replaced in one piece: finding out more would take longer than it saves."""
-SMALL_BYTES: Final = 8
-LONG_BYTES: Final = 1024 * 1024
-"""A list over that size, of elements that small, would take a hundred times its memory in parts."""
+MAX_LEVELS: Final = 32
+"""Below this depth a changed part is stored whole, because each level is parsed once more."""
+MAX_MIDDLE_ELEMENTS: Final = 10_000
+"""Above this number of changed elements, the changed part of a list is replaced as one piece."""
+SMALL_ELEMENT_BYTES: Final = 8
+LONG_LIST_BYTES: Final = 1024 * 1024
+"""A longer list whose elements average fewer than `SMALL_ELEMENT_BYTES` is stored whole: split into
+elements it would take a hundred times its size in memory."""
 
 _dict = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -43,7 +50,7 @@ Slices = TypeVar("Slices", str, list[msgspec.Raw])
 
 
 class BadDelta(DataProblem):
-    """The delta at `index` is not one, or does not fit the value. The text holds no content."""
+    """The delta at `index` is not valid, or does not fit the value. The text has no content."""
 
     def __init__(self, index: int, what: str) -> None:
         super().__init__(what)
@@ -51,12 +58,12 @@ class BadDelta(DataProblem):
 
 
 def diff(old: bytes, new: bytes) -> bytes:
-    """The delta from one JSON value to another: `patch(old, [diff(old, new)])` is `new`."""
-    return _diff(old, new, DEEPEST) or b'{"is":%b}' % new
+    """Return the delta from one JSON value to another: `patch(old, [diff(old, new)]) == new`."""
+    return _diff(old, new, MAX_LEVELS) or b'{"is":%b}' % new
 
 
 def _diff(old: bytes, new: bytes, levels: int) -> bytes | None:
-    """A delta that is shorter than the new value, or None."""
+    """Return a delta that is shorter than the new value, or None."""
     kind = new[:1]
     if kind != old[:1] or kind not in _DIFFS or not levels:
         return None
@@ -86,13 +93,13 @@ def _diff_dict(old: bytes, new: bytes, levels: int) -> bytes:
         "put": put,
         "in": inside,
         "drop": [key for key in before if key not in after],
-        "order": _moved([*kept, *added], list(after)),
+        "order": _keys_to_move([*kept, *added], list(after)),
     }
     return _json({name: part for name, part in parts.items() if part})
 
 
-def _moved(keys: Iterable[str], wanted: Sequence[str]) -> Sequence[str]:
-    """Which keys have to go to the end, one after the other, so that `keys` come into the order of `wanted`."""
+def _keys_to_move(keys: Iterable[str], wanted: Sequence[str]) -> Sequence[str]:
+    """Return the keys to move to the end, in turn, to bring `keys` into the order of `wanted`."""
     place = 0
     for key in keys:
         if place < len(wanted) and key == wanted[place]:
@@ -104,7 +111,7 @@ def _moved(keys: Iterable[str], wanted: Sequence[str]) -> Sequence[str]:
 
 
 class _DeltaBuilder:
-    """Collects steps. What is dropped and what is added at one place become one step each."""
+    """Collects steps. Adjacent drops and adjacent insertions become one step each."""
 
     def __init__(self) -> None:
         self._steps: list[Any] = []
@@ -137,52 +144,62 @@ def _diff_list(old: bytes, new: bytes, levels: int) -> bytes | None:
     if _is_crowded(old) or _is_crowded(new):
         return None
     before, after = _list(old), _list(new)
-    start = _common(before, after)
+    start = _count_common(before, after)
     before, after = before[start:], after[start:]
-    end = _common(before[::-1], after[::-1])
+    end = _count_common(before[::-1], after[::-1])
     before, after = before[: len(before) - end], after[: len(after) - end]
-    script = _DeltaBuilder()
-    script.keep(start)
-    if len(before) + len(after) > MIDDLE:
-        script.replace(len(before), after)
+    builder = _DeltaBuilder()
+    builder.keep(start)
+    if len(before) + len(after) > MAX_MIDDLE_ELEMENTS:
+        builder.replace(len(before), after)
     else:
-        _diff_middle(before, after, script, levels)
-    script.keep(end)
-    return _json({"list": script.steps()})
+        _diff_middle(before, after, builder, levels)
+    builder.keep(end)
+    return _json({"list": builder.steps()})
 
 
 def _is_crowded(raw: bytes) -> bool:
-    # Commas are counted first because that is fast; elements if there are many, because texts have commas too.
-    most = len(raw) // SMALL_BYTES
-    return len(raw) > LONG_BYTES and raw.count(b",") > most and len(msgspec.json.decode(raw)) > most
+    """Return whether a list is long and has mostly small elements."""
+    limit = len(raw) // SMALL_ELEMENT_BYTES
+    # Counting commas is fast, but texts have commas too.
+    return (
+        len(raw) > LONG_LIST_BYTES
+        and raw.count(b",") > limit
+        and len(msgspec.json.decode(raw)) > limit
+    )
 
 
 def _diff_middle(
-    before: list[msgspec.Raw], after: list[msgspec.Raw], script: _DeltaBuilder, levels: int
+    before: list[msgspec.Raw], after: list[msgspec.Raw], builder: _DeltaBuilder, levels: int
 ) -> None:
-    """Between elements that both have, those at the same place are taken for old and new form of one."""
+    """Diff two lists between their common elements, pairing old and new elements by position."""
     row = column = 0
     for same_row, same_column in [*_anchors(before, after), (len(before), len(after))]:
         old, new = before[row:same_row], after[column:same_column]
         for one, other in zip(old, new, strict=False):
             if one == other:
-                script.keep(1)
+                builder.keep(1)
             elif delta := _diff(bytes(one), bytes(other), levels - 1):
-                script.change(delta)
+                builder.change(delta)
             else:
-                script.replace(1, [other])
-        script.replace(max(0, len(old) - len(new)), new[len(old) :])
+                builder.replace(1, [other])
+        builder.replace(max(0, len(old) - len(new)), new[len(old) :])
         if same_row < len(before):
-            script.keep(1)
+            builder.keep(1)
         row, column = same_row + 1, same_column + 1
 
 
 def _anchors(before: list[msgspec.Raw], after: list[msgspec.Raw]) -> list[tuple[int, int]]:
-    """Where elements stand that are in both lists exactly once: as many as possible that are in the same order in both."""
-    places = _singles(before)
-    pairs = [(places[key], column) for key, column in _singles(after).items() if key in places]
-    # The longest rising sequence of rows. `rows[n]` is the least row with which one of length n+1 ends, and `last[n]`
-    # the pair with that row; `previous` leads from each pair to the one before it.
+    """Return the positions of elements that are in both lists exactly once, in the same order.
+
+    There are as many as possible: a longest increasing subsequence.
+    """
+    places = _unique_positions(before)
+    pairs = [
+        (places[key], column) for key, column in _unique_positions(after).items() if key in places
+    ]
+    # `rows[n]` is the smallest row that ends an increasing sequence of length n+1, `last[n]` the
+    # pair with that row. `previous` leads from each pair to the one before it.
     rows: list[int] = []
     last: list[int] = []
     previous: list[int] = []
@@ -199,8 +216,8 @@ def _anchors(before: list[msgspec.Raw], after: list[msgspec.Raw]) -> list[tuple[
     return found[::-1]
 
 
-def _singles(elements: list[msgspec.Raw]) -> dict[bytes, int]:
-    """The place of each element that is there once."""
+def _unique_positions(elements: list[msgspec.Raw]) -> dict[bytes, int]:
+    """Return the position of each element that occurs exactly once."""
     places: dict[bytes, int] = {}
     for place, element in enumerate(map(bytes, elements)):
         places[element] = place if element not in places else -1
@@ -209,15 +226,15 @@ def _singles(elements: list[msgspec.Raw]) -> dict[bytes, int]:
 
 def _diff_text(old: bytes, new: bytes, levels: int) -> bytes:
     before, after = _text(old), _text(new)
-    start = _common(before, after)
+    start = _count_common(before, after)
     before, after = before[start:], after[start:]
-    end = _common(before[::-1], after[::-1])
+    end = _count_common(before[::-1], after[::-1])
     steps = (start, end - len(before), after[: len(after) - end], end)
     return _json({"text": [step for step in steps if step]})
 
 
-def _common(one: Slices, other: Slices) -> int:
-    """How many elements at the beginning are the same. By halves: comparing slices is fast, a loop is not."""
+def _count_common(one: Slices, other: Slices) -> int:
+    """Count the equal elements at the start. Bisection: comparing slices is faster than a loop."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -231,11 +248,11 @@ def _common(one: Slices, other: Slices) -> int:
 _DIFFS: Final = {b"{": _diff_dict, b"[": _diff_list, b'"': _diff_text}
 
 
-# -- the way back ----------------------------------------------------------------------------------
+# -- applying deltas -------------------------------------------------------------------------------
 
 
 def patch(old: bytes, deltas: Sequence[bytes]) -> bytes:
-    """The JSON value after these deltas, one upon the other. `Undecodable` if `old` is none, else `BadDelta`."""
+    """Apply deltas in turn. Raise `Undecodable` if `old` is not JSON, `BadDelta` if one fails."""
     value = decode(old)
     for index, delta in enumerate(deltas):
         try:
@@ -246,15 +263,15 @@ def patch(old: bytes, deltas: Sequence[bytes]) -> bytes:
 
 
 def _patch(value: Any, delta: Any) -> Any:
-    """`value` after the delta. It is used up on the way: a long history must not copy a long list at each of its steps."""
-    _need(type(delta) is dict)
+    """Apply a delta. `value` may be modified: a long history must not copy a list at each step."""
+    _require(type(delta) is dict)
     if delta.keys() == {"is"}:
         return delta["is"]
     if delta.keys() == {"list"}:
         return _patch_list(value, delta["list"])
     if delta.keys() == {"text"}:
         return _patch_text(value, delta["text"])
-    _need(delta.keys() <= {"put", "in", "drop", "order"})
+    _require(delta.keys() <= {"put", "in", "drop", "order"})
     return _patch_dict(
         value,
         delta.get("put", {}),
@@ -265,27 +282,27 @@ def _patch(value: Any, delta: Any) -> Any:
 
 
 def _patch_dict(value: Any, put: Any, inside: Any, drop: Any, order: Any) -> Any:
-    _need(type(value) is dict and type(put) is dict and type(inside) is dict)
-    _need(type(drop) is list and type(order) is list)
+    _require(type(value) is dict and type(put) is dict and type(inside) is dict)
+    _require(type(drop) is list and type(order) is list)
     for key, delta in inside.items():
-        _need(key in value)
+        _require(key in value)
         value[key] = _patch(value[key], delta)
     for key in drop:
-        _need(type(key) is str and key in value)
+        _require(type(key) is str and key in value)
         del value[key]
     value.update(put)
     for key in order:
-        _need(type(key) is str and key in value)
+        _require(type(key) is str and key in value)
         value[key] = value.pop(key)
     return value
 
 
 def _patch_list(value: Any, steps: Any) -> Any:
-    _need(type(value) is list and type(steps) is list)
+    _require(type(value) is list and type(steps) is list)
     place = 0
     for step in steps:
         if type(step) is int:
-            _need(0 < abs(step) <= len(value) - place)
+            _require(0 < abs(step) <= len(value) - place)
             if step > 0:
                 place += step
             else:
@@ -294,29 +311,29 @@ def _patch_list(value: Any, steps: Any) -> Any:
             value[place:place] = step
             place += len(step)
         else:
-            _need(place < len(value))
+            _require(place < len(value))
             value[place] = _patch(value[place], step)
             place += 1
-    _need(place == len(value))
+    _require(place == len(value))
     return value
 
 
 def _patch_text(value: Any, steps: Any) -> str:
-    _need(type(value) is str and type(steps) is list)
+    _require(type(value) is str and type(steps) is list)
     pieces: list[str] = []
     place = 0
     for step in steps:
         if type(step) is int:
-            _need(0 < abs(step) <= len(value) - place)
+            _require(0 < abs(step) <= len(value) - place)
             pieces.append(value[place : place + max(step, 0)])
             place += abs(step)
         else:
-            _need(type(step) is str)
+            _require(type(step) is str)
             pieces.append(step)
-    _need(place == len(value))
+    _require(place == len(value))
     return "".join(pieces)
 
 
-def _need(fits: bool) -> None:
+def _require(fits: bool) -> None:
     if not fits:
-        raise Undecodable("it does not say how to change what is there")
+        raise Undecodable("it does not fit the value that it changes")

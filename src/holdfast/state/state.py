@@ -1,7 +1,8 @@
-"""State documents: a value that is saved whole and stored as what changed, every version of it.
+"""State documents: save a whole value; only the change is stored, and every version is kept.
 
-A document is a stream. Each save is one event: a *keyframe* (the whole value) or a delta on what was there. Every event
-carries in its envelope what reading it takes (`Fold`), so that a reader goes straight to the keyframe it has to begin with.
+A document is a stream. Each save is one event: a *keyframe* (the whole value) or a delta to the
+version before it. Every event has a `StateFold` in its envelope, which names the keyframe that a
+reader starts with.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
-from ..backends import Head, HeadFields, StreamKey
-from ..backends.clock import moment
+from ..backends import Head, StreamKey
+from ..backends.clock import to_datetime
 from ..errors import Conflict, CorruptRecord, Expired, NotFound, SchemaMismatch, UnsupportedVersion
 from ..log import operations as ops
 from ..log.blobs import get_blob
@@ -22,9 +23,9 @@ from ..log.events import AppendContext, NewEvent, StoredEvent
 from ..log.ids import append_id
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.reprs import Readable
-from ..log.stream_ops import append_events, delete_stream, new_append_context
-from ..log.validation import seconds, whole_number
+from ..log.reprs import ShortRepr
+from ..log.stream_ops import append_events, delete_stream, get_version, new_append_context
+from ..log.validation import check_int, check_seconds
 from .delta import BadDelta, diff, patch
 
 KEYFRAME: Final = "state.keyframe"
@@ -32,23 +33,23 @@ SAVED: Final = "state.saved"
 CLEARED: Final = "state.cleared"
 EXPIRES: Final = "state.expires"
 
-READ_RATIO: Final = 3
-"""A load reads at most so many times the document."""
-MOST_DELTAS: Final = 10_000
-"""And at most so many records."""
-RECORD_BYTES: Final = 150
-"""What a record takes beside its data, about."""
+MAX_READ_RATIO: Final = 3
+"""A load reads at most this many times the size of the document."""
+MAX_DELTAS: Final = 10_000
+"""A load reads at most this many deltas."""
+RECORD_OVERHEAD_BYTES: Final = 150
+"""The approximate size of a record without its data."""
 
 T = TypeVar("T")
 D = TypeVar("D")
 _RAISE: Final[Any] = object()
-"""Stands for a default that was not given."""
+"""Marks that the caller gave no default."""
 
 
-class StateVersion(Readable, msgspec.Struct, frozen=True):
-    """One version of a document: when it was saved and by whom. Order is by `version`, never by clock.
+class StateVersion(ShortRepr, msgspec.Struct, frozen=True):
+    """One version of a document. Versions are ordered by `version`, never by time.
 
-    `size` is that of the value as JSON, 0 if it was cleared.
+    `size` is the size of the value as JSON in bytes, 0 if it was cleared.
     """
 
     version: int
@@ -68,11 +69,11 @@ class StateInfo(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, head: Head) -> StateInfo:
         expires = head.fields.expires_at
-        return cls(head.stream.id, head.version, None if expires is None else moment(expires))
+        return cls(head.stream.id, head.version, None if expires is None else to_datetime(expires))
 
 
 class StateFold(msgspec.Struct, frozen=True, array_like=True):
-    """What holds after an event: the version that a reader begins with, the size of the value, and how much there is to read."""
+    """The state after an event: first version to read, size of the value, bytes to read."""
 
     base: int
     size: int
@@ -97,24 +98,25 @@ _write = msgspec.json.Encoder().encode
 
 
 def next_event(known: KnownDocument | None, raw: bytes) -> tuple[NewEvent, StateFold]:
-    """What to store so that the document becomes `raw`: what changed, or all of it if that is no more.
+    """Return the event that makes the document `raw`: a delta, or a keyframe if that is smaller.
 
-    All of it also when a load would otherwise read more than `READ_RATIO` times the document. A keyframe of size v then stands
-    for 3v of keyframe and deltas before it, so all that is stored is at most half as much again as the deltas alone would take.
+    It is also a keyframe if a load would otherwise read more than `MAX_READ_RATIO` times the
+    document. A keyframe of size v then follows at least 3v of keyframe and deltas, so the total is
+    at most 1.5 times the size of the deltas alone.
     """
-    whole = len(raw) + RECORD_BYTES
+    whole = len(raw) + RECORD_OVERHEAD_BYTES
     if known is not None and known.raw is not None:
         delta = diff(known.raw, raw)
-        read = known.fold.read + len(delta) + RECORD_BYTES
-        few = known.version - known.fold.base < MOST_DELTAS
-        if len(delta) < len(raw) and few and read <= READ_RATIO * whole and _is_readable(delta):
-            return _event(SAVED, delta, StateFold(known.fold.base, len(raw), read))
+        read = known.fold.read + len(delta) + RECORD_OVERHEAD_BYTES
+        few = known.version - known.fold.base < MAX_DELTAS
+        if len(delta) < len(raw) and few and read <= MAX_READ_RATIO * whole and _is_readable(delta):
+            return _new_event(SAVED, delta, StateFold(known.fold.base, len(raw), read))
     version = known.version + 1 if known else 1
-    return _event(KEYFRAME, raw, StateFold(version, len(raw), whole))
+    return _new_event(KEYFRAME, raw, StateFold(version, len(raw), whole))
 
 
 def _is_readable(delta: bytes) -> bool:
-    """Whether a delta stays within the limit on depth, which a deep value may lead it over."""
+    """Return whether a delta is within the depth limit; that of a deep value may exceed it."""
     try:
         decode(delta)
     except Undecodable:
@@ -122,16 +124,17 @@ def _is_readable(delta: bytes) -> bool:
     return True
 
 
-def _event(type: str, data: bytes, fold: StateFold) -> tuple[NewEvent, StateFold]:
+def _new_event(type: str, data: bytes, fold: StateFold) -> tuple[NewEvent, StateFold]:
     return NewEvent(type, data, fold=_write(fold)), fold
 
 
-def fold_of(key: StreamKey, stored: StoredEvent) -> StateFold:
-    """What an event says about reading it."""
+def decode_fold(key: StreamKey, stored: StoredEvent) -> StateFold:
+    """Decode and check the fold of an event."""
     envelope = stored.envelope
     if envelope.v != 1 or envelope.type not in (KEYFRAME, SAVED, CLEARED, EXPIRES):
         raise UnsupportedVersion(
-            f"{key} (version {stored.version}) was stored by a newer Holdfast; deploy that one"
+            f"{key} (version {stored.version}) was written by a newer version of Holdfast; "
+            "deploy that version"
         )
     try:
         fold = _fold.decode(envelope.fold)
@@ -144,7 +147,7 @@ def fold_of(key: StreamKey, stored: StoredEvent) -> StateFold:
         or own != (fold.base == stored.version)
     ):
         raise CorruptRecord(
-            str(key), version=stored.version, what="it does not say what it builds on"
+            str(key), version=stored.version, what="it does not name a valid base version"
         )
     return fold
 
@@ -152,9 +155,11 @@ def fold_of(key: StreamKey, stored: StoredEvent) -> StateFold:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def find(key: StreamKey, known: KnownDocument | None = None) -> Operation[KnownDocument | None]:
-    """The document as it is; None if there is none. What is `known` from before is not read again."""
-    head = yield from _living(key)
+def load_document(
+    key: StreamKey, known: KnownDocument | None = None
+) -> Operation[KnownDocument | None]:
+    """Return the current document; None if there is none. What is `known` is not read again."""
+    head = yield from _get_live_head(key)
     if head is None:
         return None
     if known is not None and known.incarnation != head.incarnation:
@@ -164,40 +169,40 @@ def find(key: StreamKey, known: KnownDocument | None = None) -> Operation[KnownD
     return (yield from _rebuild(key, head, head.version, known))
 
 
-def at_version(key: StreamKey, version: int) -> Operation[KnownDocument]:
-    """The document as it was; `NotFound` if it had no value then."""
-    head = yield from _living(key)
+def load_version(key: StreamKey, version: int) -> Operation[KnownDocument]:
+    """Return the document at a version. Raise `NotFound` if it had no value then."""
+    head = yield from _get_live_head(key)
     if head is None or not 0 < version <= head.version:
-        raise NotFound(f"{key} has no version {version}; history() lists what there is")
+        raise NotFound(f"{key} has no version {version}; history() lists its versions")
     found = yield from _rebuild(key, head, version, None)
     if found.raw is None:
         raise NotFound(
-            f"{key} has no value at version {version}, because it was cleared; history() lists what there is"
+            f"{key} has no value at version {version}: it was cleared; history() lists its versions"
         )
     return found
 
 
-def history(key: StreamKey) -> Operation[list[StateVersion]]:
-    """All versions, oldest first. Their values are not looked at."""
+def list_versions(key: StreamKey) -> Operation[list[StateVersion]]:
+    """Return all versions, oldest first, without reading their values."""
     versions: list[StateVersion] = []
-    head = yield from _living(key)
+    head = yield from _get_live_head(key)
     at = 0
     while head is not None and at < head.version:
-        for stored in (yield from _page(key, at, head.version)):
-            fold, envelope, at = fold_of(key, stored), stored.envelope, stored.version
+        for stored in (yield from _read_page(key, at, head.version)):
+            fold, envelope, at = decode_fold(key, stored), stored.envelope, stored.version
             if envelope.type != EXPIRES:
                 versions.append(
                     StateVersion(
-                        at, moment(envelope.at), envelope.by, envelope.correlation, fold.size
+                        at, to_datetime(envelope.at), envelope.by, envelope.correlation, fold.size
                     )
                 )
     if head is not None:
-        yield from _same_life(key, head)
+        yield from _check_incarnation(key, head)
     return versions
 
 
-def _living(key: StreamKey) -> Operation[Head | None]:
-    """The head of a document; `Expired` if its time is over."""
+def _get_live_head(key: StreamKey) -> Operation[Head | None]:
+    """Return the head of a document. Raise `Expired` if it has expired."""
     head = yield from ops.head(key)
     if (
         head is not None
@@ -211,9 +216,12 @@ def _living(key: StreamKey) -> Operation[Head | None]:
 def _rebuild(
     key: StreamKey, head: Head, version: int, known: KnownDocument | None
 ) -> Operation[KnownDocument]:
-    """The document at a version: its keyframe, or what is `known` if that builds on the same, and the deltas since."""
-    [newest] = yield from _page(key, version - 1, version)
-    fold = fold_of(key, newest)
+    """Return the document at a version, from its keyframe and the deltas after it.
+
+    If `known` has the same keyframe, only the deltas after `known` are read.
+    """
+    [newest] = yield from _read_page(key, version - 1, version)
+    fold = decode_fold(key, newest)
     raw, at = None, fold.base - 1
     if known is not None and known.fold.base == fold.base:
         raw, at = known.raw, known.version
@@ -221,25 +229,27 @@ def _rebuild(
     while at < version:
         page: Sequence[StoredEvent] = [newest]
         if at < version - 1:
-            page = yield from _page(key, at, version - 1)
+            page = yield from _read_page(key, at, version - 1)
         for stored in page:
             at, kind = stored.version, stored.envelope.type
-            if fold_of(key, stored).base != fold.base or (kind == SAVED and raw is None):
-                yield from _same_life(key, head)
+            if decode_fold(key, stored).base != fold.base or (kind == SAVED and raw is None):
+                yield from _check_incarnation(key, head)
                 raise CorruptRecord(
-                    str(key), version=at, what="it does not follow from what is before it"
+                    str(key), version=at, what="it does not continue the version before it"
                 )
             if kind == KEYFRAME:
-                raw = yield from _data(key, stored)
+                raw = yield from _load_raw(key, stored)
             elif kind == SAVED:
-                deltas.append((at, (yield from _data(key, stored))))
-    yield from _same_life(key, head)
+                deltas.append((at, (yield from _load_raw(key, stored))))
+    yield from _check_incarnation(key, head)
     if raw is not None:
-        raw = _patched(key, fold.base, raw, deltas)
+        raw = _apply_deltas(key, fold.base, raw, deltas)
     return KnownDocument(head.incarnation, version, raw, fold, head.fields.expires_at)
 
 
-def _patched(key: StreamKey, base: int, raw: bytes, deltas: Sequence[tuple[int, bytes]]) -> bytes:
+def _apply_deltas(
+    key: StreamKey, base: int, raw: bytes, deltas: Sequence[tuple[int, bytes]]
+) -> bytes:
     try:
         return patch(raw, [delta for _, delta in deltas])
     except BadDelta as error:
@@ -248,22 +258,22 @@ def _patched(key: StreamKey, base: int, raw: bytes, deltas: Sequence[tuple[int, 
         raise CorruptRecord(str(key), version=base, what=error.what) from None
 
 
-def _page(key: StreamKey, after: int, last: int) -> Operation[list[StoredEvent]]:
-    """One page of events up to a version that is there, unless the document was deleted meanwhile: then `Conflict`."""
+def _read_page(key: StreamKey, after: int, last: int) -> Operation[list[StoredEvent]]:
+    """Read one page of events up to `last`. Raise `Conflict` if the document was deleted."""
     page = yield from ops.read(key, after=after, limit=last - after)
     if not page:
         raise Conflict(str(key), expected=last, actual=0)
     return page
 
 
-def _same_life(key: StreamKey, head: Head) -> Operation[None]:
-    """`Conflict` if what was read may belong to two lives of the document."""
+def _check_incarnation(key: StreamKey, head: Head) -> Operation[None]:
+    """Raise `Conflict` if the events may come from two incarnations of the document."""
     now = yield from ops.head(key)
     if now is None or now.incarnation != head.incarnation:
         raise Conflict(str(key), expected=head.version, actual=now.version if now else 0)
 
 
-def _data(key: StreamKey, stored: StoredEvent) -> Operation[bytes]:
+def _load_raw(key: StreamKey, stored: StoredEvent) -> Operation[bytes]:
     blob = stored.envelope.blob
     return bytes(stored.envelope.data) if blob is None else (yield from get_blob(key, blob))
 
@@ -271,22 +281,23 @@ def _data(key: StreamKey, stored: StoredEvent) -> Operation[bytes]:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def save(
+def save_document(
     key: StreamKey,
     raw: bytes,
     stamp: AppendContext,
     known: KnownDocument | None,
     *,
     if_version: int | None = None,
-    look: bool = False,
+    refresh: bool = False,
 ) -> Operation[KnownDocument]:
-    """Make `raw` the value. What is `known` from before spares looking: if it is out of date, the append is a `Conflict`.
+    """Make `raw` the value. Raise `Conflict` if `known` is out of date.
 
-    Not where more depends on it than the delta: whether there is anything to write, the version asked for, the time to live.
+    A `known` document saves a read. It is checked first if more than the delta depends on it:
+    whether there is anything to write, `if_version`, or the expiry.
     """
-    asked = if_version is not None and known is not None and known.version != if_version
-    if look or asked or known is None or known.raw == raw or known.expires_at is not None:
-        known = yield from find(key, known)
+    differs = if_version is not None and known is not None and known.version != if_version
+    if refresh or differs or known is None or known.raw == raw or known.expires_at is not None:
+        known = yield from load_document(key, known)
     version = known.version if known else 0
     if if_version is not None and version != if_version:
         raise Conflict(str(key), expected=if_version, actual=version)
@@ -294,68 +305,54 @@ def save(
         return known
     event, fold = next_event(known, raw)
     incarnation = known.incarnation if known else append_id(stamp.id)
-    yield from _put(key, event, stamp, version, incarnation)
+    yield from append_events(key, [event], stamp, expected=version, incarnation=incarnation)
     return KnownDocument(incarnation, version + 1, raw, fold, known.expires_at if known else None)
 
 
-def _put(
-    key: StreamKey,
-    event: NewEvent,
-    stamp: AppendContext,
-    version: int,
-    incarnation: bytes,
-    fields: HeadFields | None = None,
-) -> Operation[None]:
-    """Append at the version that was decided upon."""
-    yield from append_events(
-        key, [event], stamp, expected=version, incarnation=incarnation, fields=fields
-    )
-
-
-def rollback(key: StreamKey, version: int, stamp: AppendContext) -> Operation[KnownDocument]:
-    """Save once more what was there at a version."""
-    known = yield from find(key)
-    old = yield from at_version(key, version)
+def restore_version(key: StreamKey, version: int, stamp: AppendContext) -> Operation[KnownDocument]:
+    """Save the value of an earlier version again."""
+    known = yield from load_document(key)
+    old = yield from load_version(key, version)
     assert old.raw is not None
-    return (
-        yield from save(key, old.raw, stamp, known)
-    )  # a `Conflict` if the two are from different lives
+    # Raises `Conflict` if the two are from different incarnations.
+    return (yield from save_document(key, old.raw, stamp, known))
 
 
-def clear(key: StreamKey, stamp: AppendContext) -> Operation[None]:
-    """Make it a document without a value; its versions stay."""
-    head = yield from _living(key)
+def clear_document(key: StreamKey, stamp: AppendContext) -> Operation[None]:
+    """Remove the value of a document; its versions stay."""
+    head = yield from _get_live_head(key)
     if head is None:
         return
-    [newest] = yield from _page(key, head.version - 1, head.version)
-    if fold_of(key, newest).size:
-        event, _ = _event(CLEARED, b"null", StateFold(head.version + 1, 0, 0))
-        yield from _put(key, event, stamp, head.version, head.incarnation)
+    [newest] = yield from _read_page(key, head.version - 1, head.version)
+    if decode_fold(key, newest).size:
+        event, _ = _new_event(CLEARED, b"null", StateFold(head.version + 1, 0, 0))
+        yield from append_events(
+            key, [event], stamp, expected=head.version, incarnation=head.incarnation
+        )
 
 
-def expire(key: StreamKey, ttl: float | None, stamp: AppendContext) -> Operation[None]:
-    """Set or lift the end of a document's life, by the engine's clock."""
+def set_expiry(key: StreamKey, ttl: float | None, stamp: AppendContext) -> Operation[None]:
+    """Set or remove the expiry of a document, by the backend's clock."""
     head = yield from ops.head(key)
     if head is None:
-        raise NotFound(f"{key} was never saved, so it cannot expire; save it first")
-    [newest] = yield from _page(key, head.version - 1, head.version)
+        raise NotFound(f"{key} does not exist, so it cannot expire; save it first")
+    [newest] = yield from _read_page(key, head.version - 1, head.version)
     at = None if ttl is None else head.now + ttl
     fields = msgspec.structs.replace(head.fields, expires_at=at)
-    event, _ = _event(EXPIRES, encode({"at": at}), fold_of(key, newest))
-    yield from _put(key, event, stamp, head.version, head.incarnation, fields)
-
-
-def version(key: StreamKey) -> Operation[int]:
-    """The newest version, 0 if there is none."""
-    head = yield from ops.head(key)
-    return head.version if head else 0
+    event, _ = _new_event(EXPIRES, encode({"at": at}), decode_fold(key, newest))
+    yield from append_events(
+        key, [event], stamp, expected=head.version, incarnation=head.incarnation, fields=fields
+    )
 
 
 # -- facades ---------------------------------------------------------------------------------------
 
 
 class StateBase(Generic[T]):
-    """What a document and its async twin share. `_known` is what this object last saw; it is never believed unchecked."""
+    """The base of `State` and `AsyncState`.
+
+    `_known` is the document that this object last saw. It is always checked before it is used.
+    """
 
     def __init__(self, log: Log, key: StreamKey, type: Any) -> None:
         check_declared(type)
@@ -369,65 +366,63 @@ class StateBase(Generic[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._key.id!r}>"
 
-    def _saving(
+    def _prepare_save(
         self, value: object, if_version: int | None
     ) -> Callable[[], Operation[KnownDocument]]:
-        """What makes the operation of a save. The value is taken here: what the caller does to it later does not matter."""
+        """Encode the value as it is now. Return a factory for the operation."""
         if if_version is not None:
-            whole_number(if_version, "if_version")
-        raw = self._log.redaction.encoded(encode_as(value, self._type), self._type)
+            check_int(if_version, "if_version")
+        raw = self._log.redaction.redact_json(encode_as(value, self._type), self._type)
         if self._type is not Any:
-            raw = _write(
-                decode(raw)
-            )  # a model may write its JSON in a way of its own; equal values have equal bytes
-        stamp, known, look = new_append_context(), self._known, False
+            raw = _write(decode(raw))  # a model may have its own JSON form; equal values must match
+        stamp, known, refresh = new_append_context(), self._known, False
 
         def make() -> Operation[KnownDocument]:
-            nonlocal look
-            self._known = (
-                None  # until this is done: what could not be saved upon is not to be trusted again
+            nonlocal refresh
+            self._known = None  # until the save succeeds
+            operation = save_document(
+                self._key, raw, stamp, known, if_version=if_version, refresh=refresh
             )
-            operation = save(self._key, raw, stamp, known, if_version=if_version, look=look)
-            look = True
+            refresh = True
             return operation
 
         return make
 
-    def _rolling(self, version: int) -> Callable[[], Operation[KnownDocument]]:
-        whole_number(version, "version")
+    def _prepare_rollback(self, version: int) -> Callable[[], Operation[KnownDocument]]:
+        check_int(version, "version")
         stamp = new_append_context()
-        return lambda: rollback(self._key, version, stamp)
+        return lambda: restore_version(self._key, version, stamp)
 
-    def _looking(self, version: int | None) -> Callable[[], Operation[KnownDocument | None]]:
+    def _prepare_load(self, version: int | None) -> Callable[[], Operation[KnownDocument | None]]:
         if version is None:
-            return lambda: find(self._key, self._known)
-        whole_number(version, "version")
-        return lambda: at_version(self._key, version)
+            return lambda: load_document(self._key, self._known)
+        check_int(version, "version")
+        return lambda: load_version(self._key, version)
 
-    def _clearing(self) -> Callable[[], Operation[None]]:
+    def _prepare_clear(self) -> Callable[[], Operation[None]]:
         stamp = new_append_context()
-        return lambda: clear(self._key, stamp)
+        return lambda: clear_document(self._key, stamp)
 
-    def _expiring(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
-        after, stamp = None if ttl is None else seconds(ttl, "ttl"), new_append_context()
-        return lambda: expire(self._key, after, stamp)
+    def _prepare_expire(self, ttl: float | timedelta | None) -> Callable[[], Operation[None]]:
+        after, stamp = None if ttl is None else check_seconds(ttl, "ttl"), new_append_context()
+        return lambda: set_expiry(self._key, after, stamp)
 
-    def _deleting(self, reason: str) -> Callable[[], Operation[bool]]:
-        why = self._log.redaction.text(reason)
+    def _prepare_delete(self, reason: str) -> Callable[[], Operation[bool]]:
+        why = self._log.redaction.redact_text(reason)
         return lambda: delete_stream(self._key, new_append_context(), why)
 
     def _keep(self, known: KnownDocument) -> int:
         self._known = known
         return known.version
 
-    def _loaded(self, known: KnownDocument | None, default: Any, version: int | None) -> Any:
-        """The value, made anew for each caller."""
+    def _decode_loaded(self, known: KnownDocument | None, default: Any, version: int | None) -> Any:
+        """Decode the value, separately for each caller."""
         if version is None:
             self._known = known
         if known is None or known.raw is None:
             if default is _RAISE:
                 raise NotFound(
-                    f"{self._key} has no value; save one first, or give a default: load(None)"
+                    f"{self._key} has no value; save one first, or pass a default: load(None)"
                 )
             return default
         try:
@@ -439,15 +434,29 @@ class StateBase(Generic[T]):
 
 
 class State(StateBase[T]):
-    """A document that is saved whole. Only what changed is stored, and every version stays readable."""
+    """A document that is saved whole. Only the change is stored; every version stays readable."""
 
     def save(self, value: T, *, if_version: int | None = None) -> int:
-        """Save a value, durably, and return its version. An equal value writes nothing.
+        """Save a value durably. Saving an equal value writes nothing.
 
-        With `if_version` the document must be at that version (0: it must not exist), else `Conflict` is raised and
-        nothing is written. Without it the last writer wins, and what the others saved stays in the history.
+        Without `if_version` the last writer wins, and the history keeps what the others saved.
+
+        Args:
+            value: The whole new value, of the declared type.
+            if_version: Save only if the document is at this version; 0 means it must not exist.
+
+        Returns:
+            The version of the document with this value.
+
+        Raises:
+            Conflict: The document is not at `if_version`. Nothing was written.
+            Expired: The document has expired.
+            NotSerializable: The value does not come back from JSON as it went in.
+
+        Example:
+            version = state.save({"step": 3}, if_version=2)
         """
-        make = self._saving(value, if_version)
+        make = self._prepare_save(value, if_version)
         if if_version is not None:
             return self._keep(ops.run(self._log, make()))
         return self._keep(ops.run_until_settled(self._log, make))
@@ -462,37 +471,52 @@ class State(StateBase[T]):
     def load(self, default: D) -> T | D: ...
 
     def load(self, default: Any = _RAISE, *, version: int | None = None) -> Any:
-        """The value: as it is, or as it was at `version`. It is a copy, yours to change.
+        """Return a copy of the value.
 
-        Where there is none (never saved, cleared or deleted) it is `default`, or `NotFound` without one.
+        Args:
+            default: What to return if there is no value: never saved, cleared or deleted.
+            version: Return the value as of this version instead of the newest.
+
+        Raises:
+            NotFound: There is no value and no default, or no such version.
+            Expired: The document has expired.
+
+        Example:
+            settings = state.load({"theme": "dark"})
         """
-        return self._loaded(
-            ops.run_until_settled(self._log, self._looking(version)), default, version
+        return self._decode_loaded(
+            ops.run_until_settled(self._log, self._prepare_load(version)), default, version
         )
 
     def version(self) -> int:
-        """The newest version, 0 if it was never saved."""
-        return ops.run(self._log, version(self._key))
+        """Return the newest version, 0 if the document does not exist."""
+        return ops.run(self._log, get_version(self._key))
 
     def history(self) -> list[StateVersion]:
-        """Every version, oldest first."""
-        return ops.run_until_settled(self._log, lambda: history(self._key))
+        """Return every version, oldest first."""
+        return ops.run_until_settled(self._log, lambda: list_versions(self._key))
 
     def rollback(self, version: int) -> int:
-        """Save the value of an earlier version again, and return the new version. Nothing in between is lost."""
-        return self._keep(ops.run_until_settled(self._log, self._rolling(version)))
+        """Save the value of an earlier version again. Return the new version; the others stay."""
+        return self._keep(ops.run_until_settled(self._log, self._prepare_rollback(version)))
 
     def clear(self) -> None:
-        """Leave the document without a value. Its versions stay, and so does its id."""
-        ops.run_until_settled(self._log, self._clearing())
+        """Remove the value. The versions of the document stay."""
+        ops.run_until_settled(self._log, self._prepare_clear())
 
     def expire(self, ttl: float | timedelta | None) -> None:
-        """Let the document expire after `ttl`: then `load` and `save` raise `Expired`. None lifts that, and revives it."""
-        ops.run_until_settled(self._log, self._expiring(ttl))
+        """Let the document expire after `ttl`; then `load` and `save` raise `Expired`.
+
+        `None` removes the expiry and makes an expired document usable again.
+        """
+        ops.run_until_settled(self._log, self._prepare_expire(ttl))
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the document with all its versions; False if there was none. The audit stream keeps the reason."""
-        return ops.run_until_settled(self._log, self._deleting(reason))
+        """Delete the document with all its versions. Return False if it does not exist.
+
+        The audit stream keeps the reason.
+        """
+        return ops.run_until_settled(self._log, self._prepare_delete(reason))
 
 
 class AsyncState(StateBase[T]):
@@ -501,11 +525,11 @@ class AsyncState(StateBase[T]):
     def save(self, value: T, *, if_version: int | None = None) -> Coroutine[Any, Any, int]:
         """`State.save`, awaited. The value is copied when this is called, not when it is awaited.
 
-        If cancelled while the write is under way, it may have been stored. Repeating it is harmless.
+        If cancelled during the write, the value may be stored. Repeating the call is harmless.
         """
-        return self._saved(self._saving(value, if_version), once=if_version is not None)
+        return self._run_save(self._prepare_save(value, if_version), once=if_version is not None)
 
-    async def _saved(self, make: Callable[[], Operation[KnownDocument]], *, once: bool) -> int:
+    async def _run_save(self, make: Callable[[], Operation[KnownDocument]], *, once: bool) -> int:
         if once:
             return self._keep(await ops.run_async(self._log, make()))
         return self._keep(await ops.run_until_settled_async(self._log, make))
@@ -521,30 +545,34 @@ class AsyncState(StateBase[T]):
 
     async def load(self, default: Any = _RAISE, *, version: int | None = None) -> Any:
         """`State.load`, awaited."""
-        return self._loaded(
-            await ops.run_until_settled_async(self._log, self._looking(version)), default, version
+        return self._decode_loaded(
+            await ops.run_until_settled_async(self._log, self._prepare_load(version)),
+            default,
+            version,
         )
 
     async def version(self) -> int:
         """`State.version`, awaited."""
-        return await ops.run_async(self._log, version(self._key))
+        return await ops.run_async(self._log, get_version(self._key))
 
     async def history(self) -> list[StateVersion]:
         """`State.history`, awaited."""
-        return await ops.run_until_settled_async(self._log, lambda: history(self._key))
+        return await ops.run_until_settled_async(self._log, lambda: list_versions(self._key))
 
     async def rollback(self, version: int) -> int:
         """`State.rollback`, awaited."""
-        return self._keep(await ops.run_until_settled_async(self._log, self._rolling(version)))
+        return self._keep(
+            await ops.run_until_settled_async(self._log, self._prepare_rollback(version))
+        )
 
     async def clear(self) -> None:
         """`State.clear`, awaited."""
-        await ops.run_until_settled_async(self._log, self._clearing())
+        await ops.run_until_settled_async(self._log, self._prepare_clear())
 
     async def expire(self, ttl: float | timedelta | None) -> None:
         """`State.expire`, awaited."""
-        await ops.run_until_settled_async(self._log, self._expiring(ttl))
+        await ops.run_until_settled_async(self._log, self._prepare_expire(ttl))
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`State.delete`, awaited."""
-        return await ops.run_until_settled_async(self._log, self._deleting(reason))
+        return await ops.run_until_settled_async(self._log, self._prepare_delete(reason))

@@ -1,0 +1,1 @@
+"""Streams of application-defined events: `Stream` and `AsyncStream`."""

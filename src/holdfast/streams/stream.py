@@ -1,6 +1,7 @@
-"""Streams of your own events: the log as it is, with types of yours.
+"""Streams of application-defined events.
 
-Conversations, tasks and the rest are streams whose events Holdfast knows; a `Stream` is one whose events you define.
+Conversations, tasks and the rest are streams whose event types Holdfast defines. The application
+defines the event types of a `Stream`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from ..log import operations as ops
 from ..log.blobs import get_blob
 from ..log.codec import Undecodable, decode, encode
 from ..log.events import Event, EventType, NewEvent, StoredEvent
-from ..log.ids import checked_id
+from ..log.ids import check_id
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import append_events, delete_stream, new_append_context
-from ..log.validation import whole_number
+from ..log.stream_ops import append_events, delete_stream, get_version, new_append_context
+from ..log.validation import check_int
 
 PAGE_BYTES = 8 * 1024 * 1024
 PAGE_RECORDS = 10_000
@@ -42,16 +43,17 @@ def _by_name(types: Iterable[EventType]) -> dict[str, EventType]:
     for declared in types:
         if not isinstance(declared, EventType):
             raise TypeError(
-                "types must be a list of EventType: types=[EventType('order.placed', Order)]"
+                f"types must be EventType objects, got {type(declared).__name__}; "
+                "for example types=[EventType('order.placed', Order)]"
             )
         if declared.name in found:
-            raise ValueError(f"event type {declared.name!r} is declared twice")
+            raise ValueError(f"types must have distinct names, got {declared.name!r} twice")
         found[declared.name] = declared
     return found
 
 
 class StreamBase:
-    """What a stream and its async twin share: the key, the types, and the operations behind each method."""
+    """The base of `Stream` and `AsyncStream`: key, event types, and the operations they run."""
 
     def __init__(self, log: Log, key: StreamKey, types: Iterable[EventType]) -> None:
         self._log, self._key = log, key
@@ -64,56 +66,64 @@ class StreamBase:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._key.id!r}>"
 
-    def _appending(
+    def _prepare_append(
         self, events: Sequence[tuple[str, object]], id: str | None, if_version: int | None
     ) -> Callable[[], Operation[AppendResult]]:
-        """What makes the operation of an append. Everything that can be wrong with the arguments is noticed here."""
+        """Check the arguments of an append. Return a factory for its operation."""
         if not events:
-            raise ValueError("append at least one event: append(('order.placed', {...}))")
+            raise ValueError(
+                "events must have at least one event, got none: append(('order.placed', {...}))"
+            )
         new = [self._encode(event) for event in events]
         if id is not None:
-            checked_id(id, "append id")
+            check_id(id, "append id")
         if if_version is not None:
-            whole_number(if_version, "if_version")
+            check_int(if_version, "if_version")
         stamp = new_append_context()
         return lambda: append_events(self._key, new, stamp, id=id, expected=if_version)
 
     def _encode(self, event: tuple[str, object]) -> NewEvent:
         if type(event) is not tuple or len(event) != 2:
             raise TypeError(
-                "an event must be a pair of its type and its data: ('order.placed', {...})"
+                f"an event must be a tuple of type and data, ('order.placed', {{...}}), "
+                f"got {type(event).__name__}"
             )
         name, data = event
-        checked_id(name, "event type")
+        check_id(name, "event type")
         declared = self._types.get(name)
         if declared is None:
             if self._types:
                 raise ValueError(
-                    f"this stream declares its event types, and {name!r} is not one of {sorted(self._types)}"
+                    f"event type must be one that this stream declares, {sorted(self._types)}, "
+                    f"got {name!r}"
                 )
-            return NewEvent(name, self._log.redaction.encoded(encode(data)))
+            return NewEvent(name, self._log.redaction.redact_json(encode(data)))
         return NewEvent(
             name,
-            self._log.redaction.encoded(declared.encode(data), declared.data),
+            self._log.redaction.redact_json(declared.encode(data), declared.data),
             declared.version,
         )
 
-    def _page(self, after: int, limit: int | None, reverse: bool = False) -> Operation[list[Event]]:
-        whole_number(after, "after")
-        plain = not self._types
+    def _page_gen(
+        self, after: int, limit: int | None, reverse: bool = False
+    ) -> Operation[list[Event]]:
+        check_int(after, "after")
+        decoded = not self._types
         events: list[Event] = []
         size = 0
         for stored in (
-            yield from ops.read(self._key, after=after, limit=limit, reverse=reverse, plain=plain)
+            yield from ops.read(
+                self._key, after=after, limit=limit, reverse=reverse, decoded=decoded
+            )
         ):
             envelope = stored.envelope
             data = envelope.data
             if envelope.blob is not None:
                 size += envelope.blob.size
                 if size > PAGE_BYTES and events:
-                    break  # a page may be shorter; small records must not bring in any number of large values
+                    break  # bound the page: small records may refer to any number of large values
                 data = self._decode(stored, (yield from get_blob(self._key, envelope.blob)))
-            elif not plain:
+            elif not decoded:
                 data = self._decode(stored, bytes(data))
             events.append(
                 Event(
@@ -138,17 +148,17 @@ class StreamBase:
                 raise CorruptRecord(
                     str(self._key), version=stored.version, what=str(error)
                 ) from None
-            # The digest was right: this is a matter between two versions of the program.
+            # The digest matches, so another version of the application wrote it.
             raise SchemaMismatch(
                 str(self._key), version=stored.version, type=name, what=str(error)
             ) from None
 
-    def _newest(self, count: int) -> Operation[list[Event]]:
-        whole_number(count, "count")
+    def _last_gen(self, count: int) -> Operation[list[Event]]:
+        check_int(count, "count")
         events: list[Event] = []
         before = 0
         while len(events) < count:
-            page = yield from self._page(
+            page = yield from self._page_gen(
                 before, min(count - len(events), PAGE_RECORDS), reverse=True
             )
             if not page:
@@ -159,10 +169,6 @@ class StreamBase:
                 break
         return events[::-1]
 
-    def _version(self) -> Operation[int]:
-        head = yield from ops.head(self._key)
-        return head.version if head else 0
-
 
 class Stream(StreamBase):
     """An append-only stream of events with versions 1, 2, 3, and so on."""
@@ -170,40 +176,49 @@ class Stream(StreamBase):
     def append(
         self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None
     ) -> AppendResult:
-        """Append events, all or none. They are durable when this returns.
+        """Append events atomically. They are durable when this returns.
 
-        The same `id` again stores nothing (`duplicate=True`); with other content it raises
-        `IdReused`. With `if_version` the stream must be at that version (0: it must not exist),
-        else `Conflict` is raised and nothing is written.
+        Args:
+            events: Pairs of event type and data.
+            id: A unique id of this append. Repeating the call with the same id and content stores
+                nothing and returns `duplicate=True`.
+            if_version: Append only if the stream is at this version; 0 means it must not exist.
+
+        Raises:
+            IdReused: The id was used before with other content.
+            Conflict: The stream is not at `if_version`. Nothing was written.
+
+        Example:
+            stream.append(("order.placed", {"sku": "A1"}), id="order-7")
         """
-        make = self._appending(events, id, if_version)
+        make = self._prepare_append(events, id, if_version)
         if if_version is not None:
             return ops.run(self._log, make())
         return ops.run_until_settled(self._log, make)
 
     def read(self, *, after: int = 0) -> Iterator[Event]:
-        """The events in order, from version `after` + 1 to the newest, read page by page."""
-        while page := ops.run(self._log, self._page(after, None)):
+        """Yield the events in order, from version `after` + 1 on. They are read page by page."""
+        while page := ops.run(self._log, self._page_gen(after, None)):
             yield from page
             after = page[-1].version
 
     def last(self, count: int) -> list[Event]:
-        """The newest `count` events, oldest first. The rest of the stream is not read."""
-        return ops.run(self._log, self._newest(count))
+        """Return the newest `count` events, oldest first. The rest of the stream is not read."""
+        return ops.run(self._log, self._last_gen(count))
 
     def version(self) -> int:
-        """The newest version, 0 if the stream does not exist."""
-        return ops.run(self._log, self._version())
+        """Return the newest version, 0 if the stream does not exist."""
+        return ops.run(self._log, get_version(self._key))
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the stream with its large values; False if there was none.
+        """Delete the stream with its large values. Return False if it does not exist.
 
         The audit stream keeps the reason.
         """
         return ops.run_until_settled(
             self._log,
             lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.text(reason)
+                self._key, new_append_context(), self._log.redaction.redact_text(reason)
             ),
         )
 
@@ -214,35 +229,35 @@ class AsyncStream(StreamBase):
     async def append(
         self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None
     ) -> AppendResult:
-        """`Stream.append`, awaited. If cancelled during the write, it may have been stored.
+        """`Stream.append`, awaited. If cancelled during the write, the events may be stored.
 
-        Repeat it with the same `id` to be sure.
+        Repeat the call with the same `id` to be sure.
         """
-        make = self._appending(events, id, if_version)
+        make = self._prepare_append(events, id, if_version)
         if if_version is not None:
             return await ops.run_async(self._log, make())
         return await ops.run_until_settled_async(self._log, make)
 
     async def read(self, *, after: int = 0) -> AsyncIterator[Event]:
         """`Stream.read` as an async iterator."""
-        while page := await ops.run_async(self._log, self._page(after, None)):
+        while page := await ops.run_async(self._log, self._page_gen(after, None)):
             for event in page:
                 yield event
             after = page[-1].version
 
     async def last(self, count: int) -> list[Event]:
         """`Stream.last`, awaited."""
-        return await ops.run_async(self._log, self._newest(count))
+        return await ops.run_async(self._log, self._last_gen(count))
 
     async def version(self) -> int:
         """`Stream.version`, awaited."""
-        return await ops.run_async(self._log, self._version())
+        return await ops.run_async(self._log, get_version(self._key))
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Stream.delete`, awaited."""
         return await ops.run_until_settled_async(
             self._log,
             lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.text(reason)
+                self._key, new_append_context(), self._log.redaction.redact_text(reason)
             ),
         )

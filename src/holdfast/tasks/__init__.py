@@ -1,4 +1,4 @@
-"""Tasks: runs of an agent towards a goal that survive their process."""
+"""Tasks: an agent's work towards a goal, with recorded steps, that survives its process."""
 
 from .agents.declare import Agent, agent
 from .artifacts import Artifact, AsyncArtifact

@@ -1,13 +1,14 @@
-"""Files of a task: attached, found again, and read chunk by chunk, however large they are."""
+"""Artifacts: files attached to a task, stored and read chunk by chunk, however large they are."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import IO, Any, Final
 
@@ -17,32 +18,32 @@ from ..log import operations as ops
 from ..log.blobs import (
     CHUNK_BYTES,
     FileReader,
-    chunks_of,
-    drop_half,
-    drop_orphans,
+    count_chunks,
+    delete_orphans,
+    delete_partial_file,
     is_stored,
     put_chunks,
 )
 from ..log.events import Blob
-from ..log.ids import checked_id
+from ..log.ids import check_id
 from ..log.log import Log
 from ..log.operations import Operation
 from ..log.stream_ops import new_append_context
-from .run.effects import CallFunction, RunOperation, Script
+from .run.effects import CallFunction, RunOperation, TaskGen
 from .run.session import Session
 from .state import events as ev
 from .state.fold import Attachment
-from .state.load import artifact_info, is_expired, load
+from .state.load import artifact_info, is_expired, load_task
 
 Source = str | os.PathLike[str] | bytes | IO[bytes]
-"""What can be attached: a path, the content itself, or a file that is open for reading bytes."""
+"""What can be attached: a path, the content itself, or a file opened for reading bytes."""
 
-CHUNKS_AT_ONCE: Final = 4
-"""So many chunks are in memory, and in one append."""
+CHUNKS_PER_APPEND: Final = 4
+"""Maximum number of chunks in memory, and in one append."""
 
 
 class _Reader(io.RawIOBase):
-    """An artifact as a file: a page of its chunks at a time."""
+    """An artifact as a file object that loads a page of chunks at a time."""
 
     def __init__(self, log: Log, attachment: Attachment) -> None:
         self._log, self._size = log, attachment.blob.size
@@ -62,14 +63,14 @@ class _Reader(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         if at < 0:
-            raise ValueError("there is nothing before the beginning of a file")
+            raise ValueError(f"the position must be >= 0, got {at}")
         self._at = at
         return at
 
     def readinto(self, buffer: Any) -> int:
         place, start = divmod(self._at, CHUNK_BYTES)
         if not self._place <= place < self._place + len(self._page):
-            self._page = ops.run(self._log, self._reading.page(place))
+            self._page = ops.run(self._log, self._reading.read_page(place))
             self._place = place
         if not self._page:
             return 0
@@ -80,7 +81,7 @@ class _Reader(io.RawIOBase):
 
 
 class ArtifactBase:
-    """What an artifact and its async twin share."""
+    """The base of `Artifact` and `AsyncArtifact`."""
 
     __slots__ = ("_attachment", "_log")
 
@@ -93,7 +94,7 @@ class ArtifactBase:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Its size in bytes."""
         return self._attachment.blob.size
 
     @property
@@ -116,41 +117,41 @@ class ArtifactBase:
         return f"<{type(self).__name__} {self.name!r}, {self.size} bytes>"
 
     def __holdfast_fingerprint__(self) -> object:
-        """As an argument of a step it counts by its content."""
+        """Return what identifies it as an argument of a step: its content."""
         return ["artifact", self.digest]
 
     def open(self) -> io.BufferedReader:
-        """A file to read from, which can seek and loads a few MiB at a time.
+        """Return a seekable file object that loads a few MiB at a time.
 
-        It blocks: async programs use it in a thread. Every chunk is checked, and the whole if it is
-        read from beginning to end: changed content ends with `CorruptRecord`.
+        Its methods block: in async code use it in a thread. Every chunk is verified, and the whole
+        content if it is read from start to end: changed content raises `CorruptRecord`.
         """
         return io.BufferedReader(_Reader(self._log, self._attachment), CHUNK_BYTES)
 
 
 class Artifact(ArtifactBase):
-    """A file that was attached to a task, in one version of its content. Holds nothing of it in memory."""
+    """A file attached to a task, in one version of its content. Its content isn't in memory."""
 
     __slots__ = ()
 
     def chunks(self) -> Iterator[bytes]:
-        """The content, a MiB at a time.
+        """Iterate over the content in chunks of one MiB.
 
-        `CorruptRecord` instead of the last one if it was changed.
+        If the content was changed, raises `CorruptRecord` instead of the last chunk.
         """
         reading, place = FileReader(self._attachment.owner, self._attachment.blob), 0
-        while page := ops.run(self._log, reading.page(place)):
+        while page := ops.run(self._log, reading.read_page(place)):
             yield from page
             place += len(page)
 
     def read(self) -> bytes:
-        """The whole content."""
+        """Return the whole content."""
         return b"".join(self.chunks())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the content to a file, durably, whole or not at all.
+        """Write the content to a file, durably and atomically.
 
-        Only its owner may read a new file.
+        A new file is readable only by its owner.
         """
         from ..conversations.json_files import write_atomically
 
@@ -165,7 +166,7 @@ class AsyncArtifact(ArtifactBase):
     async def chunks(self) -> AsyncIterator[bytes]:
         """`Artifact.chunks` as an async iterator."""
         reading, place = FileReader(self._attachment.owner, self._attachment.blob), 0
-        while page := await ops.run_async(self._log, reading.page(place)):
+        while page := await ops.run_async(self._log, reading.read_page(place)):
             for chunk in page:
                 yield chunk
             place += len(page)
@@ -175,17 +176,17 @@ class AsyncArtifact(ArtifactBase):
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def save(self, path: str | os.PathLike[str]) -> None:
-        """`Artifact.save`, awaited. If cancelled, it is saved all the same, or not at all."""
+        """`Artifact.save`, awaited. A cancellation doesn't stop it: it is still atomic."""
         import asyncio
 
         await asyncio.to_thread(Artifact(self._log, self._attachment).save, path)
 
 
-class _Content:
-    """What is to be attached. It is read twice: for its digest, and to be stored."""
+class _Upload:
+    """A file to attach. It is read twice: for its digest, and to store it."""
 
     def __init__(self, source: Source) -> None:
-        self._opened, self._digest = ExitStack(), sha256()
+        self._files, self._digest = ExitStack(), sha256()
         try:
             self._file = self._as_file(source)
             self._start = self._file.tell()
@@ -194,57 +195,58 @@ class _Content:
             raise
 
     def _as_file(self, source: Source) -> IO[bytes]:
-        """The source as a file that can be read twice."""
+        """Return the source as a file that can be read twice."""
         if isinstance(source, bytes):
             return io.BytesIO(source)
         if isinstance(source, str | os.PathLike):
-            file: IO[bytes] = self._opened.enter_context(_open(source))
+            file: IO[bytes] = self._files.enter_context(_open_path(source))
         elif hasattr(source, "read"):
             file = source
         else:
             raise TypeError(
-                f"attach takes a path, bytes, or a file opened for reading bytes, not {_kind(source)}"
+                "source must be a path, bytes, or a file opened for reading bytes, "
+                f"got {type(source).__name__}"
             )
         if hasattr(file, "seekable") and file.seekable():
             return file
         import tempfile
 
-        spooled = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  by close()
-        while chunk := _chunk(file):
+        spooled = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  by close()
+        while chunk := _read_chunk(file):
             spooled.write(chunk)
         spooled.seek(0)
         return spooled
 
     def close(self) -> None:
-        """Close what was opened here."""
-        self._opened.close()
+        """Close the files that this object opened."""
+        self._files.close()
 
     def rewind(self) -> None:
         self._file.seek(self._start)
         self._digest = sha256()
 
     def take(self) -> list[bytes]:
-        """The next chunks, a few; all are as long as a chunk is, but for the last of the file."""
+        """Read the next few chunks. All have full length, except the last one of the file."""
         chunks: list[bytes] = []
-        while len(chunks) < CHUNKS_AT_ONCE and (chunk := _chunk(self._file)):
+        while len(chunks) < CHUNKS_PER_APPEND and (chunk := _read_chunk(self._file)):
             self._digest.update(chunk)
             chunks.append(chunk)
         return chunks
 
     def measure(self, incarnation: str) -> Blob:
-        """Read it from the beginning to the end, and say what it is."""
+        """Read the file from start to end, and return its digest and size."""
         self.rewind()
         size = 0
         while chunks := self.take():
             size += sum(map(len, chunks))
         return Blob(self._digest.hexdigest(), size, incarnation)
 
-    def take_last(self, blob: Blob) -> bool:
-        """Whether what was taken since the beginning is all that there is, and what `blob` says."""
+    def check_end(self, blob: Blob) -> bool:
+        """Read on, and return whether the file ends here and has the digest of `blob`."""
         return not self.take() and self._digest.hexdigest() == blob.digest
 
 
-def _open(path: str | os.PathLike[str]) -> IO[bytes]:
+def _open_path(path: str | os.PathLike[str]) -> IO[bytes]:
     try:
         return open(path, "rb", buffering=0)
     except OSError as error:
@@ -255,17 +257,18 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
         raise
 
 
-def _chunk(file: IO[bytes]) -> bytes:
-    """A whole chunk, unless the file ends before: a pipe gives what it has."""
+def _read_chunk(file: IO[bytes]) -> bytes:
+    """Read a full chunk, or up to the end of the file. One `read` of a pipe may return less."""
     pieces: list[bytes] = []
     left = CHUNK_BYTES
     while left:
         piece = file.read(left)
         if piece is None:
-            raise BlockingIOError("the file to attach has nothing to read yet; give one that waits")
+            raise BlockingIOError("source must be a blocking file, got one without data to read")
         if not isinstance(piece, bytes):
             raise TypeError(
-                f"attach takes a file opened for reading bytes, not one that gives {_kind(piece)}"
+                "source must be a file opened for reading bytes, "
+                f"got one that returns {type(piece).__name__}"
             )
         if not piece:
             break
@@ -274,17 +277,13 @@ def _chunk(file: IO[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
-def attach(session: Session, name: str, source: Source) -> Script[Attachment]:
-    """Keep a file with the task, under a name. The event that names it comes last, when all of it is there."""
-    checked_id(name, "an artifact's name")
-    session.check_here()
-    if session.unsure:
+def attach(session: Session, name: str, source: Source) -> TaskGen[Attachment]:
+    """Store a file with the task. The event that names it is written last, after the content."""
+    check_id(name, "an artifact's name")
+    session.check_active()
+    if session.needs_catch_up:
         yield RunOperation(session.catch_up)
-    content: _Content = yield CallFunction(_Content, (source,), {})
+    content: _Upload = yield CallFunction(_Upload, (source,), {})
     try:
         blob: Blob = yield CallFunction(content.measure, (session.incarnation_hex,), {})
         if session.replaying is not None:
@@ -292,75 +291,70 @@ def attach(session: Session, name: str, source: Source) -> Script[Attachment]:
         known = session.state.attached.get(name)
         if known is not None and known.blob.digest == blob.digest:
             return known
-        session.check()
+        session.check_writable()
         try:
-            yield from _store(session, name, content, blob)
+            yield from _store_content(session, name, content, blob)
             stamp = new_append_context()
             answer = yield RunOperation(
                 lambda: session.put([(ev.ATTACHED, ev.Attached(name, blob))], stamp)
             )
         except (LeaseLost, TaskEnded):
-            yield RunOperation(lambda: drop_orphans(session.key, session.incarnation_hex))
+            yield RunOperation(lambda: delete_orphans(session.key, session.incarnation_hex))
             raise
         return Attachment(answer.last, stamp.at, session.key, name, blob)
     finally:
         content.close()
 
 
-def _store(session: Session, name: str, content: _Content, blob: Blob) -> Script[None]:
-    """Write a file, unless it is there."""
+def _store_content(session: Session, name: str, content: _Upload, blob: Blob) -> TaskGen[None]:
+    """Store the content of a file, unless it is stored already."""
     owner = session.key
     while not (yield RunOperation(lambda: is_stored(owner, blob))):
-        if (yield from _write(session, name, content, blob)):
+        if (yield from _write_missing(session, name, content, blob)):
             return
-        # What is there came from a file that was changed while it was read. Unless it is ours that was: look again.
+        # The stored chunks are of a file that changed while it was read: this one, or another one.
         yield RunOperation(session.catch_up)
         if (yield CallFunction(content.measure, (session.incarnation_hex,), {})) != blob:
             raise SourceChanged(str(owner), name=name)
-        yield RunOperation(lambda: drop_half(owner, blob))
+        yield RunOperation(lambda: delete_partial_file(owner, blob))
 
 
-def _write(session: Session, name: str, content: _Content, blob: Blob) -> Script[bool]:
-    """Write what is missing of a file. False if what is there of it is not how it begins."""
+def _write_missing(session: Session, name: str, content: _Upload, blob: Blob) -> TaskGen[bool]:
+    """Write the missing chunks of a file. Return False if the stored ones are not its start."""
     owner, place = session.key, 0
     incarnation: bytes | None = None
     yield CallFunction(content.rewind, (), {})
-    while place < chunks_of(blob):
-        session.check()
+    while place < count_chunks(blob):
+        session.check_writable()
         chunks: list[bytes] = yield CallFunction(content.take, (), {})
-        # Never all of it, if it is not what it was when its digest was taken.
-        last = not chunks or place + len(chunks) >= chunks_of(blob)
-        if last and not (yield CallFunction(content.take_last, (blob,), {})):
-            yield RunOperation(lambda: drop_half(owner, blob))
+        # Never write the last chunk of a file that changed since its digest was computed.
+        last = not chunks or place + len(chunks) >= count_chunks(blob)
+        if last and not (yield CallFunction(content.check_end, (blob,), {})):
+            yield RunOperation(lambda: delete_partial_file(owner, blob))
             raise SourceChanged(str(owner), name=name)
-        incarnation = yield RunOperation(_putting(owner, blob, place, chunks, incarnation))
+        stamp = new_append_context()
+        incarnation = yield RunOperation(
+            partial(put_chunks, owner, blob, place, chunks, incarnation, stamp)
+        )
         if incarnation is None:
             return False
         place += len(chunks)
     return True
 
 
-def _putting(
-    owner: StreamKey, blob: Blob, place: int, chunks: list[bytes], incarnation: bytes | None
-) -> Callable[[], Operation[bytes | None]]:
-    """The same append, however often it has to be run."""
-    stamp = new_append_context()
-    return lambda: put_chunks(owner, blob, place, chunks, incarnation, stamp)
-
-
-def attached_to(session: Session) -> list[Attachment]:
-    """What this holder knows to be attached."""
+def list_attachments(session: Session) -> list[Attachment]:
+    """Return the artifacts that this session knows."""
     with session.lock:
         return list(session.state.attached.values())
 
 
 def find_artifact(key: StreamKey, name: str) -> Operation[Attachment]:
-    """What is attached to a task under a name."""
-    checked_id(name, "an artifact's name")
+    """Return the artifact of a task by name."""
+    check_id(name, "an artifact's name")
     head = yield from ops.head(key)
     if head is None or is_expired(head):
-        raise NotFound(f"there is no {key}, or it has expired; check the id")
-    state = yield from load(key)
+        raise NotFound(f"{key} doesn't exist or has expired; check the id")
+    state = yield from load_task(key)
     if name not in state.attached:
-        raise NotFound(f"{key} has no artifact of that name; get_task() lists those it has")
+        raise NotFound(f"{key} has no artifact with that name; get_task() lists its artifacts")
     return state.attached[name]

@@ -1,23 +1,26 @@
-"""The events of a task in words, for an audit: what happened, to which step, who did it, and facts that are no content."""
+"""Describe the events of a task for an audit: what happened, to which step, who did it.
+
+Names, numbers and times are included, content is not.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
-from ..errors import who
+from ..errors import format_owner
 from .state import events as ev
 
 _PLAIN: Final = (str, int, float, bool)
 
 _WORDS: Final = {
     ev.CREATED: "created",
-    ev.BRANCHED: "begun as a fork",
+    ev.BRANCHED: "created as a fork",
     ev.CLAIMED: "claimed",
     ev.RENEWED: "lease renewed",
-    ev.PLANNED: "plan made",
-    ev.DECIDED: "decision noted",
-    ev.DISCOVERED: "discovery noted",
+    ev.PLANNED: "plan created",
+    ev.DECIDED: "decision recorded",
+    ev.DISCOVERED: "discovery recorded",
     ev.ATTACHED: "file attached",
     ev.RECALLED: "memories recalled",
     ev.ASKED: "question asked",
@@ -27,22 +30,22 @@ _WORDS: Final = {
     ev.CHILD_ENDED: "child ended",
     ev.REPORTED: "end reported to the parent",
     ev.QUEUED: "queued for a worker",
-    ev.PARKED: "parked after crashes",
+    ev.STUCK: "stuck after crashes",
     ev.BUDGETED: "budget changed",
-    ev.LEFT: "left",
+    ev.RELEASED: "released",
     ev.FAILED: "run failed",
     ev.CANCELLED: "cancelled",
     ev.FINISHED: "finished",
-    ev.FORKED: "fork taken",
+    ev.FORKED: "forked",
     ev.STEP_STARTED: "step started",
     ev.STEP_PROGRESSED: "step progressed",
     ev.STEP_COMPLETED: "step completed",
     ev.STEP_FAILED: "step failed",
-    ev.STEP_SETTLED: "step settled by hand",
+    ev.STEP_RESOLVED: "step resolved by an operator",
     ev.STEP_USED: "model used",
 }
 
-# What is told of an event without telling its content: names, numbers and times. Whatever is not named here is content.
+# The fields of each event that an audit shows. All others are content.
 _STEP: Final = (
     "kind",
     "mode",
@@ -69,22 +72,22 @@ _FACTS: Final = {
     ev.SIGNALLED: ("name",),
     ev.CHILD_ENDED: ("child", "status"),
     ev.QUEUED: ("at",),
-    ev.PARKED: ("crashes",),
+    ev.STUCK: ("crashes",),
     ev.BUDGETED: ("budget",),
-    ev.LEFT: ("why", "looked"),
+    ev.RELEASED: ("why", "looked"),
     ev.FAILED: ("type", "steps", "retry_at"),
     ev.FORKED: ("child", "at"),
     ev.STEP_STARTED: _STEP,
     ev.STEP_PROGRESSED: _STEP,
     ev.STEP_COMPLETED: _STEP,
     ev.STEP_FAILED: _STEP,
-    ev.STEP_SETTLED: _STEP,
+    ev.STEP_RESOLVED: _STEP,
     ev.STEP_USED: _STEP,
 }
 _TIMES: Final = ("at", "retry_at", "since", "until")
 _COUNTS: Final = {ev.PLANNED: "items", ev.RECALLED: "ids", ev.SUSPENDED: "waits"}
 
-# What others do to a task, whoever holds it.
+# Events from outside the run, not by the lease owner.
 _FROM_OUTSIDE: Final = frozenset(
     {
         ev.CREATED,
@@ -93,27 +96,30 @@ _FROM_OUTSIDE: Final = frozenset(
         ev.CHILD_ENDED,
         ev.REPORTED,
         ev.QUEUED,
-        ev.PARKED,
+        ev.STUCK,
         ev.BUDGETED,
         ev.CANCELLED,
         ev.FORKED,
-        ev.STEP_SETTLED,
+        ev.STEP_RESOLVED,
     }
 )
-_LETS_GO: Final = frozenset(
-    {ev.SUSPENDED, ev.LEFT, ev.FAILED, ev.CANCELLED, ev.FINISHED, ev.PARKED}
+_RELEASES: Final = frozenset(
+    {ev.SUSPENDED, ev.RELEASED, ev.FAILED, ev.CANCELLED, ev.FINISHED, ev.STUCK}
 )
-_WAITS: Final = {"signal": "wait for a signal began", "timer": "wait for a time began"}
+_WAITS: Final = {"signal": "wait for a signal started", "timer": "wait for a time started"}
 _ENDED: Final = {
     "signalled": "wait ended by a signal",
-    "passed": "the time has come",
-    "timeout": "wait ended, its time was over",
-    "unfit": "signal of another type set aside",
+    "passed": "wait for a time ended",
+    "timeout": "wait timed out",
+    "unfit": "signal of another type skipped",
 }
 
 
 class DescribedEvent(NamedTuple):
-    """An event in words. `by` is somebody the event itself names, `holder` the process that held the task and did it."""
+    """An event in words.
+
+    `by` is the person that the event names, `owner` the lease owner that did it.
+    """
 
     what: str
     step: str | None
@@ -123,41 +129,45 @@ class DescribedEvent(NamedTuple):
 
 
 class EventDescriber:
-    """Tells the events of a task in order: who holds it is known from those before."""
+    """Describes the events of a task in order, and so knows the lease owner of each."""
 
     def __init__(self) -> None:
         self._owner: str | None = None
         self._children: set[str | None] = set()
 
-    def tell(self, name: str, data: Any) -> DescribedEvent:
-        """An event in words. Whoever can write to the store can write anything: what has another form is left out."""
+    def describe(self, name: str, data: Any) -> DescribedEvent:
+        """Describe an event. Malformed fields are omitted: any writer can forge them."""
         data = data if type(data) is dict else {}
         what = self._words(name, data)
         if name == ev.CLAIMED:
             self._owner = _text(data, "holder")
         owner = None if name in _FROM_OUTSIDE or _is_answer(name, data) else self._owner
-        if name in _LETS_GO:
+        if name in _RELEASES:
             self._owner = None
         step = _text(data, "step") or None
         by = _text(data, "by") if name == ev.ANSWERED else None
         return DescribedEvent(
-            what, step, by, None if owner is None else who(owner), _facts(name, data)
+            what,
+            step,
+            by,
+            None if owner is None else format_owner(owner),
+            _collect_facts(name, data),
         )
 
     def _words(self, name: str, data: dict[str, Any]) -> str:
         words = _WORDS.get(name, name)
         if name == ev.CLAIMED and self._owner is not None:
-            taken = "taken away" if data.get("stolen") is True else "taken over"
-            return f"{taken} from {who(self._owner)}"
+            taken = "lease stolen" if data.get("stolen") is True else "taken over"
+            return f"{taken} from {format_owner(self._owner)}"
         if name == ev.ASKED:
             return _WAITS.get(str(data.get("kind")), words)
         if name == ev.ANSWERED:
             return _ENDED.get(str(data.get("how")), words)
-        if name == ev.STEP_SETTLED and data.get("again") is True:
-            return "step to be tried again, ordered by hand"
+        if name == ev.STEP_RESOLVED and data.get("again") is True:
+            return "step retry ordered by an operator"
         if name.startswith("step."):
             step, attempt = _text(data, "step"), data.get("attempt")
-            if data.get("kind") == "child":  # which only its first event says
+            if data.get("kind") == "child":  # only in its first event
                 self._children.add(step)
             if step in self._children:
                 words = words.replace("step", "child task", 1)
@@ -169,18 +179,18 @@ class EventDescriber:
 
 
 def _is_answer(name: str, data: dict[str, Any]) -> bool:
-    """Whether somebody answered; that a time has come, the holder notes."""
+    """Return whether an operator answered. The lease owner itself records timeouts."""
     return name == ev.ANSWERED and data.get("how", "answered") == "answered"
 
 
-def _facts(name: str, data: dict[str, Any]) -> dict[str, Any]:
+def _collect_facts(name: str, data: dict[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for field in _FACTS.get(name, ()):
         value = data.get(field)
         if field == "step" or value is None:
             continue
         if field in _TIMES and type(value) is float:
-            facts[field] = _time(value)
+            facts[field] = _format_time(value)
         elif isinstance(value, _PLAIN):
             facts[field] = value
         elif field in ("usage", "budget") and type(value) is dict:
@@ -201,7 +211,7 @@ def _facts(name: str, data: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _time(seconds: float) -> str | float:
+def _format_time(seconds: float) -> str | float:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):

@@ -1,7 +1,7 @@
-"""Checkpoints: a task as one mutable document, for programs that were written against such a document.
+"""Checkpoints: a task as one mutable document, for applications built around such a document.
 
-A saved checkpoint is a state document, so that each save stores what changed and every version stays readable:
-`store.state("checkpoint/claims-42").history()`.
+A saved checkpoint is a state document: each save stores the changes, and every version stays
+readable with `store.state("checkpoint/claims-42").history()`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..backends import StreamKey
 from ..errors import Conflict, SchemaMismatch
 from ..log.codec import decode, encode
 from ..log.events import AppendContext
-from ..log.ids import checked_id, stream_key
+from ..log.ids import check_id, stream_key
 from ..log.log import Log
 from ..log.operations import Operation
 from ..log.stream_ops import new_append_context
-from ..state.state import SAVED, KnownDocument, find, save
-from .state.load import get_view
+from ..state.state import SAVED, KnownDocument, load_document, save_document
+from .state.load import load_view
 from .state.view import PlanItem, TaskView
 
 
@@ -33,11 +33,12 @@ def _now() -> datetime:
 
 @dataclass
 class AgentCheckpoint:
-    """How far an agent has got, as one document. It is yours to change: work on it, then `store.save_checkpoint` it.
+    """The progress of an agent as one document. Change it, then `store.save_checkpoint` it.
 
-    `completed` holds the indexes of the items of `plan` that are done, `results` their results under "0", "1", …: that index as
-    text. `decisions` and `discoveries` hold what you put there; in the checkpoint of a task a decision is
-    {"what": …, "why": …} and a discovery its text. Everything but the two times is JSON-native.
+    `completed` has the indexes of the finished items of `plan`, `results` their results by that
+    index as text: "0", "1", … `decisions` and `discoveries` hold what you put there; in the
+    checkpoint of a task a decision is {"what": …, "why": …} and a discovery a text. All values
+    except the two times are plain JSON values.
     """
 
     agent_id: str
@@ -53,53 +54,52 @@ class AgentCheckpoint:
 
     def __post_init__(self) -> None:
         self.created_at, self.updated_at = (
-            _utc(self.created_at, "created_at"),
-            _utc(self.updated_at, "updated_at"),
+            _to_utc(self.created_at, "created_at"),
+            _to_utc(self.updated_at, "updated_at"),
         )
-        # What was last loaded or saved, and where; the next save builds on it. Not a field: it is no part of the document.
+        # The document last loaded or saved, and its key; the next save builds on it. Not a field:
+        # it is not part of the document.
         self._seen: tuple[StreamKey, KnownDocument] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document, for JSON: a copy of its own, with the times as ISO text in UTC.
+        """Return a copy of the document for JSON, with the times as ISO text in UTC.
 
-        What would not come back as it is (a tuple, a number as a key, a time without a zone) is a TypeError or a ValueError.
+        Raises `TypeError` or `ValueError` for values that would not come back unchanged, such as a
+        tuple, a number as a key, or a time without a zone.
         """
-        found: dict[str, Any] = decode(_written(self, self.updated_at))
+        found: dict[str, Any] = decode(_encode_checkpoint(self, self.updated_at))
         return found
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> AgentCheckpoint:
-        """The checkpoint in a document. What is missing after `goal` has its default; keys of no field are a ValueError.
+        """Return the checkpoint in a document. All keys after `goal` are optional.
 
-        A time may be ISO text (in UTC if it names no zone), seconds since 1970, or a datetime.
+        A time may be ISO text (UTC if it has no zone), Unix seconds, or a datetime. Raises
+        `ValueError` for unknown keys.
         """
         if not isinstance(document, Mapping):
             raise TypeError(f"document must be a dict, got {type(document).__name__}")
         given = dict(document)
         names = [each.name for each in fields(AgentCheckpoint)]
-        unknown, missing = (
-            [key for key in given if key not in names],
-            [key for key in names[:3] if key not in given],
-        )
+        unknown = [key for key in given if key not in names]
+        missing = [key for key in names[:3] if key not in given]
         if unknown:
             raise ValueError(
-                f"a checkpoint has no {', '.join(map(repr, unknown))}; rename them or leave them out. "
-                f"It has {', '.join(names)}"
+                f"document has unknown keys {', '.join(map(repr, unknown))}; rename or remove "
+                f"them. A checkpoint has {', '.join(names)}"
             )
         if missing:
-            raise ValueError(f"a checkpoint needs {', '.join(missing)}")
+            raise ValueError(f"document must have {', '.join(missing)}")
         for name in ("created_at", "updated_at"):
             if name in given:
-                given[name] = _time(given[name], name)
-        made = cls(**given)
-        copied = decode(
-            _written(made, made.updated_at)
-        )  # so that it shares nothing with the document
-        return cls(**{**copied, "created_at": made.created_at, "updated_at": made.updated_at})
+                given[name] = _parse_time(given[name], name)
+        shared = cls(**given)
+        copied = decode(_encode_checkpoint(shared, shared.updated_at))
+        return cls(**{**copied, "created_at": shared.created_at, "updated_at": shared.updated_at})
 
 
 class _Document(msgspec.Struct):
-    """What a stored checkpoint must look like. Enough of it that code which reads one finds what it expects."""
+    """The types that a stored checkpoint must have, so that code can rely on them."""
 
     agent_id: str
     task_id: str
@@ -115,45 +115,43 @@ _check = msgspec.json.Decoder(_Document).decode
 _OURS = ("agent_id", "task_id", "completed", "created_at", "updated_at")
 
 
-def _written(checkpoint: AgentCheckpoint, updated_at: datetime) -> bytes:
-    """The document as JSON, after making sure that it can be read again."""
+def _encode_checkpoint(checkpoint: AgentCheckpoint, updated_at: datetime) -> bytes:
+    """Return the document as JSON. Raise if it could not be read again."""
     values = {each.name: getattr(checkpoint, each.name) for each in fields(AgentCheckpoint)}
-    values["created_at"] = _utc(checkpoint.created_at, "created_at").isoformat()
-    values["updated_at"] = _utc(updated_at, "updated_at").isoformat()
+    values["created_at"] = _to_utc(checkpoint.created_at, "created_at").isoformat()
+    values["updated_at"] = _to_utc(updated_at, "updated_at").isoformat()
     raw = encode(values)
     try:
         _check(raw)
     except msgspec.ValidationError as error:
-        raise ValueError(f"not a checkpoint: {error}") from None
+        raise ValueError(f"the checkpoint is not valid: {error}") from None
     return raw
 
 
-def _utc(time: datetime, name: str) -> datetime:
+def _to_utc(time: datetime, name: str) -> datetime:
     if not isinstance(time, datetime):
         raise TypeError(f"{name} must be a datetime, got {type(time).__name__}")
     if time.utcoffset() is None:
-        raise ValueError(
-            f"{name} has no time zone, so it could be any of 24 hours; use datetime.now(timezone.utc)"
-        )
+        raise ValueError(f"{name} must have a time zone; use datetime.now(timezone.utc)")
     try:
         return time.astimezone(timezone.utc)
     except OverflowError:
-        raise ValueError(f"{name} is outside the years 1 to 9999 in UTC") from None
+        raise ValueError(f"{name} must be in the years 1 to 9999 in UTC") from None
 
 
-def _time(value: object, name: str) -> datetime:
-    """A time as documents have it."""
+def _parse_time(value: object, name: str) -> datetime:
+    """Return a time of a document as a datetime."""
     try:
         time = msgspec.convert(value, datetime, strict=False)
     except msgspec.ValidationError:
-        raise ValueError(f"{name} is not a time: neither ISO text nor seconds since 1970") from None
+        raise ValueError(f"{name} must be ISO text, Unix seconds or a datetime") from None
     return time if time.utcoffset() is not None else time.replace(tzinfo=timezone.utc)
 
 
-def checkpoint_of(view: TaskView) -> AgentCheckpoint:
-    """A task as a checkpoint: its plan, and the results of the items that are finished.
+def make_checkpoint(view: TaskView) -> AgentCheckpoint:
+    """Return a task as a checkpoint: its plan, and the results of the finished items.
 
-    A checkpoint knows the plan and nothing else: steps that are not items of it are left out.
+    Steps that are not items of the plan are not included.
     """
     steps = {step.path: step for step in view.steps}
     done = {
@@ -179,23 +177,25 @@ def checkpoint_of(view: TaskView) -> AgentCheckpoint:
 
 
 def _key(tenant: str, task_id: str) -> StreamKey:
-    return stream_key(tenant, "state", f"checkpoint/{checked_id(task_id, 'task_id')}")
+    return stream_key(tenant, "state", f"checkpoint/{check_id(task_id, 'task_id')}")
 
 
 def save_checkpoint(log: Log, tenant: str, checkpoint: AgentCheckpoint) -> Operation[int]:
-    """Save a checkpoint upon the version that it was loaded at. Its values and the time are taken when this is called."""
+    """Save a checkpoint on top of the version it was loaded at.
+
+    Its values and the time are captured by this call, before the operation runs.
+    """
     key, stamp = _key(tenant, checkpoint.task_id), new_append_context()
     saved_at = datetime.fromtimestamp(stamp.at, timezone.utc)
     seen = checkpoint._seen
-    known = (
-        seen[1] if seen is not None and seen[0] == key else None
-    )  # else its task_id was changed: a new document
-    raw = _redacted(log, _written(checkpoint, saved_at))
+    # With another task_id than it was loaded with, it is a new document.
+    known = seen[1] if seen is not None and seen[0] == key else None
+    raw = _redact_document(log, _encode_checkpoint(checkpoint, saved_at))
     return _save(key, checkpoint, raw, stamp, saved_at, known)
 
 
-def _redacted(log: Log, raw: bytes) -> bytes:
-    """The document as it is to be stored. Its ids and times stay."""
+def _redact_document(log: Log, raw: bytes) -> bytes:
+    """Return the document redacted, except its ids and times."""
     if log.redactor is None:
         return raw
     document = decode(raw)
@@ -216,22 +216,24 @@ def _save(
     known: KnownDocument | None,
 ) -> Operation[int]:
     if known is None:
-        known = yield from find(key)
+        known = yield from load_document(key)
         if known is not None and known.raw is not None:
             raise Conflict(str(key), expected=0, actual=known.version)
-    known = yield from save(key, raw, stamp, known, if_version=known.version if known else 0)
-    # Only now: a checkpoint that could not be saved is as it was, and saving it again has the same answer.
+    known = yield from save_document(
+        key, raw, stamp, known, if_version=known.version if known else 0
+    )
+    # Only now: a checkpoint that could not be saved is unchanged, so saving it again is the same.
     checkpoint.updated_at, checkpoint._seen = saved_at, (key, known)
     return known.version
 
 
 def load_checkpoint(tenant: str, task_id: str) -> Operation[AgentCheckpoint | None]:
-    """The saved checkpoint; without one, what the task of this id would look like as one; None if there is neither."""
+    """Return the saved checkpoint, or the task of this id as one; None if there is neither."""
     key = _key(tenant, task_id)
-    known = yield from find(key)
+    known = yield from load_document(key)
     if known is None or known.raw is None:
-        view = yield from get_view(stream_key(tenant, "task", task_id))
-        return None if view is None else checkpoint_of(view)
+        view = yield from load_view(stream_key(tenant, "task", task_id))
+        return None if view is None else make_checkpoint(view)
     try:
         checkpoint = AgentCheckpoint.from_dict(decode(known.raw))
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A conversation as a task sees it: what the same code appends again on resume is there already."""
+"""Conversations inside a task: an append that a resume repeats is stored once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..log import operations as ops
 from ..log.log import Log
 from ..log.subjects import SubjectRegistrar
 from .run.frames import current_frame
-from .steps.identity import fingerprint
+from .steps.fingerprints import fingerprint
 
 if TYPE_CHECKING:
     from .run.session import Session
@@ -23,8 +23,8 @@ def _nothing() -> None:
     pass
 
 
-class _InTask:
-    """Where ids for appends come from."""
+class _AppendIds:
+    """Derives append ids from the place in the task and the content."""
 
     _key: StreamKey
     _session: Session
@@ -32,22 +32,29 @@ class _InTask:
     def _id_for(
         self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool
     ) -> tuple[str | None, Callable[[], None]]:
-        """An id for what is appended: the scope, what it says, and how often this run has said it there."""
+        """Return an append id, and a function that gives its number back if the append fails.
+
+        The id depends on the scope, the content, and how many times this run appended it there.
+        """
         if if_version is not None:
-            return None, _nothing  # the caller has a way of its own to append it once
+            return None, _nothing  # `if_version` already makes a repeated append fail
         session, frame = self._session, current_frame()
-        session.check_here()
+        session.check_active()
         scope = frame.path if frame is not None and frame.session is session else ""
-        place = session.identity(scope)
-        said = fingerprint(
-            session.salt, messages, {"to": self._key.id, "meta": meta, "pin": pin, "place": place}
-        )
-        what = ("append", said)
-        number = session.count(scope, what)
-        return f"task/{session.incarnation_hex}/{said}/{number}", lambda: session.uncount(scope, what, number)
+        options = {
+            "to": self._key.id,
+            "meta": meta,
+            "pin": pin,
+            "place": session.step_identity(scope),
+        }
+        digest = fingerprint(session.salt, messages, options)
+        what = ("append", digest)
+        number = session.take_number(scope, what)
+        append_id = f"task/{session.incarnation_hex}/{digest}/{number}"
+        return append_id, lambda: session.release_number(scope, what, number)
 
 
-class TaskConversation(_InTask, Conversation):
+class TaskConversation(_AppendIds, Conversation):
     """A `Conversation` whose `append` does nothing when a resumed task runs the same code again."""
 
     def __init__(
@@ -59,9 +66,7 @@ class TaskConversation(_InTask, Conversation):
         about: SubjectRegistrar | None = None,
     ) -> None:
         if about is None and session.state.subject is not None:
-            about = SubjectRegistrar(
-                key, session.state.subject
-            )  # what a task says is about whom the task is about
+            about = SubjectRegistrar(key, session.state.subject)
         super().__init__(log, key, owner, about)
         self._session = session
 
@@ -73,32 +78,32 @@ class TaskConversation(_InTask, Conversation):
         meta: dict[str, Any] | None = None,
         pin: bool = False,
     ) -> AppendResult:
-        """`Conversation.append`; without an `id` of yours, one is made from the place in the task and the content."""
+        """`Conversation.append`. The default `id` depends on the step and the content."""
         chosen, undo = (id, _nothing) if id else self._id_for(messages, if_version, meta, pin)
         try:
             if self._session.is_stale():
                 ops.run(self._log, self._session.catch_up())
             return super().append(*messages, id=chosen, if_version=if_version, meta=meta, pin=pin)
         except BaseException:
-            undo()  # said again, it is the same
+            undo()  # a retry gets the same id
             raise
 
     @contextmanager
     def turn(
         self, *, lease: float | timedelta = 30.0, wait: float | timedelta | None = None
     ) -> Iterator[Conversation]:
-        """`Conversation.turn`; a replay, which writes nothing, needs none."""
+        """`Conversation.turn`. A replay writes nothing, so it takes no lease."""
         if self._session.replaying is not None:
             yield self
             return
         with super().turn(lease=lease, wait=wait) as held:
             yield held
 
-    def _held_by(self, owner: str) -> TaskConversation:
-        return TaskConversation(self._log, self._key, self._session, owner, self._about)
+    def _with_owner(self, owner: str) -> TaskConversation:
+        return TaskConversation(self._log, self._key, self._session, owner, self._subject)
 
 
-class AsyncTaskConversation(_InTask, AsyncConversation):
+class AsyncTaskConversation(_AppendIds, AsyncConversation):
     """A `TaskConversation` whose methods are awaited."""
 
     def __init__(
@@ -110,9 +115,7 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
         about: SubjectRegistrar | None = None,
     ) -> None:
         if about is None and session.state.subject is not None:
-            about = SubjectRegistrar(
-                key, session.state.subject
-            )  # what a task says is about whom the task is about
+            about = SubjectRegistrar(key, session.state.subject)
         super().__init__(log, key, owner, about)
         self._session = session
 
@@ -133,7 +136,7 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
                 *messages, id=chosen, if_version=if_version, meta=meta, pin=pin
             )
         except BaseException:
-            undo()  # said again, it is the same
+            undo()  # a retry gets the same id
             raise
 
     @asynccontextmanager
@@ -147,5 +150,5 @@ class AsyncTaskConversation(_InTask, AsyncConversation):
         async with super().turn(lease=lease, wait=wait) as held:
             yield held
 
-    def _held_by(self, owner: str) -> AsyncTaskConversation:
-        return AsyncTaskConversation(self._log, self._key, self._session, owner, self._about)
+    def _with_owner(self, owner: str) -> AsyncTaskConversation:
+        return AsyncTaskConversation(self._log, self._key, self._session, owner, self._subject)

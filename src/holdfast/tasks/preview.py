@@ -1,4 +1,4 @@
-"""What a resume would do with each recorded step, told without doing it."""
+"""Preview a resume: what it would do with each recorded step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ..conversations.quote import one_line
-from .resume_context.select import enclosed
+from ..conversations.quote import extract_line
+from .resume_context.select import is_inside_completed
 from .state.view import ENDED, Drift, Status, StepInfo, TaskView
 
-_NAMED: Final = 8
-"""So many steps of a sort are named on a terminal; the rest is counted."""
-_LONGEST_NAME: Final = 60
+_MAX_NAMES: Final = 8
+"""Maximum number of steps per row on a terminal; the rest is counted."""
+_MAX_NAME_CHARACTERS: Final = 60
 _ROWS: Final = (
     ("skipped", "finished, kept"),
     ("rerun", "run again"),
@@ -22,53 +22,59 @@ _ROWS: Final = (
     ("checked", "its check decides"),
     ("in_doubt", "in doubt"),
     ("replayed", "fail as before"),
-    ("pending", "not begun"),
-    ("orphaned", "no longer asked for"),
+    ("pending", "not started"),
+    ("orphaned", "no longer requested"),
 )
-_SETTLED: Final = ("checked", "in_doubt", "replayed")
-"""Whoever settles one of these has to name it, so they are shown by their paths; others as people write them."""
+_SHOWN_BY_PATH: Final = ("checked", "in_doubt", "replayed")
+"""Shown by exact path, which `store.resolve` needs; others are shown unescaped."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of a task, by their paths, sorted by what a resume would do with them."""
+    """The paths of a task's steps, grouped by what a resume would do with them."""
 
     task: str
     status: Status
     version: int
     skipped: list[str]
-    """Finished: they return their stored result."""
+    """Finished: they return their recorded result."""
     rerun: list[str]
-    """Interrupted, failed, or settled as not done: they run again."""
+    """Interrupted, failed, or resolved as not done: they run again."""
     checked: list[str]
     """In doubt, and their check decides whether they run."""
     in_doubt: list[str]
-    """In doubt for good: `store.resolve` has to say what became of them."""
+    """In doubt: `store.resolve` must record whether they were done."""
     replayed: list[str]
-    """Failed, and the program went on: they fail in the same way without running."""
+    """Failed, and the agent handled it: they raise the recorded failure without running."""
     pending: list[str]
-    """Items of the plan that were never begun."""
+    """Items of the plan that were never started."""
     orphaned: list[str]
-    """Recorded, but the newest run did not ask for them: renamed, or no longer in the program."""
+    """Recorded, but not requested by the newest run: renamed, or removed from the code."""
     drift: list[Drift]
-    """Recorded steps with other arguments, other code or another model than now."""
+    """Recorded steps whose arguments, code or model differ now."""
     waiting: list[str] = []
-    """Children that had to wait: they go on by themselves."""
+    """Children that wait: they resume by themselves."""
     waits_for: list[str] = []
-    """What the task waits for: until it is there, a resume gets no further."""
+    """What the task waits for: a resume stops there until it comes."""
 
     @property
     def ok(self) -> bool:
-        """Whether a resume needs nobody's attention: nothing is in doubt, has changed or is no longer asked for."""
+        """Whether a resume needs no attention: nothing is in doubt, changed or orphaned."""
         return not (self.in_doubt or self.orphaned or self.drift)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the preview as plain JSON values."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return {**found, "ok": self.ok}
 
     def __str__(self) -> str:
         rows = [
-            (label, [path if field in _SETTLED else unquote(path) for path in getattr(self, field)])
+            (
+                label,
+                [
+                    path if field in _SHOWN_BY_PATH else unquote(path)
+                    for path in getattr(self, field)
+                ],
+            )
             for field, label in _ROWS
         ]
         rows.append(
@@ -76,32 +82,33 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         )
         width = max(len(label) for label, _ in rows)
         table = [
-            f"  {label:<{width}}  {len(paths):>5,}  {_listed(paths)}"
+            f"  {label:<{width}}  {len(paths):>5,}  {_join_names(paths)}"
             for label, paths in rows
             if paths
         ]
-        title = f"task {_shown(self.task)}, {self.status}"
+        title = f"task {_shorten(self.task)}, {self.status}"
         return "\n".join([title, *(table or ["  nothing is recorded"]), *self._advice()])
 
     def _advice(self) -> list[str]:
         if self.status in ENDED:
             return [f"Nothing will run: the task is {self.status}."]
-        said = []
+        lines = []
         if self.waits_for:
-            said.append(f"It waits for {_listed(self.waits_for)}.")
+            lines.append(f"The task waits for {_join_names(self.waits_for)}.")
         if self.in_doubt:
-            said.append(
-                "Settle what is in doubt: store.resolve(task, step, result=…), or retry=True if it was not done."
+            lines.append(
+                "Resolve the steps in doubt: store.resolve(task, step, result=…), "
+                "or retry=True if it was not done."
             )
         if self.drift or self.orphaned:
-            said.append("The program has changed since: resume it, fork the task, or delete it.")
-        return said
+            lines.append("The code has changed since: resume the task, fork it, or delete it.")
+        return lines
 
 
-def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
-    """What a resume would do. `current_code` maps names of steps to digests of the functions they are now.
+def preview_resume(view: TaskView, current_code: Mapping[str, str]) -> Preview:
+    """Return what a resume would do. `current_code` maps step names to digests of their code now.
 
-    A step that is running is told as if its process died now. An ended task does nothing: what is recorded is returned.
+    A running step is shown as if its process died now. A resume of an ended task runs nothing.
     """
     by_path = {step.path: step for step in view.steps}
     fates: dict[str, list[str]] = {
@@ -109,8 +116,8 @@ def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
         for fate in ("skipped", "rerun", "waiting", "checked", "in_doubt", "replayed", "pending")
     }
     for step in view.steps:
-        fate = _fate(step)
-        if fate == "skipped" or step.in_doubt or not enclosed(step, by_path):
+        fate = _choose_fate(step)
+        if fate == "skipped" or step.in_doubt or not is_inside_completed(step, by_path):
             fates[fate].append(step.path)
     fates["pending"] = [path for path in view.plan_paths if path not in by_path]
     if view.status in ENDED:
@@ -122,12 +129,12 @@ def preview(view: TaskView, current_code: Mapping[str, str]) -> Preview:
         version=view.version,
         **fates,
         orphaned=list(view.orphaned),
-        drift=[*view.drift, *_code_drift(view, current_code)],
+        drift=[*view.drift, *_find_code_drift(view, current_code)],
         waits_for=list(view.waits_for),
     )
 
 
-def _fate(step: StepInfo) -> str:
+def _choose_fate(step: StepInfo) -> str:
     if step.status == "completed":
         return "skipped"
     if step.in_doubt or (step.status == "running" and step.mode):
@@ -137,8 +144,8 @@ def _fate(step: StepInfo) -> str:
     return "replayed" if step.status == "failed" and step.replays else "rerun"
 
 
-def _code_drift(view: TaskView, current_code: Mapping[str, str]) -> list[Drift]:
-    """Finished steps whose function is another one now: what is kept is the result of the old one."""
+def _find_code_drift(view: TaskView, current_code: Mapping[str, str]) -> list[Drift]:
+    """Return drifts of finished steps whose function has changed: the old result is kept."""
     known = {change.step for change in view.drift if change.what == "code"}
     found = []
     for step in view.steps:
@@ -149,16 +156,16 @@ def _code_drift(view: TaskView, current_code: Mapping[str, str]) -> list[Drift]:
 
 
 def _differ(recorded: str, now: str) -> bool:
-    """Digests of two versions of Python cannot be compared, nor can a function that has none."""
+    """Compare two code digests. Those of different Python versions, or empty ones, never differ."""
     version, _, digest = recorded.partition(":")
     version_now, _, digest_now = now.partition(":")
     return bool(digest and digest_now) and version == version_now and digest != digest_now
 
 
-def _listed(paths: list[str]) -> str:
-    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-    return ", ".join(map(_shown, paths[:_NAMED])) + more
+def _join_names(paths: list[str]) -> str:
+    more = f" and {len(paths) - _MAX_NAMES:,} more" if len(paths) > _MAX_NAMES else ""
+    return ", ".join(map(_shorten, paths[:_MAX_NAMES])) + more
 
 
-def _shown(name: str) -> str:
-    return one_line(name, _LONGEST_NAME)
+def _shorten(name: str) -> str:
+    return extract_line(name, _MAX_NAME_CHARACTERS)

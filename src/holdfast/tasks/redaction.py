@@ -1,7 +1,4 @@
-"""Which parts of a task's events hold content, and those events without what is to be redacted.
-
-Ids, names, paths and fingerprints stay as they are: they tell what belongs to what.
-"""
+"""Redact the content of a task's events. Ids, names, paths and fingerprints stay unchanged."""
 
 from __future__ import annotations
 
@@ -28,26 +25,26 @@ CONTENT: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {
     ev.StepEvent: ("error", "message", "cursor", "model_input", "result"),
     ev.ModelInputPart: ("text",),
 }
-"""What a holder or anybody else may have put there. All other fields are ours, or names."""
+"""The fields that hold content of users or models. All others are names or written by us."""
 
 
-def without_secrets(redactor: Redactor, event: ev.TaskEvent) -> ev.TaskEvent:
-    """The event as it is to be stored; itself, if there is nothing to redact."""
+def redact_event(redactor: Redactor, event: ev.TaskEvent) -> ev.TaskEvent:
+    """Return the event without secrets; the same object if there is nothing to redact."""
     changed: dict[str, Any] = {}
     for name in CONTENT.get(type(event), ()):
         before = getattr(event, name)
-        after = _without(redactor, before)
+        after = _redact_part(redactor, before)
         if after is not before:
             changed[name] = after
     return msgspec.structs.replace(event, **changed) if changed else event
 
 
-def _without(redactor: Redactor, part: Any) -> Any:
+def _redact_part(redactor: Redactor, part: Any) -> Any:
     if type(part) is msgspec.Raw:
         raw = bytes(part)
         new = redactor.json(raw) if raw not in (b"", b"null") else raw
         return part if new is raw else msgspec.Raw(new)
-    if type(part) is tuple:  # what a model saw
-        seen = tuple(without_secrets(redactor, one) for one in part)
+    if type(part) is tuple:  # the input of a model
+        seen = tuple(redact_event(redactor, one) for one in part)
         return part if all(one is other for one, other in zip(part, seen, strict=True)) else seen
     return part if part is None else redactor.value(part)

@@ -1,4 +1,4 @@
-"""A task, and its async twin."""
+"""`Task` and `AsyncTask`: the methods that users call inside a task's block."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from ..log.events import Event
 from ..log.ids import stream_key
 from ..log.operations import Operation
 from ..log.stream_ops import new_append_context
-from .agents import children as family
+from .agents import children
 from .agents.declare import Remember
-from .artifacts import Artifact, AsyncArtifact, Source, attach, attached_to
+from .artifacts import Artifact, AsyncArtifact, Source, attach, list_attachments
 from .base import TaskBase
 from .control import lifecycle
 from .conversation import AsyncTaskConversation, TaskConversation
-from .run.effects import drive, drive_async, drive_to_its_end, stream, stream_async
+from .run import waits
+from .run.effects import drive, drive_async, drive_uncancelled, stream, stream_async
 from .run.frames import Frame, in_event_loop
 from .state import events as ev
 from .state.view import PlanItem, TaskView
-from .steps.declare import UNRESOLVED, Step, as_step
-from .steps.map import MapRun, spread, spread_async
+from .steps.declare import UNRESOLVED, Step, to_step
+from .steps.map import MapRun, map_in_loop, map_in_threads
 
 if TYPE_CHECKING:
     from ..memory.trust import Trust
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 
 class Task(TaskBase):
-    """A run of an agent towards a goal that survives its process. Enter it to work on it.
+    """An agent's work towards a goal that survives its process. Enter it to work on it.
 
     If the process dies, run the same code again: finished steps return their recorded results.
 
@@ -60,49 +61,48 @@ class Task(TaskBase):
     """
 
     def __enter__(self) -> Task:
-        drive(self._log, self._entering())
-        self._inside()
+        drive(self._log, self._enter_gen())
+        self._enter_frame()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._refuse_inside()
+        self._check_not_in_step()
         try:
-            drive(self._log, self._leaving(error))
+            drive(self._log, self._leave_gen(error))
         finally:
-            self._outside_again()
+            self._exit_frame()
 
     async def __aenter__(self) -> NoReturn:
-        raise TypeError(
-            "this task is of a plain store: use `with`, or `async with store.aio.task(…)`"
-        )
+        raise TypeError("this task is synchronous: use `with`, or `async with store.aio.task(…)`")
 
     async def __aexit__(self, *_: object) -> None:
-        """Never: it is not entered."""
+        """Never called: `__aenter__` raises."""
 
     def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `fn` as a step: its result is recorded, and returned on every later run.
 
         Args:
             name: The step's name, or an item of the plan.
-            fn: The function. Options belong to it: see `holdfast.step`. A generator function gives
-                an iterator; its chunks are recorded together after the last one.
+            fn: The function. Set options with `holdfast.step`. For a generator function `step`
+                returns an iterator; its chunks are recorded together after the last one.
             *args, **kwargs: Its arguments.
 
         Returns:
             What `fn` returned, now or in an earlier run.
 
         Raises:
-            StepFailed: `fn` raised an exception. It is recorded, and is the cause of this one.
-            StepInDoubt: The step was started before, and nobody knows whether it was done.
-            ReplayMismatch: The step has finished, with other arguments.
-            LeaseLost: Another process has taken the task over.
+            StepFailed: `fn` raised an exception, which is recorded and is the `__cause__`.
+            StepInDoubt: The step was started before, and its outcome is unknown.
+            ReplayMismatch: The step is recorded with other arguments.
+            LeaseLost: Another process took the task over.
 
         Example:
             >>> task.step("read the claim", read_claim, 42)
         """
-        declared = fn if type(fn) is Step else as_step(fn)
-        script = self._stepping(name, declared, args, kwargs)
-        result: R = stream(self._log, script) if declared.streams else drive(self._log, script)  # type: ignore[assignment]
+        declared = fn if type(fn) is Step else to_step(fn)
+        generator = self._step_gen(name, declared, args, kwargs)
+        run: Any = stream if declared.streams else drive
+        result: R = run(self._log, generator)
         return result
 
     def reply(
@@ -115,41 +115,41 @@ class Task(TaskBase):
     ) -> dict[str, Any]:
         """Ask a model for the next message of a conversation, as a model step.
 
-        `fn(chat, ...)` returns the message. The message is appended once, and is the result of the
-        step; it is stored in the conversation alone. If the process dies after the append, the
-        model is not asked again. `chat` may be an id. Returns the message as stored. `NotFound` if
-        the conversation was deleted since.
+        `fn(chat, ...)` returns the message. It is appended once, and is the result of the step; it
+        is stored only in the conversation. If the process dies after the append, the model is not
+        called again. `chat` may be an id. Returns the message as stored. Raises `NotFound` if the
+        conversation was deleted since.
         """
-        return cast("dict[str, Any]", drive(self._log, self._replying(chat, fn, args, kwargs)))
+        return cast("dict[str, Any]", drive(self._log, self._reply_gen(chat, fn, args, kwargs)))
 
     def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
-        """Make the plan, once: later runs get the same plan back.
+        """Create the plan, once: later runs get the same plan back.
 
         Args:
             plan: A list of names, or of dicts with a `name`; or a function that returns one.
             *args, **kwargs: The arguments of that function.
 
         Returns:
-            The plan, as it is stored.
+            The plan as stored.
 
         Raises:
-            TypeError: It is not a plan.
+            TypeError: `plan` is not a list of names or of dicts with a `name`.
 
         Example:
             >>> task.make_plan(["collect", "compare", "write"])
         """
-        return drive(self._log, self._planning(plan, args, kwargs, again=False))
+        return drive(self._log, self._plan_gen(plan, args, kwargs, again=False))
 
     def replan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
-        """Replace what is left of the plan, once per call. What is finished or in doubt stays."""
-        return drive(self._log, self._planning(plan, args, kwargs, again=True))
+        """Replace the rest of the plan, once per call. Items finished or in doubt stay."""
+        return drive(self._log, self._plan_gen(plan, args, kwargs, again=True))
 
     def results(self) -> dict[str, Any]:
-        """The results of the finished steps by path, without steps inside others.
+        """Return the results of the finished steps by path, those of the plan first.
 
-        The plan's come first.
+        Steps inside other steps are not included.
         """
-        return self._run(self._results())
+        return self._run(self._results_gen())
 
     def map(
         self,
@@ -160,17 +160,17 @@ class Task(TaskBase):
         key: Callable[[T], object] | None = None,
         concurrency: int = 8,
     ) -> list[R]:
-        """Run `fn` for each item as a step of that name, in threads; the results in order.
+        """Run `fn` for each item as a step, in threads, and return the results in order.
 
-        With `key` an item is known by its key, else by its value. Finished items do not run again.
-        If one fails, no other is started; those that run end, and the first failure is raised.
-        Items that have to wait do not keep others from running.
+        On resume an item is identified by `key(item)`; by default by its value. Finished items do
+        not run again. If one fails, no other is started; those that run end, and the first failure
+        is raised. An item that has to wait does not block the others.
         """
         fan = MapRun(self, fn, items, key, concurrency)
-        return spread(
+        return map_in_threads(
             fan,
             lambda number: drive(
-                self._log, self._stepping(name, fan.steps[number], (fan.items[number],), {})
+                self._log, self._step_gen(name, fan.steps[number], (fan.items[number],), {})
             ),
         )
 
@@ -212,12 +212,11 @@ class Task(TaskBase):
     ) -> Any:
         """Run another agent's task as a child of this one, and return its result.
 
-        A child has a record of its own, and is resumed with its parent or alone. While it waits,
-        the parent waits too (`Suspended`). If it fails, `ChildFailed` is raised. Cancelling the
-        parent cancels it. `returns` is the type of the result, if it is not the one that the agent
-        is annotated to return.
+        A child has its own record, and is resumed with its parent or alone. While it waits, the
+        parent waits too (`Suspended`). If it fails, `ChildFailed` is raised. Cancelling the parent
+        cancels it. `returns` is the type of the result. Default: the agent's return annotation.
         """
-        return drive(self._log, self._having(agent, id, goal, input, returns))
+        return drive(self._log, self._child_gen(agent, id, goal, input, returns))
 
     @overload
     def ask(
@@ -252,16 +251,16 @@ class Task(TaskBase):
     ) -> Any:
         """Ask a person, and return the answer. Until there is one, the run ends here (`Suspended`).
 
-        A task that waits holds nothing: no process, no connection. `store.answer(task_id, name,
-        ...)` answers. Asked again with another question or payload, it is another question, and the
-        earlier one cannot be answered any more.
+        A task that waits needs no process and no connection. Answer with `store.answer(task_id,
+        name, ...)`. With another question or payload this is a new question, and the earlier one
+        can no longer be answered.
 
         Args:
             name: The name of the question.
             question: What to ask.
-            payload: What the answer is about: plain JSON values, or a type that can be stored.
+            payload: Data to decide on: plain JSON values, or a type that can be stored.
             returns: The type of the answer, such as `bool` or `Literal["yes", "no"]`. Default:
-                plain JSON.
+                plain JSON values.
             timeout: How long to wait, in seconds or as a timedelta. None: forever.
 
         Returns:
@@ -269,13 +268,13 @@ class Task(TaskBase):
 
         Raises:
             Suspended: There is no answer yet. Do not catch it.
-            TimeoutError: Nobody answered in time. Asked again, it is a new question.
+            TimeoutError: No answer came in time. The next call asks again.
 
         Example:
             >>> if task.ask("payout", "Pay the cheapest?", quotes, returns=bool):
             ...     pay(quotes)
         """
-        return drive(self._log, self._asking(name, question, payload, returns, timeout))
+        return drive(self._log, waits.ask(self._require_session(), name, question, payload, returns, timeout))
 
     @overload
     def wait_for(
@@ -290,10 +289,10 @@ class Task(TaskBase):
     def wait_for(
         self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None
     ) -> Any:
-        """Return the payload of the next signal of that name.
+        """Return the payload of the next signal with this name.
 
-        Until there is one, the run ends here. Signals (`store.signal`) are kept until they are
-        waited for. Each is taken once, in order.
+        Until there is one, the run ends here (`Suspended`). Signals sent with `store.signal` are
+        kept until the task waits for them. Each is received once, in order.
 
         Args:
             name: The name of the signal.
@@ -305,31 +304,32 @@ class Task(TaskBase):
 
         Raises:
             Suspended: There is no signal yet. Do not catch it.
-            TimeoutError: None came in time.
+            TimeoutError: No signal came in time.
 
         Example:
             >>> payment = task.wait_for("paid", returns=Payment, timeout=timedelta(days=3))
         """
-        return drive(self._log, self._waiting_for(name, returns, timeout))
+        return drive(self._log, waits.wait_for(self._require_session(), name, returns, timeout))
 
     def sleep_until(self, time: float | datetime) -> None:
-        """Continue at a time: Unix seconds, or a datetime with its zone.
+        """Continue at a time: Unix seconds, or a datetime with a time zone.
 
-        Until then the run ends here. Raises `Suspended`. The time that was given first counts.
+        Until then the run ends here (`Suspended`). The first run fixes the time: later runs use the
+        recorded one.
         """
-        drive(self._log, self._sleeping(time, None))
+        drive(self._log, waits.sleep(self._require_session(), time, None))
 
     def sleep(self, seconds: float | timedelta) -> None:
-        """Continue so many seconds after this was first reached; see `sleep_until`."""
-        drive(self._log, self._sleeping(None, seconds))
+        """Continue this long after the task first got here; see `sleep_until`."""
+        drive(self._log, waits.sleep(self._require_session(), None, seconds))
 
     def decide(self, what: str, *, why: str | None = None) -> None:
         """Record a decision and its reason, once: on resume it does nothing."""
-        drive(self._log, self._noting(ev.DECIDED, what, why))
+        drive(self._log, self._note_gen(ev.DECIDED, what, why))
 
     def discover(self, what: str) -> None:
-        """Record a fact that was found out, once: on resume it does nothing."""
-        drive(self._log, self._noting(ev.DISCOVERED, what, None))
+        """Record a fact that the agent found out, once: on resume it does nothing."""
+        drive(self._log, self._note_gen(ev.DISCOVERED, what, None))
 
     def remember(
         self,
@@ -343,11 +343,12 @@ class Task(TaskBase):
         meta: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = None,
     ) -> str:
-        """Remember something for later tasks of this agent, as `Memory.remember` does.
+        """Remember a text for later tasks of this agent, and return the memory's id.
 
-        Returns the id. Its source is this task. On resume it does nothing.
+        Takes the arguments of `Memory.remember`; the source is this task. On resume it does
+        nothing.
         """
-        script = self._remembering(
+        generator = self._remember_gen(
             text,
             tags=tags,
             importance=importance,
@@ -357,20 +358,24 @@ class Task(TaskBase):
             meta=meta,
             ttl=ttl,
         )
-        return drive(self._log, script)
+        return drive(self._log, generator)
 
     def attach(self, name: str, source: Source) -> Artifact:
-        """Store a file with the task: a path, bytes, or an open binary file (from where it stands).
+        """Store a file with the task, from a path, bytes, or an open binary file.
 
-        It replaces what has that name, unless the content is the same. `SourceChanged` if the file
-        changes while it is read. It is deleted with the task.
+        An open file is read from its current position. An artifact of the same name is replaced,
+        unless the content is the same. Raises `SourceChanged` if the file changes while it is read.
+        Artifacts are deleted with the task.
         """
-        return Artifact(self._log, drive(self._log, attach(self._held(), name, source)))
+        return Artifact(self._log, drive(self._log, attach(self._require_session(), name, source)))
 
     @property
     def artifacts(self) -> dict[str, Artifact]:
-        """The files that are attached, by name, as far as this process knows."""
-        return {found.name: Artifact(self._log, found) for found in attached_to(self._held())}
+        """The attached files by name, as far as this process knows."""
+        return {
+            found.name: Artifact(self._log, found)
+            for found in list_attachments(self._require_session())
+        }
 
     @overload
     def finish(
@@ -391,20 +396,19 @@ class Task(TaskBase):
     def finish(
         self, result: Any = None, /, *args: Any, remember: Remember | None = None, **kwargs: Any
     ) -> Any:
-        """End the task with a result, which is stored.
+        """Finish the task with a result, which is stored.
 
-        A task that has finished returns the stored one. What the task leaves goes to its agent's
-        memory, `store.memory(agent)`: goal, outcome, decisions and discoveries. Without an agent
-        nothing is remembered.
+        A finished task returns the stored result. Goal, outcome, decisions and discoveries are
+        saved to the agent's memory, `store.memory(agent)`. Without an agent nothing is remembered.
 
         Args:
-            result: The result, or a function that gives it.
+            result: The result, or a function that returns it.
             *args, **kwargs: The arguments of that function.
-            remember: False to remember nothing; a function from the task's view to texts, or to
-                dicts as `remember_many` takes them. None: as the agent says.
+            remember: False to remember nothing; or a function from the task's view to texts, or to
+                dicts as `remember_many` takes them. None: as the agent declares.
 
         Returns:
-            The result, as it is stored.
+            The result as stored.
 
         Raises:
             NotSerializable: The result cannot be stored.
@@ -413,39 +417,39 @@ class Task(TaskBase):
         Example:
             >>> task.finish({"paid": 30})
         """
-        return drive(self._log, self._finishing(result, args, kwargs, remember=remember))
+        return drive(self._log, self._finish_gen(result, args, kwargs, remember=remember))
 
     def fail(self, reason: str) -> None:
-        """Give the task up for now, as failed. Entered again, it continues."""
-        drive(self._log, self._failing(reason))
+        """Mark the task as failed. If it is entered again, it continues."""
+        drive(self._log, self._fail_gen(reason))
 
     def cancel(self, reason: str | None = None) -> None:
-        """End the task for good, whoever has it: their next write is refused.
+        """Cancel the task permanently. The next write of a process that runs it is refused.
 
-        Needs no `with` block.
+        Works without a `with` block.
         """
-        drive(self._log, self._cancelling(reason))
+        drive(self._log, self._cancel_gen(reason))
 
     def history(self) -> list[Event]:
-        """Everything that was recorded, in order: who did what, when."""
-        return self._run(self._history())
+        """Return all recorded events in order: who did what, and when."""
+        return self._run(load_history(self._key))
 
     def fork(self, id: str, *, version: int | None = None) -> Task:
-        """Start another task with what this one had done up to `version`. Copies nothing."""
-        child, stamp = self._child(id), new_append_context()
-        self._settle(lambda: lifecycle.fork(self._key, child, version, stamp))
-        return Task(self._log, child, self._as_child(), None, False)
+        """Create a task that continues from this one at `version`. Copies nothing."""
+        child, stamp = self._child_key(id), new_append_context()
+        self._settle(lambda: lifecycle.fork_task(self._key, child, version, stamp))
+        return Task(self._log, child, self._fork_options(), None, False)
 
     def version(self) -> int:
-        """The newest version of the task, 0 if there is none."""
-        return self._run(self._version())
+        """Return the newest version of the task; 0 if it doesn't exist."""
+        return self._run(self._version_gen())
 
     def view(self, *, version: int | None = None) -> TaskView:
-        """The task with its steps and results: as it stands, or as it was at `version`."""
-        return self._run(self._viewing(version))
+        """Return the task with its steps and results, as it is now or as it was at `version`."""
+        return self._run(self._view_gen(version))
 
     def preview(self) -> Preview:
-        """What a resume would do: what is skipped, run again, checked, in doubt or changed."""
+        """Return what a resume would do with each step: skip it, run it again, check it, ..."""
         return self.view().preview()
 
     def resume_context(
@@ -457,62 +461,69 @@ class Task(TaskBase):
         memories: int = 5,
         trust: Trust | None = None,
     ) -> ResumeContext:
-        """A briefing for the model: what was done, decided and found out, and where to continue.
+        """Return text for the model: what was done, decided and found out, and what is next.
 
-        It is made anew each time from the record, so nothing wears away over many resumes.
+        It is rendered from the record each time, so no detail is lost over many resumes.
 
         Args:
-            max_tokens: How long it may be.
-            notes: More texts to tell, the most important first.
+            max_tokens: Its maximum length.
+            notes: Texts to add, the most important first.
             counter: A function from a message to its number of tokens, as for
                 `Conversation.window`.
-            memories: How many memories of its agent to add that fit the goal.
-            trust: Whose memories: a list of authors, or True for everybody's. None: as the agent
-                says, else everybody's but those of a "tool" or the "web".
+            memories: Maximum number of the agent's memories to add, those that fit the goal.
+            trust: Authors whose memories to add: a list, or True for all. None: as the agent
+                declares; by default all except "tool" and "web".
 
         Returns:
-            The briefing: `str(context)`, or `context.messages()`.
+            The resume context: `str(context)`, or `context.messages()`.
 
         Raises:
-            BudgetExceeded: Not even the goal, steps in doubt and the next step fit.
-            NotFound: There is no such task.
+            BudgetExceeded: Not even the goal, the steps in doubt and the next step fit.
+            NotFound: The task doesn't exist.
 
         Example:
             >>> messages = task.resume_context(1000).messages()
         """
-        from ..memory.vectors.calls import run
+        from ..memory.vectors.calls import run_embed
 
         view = self.view()
-        return self._briefed(
-            view, run(self._relevant(view, memories, trust)), max_tokens, notes, counter
+        return self._render_context(
+            view,
+            run_embed(self._relevant_memories_gen(view, memories, trust)),
+            max_tokens,
+            notes,
+            counter,
         )
 
     def checkpoint(self) -> AgentCheckpoint:
-        """The task as one plain document."""
+        """Return the task as one plain document."""
         return self.view().checkpoint()
 
     def conversation(self, id: str | None = None) -> Conversation:
-        """A conversation whose `append` does nothing when the same code runs again on resume.
+        """Return a conversation; its `append` does nothing when a resume runs the same code again.
 
-        By default the task's own.
+        Default: the conversation that has the task's id.
         """
         key = stream_key(self._key.tenant, "conversation", id or self._key.id)
-        return TaskConversation(self._log, key, self._held())
+        return TaskConversation(self._log, key, self._require_session())
 
     def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the task with what it holds, and free its id; False if there was none.
+        """Delete the task with its artifacts, and free its id. Return False if it didn't exist.
 
-        `HasForks` if other tasks begin with it.
+        Raises `HasForks` if forks of it exist.
         """
         deleted = drive(
-            self._log, family.delete(self._log, self._key, self._log.redaction.text(reason))
+            self._log,
+            children.delete_and_notify(
+                self._log, self._key, self._log.redaction.redact_text(reason)
+            ),
         )
-        self._deleted()
+        self._close_deleted()
         return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
-        script = self._calling(step, frame, step.name, args, kwargs)
-        return stream(self._log, script) if step.streams else drive(self._log, script)
+        generator = self._call_gen(step, frame, step.name, args, kwargs)
+        return stream(self._log, generator) if step.streams else drive(self._log, generator)
 
     def _run(self, operation: Operation[T]) -> T:
         return ops.run(self._log, operation)
@@ -522,22 +533,22 @@ class Task(TaskBase):
 
 
 class AsyncTask(TaskBase):
-    """A `Task` whose methods are awaited: `async with store.task(...) as task`.
+    """A `Task` whose methods are awaited: `async with store.aio.task(...) as task`.
 
-    Plain functions run in threads.
+    Synchronous functions run in threads.
     """
 
     async def __aenter__(self) -> AsyncTask:
-        await drive_async(self._log, self._entering())
-        self._inside()
+        await drive_async(self._log, self._enter_gen())
+        self._enter_frame()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._refuse_inside()
+        self._check_not_in_step()
         try:
-            await drive_to_its_end(self._log, self._leaving(error))
+            await drive_uncancelled(self._log, self._leave_gen(error))
         finally:
-            self._outside_again()
+            self._exit_frame()
 
     @overload
     def step(  # type: ignore[overload-overlap]  # the last is for all others
@@ -565,14 +576,15 @@ class AsyncTask(TaskBase):
     ) -> Coroutine[Any, Any, R]: ...
 
     def step(self, name: PlanItem, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """`Task.step`, awaited. Of a generator function it is an async iterator.
+        """`Task.step`, awaited. For a generator function it returns an async iterator.
 
-        If cancelled, an async function ends where it is; a plain one, in its thread, is waited for.
+        A cancellation ends an async function where it is. A synchronous function runs to its end in
+        its thread first.
         """
-        declared = fn if type(fn) is Step else as_step(fn)
+        declared = fn if type(fn) is Step else to_step(fn)
         if declared.streams:
-            return stream_async(self._log, self._stepping(name, declared, args, kwargs))
-        return drive_async(self._log, self._stepping(name, declared, args, kwargs))
+            return stream_async(self._log, self._step_gen(name, declared, args, kwargs))
+        return drive_async(self._log, self._step_gen(name, declared, args, kwargs))
 
     async def reply(
         self,
@@ -582,22 +594,22 @@ class AsyncTask(TaskBase):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> dict[str, Any]:
-        """`Task.reply`, awaited. Given an id, a plain function gets a plain conversation."""
+        """`Task.reply`, awaited. For an id, a synchronous `fn` gets a `Conversation`."""
         return cast(
-            "dict[str, Any]", await drive_async(self._log, self._replying(chat, fn, args, kwargs))
+            "dict[str, Any]", await drive_async(self._log, self._reply_gen(chat, fn, args, kwargs))
         )
 
     async def make_plan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
         """`Task.make_plan`, awaited."""
-        return await drive_async(self._log, self._planning(plan, args, kwargs, again=False))
+        return await drive_async(self._log, self._plan_gen(plan, args, kwargs, again=False))
 
     async def replan(self, plan: Any, /, *args: Any, **kwargs: Any) -> list[PlanItem]:
         """`Task.replan`, awaited."""
-        return await drive_async(self._log, self._planning(plan, args, kwargs, again=True))
+        return await drive_async(self._log, self._plan_gen(plan, args, kwargs, again=True))
 
     async def results(self) -> dict[str, Any]:
         """`Task.results`, awaited."""
-        return await self._run(self._results())
+        return await self._run(self._results_gen())
 
     @overload
     async def map(
@@ -630,12 +642,12 @@ class AsyncTask(TaskBase):
         key: Callable[[T], object] | None = None,
         concurrency: int = 8,
     ) -> list[Any]:
-        """`Task.map`, awaited, in tasks of the event loop; plain functions run in threads."""
+        """`Task.map`, awaited, in asyncio tasks; synchronous functions run in threads."""
         fan = MapRun(self, fn, items, key, concurrency)
-        return await spread_async(
+        return await map_in_loop(
             fan,
             lambda number: drive_async(
-                self._log, self._stepping(name, fan.steps[number], (fan.items[number],), {})
+                self._log, self._step_gen(name, fan.steps[number], (fan.items[number],), {})
             ),
         )
 
@@ -686,7 +698,7 @@ class AsyncTask(TaskBase):
         returns: Any = UNRESOLVED,
     ) -> Any:
         """`Task.run_child`, awaited; the agent may be async or not."""
-        return await drive_async(self._log, self._having(agent, id, goal, input, returns))
+        return await drive_async(self._log, self._child_gen(agent, id, goal, input, returns))
 
     @overload
     async def ask(
@@ -720,7 +732,9 @@ class AsyncTask(TaskBase):
         timeout: float | timedelta | None = None,
     ) -> Any:
         """`Task.ask`, awaited."""
-        return await drive_async(self._log, self._asking(name, question, payload, returns, timeout))
+        return await drive_async(
+            self._log, waits.ask(self._require_session(), name, question, payload, returns, timeout)
+        )
 
     @overload
     async def wait_for(
@@ -736,23 +750,23 @@ class AsyncTask(TaskBase):
         self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None
     ) -> Any:
         """`Task.wait_for`, awaited."""
-        return await drive_async(self._log, self._waiting_for(name, returns, timeout))
+        return await drive_async(self._log, waits.wait_for(self._require_session(), name, returns, timeout))
 
     async def sleep_until(self, time: float | datetime) -> None:
         """`Task.sleep_until`, awaited."""
-        await drive_async(self._log, self._sleeping(time, None))
+        await drive_async(self._log, waits.sleep(self._require_session(), time, None))
 
     async def sleep(self, seconds: float | timedelta) -> None:
         """`Task.sleep`, awaited."""
-        await drive_async(self._log, self._sleeping(None, seconds))
+        await drive_async(self._log, waits.sleep(self._require_session(), None, seconds))
 
     async def decide(self, what: str, *, why: str | None = None) -> None:
         """`Task.decide`, awaited."""
-        await drive_async(self._log, self._noting(ev.DECIDED, what, why))
+        await drive_async(self._log, self._note_gen(ev.DECIDED, what, why))
 
     async def discover(self, what: str) -> None:
         """`Task.discover`, awaited."""
-        await drive_async(self._log, self._noting(ev.DISCOVERED, what, None))
+        await drive_async(self._log, self._note_gen(ev.DISCOVERED, what, None))
 
     async def remember(
         self,
@@ -767,7 +781,7 @@ class AsyncTask(TaskBase):
         ttl: float | timedelta | None = None,
     ) -> str:
         """`Task.remember`, awaited."""
-        script = self._remembering(
+        generator = self._remember_gen(
             text,
             tags=tags,
             importance=importance,
@@ -777,18 +791,21 @@ class AsyncTask(TaskBase):
             meta=meta,
             ttl=ttl,
         )
-        return await drive_async(self._log, script)
+        return await drive_async(self._log, generator)
 
     async def attach(self, name: str, source: Source) -> AsyncArtifact:
         """`Task.attach`, awaited. The source is read in threads."""
         return AsyncArtifact(
-            self._log, await drive_async(self._log, attach(self._held(), name, source))
+            self._log, await drive_async(self._log, attach(self._require_session(), name, source))
         )
 
     @property
     def artifacts(self) -> dict[str, AsyncArtifact]:
         """`Task.artifacts`, with awaited methods."""
-        return {found.name: AsyncArtifact(self._log, found) for found in attached_to(self._held())}
+        return {
+            found.name: AsyncArtifact(self._log, found)
+            for found in list_attachments(self._require_session())
+        }
 
     @overload
     async def finish(
@@ -821,34 +838,34 @@ class AsyncTask(TaskBase):
     ) -> Any:
         """`Task.finish`, awaited; both functions may be async."""
         return await drive_async(
-            self._log, self._finishing(result, args, kwargs, remember=remember)
+            self._log, self._finish_gen(result, args, kwargs, remember=remember)
         )
 
     async def fail(self, reason: str) -> None:
         """`Task.fail`, awaited."""
-        await drive_async(self._log, self._failing(reason))
+        await drive_async(self._log, self._fail_gen(reason))
 
     async def cancel(self, reason: str | None = None) -> None:
         """`Task.cancel`, awaited."""
-        await drive_async(self._log, self._cancelling(reason))
+        await drive_async(self._log, self._cancel_gen(reason))
 
     async def history(self) -> list[Event]:
         """`Task.history`, awaited."""
-        return await self._run(self._history())
+        return await self._run(load_history(self._key))
 
     async def fork(self, id: str, *, version: int | None = None) -> AsyncTask:
         """`Task.fork`, awaited."""
-        child, stamp = self._child(id), new_append_context()
-        await self._settle(lambda: lifecycle.fork(self._key, child, version, stamp))
-        return AsyncTask(self._log, child, self._as_child(), None, True)
+        child, stamp = self._child_key(id), new_append_context()
+        await self._settle(lambda: lifecycle.fork_task(self._key, child, version, stamp))
+        return AsyncTask(self._log, child, self._fork_options(), None, True)
 
     async def version(self) -> int:
         """`Task.version`, awaited."""
-        return await self._run(self._version())
+        return await self._run(self._version_gen())
 
     async def view(self, *, version: int | None = None) -> TaskView:
         """`Task.view`, awaited."""
-        return await self._run(self._viewing(version))
+        return await self._run(self._view_gen(version))
 
     async def preview(self) -> Preview:
         """`Task.preview`, awaited."""
@@ -864,11 +881,11 @@ class AsyncTask(TaskBase):
         trust: Trust | None = None,
     ) -> ResumeContext:
         """`Task.resume_context`, awaited."""
-        from ..memory.vectors.calls import run_async
+        from ..memory.vectors.calls import run_embed_async
 
         view = await self.view()
-        found = await run_async(self._log, self._relevant(view, memories, trust))
-        return self._briefed(view, found, max_tokens, notes, counter)
+        found = await run_embed_async(self._log, self._relevant_memories_gen(view, memories, trust))
+        return self._render_context(view, found, max_tokens, notes, counter)
 
     async def checkpoint(self) -> AgentCheckpoint:
         """`Task.checkpoint`, awaited."""
@@ -877,27 +894,34 @@ class AsyncTask(TaskBase):
     def conversation(self, id: str | None = None) -> AsyncConversation:
         """`Task.conversation`, with awaited methods."""
         key = stream_key(self._key.tenant, "conversation", id or self._key.id)
-        return AsyncTaskConversation(self._log, key, self._held())
+        return AsyncTaskConversation(self._log, key, self._require_session())
 
     async def delete(self, *, reason: str = "deleted by the program") -> bool:
         """`Task.delete`, awaited."""
         deleted = await drive_async(
-            self._log, family.delete(self._log, self._key, self._log.redaction.text(reason))
+            self._log,
+            children.delete_and_notify(
+                self._log, self._key, self._log.redaction.redact_text(reason)
+            ),
         )
-        self._deleted()
+        self._close_deleted()
         return deleted
 
     def _call(self, step: Step[Any, Any], frame: Frame, args: Any, kwargs: Any) -> Any:
         if not step.is_async and in_event_loop():
             how = "async for chunk in" if step.streams else "await"
             raise TypeError(
-                f"{step.name!r} is a plain function and would hold up the event loop; "
-                f"`{how} task.step({step.name!r}, …)` runs it in a thread, or make it async"
+                f"step {step.name!r} is synchronous and would block the event loop; "
+                f"run it in a thread with `{how} task.step({step.name!r}, …)`, or make it async"
             )
-        script = self._calling(step, frame, step.name, args, kwargs)
+        generator = self._call_gen(step, frame, step.name, args, kwargs)
         if step.streams:
-            return stream_async(self._log, script) if step.is_async else stream(self._log, script)
-        return drive_async(self._log, script) if step.is_async else drive(self._log, script)
+            return (
+                stream_async(self._log, generator)
+                if step.is_async
+                else stream(self._log, generator)
+            )
+        return drive_async(self._log, generator) if step.is_async else drive(self._log, generator)
 
     async def _run(self, operation: Operation[T]) -> T:
         return await ops.run_async(self._log, operation)

@@ -1,11 +1,11 @@
-"""For the tests of programs that use Holdfast: temporary stores, a clock moved by hand, and crashes on purpose.
+"""Test helpers for applications: temporary stores, a fake clock, and deliberate crashes.
 
     with testing.temporary_store() as store, testing.crash(after="pay"):
         my_agent(store)                                # dies as soon as "pay" is recorded
-    report = testing.crash_matrix("app.py:claims")     # kills the agent at each of its writes, in processes of its own
+    report = testing.crash_matrix("app.py:claims")     # kills the agent at each of its writes
     assert report.ok, report
 
-With pytest there are fixtures for it: `holdfast_store`, `holdfast_clock`, `holdfast_ids`.
+pytest fixtures: `holdfast_store`, `holdfast_clock`, `holdfast_ids`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A clock that is moved by hand. Leases, heartbeats, timers, times to live and pauses follow it; nothing sleeps in reality."""
+"""A fake clock. Leases, heartbeats, timers, TTLs and pauses follow it; nothing really sleeps."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 
-from ..backends import clock as _clock
+from ..backends import clock
 from ..log import leases
-from ..log.validation import seconds as as_seconds
+from ..log.validation import check_seconds as as_seconds
 
 
 class FakeClock:
-    """Stands still until it is moved: by `advance`, or by Holdfast itself where it would sleep (the pause before a retry, say)."""
+    """A clock that moves only by `advance`, or by Holdfast itself where it would sleep."""
 
     def __init__(self, start: float) -> None:
-        self._start, self._begun = start, _clock.monotonic()
+        self._start, self._origin = start, clock.monotonic()
         self._passed = 0.0
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        """The time, in seconds since 1970."""
+        """Return the time in seconds since 1970."""
         return self._start + self._passed
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Let time pass. Every heartbeat that is due on the way is done at its time, before this returns."""
+        """Move the clock forward, running each heartbeat at its due time on the way."""
         target = self._passed + as_seconds(seconds, "seconds")
         while True:
             beating = {
@@ -35,15 +35,18 @@ class FakeClock:
                 if (due := heart.next_due()) is not None
             }
             due = min(beating.values(), default=math.inf)
-            if due > self._begun + target:
+            if due > self._origin + target:
                 break
-            self._move(due - self._begun)
+            self._move(due - self._origin)
             for heart in beating:
-                heart.settle()
+                heart.run_due()
         self._move(target)
 
     def jump(self, seconds: float | timedelta) -> None:
-        """Let time pass without a heartbeat, as if this process had been stopped meanwhile: what it holds runs out."""
+        """Move the clock forward without heartbeats, as if this process had been stopped.
+
+        Leases that it owns run out.
+        """
         length = as_seconds(seconds, "seconds")
         for heart in list(leases.heartbeats):
             heart.postpone(length)
@@ -54,7 +57,7 @@ class FakeClock:
             self._passed = max(self._passed, passed)
 
     def _monotonic(self) -> float:
-        return self._begun + self._passed
+        return self._origin + self._passed
 
     def _sleep(self, seconds: float) -> None:
         self.advance(seconds)
@@ -67,53 +70,53 @@ class FakeClock:
 
 
 class SilentClock(FakeClock):
-    """One under which no heartbeat is ever done, so that a program makes the same writes each time."""
+    """A fake clock that never runs heartbeats, so that every run makes the same writes."""
 
     def _sleep(self, seconds: float) -> None:
         self.jump(seconds)
 
 
 def fake_clock(start: float | None = None) -> AbstractContextManager[FakeClock]:
-    """Give Holdfast a clock that is moved by hand, in the whole process; it starts at the real time, or at `start` (seconds since 1970).
+    """Replace the clock of the whole process; it starts at the real time or at `start`.
 
-    Where Holdfast would sleep, it moves the clock by as much and goes on. Leave the blocks of tasks before this one.
+    Where Holdfast would sleep, it moves the clock instead. Leave task blocks before this one.
     """
-    return using(FakeClock(_clock.time() if start is None else start))
+    return use_clock(FakeClock(clock.time() if start is None else start))
 
 
 @contextmanager
-def using(clock: FakeClock) -> Iterator[FakeClock]:
-    """Put a clock in the place of the real one."""
+def use_clock(fake: FakeClock) -> Iterator[FakeClock]:
+    """Replace the real clock by `fake` inside the block."""
     before = {
-        name: getattr(_clock, name)
+        name: getattr(clock, name)
         for name in (
             "time",
             "monotonic",
-            "of_engine",
-            "rest",
-            "rest_async",
+            "adjust_server_time",
+            "wait_for_event",
+            "wait_for_event_async",
             "sleep",
             "sleep_async",
-            "wait",
+            "wait_for_notify",
         )
     }
-    vars(_clock).update(
-        time=clock.now,
-        monotonic=clock._monotonic,
-        of_engine=lambda _now: clock.now(),
-        rest=lambda _event, seconds: clock._sleep(seconds),
-        rest_async=lambda _event, seconds: clock._sleep_async(seconds),
-        sleep=clock._sleep,
-        sleep_async=clock._sleep_async,
-        wait=_wait_to_be_told,
+    vars(clock).update(
+        time=fake.now,
+        monotonic=fake._monotonic,
+        adjust_server_time=lambda _now: fake.now(),
+        wait_for_event=lambda _event, seconds: fake._sleep(seconds),
+        wait_for_event_async=lambda _event, seconds: fake._sleep_async(seconds),
+        sleep=fake._sleep,
+        sleep_async=fake._sleep_async,
+        wait_for_notify=_wait_for_notify,
     )
     try:
-        yield clock
+        yield fake
     finally:
-        vars(_clock).update(before)
+        vars(clock).update(before)
         for heart in list(leases.heartbeats):
             heart.wake()
 
 
-def _wait_to_be_told(condition: threading.Condition, _seconds: float) -> None:
+def _wait_for_notify(condition: threading.Condition, _seconds: float) -> None:
     condition.wait()

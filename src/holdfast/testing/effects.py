@@ -1,4 +1,4 @@
-"""Effects: what the program does to the world outside, told to the crash matrix."""
+"""Side effects that a program reports to the crash matrix."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..tasks.run.frames import current_frame
 
 
 class Notes:
-    """What a run says of itself, outside of its store: one line each, written at once, so that a kill loses none."""
+    """What a run reports outside its store: one line each, written at once; a kill loses none."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, what: str, **facts: object) -> None:
-        # A newline on both sides: a line that a kill has cut short does not spoil the next.
+        # A newline on both sides, so that a truncated line does not spoil the next one.
         os.write(self._file, b"\n" + msgspec.json.encode({"what": what, **facts}) + b"\n")
 
     def close(self) -> None:
@@ -27,7 +27,7 @@ class Notes:
 
 
 def read_notes(path: Path) -> Iterator[dict[str, Any]]:
-    """All notes in order, but for those that were cut short."""
+    """Yield all complete notes in order."""
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         if line:
             try:
@@ -37,14 +37,15 @@ def read_notes(path: Path) -> Iterator[dict[str, Any]]:
 
 
 notes: Notes | None = None
-"""Where effects are noted; only inside the crash matrix."""
+"""Where side effects are recorded; set only inside the crash matrix."""
 
 
 def effect(what: str, *, key: str | None = None) -> None:
-    """Say that the program does something to the world outside; call it where it is done, or in the stand-in for the service.
+    """Report a side effect on an external service. Call it where the effect happens.
 
-    Inside `crash_matrix` it is counted: an effect that happens more often, or less often, than without crashes is a
-    violation. With `key`, what has the same key counts once, because the other side sees to that. Elsewhere it does nothing.
+    Inside `crash_matrix` effects are counted: one that happens more or less often than without
+    crashes is a violation. Effects with the same `key` count once, because the external service
+    deduplicates them. Elsewhere this does nothing.
     """
     if notes is None:
         return

@@ -14,13 +14,14 @@ FIRST_MILLISECOND = 1_700_000_000_000
 
 @contextmanager
 def seeded_ids(seed: int = 0) -> Iterator[None]:
-    """Take ids, salts and the times inside ids from a seed, in the whole process: a run in one thread has the same ones each time.
+    """Take ids, salts and the times inside ids from a seed, in the whole process.
 
-    Only for a store that is empty: in one that another run has written to, under the same seed, ids would repeat.
+    A single-threaded run then gets the same ids every time. Use it with an empty store only: in
+    a store written under the same seed, ids would repeat.
     """
     before = ids.random_bytes, ids.time_ns
     ticks = count(FIRST_MILLISECOND)
-    ids.random_bytes = random.Random(seed).randbytes  # noqa: S311  to be repeated, not to be secret
+    ids.random_bytes = random.Random(seed).randbytes  # noqa: S311  repeatable, not secret
     ids.time_ns = lambda: next(ticks) * 1_000_000
     try:
         yield

@@ -1,4 +1,4 @@
-"""The judge of the crash matrix: what a run with a crash came to, against one without."""
+"""Compare a run with a crash with one without, for the crash matrix."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import msgspec
 
 from .report import Violation
 
-Place = tuple[str, str]
-"""A task's id, and a step's path in it."""
+StepId = tuple[str, str]
+"""A task id and the path of a step in it."""
 
 
 class Evidence(msgspec.Struct):
-    """What is known of one run, from its first life to its last."""
+    """What is known of one run, from its first process to its last."""
 
     status: str
     result: Any
     notes: list[dict[str, Any]]
-    results: dict[Place, Any]
+    results: dict[StepId, Any]
     """The results of the steps."""
-    doubts: list[Place]
-    """Steps that were in doubt, and were settled."""
+    doubts: list[StepId]
+    """Steps that were in doubt and were resolved."""
     problem: str = ""
-    """Why it did not get to its end."""
+    """Why the run did not finish."""
 
 
 def judge(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation]:
-    """Everything that would not have happened without the crash."""
+    """Yield everything that would not have happened without the crash."""
     if found.problem:
         yield Violation(
             point, found.problem, "make the run repeatable: code between steps runs again on resume"
@@ -38,36 +38,38 @@ def judge(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation
     if (found.status, found.result) != (expected.status, expected.result):
         yield Violation(
             point,
-            f"the task is {found.status}, and its result is not that of a run without a crash",
-            "make the result from the results of steps: what else it holds is computed again on resume",
+            f"the task is {found.status}, and its result differs from a run without a crash",
+            "build the result from step results: everything else is computed again on resume",
         )
-    yield from _runs(point, found, expected)
-    yield from _effects(point, found, expected)
+    yield from _judge_runs(point, found, expected)
+    yield from _judge_effects(point, found, expected)
 
 
-def _runs(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation]:
-    """Finished steps are not run again; `once` ones at most once; `check` ones not again before their check was asked."""
-    completed: set[Place] = set()
+def _judge_runs(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation]:
+    """Check that finished steps don't run again, `once` steps run at most once, and `check`
+    steps run again only after their check.
+    """
+    completed: set[StepId] = set()
     for note in found.notes:
         if note["what"] == "completed":
             completed.update((task, step) for task, step in note["steps"])
         elif note["what"] == "entered" and (note["task"], note["step"]) in completed:
-            what = "was run again after it had finished"
-            advice = f"{note['step']}: ask for it with the same arguments each time"
+            what = "ran again after it had finished"
+            advice = f"{note['step']}: call it with the same arguments each time"
             yield Violation(point, what, advice, note["step"], note["mode"])
     entered, usual = _entries(found), _entries(expected)
     for (task, step, mode), times in entered.items():
         if mode and times > max(1, usual[task, step, mode]):
-            what = f"its function was run {times} times" + (
-                ", and its check not asked before" if mode == "check" else ""
+            what = f"its function ran {times} times" + (
+                " without calling its check first" if mode == "check" else ""
             )
             yield Violation(
-                point, what, f"{step}: this is a fault of Holdfast, please report it", step, mode
+                point, what, f"{step}: this is a bug in Holdfast, please report it", step, mode
             )
 
 
 def _entries(evidence: Evidence) -> Counter[tuple[str, str, str]]:
-    """How often the function of each step was run; of `check` steps, without the times that its check had allowed."""
+    """Count the runs of each step's function, except those that a check allowed."""
     counted: Counter[tuple[str, str, str]] = Counter()
     for note in evidence.notes:
         if note["what"] in ("entered", "asked"):
@@ -77,9 +79,9 @@ def _entries(evidence: Evidence) -> Counter[tuple[str, str, str]]:
     return counted
 
 
-def _effects(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation]:
-    """Each effect as often as without a crash. What has one key counts once."""
-    happened, usual = _counted(found), _counted(expected)
+def _judge_effects(point: str, found: Evidence, expected: Evidence) -> Iterator[Violation]:
+    """Check that each effect happened as often as without a crash."""
+    happened, usual = _count_effects(found), _count_effects(expected)
     where = {
         note["effect"]: note for note in [*found.notes, *expected.notes] if note["what"] == "effect"
     }
@@ -88,13 +90,13 @@ def _effects(point: str, found: Evidence, expected: Evidence) -> Iterator[Violat
         step, mode = note["step"] or "", note["mode"]
         if times == wanted or (times < wanted and _is_doubtful(note, found)):
             continue
-        what = f"{effect!r} happened {times} times, not {wanted}"
+        what = f"{effect!r} happened {times} times, expected {wanted}"
         yield Violation(
             point, what, _advice(step, mode, times > wanted), step, mode, effect, times, wanted
         )
 
 
-def _counted(evidence: Evidence) -> Counter[str]:
+def _count_effects(evidence: Evidence) -> Counter[str]:
     notes = [note for note in evidence.notes if note["what"] == "effect"]
     counted = Counter(note["effect"] for note in notes if note["key"] is None)
     counted.update(
@@ -107,7 +109,7 @@ def _counted(evidence: Evidence) -> Counter[str]:
 
 
 def _is_doubtful(note: dict[str, Any], found: Evidence) -> bool:
-    """Whether the effect is of a step that was in doubt, or of one inside it: then it may be missing."""
+    """Return whether the effect belongs to a step that was in doubt, so that it may be missing."""
     task, step = note["task"], note["step"] or ""
     return any(
         task == doubted[0] and f"{step}/".startswith(f"{doubted[1]}/") for doubted in found.doubts
@@ -116,15 +118,18 @@ def _is_doubtful(note: dict[str, Any], found: Evidence) -> bool:
 
 def _advice(step: str, mode: str, too_often: bool) -> str:
     if not step:
-        return "it is done outside of any step, in code that runs again on resume: do it in a step"
+        return "it happens outside any step, in code that runs again on resume: move it into a step"
     if not too_often:
-        return f"{step}: it is recorded as done and was not; " + (
-            "its check takes something else for its effect"
+        return f"{step}: it is recorded as done but did not happen; " + (
+            "its check mistakes something else for its effect"
             if mode == "check"
-            else "do the effect inside of the step"
+            else "move the effect into the step"
         )
     if mode == "check":
-        return f"{step}: its check said that it was not done, and it was; let the check look for what the step does first"
+        return f"{step}: its check missed an effect; check for what the step does first"
     if mode == "once":
-        return f"{step}: it is declared once and was done again; is it asked for under another name or key?"
-    return f"{step} is an ordinary step: it may run again; give the service holdfast.idempotency_key(), or declare check= or once="
+        return f"{step}: declared once=, but it ran again; was its name or key changed?"
+    return (
+        f"{step} is an ordinary step, which may run again; "
+        "pass holdfast.idempotency_key() to the service, or declare check= or once="
+    )

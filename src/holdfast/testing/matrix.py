@@ -1,4 +1,4 @@
-"""The crash matrix: an agent, killed with SIGKILL at each of its writes, resumed to its end, and judged."""
+"""The crash matrix: kill an agent with SIGKILL at each of its writes, resume it, and judge."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from ..backends import clock
 from ..log import operations as ops
 from ..log.codec import decode, encode, encode_as
 from ..log.ids import stream_key
-from ..log.validation import seconds
+from ..log.validation import check_seconds
 from ..tasks.run.claim import declared_type
-from ..tasks.state.load import load
+from ..tasks.state.load import load_task
 from ..tasks.state.waits import ASK, SIGNAL
 from .effects import Notes, read_notes
-from .judge import Evidence, Place, judge
+from .judge import Evidence, StepId, judge
 from .report import MatrixError, MatrixReport, Violation
 from .stores import url_at
 
-AT_ONCE: Final = 2
-LIVES: Final = 200
-"""No run should need more to get to its end."""
+CONCURRENT_RUNS: Final = 2
+MAX_PROCESSES: Final = 200
+"""No run should need more processes than this to finish."""
 
 _PROGRAM: Final = """
 import json, sys
 raw = open(sys.argv[1], "rb").read()
 sys.path[:] = json.loads(raw)["path"]
-from holdfast.testing.life import main
+from holdfast.testing.agent_process import main
 main(raw)
 """
 
 
 class Matrix(msgspec.Struct, frozen=True):
-    """What is the same for all runs."""
+    """The settings that all runs share."""
 
     target: dict[str, str]
     id: str
@@ -55,7 +55,7 @@ class Matrix(msgspec.Struct, frozen=True):
 
 
 class MatrixRun:
-    """One store, and the lives that work on it, one after the other."""
+    """One store, and the processes that work on it one after another."""
 
     def __init__(self, matrix: Matrix, name: str) -> None:
         self.matrix, self.folder = matrix, matrix.folder / name
@@ -65,25 +65,25 @@ class MatrixRun:
         self.path = self.folder / "notes"
         self.notes = Notes(self.path)
         self.now = 0.0
-        self.doubts: list[Place] = []
+        self.doubts: list[StepId] = []
         self.unanswered: list[str] = []
 
-    def to_its_end(self, kill: str | None = None, expected: Evidence | None = None) -> Evidence:
-        """Live, die at `kill`, and live again until the task has ended; what is waited for is given on the way."""
+    def finish(self, kill: str | None = None, expected: Evidence | None = None) -> Evidence:
+        """Start processes until the task ends, the first dying at `kill`; answer its waits."""
         try:
-            for _ in range(LIVES):
-                how, text = self._live(kill)
+            for _ in range(MAX_PROCESSES):
+                how, text = self._run_process(kill)
                 with open_store(self.url, durability="process") as store:
                     if how == "killed":
                         kill = None
                     elif (
                         how in ("suspended", "doubt")
                         and expected is not None
-                        and self._settle(store, expected)
+                        and self._resolve(store, expected)
                     ):
-                        pass  # a child that is in doubt suspends its parent
+                        pass  # a child in doubt suspends its parent
                     elif how == "suspended":
-                        self._give(store)
+                        self._answer(store)
                     elif how == "finished":
                         return self._evidence(store)
                     else:
@@ -93,13 +93,13 @@ class MatrixRun:
                         )
                     self._note_completed(store)
             raise MatrixError(
-                f"the agent did not get to its end in {LIVES} runs; does it wait for something again and again?"
+                f"the agent did not finish in {MAX_PROCESSES} runs; is it waiting in a loop?"
             )
         finally:
             self.notes.close()
 
-    def _live(self, kill: str | None) -> tuple[str, str]:
-        """One life; how it ended, and what there is to say about that."""
+    def _run_process(self, kill: str | None) -> tuple[str, str]:
+        """Run one process; return how it ended, and details."""
         import subprocess
 
         matrix = self.matrix
@@ -129,18 +129,18 @@ class MatrixRun:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                return "hung", f"nothing after {matrix.timeout:g} s; give it more with timeout="
+                return "hung", f"no end after {matrix.timeout:g} s; pass a larger timeout="
         notes = list(read_notes(self.path))[before:]
         if done.returncode == -signal.SIGKILL and any(note["what"] == "dying" for note in notes):
-            self.notes.write("killed")  # not by itself before it dies: this has seen it dead
+            self.notes.write("killed")  # written by the parent, which has seen it dead
             return "killed", ""
         ends = [note for note in notes if note["what"] == "ended"]
         if done.returncode or not ends:
             tail = (self.folder / "output").read_text(errors="replace").strip().splitlines()[-20:]
-            return "failed", "\n".join([f"code {done.returncode}, and said:", *tail])
+            return "failed", "\n".join([f"exit code {done.returncode} and this output:", *tail])
         return ends[-1]["how"], ends[-1]["text"]
 
-    # -- between two lives -----------------------------------------------------------------------------------------------
+    # -- between two processes -----------------------------------------------------------------
 
     def _note_completed(self, store: Store) -> None:
         steps = [
@@ -152,17 +152,17 @@ class MatrixRun:
         ]
         self.notes.write("completed", steps=steps)
 
-    def _give(self, store: Store) -> None:
-        """Give the tasks what they wait for: answers and signals; if there are none to give, the time that they wait for."""
+    def _answer(self, store: Store) -> None:
+        """Answer questions and send signals; with nothing to send, advance to the next timer."""
         times: list[float] = []
         missing: list[str] = []
         given = False
         for info in list(store.tasks(status="suspended")):
-            waits = ops.run(store._log, load(stream_key(store.tenant, "task", info.id))).waits
+            waits = ops.run(store._log, load_task(stream_key(store.tenant, "task", info.id))).waits
             for wait in list(waits.all.values()):
                 event = wait.event
                 if wait.how is not None or (
-                    event.kind == ASK and waits.current[event.name] != event.wait
+                    event.kind == ASK and waits.question_ids[event.name] != event.wait
                 ):
                     continue
                 if event.kind == ASK and event.name in self.matrix.answers:
@@ -173,7 +173,7 @@ class MatrixRun:
                     given = True
                 else:
                     if event.kind in (ASK, SIGNAL):
-                        missing.append(_how_to_give(event.kind, event.name))
+                        missing.append(_how_to_answer(event.kind, event.name))
                     if event.until is not None:
                         times.append(event.until)
         if not given and times:
@@ -183,10 +183,13 @@ class MatrixRun:
             raise MatrixError(f"the agent waits for {missing[0]}")
 
     def _hint(self) -> str:
-        return f"; it had waited in vain for {self.unanswered[0]}" if self.unanswered else ""
+        return f"; it waited in vain for {self.unanswered[0]}" if self.unanswered else ""
 
-    def _settle(self, store: Store, expected: Evidence) -> bool:
-        """What a person does who looks: if its function was run, it was done; if not, it is to be done now. Whether there was doubt."""
+    def _resolve(self, store: Store, expected: Evidence) -> bool:
+        """Resolve steps in doubt as an operator would; return whether there were any.
+
+        If the function ran, the step was done; if not, it is retried.
+        """
         before = len(self.doubts)
         entered = {
             (note["task"], note["step"])
@@ -216,9 +219,9 @@ class MatrixRun:
         return Evidence(status, result, notes, results, self.doubts, problem)
 
 
-def _how_to_give(kind: str, name: str) -> str:
+def _how_to_answer(kind: str, name: str) -> str:
     option = "answer" if kind == ASK else "signal"
-    return f"{name!r}; give it: {option}s={{{name!r}: …}}, from a shell --{option} {name}=…"
+    return f"{name!r}; pass {option}s={{{name!r}: …}}, or --{option} {name}=… in a shell"
 
 
 def crash_matrix(
@@ -233,24 +236,43 @@ def crash_matrix(
     points: int | Collection[str] | None = None,
     timeout: float | timedelta = 60.0,
 ) -> MatrixReport:
-    """Kill an agent at each of its writes, resume it, and compare with a run that nobody has disturbed.
+    """Kill an agent around each of its writes, resume it, and compare with an undisturbed run.
 
-    `agent` is `"path/app.py:claims"`, or a function at the top level of a module. It is run in processes of its own, each run
-    on an empty store and in an empty working directory: first undisturbed, twice, to see that it does the same each time; then
-    once for every point (before and after each write), killed there with SIGKILL, and started again until it ends. Questions
-    get their answer from `answers`, waits theirs from `signals`, both by name; time is skipped. `input` and these are plain
-    JSON values. `points`: at most so many, evenly spread, or just those of these names. `timeout`: seconds for one process.
+    The agent runs in processes of its own, each run on an empty store and in an empty working
+    directory: twice undisturbed, to see that it is repeatable; then once per point (before and
+    after each write), killed there with SIGKILL and restarted until it ends. Timers don't wait:
+    time is skipped. Side effects are those that the program reports with
+    `holdfast.testing.effect`.
 
-    What counts as done to the world outside is what the program tells by `holdfast.testing.effect`.
+    Args:
+        agent: `"path/app.py:claims"`, or a function at the top level of a module.
+        id: The id of the task.
+        goal: The goal of the task.
+        input: The input of the task, as plain JSON values.
+        answers: Answers to questions by name, as plain JSON values.
+        signals: Signal payloads by name, as plain JSON values.
+        store: `"sqlite"` or `"files"`.
+        points: How many points to try at most, evenly spread, or the names of the points.
+        timeout: Seconds for one process.
+
+    Returns:
+        A report; print it to see each violation with advice.
+
+    Raises:
+        MatrixError: The agent does not finish or is not repeatable even without crashes.
+
+    Example:
+        report = testing.crash_matrix("app.py:claims", answers={"approve": True})
+        assert report.ok, report
     """
     import tempfile
 
     if store not in ("sqlite", "files"):
-        raise ValueError(f"store must be 'sqlite' or 'files', which outlive a kill, got {store!r}")
-    target, limit = _target(agent), seconds(timeout, "timeout", 0.001)
+        raise ValueError(f"store must be 'sqlite' or 'files', which survive a kill, got {store!r}")
+    target, limit = _locate_agent(agent), check_seconds(timeout, "timeout", 0.001)
     given = decode(encode_as(input, declared_type(input)))
     for value in (dict(answers or {}), dict(signals or {})):
-        encode(value)  # refused here, with the place of what cannot be handed over
+        encode(value)  # raises here if a value can't be stored
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-") as name:
         matrix = Matrix(
             target,
@@ -263,9 +285,9 @@ def crash_matrix(
             limit,
             Path(name).resolve(),
         )
-        expected = _undisturbed(matrix)
-        chosen = _chosen(_points(expected), points)
-        found = _all(matrix, chosen, expected)
+        expected = _run_undisturbed(matrix)
+        chosen = _choose_points(_points(expected), points)
+        found = _run_points(matrix, chosen, expected)
     violations: list[Violation] = []
     doubts: list[tuple[str, str]] = []
     missed: list[str] = []
@@ -278,20 +300,18 @@ def crash_matrix(
     return MatrixReport(target["name"], store, chosen, violations, doubts, missed)
 
 
-def _undisturbed(matrix: Matrix) -> Evidence:
-    first, second = (MatrixRun(matrix, name).to_its_end() for name in ("first", "second"))
+def _run_undisturbed(matrix: Matrix) -> Evidence:
+    first, second = (MatrixRun(matrix, name).finish() for name in ("first", "second"))
     if first.problem:
         raise MatrixError(f"without any crash, {first.problem}")
     if first.status != "finished":
-        raise MatrixError(
-            f"without any crash the task is {first.status} at the end; it has to finish"
-        )
+        raise MatrixError(f"without any crash the task ends as {first.status}; it must finish")
     differences = list(judge("", second, first))
     if differences or set(_points(first)) != set(_points(second)):
-        what = differences[0].what if differences else "its writes are others"
+        what = differences[0].what if differences else "its writes differ"
         raise MatrixError(
-            f"two runs without a crash differ ({what}), so that nothing can be compared; "
-            "let the agent do the same each time: no random values or times in results and in the texts of effects"
+            f"two runs without a crash differ ({what}), so there is nothing to compare with; "
+            "make the agent repeatable: no random values or times in results and effect names"
         )
     return first
 
@@ -301,12 +321,12 @@ def _points(evidence: Evidence) -> list[str]:
     return [f"{place} {write}" for write in writes for place in ("before", "after")]
 
 
-def _chosen(all: list[str], wanted: int | Collection[str] | None) -> list[str]:
+def _choose_points(all: list[str], wanted: int | Collection[str] | None) -> list[str]:
     if wanted is None:
         return all
     if isinstance(wanted, int):
         if wanted < 1:
-            raise ValueError("points is how many to try, 1 or more, or their names")
+            raise ValueError(f"points must be an integer >= 1 or a list of names, got {wanted}")
         return (
             [all[index * len(all) // wanted] for index in range(wanted)]
             if wanted < len(all)
@@ -314,19 +334,17 @@ def _chosen(all: list[str], wanted: int | Collection[str] | None) -> list[str]:
         )
     unknown = sorted(set(wanted) - set(all))
     if unknown:
-        raise MatrixError(f"there is no point {unknown[0]!r}; there are: {', '.join(all)}")
+        raise MatrixError(f"no point is called {unknown[0]!r}; there are: {', '.join(all)}")
     return [point for point in all if point in set(wanted)]
 
 
-def _all(matrix: Matrix, points: list[str], expected: Evidence) -> list[Evidence]:
+def _run_points(matrix: Matrix, points: list[str], expected: Evidence) -> list[Evidence]:
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_RUNS) as pool:
         tried = [
             pool.submit(
-                lambda number, point: MatrixRun(matrix, f"point {number}").to_its_end(
-                    point, expected
-                ),
+                lambda number, point: MatrixRun(matrix, f"point {number}").finish(point, expected),
                 number,
                 point,
             )
@@ -339,14 +357,14 @@ def _all(matrix: Matrix, points: list[str], expected: Evidence) -> list[Evidence
             raise
 
 
-def _target(agent: str | Callable[..., Any]) -> dict[str, str]:
-    """Where an agent is, so that another process can find it."""
+def _locate_agent(agent: str | Callable[..., Any]) -> dict[str, str]:
+    """Return where an agent is defined, so that another process can import it."""
     if isinstance(agent, str):
         file, colon, name = agent.rpartition(":")
         if not colon or not file.endswith(".py"):
-            raise ValueError("name the file and the function: 'path/app.py:claims'")
+            raise ValueError(f"agent must be like 'path/app.py:claims', got {agent!r}")
         if not Path(file).is_file():
-            raise ValueError(f"there is no file {file!r}")
+            raise ValueError(f"no file at {file!r}; check the path")
         return {"file": str(Path(file).resolve()), "module": "", "name": name}
     fn = getattr(agent, "fn", agent)
     module, path, code = (
@@ -354,7 +372,7 @@ def _target(agent: str | Callable[..., Any]) -> dict[str, str]:
     )
     if code is None or "<" in str(path) or not Path(code.co_filename).is_file():
         raise TypeError(
-            "another process has to find the agent: define it at the top level of a module, in a file"
+            "agent must be defined at the top level of a module file, for other processes to import"
         )
     file = str(Path(code.co_filename).resolve())
     return {"file": file, "module": "" if module == "__main__" else str(module), "name": str(path)}

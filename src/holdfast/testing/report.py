@@ -1,4 +1,4 @@
-"""What the crash matrix found, to be read."""
+"""The report of the crash matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class MatrixError(Exception):
-    """The matrix could not do its work: the agent does not get to its end undisturbed, waits for what nobody gives, or so."""
+    """The matrix cannot run: for example, the agent fails or waits even without a crash."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class Violation(msgspec.Struct, frozen=True):
     advice: str
     step: str = ""
     mode: str = ""
-    """How the step is declared: "once", "check", or "" for an ordinary one."""
+    """How the step is declared: "once", "check", or "" for an ordinary step."""
     effect: str = ""
     times: int = 0
     """How often the effect happened, and how often it should have."""
@@ -29,21 +29,21 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class MatrixReport(msgspec.Struct, frozen=True):
-    """What became of an agent that was killed at each of its writes. `print` it."""
+    """The result of killing an agent around each of its writes. `print` it."""
 
     agent: str
     store: str
     points: list[str]
-    """Where it was to be killed, one after the other; each was hit, but for those in `missed`."""
+    """The points to kill at; each was hit, except those in `missed`."""
     violations: list[Violation]
     in_doubt: list[tuple[str, str]]
-    """Where it was killed, and the `once` step that was in doubt then, and was settled: that is what `once` means."""
+    """Each point with the `once` step that was in doubt after it and was resolved, as intended."""
     missed: list[str]
-    """Points that the agent did not come to again, so that nothing is known of them."""
+    """Points that the agent did not reach again, so that they are untested."""
 
     @property
     def ok(self) -> bool:
-        """Whether every point was tried, and nothing was wrong at any."""
+        """Whether every point was tested without a violation."""
         return not self.violations and not self.missed
 
     @property
@@ -52,13 +52,14 @@ class MatrixReport(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         lines = [
-            f"crash matrix of {self.agent} on {self.store}: killed at {self.kills} of {len(self.points)} points, "
+            f"crash matrix of {self.agent} on {self.store}: "
+            f"killed at {self.kills} of {len(self.points)} points, "
             f"{len(self.violations)} violations"
         ]
         for step, count in Counter(step for _, step in self.in_doubt).items():
-            lines.append(f"in doubt at {count} points, and settled, as its once= says: {step}")
+            lines.append(f"in doubt at {count} points and resolved, as intended with once=: {step}")
         for point in self.missed:
-            lines.append(f"not tried, because it did not come to this again: {point}")
+            lines.append(f"not tested, because the agent did not reach it again: {point}")
         if self.violations:
             rows = [("killed", "step", "declared", "what happened")]
             rows += [

@@ -13,9 +13,10 @@ from .._store import Store
 
 @contextmanager
 def temporary_store(where: str = "sqlite") -> Iterator[Store]:
-    """An empty store, gone at the end of the block: `sqlite`, `files` or `memory`; or a URL, of which a new tenant is used.
+    """Open an empty store that is deleted at the end of the block.
 
-    What is written under a URL stays there, under its tenant.
+    `where` is `sqlite`, `files`, `memory`, or a URL. With a URL, a new tenant is used; its data
+    stays there.
     """
     import tempfile
 
@@ -27,19 +28,19 @@ def temporary_store(where: str = "sqlite") -> Iterator[Store]:
 
 
 def store_at(where: str, folder: Path) -> Store:
-    """An empty store of a kind, below a folder; or a new tenant of the store at a URL."""
+    """Open an empty store of a kind in `folder`, or a new tenant of the store at a URL."""
     if where == "memory":
         return open_store("memory://")
     if where in ("sqlite", "files"):
-        # It need not outlive the machine, and syncs are most of what a test would wait for.
+        # It need not survive a power cut, and most of a test's time would be spent on syncs.
         return open_store(url_at(where, folder), durability="process")
     if "://" not in where:
-        raise ValueError(f"a store for tests is sqlite, files, memory or a URL, not {where!r}")
+        raise ValueError(f"where must be 'sqlite', 'files', 'memory' or a URL, got {where!r}")
     return open_store(where, tenant=f"test-{secrets.token_hex(8)}")
 
 
 def url_at(where: str, folder: Path) -> str:
-    """The URL of a store of files or of SQLite, below a folder."""
+    """Return the URL of a SQLite or files store in `folder`."""
     from urllib.parse import quote
 
     return (

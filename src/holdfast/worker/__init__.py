@@ -1,0 +1,1 @@
+"""Workers: poll for due tasks and run them."""

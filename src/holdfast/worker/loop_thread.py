@@ -1,4 +1,4 @@
-"""An event loop for the async agents of a worker."""
+"""The event loop in which a worker runs its async agents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LoopThread:
-    """An event loop in a thread of its own, from the first time it is needed."""
+    """An event loop in a thread of its own, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -15,33 +15,33 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Any) -> Any:
-        """What a coroutine gives, run in the loop."""
+        """Run a coroutine in the loop and return its result."""
         import asyncio
 
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_go_on, args=(self._loop,), name="holdfast-agents", daemon=True
+                    target=_run_loop, args=(self._loop,), name="holdfast-agents", daemon=True
                 )
                 self._thread.start()
         ended = threading.Event()
 
-        async def watched() -> Any:
+        async def run_and_signal() -> Any:
             try:
                 return await coroutine
             finally:
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(run_and_signal(), self._loop)
         try:
             return future.result()
         finally:
-            if future.cancel():  # this thread was interrupted: the agent leaves its task in order
+            if future.cancel():  # this thread was interrupted: let the agent leave its task cleanly
                 ended.wait()
 
     def stop(self) -> None:
-        """End the loop. Nothing runs in it any more."""
+        """Stop the loop. No coroutine may be running in it."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
@@ -50,11 +50,11 @@ class LoopThread:
             loop.close()
 
 
-def _go_on(loop: Any) -> None:
-    """Run an event loop until it is stopped. `SystemExit` in one agent is not the end of the others."""
+def _run_loop(loop: Any) -> None:
+    """Run an event loop until it is stopped. `SystemExit` in one agent must not end the others."""
     while True:
         try:
             loop.run_forever()
             return
         except (SystemExit, KeyboardInterrupt):
-            continue  # whoever waits for that agent hears of it
+            continue  # the thread that waits for that agent gets it from the future

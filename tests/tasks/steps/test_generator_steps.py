@@ -1,4 +1,5 @@
-"""Generator functions as steps: chunks as they come, recorded together, given again; on every backend, plain and async."""
+"""Generator functions as steps: chunks as they come, recorded together, given again; on every
+backend, plain and async."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Stop(BaseException):
 
 
 class Source:
-    """A generator function of either kind, that notes what it was asked for and whether it was closed."""
+    """A generator function of either kind, that notes what it was asked for and whether it was
+    closed."""
 
     def __init__(self, *chunks: Any) -> None:
         self.chunks, self.asked, self.closed, self.calls = chunks, 0, 0, 0
@@ -58,7 +60,7 @@ async def listed(chunks: Any) -> list[Any]:
     return [chunk async for chunk in chunks]
 
 
-# -- live, and again --------------------------------------------------------------------------------
+# -- live, and again -------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -159,7 +161,7 @@ def test_an_async_generator_in_a_plain_task_is_refused(store: holdfast.Store) ->
         task.step("answer", answer)
 
 
-# -- types ------------------------------------------------------------------------------------------
+# -- types -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -246,7 +248,7 @@ def test_chunks_over_64_kib_are_kept_apart_and_come_back(ways: Ways) -> None:
     assert ways.resume(work) == ways.resume(work) == chunks
 
 
-# -- failing and stopping -----------------------------------------------------------------------------
+# -- failing and stopping --------------------------------------------------------------------------
 
 
 def test_an_exception_in_the_middle_is_a_failure_after_the_chunks(ways: Ways) -> None:
@@ -449,7 +451,7 @@ def test_what_is_collected_as_garbage_is_ended(url: str) -> None:
             assert list(task.step("answer", source.function(ways))) == ["a", "b"]
 
 
-# -- inside -----------------------------------------------------------------------------------------
+# -- inside ----------------------------------------------------------------------------------------
 
 
 def test_steps_inside_a_generator_are_scoped_to_it_and_the_consumers_are_not(ways: Ways) -> None:

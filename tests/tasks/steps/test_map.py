@@ -1,4 +1,5 @@
-"""Many at once: `task.map`, and functions that know their task in any thread; on every backend, plain and async."""
+"""Many at once: `task.map`, and functions that know their task in any thread; on every backend,
+plain and async."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def paths(ways: Ways) -> set[str]:
     return {step.path for step in view(ways).steps if step.status == "completed"}
 
 
-# -- results -----------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 def test_the_results_are_in_the_order_of_the_items_whoever_ends_first(ways: Ways) -> None:
@@ -98,7 +99,7 @@ def test_two_items_of_one_key_are_refused_before_anything_runs(ways: Ways) -> No
     def never(item: Any) -> Any:
         raise AssertionError
 
-    with pytest.raises(ValueError, match="1 keys belong to several items") as caught:
+    with pytest.raises(ValueError, match="got 1 keys for several items") as caught:
         ways.resume(mapped(never, ["secret", "secret", "other"], key=str))
     assert "secret" not in str(caught.value)
     assert view(ways).steps == []
@@ -140,7 +141,7 @@ def test_an_ended_task_gives_the_recorded_results_and_begins_no_other(ways: Ways
         ways.resume(mapped(str, [1, 2, 3]))
 
 
-# -- so many at a time -------------------------------------------------------------------------------
+# -- so many at a time -----------------------------------------------------------------------------
 
 
 class Gauge:
@@ -221,7 +222,7 @@ def test_a_map_in_a_map_and_in_a_step(ways: Ways) -> None:
     assert ways.resume(work) == [[10, 11], [20, 21]]
 
 
-# -- failures ----------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_after_a_failure_no_other_item_is_begun(ways: Ways) -> None:
@@ -323,7 +324,7 @@ def test_another_list_in_place_of_one_that_ran_one_after_the_other_is_refused(wa
         ways.resume(mapped(str, ["b"]))
 
 
-# -- cut off -----------------------------------------------------------------------------------------
+# -- cut off ---------------------------------------------------------------------------------------
 
 
 def test_an_interrupt_waits_for_what_is_under_way_and_begins_nothing_new(store: Store) -> None:
@@ -405,7 +406,7 @@ def test_what_is_not_to_be_begun_without_its_task_is_not(ways: Ways) -> None:
         ways.run(kept[0].map("m", str, [2]))
 
 
-# -- bind --------------------------------------------------------------------------------------------
+# -- bind ------------------------------------------------------------------------------------------
 
 
 @holdfast.step

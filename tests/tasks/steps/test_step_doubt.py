@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.step_functions import ORDER, Counting, Order, Stop, fail, never
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.step_functions import ORDER, Counting, Order, Stop, fail, never
 from holdfast import LeaseHeld, NotDone, NotFound, StepFailed, StepInDoubt
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import NotSerializable, ReplayMismatch, SchemaMismatch, TaskEnded, Unavailable
 
-# -- in doubt ----------------------------------------------------------------------------------------
+# -- in doubt --------------------------------------------------------------------------------------
 
 
 ENDS = [Stop(), KeyboardInterrupt(), ValueError("no"), object()]
@@ -368,7 +368,7 @@ def test_a_step_whose_outcome_could_not_be_stored_is_in_doubt_in_the_same_run_to
         assert backend.injected["unavailable"] == 1
 
 
-# -- checks ------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

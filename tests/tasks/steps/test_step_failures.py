@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.step_functions import Counting, Stop, fail, paths
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.step_functions import Counting, Stop, fail, paths
 from holdfast import NotDone, StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Unavailable
 from holdfast.tasks.steps import run
 
-# -- failures ----------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def test_a_failure_is_the_same_on_the_first_run_and_on_replay(ways: Ways) -> None:
@@ -271,7 +271,7 @@ def test_a_storage_that_fails_is_not_the_steps_failure(asynchronous: bool) -> No
         assert ways.resume(lambda task: task.step("a", fn)) == "second"
 
 
-# -- attempts ----------------------------------------------------------------------------------------
+# -- attempts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -430,7 +430,7 @@ def test_what_a_retry_says_again_is_said_once(store: Store) -> None:
 
 
 def test_pauses_grow_and_have_an_end() -> None:
-    pauses = {attempt: [run.pause(attempt) for _ in range(200)] for attempt in (1, 5, 50)}
+    pauses = {attempt: [run.retry_delay(attempt) for _ in range(200)] for attempt in (1, 5, 50)}
     assert max(pauses[1]) < min(pauses[5]) < max(pauses[50]) <= 61
     assert len(set(pauses[1])) > 100, "not the same for all who wait"
 
@@ -466,7 +466,7 @@ def test_a_cancelled_step_is_not_tried_again(url: str, no_pause: None) -> None:
 
 
 def test_an_async_step_has_a_time_limit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "pause", lambda attempt: 0.0)
+    monkeypatch.setattr(run, "retry_delay", lambda attempt: 0.0)
     calls: list[int] = []
 
     async def slow() -> int:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.step_functions import Stop, paths
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.step_functions import Stop, paths
 from holdfast import StepFailed, StepInDoubt, Store
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
@@ -26,7 +26,7 @@ from holdfast.errors import NoTask, NotSerializable, Unavailable
 from holdfast.tasks.run import sigterm
 from holdfast.tasks.steps import progress as _progress
 
-# -- keys for the outside ----------------------------------------------------------------------------
+# -- keys for the outside --------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -198,7 +198,7 @@ def test_a_thread_of_its_own_is_in_no_task_unless_it_takes_the_context_with_it(
     assert [step.mode for step in seen.steps] == ["once"]
 
 
-# -- progress ----------------------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------------
 
 
 def progressed(ways: Ways) -> int:
@@ -344,8 +344,8 @@ def test_the_start_of_a_long_step_is_stored_by_the_heartbeat(ways: Ways) -> None
         def long() -> Any:
             mine._beat()
             before = [step.path for step in view(ways).steps]
-            for path, (change, _) in list(mine._session._later.items()):
-                mine._session._later[path] = (change, time.monotonic() - 2)
+            for path, (change, _) in list(mine._session._pending.items()):
+                mine._session._pending[path] = (change, time.monotonic() - 2)
             mine._beat()
             [seen] = view(ways).steps
             return [before, seen.path, seen.status]
@@ -421,7 +421,8 @@ def test_sigterm_stores_progress_and_gives_the_lease_back(durable_url: str, tmp_
         "    holdfast.current_step().save(42)\n"
         "    print('here', flush=True)\n"
         "    time.sleep(60)\n"
-        "with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY')) as store, store.task('t') as task:\n"
+        "with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY')) as store, "
+        "store.task('t') as task:\n"
         "    task.step('a', read)\n"
     )
     process = subprocess.Popen(
@@ -463,7 +464,7 @@ def test_a_handler_of_the_programs_own_is_left_alone(
         signal.signal(signal.SIGTERM, before)
 
 
-# -- forked processes --------------------------------------------------------------------------------
+# -- forked processes ------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -471,12 +472,15 @@ def test_a_forked_child_is_in_no_task_and_cannot_write_for_its_parent(durable_ur
     program = (
         "import os, sys, holdfast\n"
         "once = holdfast.step(lambda: 1, once=True)\n"
-        "with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY')) as store, store.task('t') as task:\n"
+        "with holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY')) as store, "
+        "store.task('t') as task:\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        code = 0\n"
-        "        for call, error in ((once, holdfast.errors.NoTask), (holdfast.current_task, holdfast.errors.NoTask),\n"
-        "                            (lambda: task.step('a', lambda: 'child'), holdfast.errors.LeaseLost)):\n"
+        "        for call, error in ((once, holdfast.errors.NoTask), (holdfast.current_task, "
+        "holdfast.errors.NoTask),\n"
+        "                            (lambda: task.step('a', lambda: 'child'), "
+        "holdfast.errors.LeaseLost)):\n"
         "            try:\n"
         "                call()\n"
         "                code += 1\n"

@@ -1,4 +1,5 @@
-"""How a step is matched with its record when a task is resumed, also inside of others; plain and async."""
+"""How a step is matched with its record when a task is resumed, also inside of others; plain and
+async."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from helpers.step_functions import AT, ORDER, Counting, Order, Stop, never, paths
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.step_functions import AT, ORDER, Counting, Order, Stop, never, paths
 from holdfast import StepFailed, Store
 from holdfast.errors import InvalidId, ReplayMismatch
 
-# -- identity ----------------------------------------------------------------------------------------
+# -- identity --------------------------------------------------------------------------------------
 
 
 NAMES = [
@@ -264,7 +265,7 @@ def test_two_calls_with_one_key_at_once_are_refused(store: Store) -> None:
     with store.task("t") as task, ThreadPoolExecutor(1) as pool:
         first = pool.submit(task.step, "a", wait.using(key="k"))
         assert begun.wait(30)
-        with pytest.raises(RuntimeError, match="running already"):
+        with pytest.raises(RuntimeError, match="already running"):
             task.step("a", wait.using(key="k"))
         go_on.set()
         assert first.result() == 1
@@ -336,7 +337,7 @@ def test_a_plan_item_is_the_step_of_its_name_at_the_top(ways: Ways) -> None:
     assert [drift.step for drift in view(ways).drift] == ["a", "b", "a#2"]
 
 
-# -- nesting -----------------------------------------------------------------------------------------
+# -- nesting ---------------------------------------------------------------------------------------
 
 
 def nest(fn: Callable[..., Any], depth: int) -> Callable[..., Any]:

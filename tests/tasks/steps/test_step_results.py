@@ -1,4 +1,5 @@
-"""Results of steps: recorded once, given back exactly, from every kind of callable; plain and async."""
+"""Results of steps: recorded once, given back exactly, from every kind of callable; plain and
+async."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ import pydantic
 import pytest
 
 import holdfast
-from helpers.step_functions import AT, ORDER, Order, never, paths
 from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
+from helpers.tasks.step_functions import AT, ORDER, Order, never, paths
 from holdfast import StepFailed, Store
 from holdfast.errors import InvalidId, NoTask, NotSerializable, SchemaMismatch
 
-# -- results -----------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 class Colour(Enum):
@@ -166,7 +167,7 @@ def test_annotations_that_are_no_types_mean_plain_values(ways: Ways) -> None:
     assert ways.resume(lambda task: task.step("a", odd)) == [1]
 
 
-# -- callables ---------------------------------------------------------------------------------------
+# -- callables -------------------------------------------------------------------------------------
 
 
 class Shop:
@@ -330,7 +331,7 @@ def test_an_async_decorated_function_is_awaited_in_and_out_of_a_task(url: str) -
             for _ in range(2):
                 async with store.task("t") as task:
                     assert await double(3) == 6
-                    with pytest.raises(TypeError, match="hold up the event loop"):
+                    with pytest.raises(TypeError, match="block the event loop"):
                         plain(1)
                     assert await task.step("plain", plain, 1) == 1
                     assert await task.step("in a thread", lambda: [plain(5), plain(6)]) == [5, 6]

@@ -1,4 +1,5 @@
-"""Children: tasks of their own with a parent, that are resumed, waited for and cancelled with it; on every backend, plain and async."""
+"""Children: tasks of their own with a parent, that are resumed, waited for and cancelled with it;
+on every backend, plain and async."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def having(*ids: str, agent: str = "kid") -> Any:
     return work
 
 
-# -- results -----------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -208,7 +209,7 @@ def test_children_in_a_map_run_at_once(ways: Ways) -> None:
     assert ways.resume(work) == [True, True, True]
 
 
-# -- what does not fit -------------------------------------------------------------------------------
+# -- what does not fit -----------------------------------------------------------------------------
 
 
 def test_one_id_is_one_child(ways: Ways) -> None:
@@ -245,7 +246,7 @@ def test_a_task_without_a_parent_is_nobodys_child(ways: Ways) -> None:
         ways.resume(having("k"))
 
 
-# -- failures ----------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def failing(times: int) -> tuple[Any, list[str]]:
@@ -383,7 +384,7 @@ def test_a_parent_that_was_told_of_an_earlier_failure_waits_for_what_its_child_w
     assert ran(ways.store.run_due()) == [("k", "finished"), ("t", "finished")]
 
 
-# -- waiting -----------------------------------------------------------------------------------------
+# -- waiting ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_engine
@@ -575,7 +576,7 @@ def test_a_child_that_swallows_its_wait_is_not_finished(ways: Ways) -> None:
     assert statuses(ways, "t", "k") == ["suspended", "suspended"]
 
 
-# -- processes that die ------------------------------------------------------------------------------
+# -- processes that die ----------------------------------------------------------------------------
 
 LIFE = """
 import os, signal, sys, time, holdfast
@@ -617,6 +618,7 @@ def die(url: str, what: str, *more: str) -> None:
     assert killed.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["die in the child", "die before the parent knows"])
 def test_a_parent_that_was_killed_with_its_child_goes_on_with_it(
     durable_url: str, what: str
@@ -663,7 +665,7 @@ def test_a_child_that_ended_by_itself_and_could_not_tell_is_told_of_by_a_worker(
         assert view(ways, "k").due_at is None
 
 
-# -- cancelling --------------------------------------------------------------------------------------
+# -- cancelling ------------------------------------------------------------------------------------
 
 
 def family(ways: Ways) -> None:

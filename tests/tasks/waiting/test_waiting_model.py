@@ -1,4 +1,5 @@
-"""Any program that waits and has children, cut off anywhere and told things at any time, ends as if nothing had happened."""
+"""Any program that waits and has children, cut off anywhere and told things at any time, ends as if
+nothing had happened."""
 
 from __future__ import annotations
 
@@ -236,10 +237,10 @@ programs = st.lists(nodes, min_size=1, max_size=4).map(tuple)
 
 @pytest.fixture(autouse=True, scope="module")
 def own_agents() -> Iterator[None]:
-    before = dict(declare.registered)
+    before = dict(declare.registered_agents)
     yield
-    declare.registered.clear()
-    declare.registered.update(before)
+    declare.registered_agents.clear()
+    declare.registered_agents.update(before)
 
 
 def play(
@@ -249,7 +250,8 @@ def play(
     seed: int,
     disturb: Callable[[bool], None],
 ) -> int:
-    """Run a program under all sorts of disturbances, then without; check what came of it. How often it was cut off."""
+    """Run a program under all sorts of disturbances, then without; check what came of it. How often
+    it was cut off."""
     chooser, cuts = random.Random(seed), 0
     with fake_clock() as clock:
         world = World(Ways(store, asynchronous=asynchronous), program)

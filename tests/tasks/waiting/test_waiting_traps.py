@@ -1,4 +1,5 @@
-"""Traps that tasks which wait have fallen into: each was once a task that never went on, or an answer that hit something else."""
+"""Traps that tasks which wait have fallen into: each was once a task that never went on, or an
+answer that hit something else."""
 
 from __future__ import annotations
 
@@ -16,9 +17,8 @@ from holdfast.backends import Append, AppendResult, StreamKey, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import TaskEnded
 from holdfast.log import operations as ops
-from holdfast.log.blobs import incarnation_hex
 from holdfast.tasks.run import claim
-from holdfast.tasks.run.claim import as_wanted
+from holdfast.tasks.run.claim import check_open_options
 from holdfast.tasks.run.effects import drive
 from holdfast.tasks.state import events as ev
 
@@ -32,7 +32,7 @@ def test_two_questions_of_one_name_cannot_be_open_at_once(store: Store) -> None:
     def confirm(task: Task, amount: int) -> Any:
         return task.ask("payout", "Pay?", amount, returns=bool)
 
-    with pytest.raises(holdfast.StepFailed, match="a name of its own"), store.task("t") as task:
+    with pytest.raises(holdfast.StepFailed, match="its own name"), store.task("t") as task:
         task.map("confirm", lambda amount: confirm(task, amount), [1, 2], concurrency=1)
 
 
@@ -66,10 +66,8 @@ def test_a_parent_that_was_cancelled_has_no_new_children(store: Store) -> None:
     assert parent is not None
     store.task("p").cancel()
     # As if that came between the record that there will be a child, and the child.
-    wanted = as_wanted(None, None, "kid", 30.0, 0.0, False, None, False)
-    wanted = msgspec.structs.replace(
-        wanted, parent=ev.Parent("p", incarnation_hex(parent.incarnation))
-    )
+    wanted = check_open_options(None, None, "kid", 30.0, 0.0, False, None, False)
+    wanted = msgspec.structs.replace(wanted, parent=ev.Parent("p", parent.incarnation.hex()))
     with pytest.raises(TaskEnded), Task(store._log, key, wanted, None, False):
         pass
     assert store.get_task("k") is None
@@ -174,7 +172,7 @@ def test_a_task_whose_claim_was_cut_off_is_still_to_be_run(
     def simple(task: Task) -> str:
         return "done"
 
-    taken = claim._take
+    taken = claim._append_claim
 
     def cut_off(*arguments: Any) -> Any:
         yield from taken(*arguments)
@@ -182,7 +180,7 @@ def test_a_task_whose_claim_was_cut_off_is_still_to_be_run(
 
     store.submit("simple", "t")
     with monkeypatch.context() as patched:
-        patched.setattr(claim, "_take", cut_off)
+        patched.setattr(claim, "_append_claim", cut_off)
         with pytest.raises(KeyboardInterrupt):
             store.run("simple", "t")
     assert [ran.status for ran in store.run_due()] == ["finished"]
@@ -308,7 +306,7 @@ def test_a_look_at_a_task_that_was_given_up_leaves_it_so(store: Store, status: s
         store.run_due()
     else:
         with store.task("t") as task:
-            drive(store._log, task._parking())
+            drive(store._log, task._mark_stuck_gen())
     found = store.get_task("t")
     with store.task("t") as task:
         assert task.status == "running"

@@ -1,0 +1,1 @@
+"""Copy a store to any other backend: `holdfast.copy`."""

@@ -1,4 +1,4 @@
-"""What a copy looks at in the end: whether all that was copied is there, whole, and what else is."""
+"""The final check of a copy: all streams are there and intact, and which others are."""
 
 from __future__ import annotations
 
@@ -11,126 +11,131 @@ from ...backends.retrying import RetryingBackend
 from ...errors import CorruptRecord, DataProblem
 from .reader import (
     EndedIncarnations,
-    Moved,
-    Pair,
-    Reading,
-    ahead,
+    HeadPair,
+    StreamMoved,
+    StreamPages,
+    is_same,
     is_same_blob,
-    same,
-    side_by_side,
-    sliced,
+    map_ahead,
+    pair_heads,
+    slice_items,
 )
-from .writer import MOVES, SLICE, Tally
+from .writer import MAX_MOVES, SLICE_STREAMS, CopyTally
 
-NAMED: Final = 20
+MAX_EXTRA_NAMES: Final = 20
 
 _Outcome = bool | DataProblem
 
 
-class Checker:
-    """Compares the two stores head by head, and with `verify` reads back what the destination has."""
+class CopyChecker:
+    """Compares the two stores head by head, and with `verify` reads the destination back."""
 
     def __init__(
         self,
         source: RetryingBackend,
         target: RetryingBackend,
         ended: EndedIncarnations,
-        tally: Tally,
+        tally: CopyTally,
         pool: Executor,
-        tell: Callable[[], None],
+        report: Callable[[], None],
         *,
         verify: bool,
         delete: bool,
     ) -> None:
         self._source, self._target, self._ended = source, target, ended
-        self._tally, self._pool, self._tell = tally, pool, tell
+        self._tally, self._pool, self._report = tally, pool, report
         self._verify, self._delete = verify, delete
         self.extra_names: list[str] = []
 
     def check(self, tenant: str, kind: str) -> None:
-        """All streams of a kind."""
+        """Check all streams of a kind."""
         present, count = 0, self._tally.count
-        pairs = side_by_side(self._source.listed(tenant, kind), self._target.listed(tenant, kind))
-        for checked in ahead(self._pool, self._check, sliced(pairs, SLICE)):
+        pairs = pair_heads(
+            self._source.list_heads(tenant, kind), self._target.list_heads(tenant, kind)
+        )
+        for checked in map_ahead(self._pool, self._check_pairs, slice_items(pairs, SLICE_STREAMS)):
             for (mine, theirs), outcome in checked:
                 present += theirs is not None
                 count["checked"] += mine is not None
                 if mine is None and theirs is not None:
-                    self._look_at_extra(theirs.stream)
+                    self._check_extra(theirs.stream)
                 elif mine is not None and isinstance(outcome, DataProblem):
                     self._tally.refuse(mine.stream, outcome)
                 else:
                     count["verified"] += outcome is True
-            self._tell()
+            self._report()
         lost = self._tally.there[tenant, kind] - present
         if lost > 0:
-            what = f"{lost} of its streams of kind {kind} were copied and are not there any more"
+            what = f"{lost} of its streams of kind {kind} were copied and are missing now"
             self._tally.refuse(
                 StreamKey(tenant, kind, ""),
                 CorruptRecord(f"the copy of tenant {tenant!r}", what=what),
             )
 
-    def _check(self, pairs: Sequence[Pair]) -> list[tuple[Pair, _Outcome]]:
-        """In a thread of the pool."""
-        checked = list[tuple[Pair, _Outcome]]()
+    def _check_pairs(self, pairs: Sequence[HeadPair]) -> list[tuple[HeadPair, _Outcome]]:
+        """Check several streams, in a thread of the pool."""
+        checked = list[tuple[HeadPair, _Outcome]]()
         for mine, theirs in pairs:
             outcome: _Outcome = False
             if mine and theirs and mine.stream not in self._tally.refused:
                 try:
-                    outcome = self._is_right(mine, theirs)
+                    outcome = self._check_stream(mine, theirs)
                 except DataProblem as error:
                     outcome = error
             checked.append(((mine, theirs), outcome))
         return checked
 
-    def _is_right(self, mine: HeadSummary, theirs: HeadSummary) -> bool:
-        """True if what is there was read back, and is what the source has or had. False if nobody can say that now."""
+    def _check_stream(self, mine: HeadSummary, theirs: HeadSummary) -> bool:
+        """Return True if the copy was read back and is that of the source; False if unknown now.
+
+        Raises `CorruptRecord` if it differs.
+        """
         stream = mine.stream
-        now, there = self._source.placed(mine), self._target.placed(theirs)
-        if now is None or there is None or not same(now, there):
-            return self._is_right_now(stream)
+        now, there = self._source.resolve_head(mine), self._target.resolve_head(theirs)
+        if now is None or there is None or not is_same(now, there):
+            return self._check_current(stream)
         try:
             return self._read_back(there)
-        except Moved:
-            return self._is_right_now(stream)  # what was listed was early or old
+        except StreamMoved:
+            return self._check_current(stream)  # the listed head was early or old
 
-    def _is_right_now(self, stream: StreamKey) -> bool:
-        for _ in range(MOVES):
+    def _check_current(self, stream: StreamKey) -> bool:
+        for _ in range(MAX_MOVES):
             now, there = self._source.head(stream), self._target.head(stream)
             if now is None or (
                 there and now.incarnation != there.incarnation and not is_same_blob(now, there)
             ):
-                return False  # it was deleted since; or it is a tenant, which is registered and no more
+                return False  # deleted since; or a tenant, of which only the registration matters
             try:
-                if there and self._fits(now, there):
+                if there and self._is_copy(now, there):
                     return self._read_back(there)
-            except Moved:
+            except StreamMoved:
                 continue
-            if _still(now, self._source.head(stream)) and _still(there, self._target.head(stream)):
-                raise CorruptRecord(
-                    str(stream), what="the destination has something else than the source"
-                )
+            if _is_unchanged(now, self._source.head(stream)) and _is_unchanged(
+                there, self._target.head(stream)
+            ):
+                raise CorruptRecord(str(stream), what="the destination differs from the source")
         raise CorruptRecord(str(stream), what="it changes at the destination while it is verified")
 
-    def _fits(self, now: Head, there: Head) -> bool:
+    def _is_copy(self, now: Head, there: Head) -> bool:
         if now.version > there.version:
-            return self._source.has(there)  # the source may have gone on since
-        return same(now, there) or is_same_blob(now, there)
+            return self._source.has_head(there)  # the source may have been written to since
+        return is_same(now, there) or is_same_blob(now, there)
 
     def _read_back(self, there: Head) -> bool:
         if not self._verify:
             return False
-        reading = Reading(self._target, there, 0, b"")
+        pages = StreamPages(self._target, there, 0, b"")
         try:
-            for _ in reading.pages(reading.first()):
+            for _ in pages.pages(pages.read_next()):
                 pass
         except CorruptRecord as error:
             what = f"at the destination, {error.what}"
             raise CorruptRecord(str(there.stream), version=error.version, what=what) from None
         return True
 
-    def _look_at_extra(self, stream: StreamKey) -> None:
-        """A stream that only the destination has, it seems."""
+    def _check_extra(self, stream: StreamKey) -> None:
+        """Count, or delete, a stream that only the destination seems to have."""
         try:
             there = self._target.head(stream)
             if (
@@ -138,17 +143,17 @@ class Checker:
                 or stream in self._tally.refused
                 or self._source.head(stream) is not None
             ):
-                return  # gone, or at the source all the same
-            if self._delete and self._ended.has(there) and self._target.delete(there):
+                return  # gone, or at the source after all
+            if self._delete and self._ended.includes(there) and self._target.delete(there):
                 self._tally.count["deleted"] += 1
                 return
-        except DataProblem as error:  # the source has it, damaged; or what it tells of deletions is
+        except DataProblem as error:  # damaged at the source, or its audit stream is
             self._tally.refuse(stream, error)
             return
         self._tally.count["extra"] += 1
-        if len(self.extra_names) < NAMED:
+        if len(self.extra_names) < MAX_EXTRA_NAMES:
             self.extra_names.append(str(stream))
 
 
-def _still(before: Head | None, now: Head | None) -> bool:
-    return same(before, now) if before and now else before is now
+def _is_unchanged(before: Head | None, now: Head | None) -> bool:
+    return is_same(before, now) if before and now else before is now

@@ -1,4 +1,4 @@
-"""What a copy writes: streams as they are at the source, many to a batch, in whatever state the destination is found."""
+"""The writing side of a copy: append streams in batches, whatever the destination has already."""
 
 from __future__ import annotations
 
@@ -10,41 +10,48 @@ from typing import Final, NamedTuple
 from ...backends import Append, AppendResult, Head, HeadSummary, Record, StreamKey, VersionMismatch
 from ...backends.retrying import RetryingBackend
 from ...errors import AlreadyExists, CorruptRecord, DataProblem, HoldfastError, Unavailable
-from ...log.ids import id_texts
+from ...log.ids import format_ids
 from .reader import (
     EndedIncarnations,
-    Moved,
-    Pair,
-    Reading,
-    ahead,
+    HeadPair,
+    StreamMoved,
+    StreamPages,
+    is_same,
     is_same_blob,
-    same,
-    side_by_side,
-    sliced,
+    map_ahead,
+    pair_heads,
+    slice_items,
 )
 
 BATCH_APPENDS: Final = 1000
 BATCH_BYTES: Final = 4 * 1024 * 1024
-SLICE: Final = 32
-"""How many streams a thread reads in one go."""
+SLICE_STREAMS: Final = 32
+"""Number of streams that a thread reads at once."""
 SLICE_BYTES: Final = 8 * 1024 * 1024
-MOVES: Final = 10
-"""How often a stream may be deleted and begun anew while it is copied."""
+MAX_MOVES: Final = 10
+"""How often a stream may be deleted and recreated while it is copied."""
 
-_FOREIGN: Final = (
-    "{} is at the destination, and is not a copy of the source's; nothing of it was overwritten. "
+_NOT_A_COPY: Final = (
+    "{} at the destination is not a copy of the source's; nothing was overwritten. "
     "Delete it there, or choose another destination"
 )
-_FORMER: Final = (
-    "{} was begun anew at the source, and a shorter form of its former life is at the destination: a copy that was left behind, "
-    "or one with records of its own. Nothing of it was overwritten; copy with delete=True (--delete) to replace it"
+_OLD_INCARNATION: Final = (
+    "{} was recreated at the source, and the destination has a shorter version of its previous"
+    " incarnation: an outdated copy, or one with records of its own. Nothing was overwritten; copy"
+    " with delete=True (--delete) to replace it"
 )
-_FURTHER: Final = "{} is further at the destination than at the source: somebody has gone on with the copy; nothing was overwritten"
-_GONE: Final = "{} was deleted at the destination after it had been copied; the same life of it cannot begin again there"
+_AHEAD_OF_SOURCE: Final = (
+    "{} has a newer version at the destination than at the source: another process wrote to the"
+    " copy; nothing was overwritten"
+)
+_DELETED_AFTER_COPY: Final = (
+    "{} was deleted at the destination after it had been copied; the same incarnation cannot be"
+    " created there again"
+)
 
 
-class Tally:
-    """What was done. `there` is how many streams of a tenant and kind the destination must have by now."""
+class CopyTally:
+    """The counts of a copy. `there`: streams by tenant and kind that the destination must have."""
 
     def __init__(self) -> None:
         self.count = Counter[str]()
@@ -55,10 +62,10 @@ class Tally:
         self.refused.setdefault(stream, error)
 
 
-class _Job(NamedTuple):
-    """A stream to copy: its head at the source, what is there at the destination, and its first page if that was read.
+class _CopyJob(NamedTuple):
+    """A stream to copy: its heads at the source and the destination, and its first page if read.
 
-    Without a head it is gone from the source, or cannot be read there.
+    Without `head`, it is gone from the source, or cannot be read there.
     """
 
     stream: StreamKey
@@ -67,32 +74,36 @@ class _Job(NamedTuple):
     page: Sequence[Record] | None = None
 
 
-class Copier:
-    """Copies what the destination has not yet. `tell` is called after each batch."""
+class StreamCopier:
+    """Copies streams that the destination does not have. Calls `report` after each batch."""
 
     def __init__(
         self,
         source: RetryingBackend,
         target: RetryingBackend,
         ended: EndedIncarnations,
-        tally: Tally,
+        tally: CopyTally,
         pool: Executor,
-        tell: Callable[[], None],
+        report: Callable[[], None],
     ) -> None:
         self._source, self._target, self._ended = source, target, ended
-        self._tally, self._pool, self._tell = tally, pool, tell
+        self._tally, self._pool, self._report = tally, pool, report
         self._batch: list[Append] = []
         self._size = 0
         self._again = False
-        # Life, version and hash that the stream in hand has had at the source, as was seen when it was read, and now has here.
-        self._proved: tuple[bytes, int, bytes] | None = None
+        # Incarnation, version and hash that the current stream had at the source and has here now.
+        self._copied: tuple[bytes, int, bytes] | None = None
 
     def copy(self, tenant: str, kind: str, *, again: bool = False) -> None:
-        """All streams of a kind. `again`: what is there by now was counted before."""
+        """Copy all streams of a kind. `again`: existing ones were counted before."""
         self._tally.there[tenant, kind] = 0
         self._again = again
-        pairs = side_by_side(self._source.listed(tenant, kind), self._target.listed(tenant, kind))
-        for jobs in ahead(self._pool, self._fetch, sliced(self._wanted(pairs), SLICE)):
+        pairs = pair_heads(
+            self._source.list_heads(tenant, kind), self._target.list_heads(tenant, kind)
+        )
+        for jobs in map_ahead(
+            self._pool, self._fetch, slice_items(self._select_incomplete(pairs), SLICE_STREAMS)
+        ):
             for job in jobs:
                 try:
                     self._copy_stream(job)
@@ -103,117 +114,122 @@ class Copier:
         self._flush()
 
     def _copy_damaged(self, tenant: str, kind: str) -> None:
-        """What was not listed because it cannot be read: it says itself why, or can be read by now, or is gone."""
+        """Copy streams that the listing left out: report why, unless they are readable or gone."""
         gone = set[StreamKey]()
-        for stream in self._source.damaged(tenant, kind):
+        for stream in self._source.list_damaged(tenant, kind):
             try:
                 head = self._source.head(stream)
                 if head is None:
                     gone.add(stream)
                 else:
-                    self._copy_stream(_Job(stream, head, self._target.head(stream)))
+                    self._copy_stream(_CopyJob(stream, head, self._target.head(stream)))
             except (AlreadyExists, DataProblem) as error:
                 self._tally.refuse(stream, error)
-        # Deleted since; or its head is lost, and then it is still named.
-        for stream in gone.intersection(self._source.damaged(tenant, kind)) if gone else ():
+        # Deleted since; but if its head is lost, it is still listed.
+        for stream in gone.intersection(self._source.list_damaged(tenant, kind)) if gone else ():
             self._tally.refuse(
-                stream, CorruptRecord(str(stream), what="there is nothing but its name")
+                stream, CorruptRecord(str(stream), what="nothing is left of it but its name")
             )
 
-    def _wanted(self, pairs: Iterable[Pair]) -> Iterator[tuple[HeadSummary, HeadSummary | None]]:
-        """What is not there yet, or not whole."""
+    def _select_incomplete(
+        self, pairs: Iterable[HeadPair]
+    ) -> Iterator[tuple[HeadSummary, HeadSummary | None]]:
+        """Yield the streams that are missing or incomplete at the destination."""
         for mine, theirs in pairs:
             if mine is None:
                 assert theirs is not None
                 self._tally.there[theirs.stream[:2]] += 1
-            elif theirs is None or not same(mine, theirs):
+            elif theirs is None or not is_same(mine, theirs):
                 yield mine, theirs
             else:
                 self._skip(mine)
 
-    def _fetch(self, pairs: Sequence[tuple[HeadSummary, HeadSummary | None]]) -> list[_Job]:
-        """In a thread of the pool: what is there, and the first page of each stream as long as there is room for it."""
-        jobs, room = list[_Job](), SLICE_BYTES
+    def _fetch(self, pairs: Sequence[tuple[HeadSummary, HeadSummary | None]]) -> list[_CopyJob]:
+        """Read heads and the first pages that fit the memory limit, in a thread of the pool."""
+        jobs, room = list[_CopyJob](), SLICE_BYTES
         for mine, theirs in pairs:
             head, there, page = None, None, None
             try:
-                head = self._source.placed(mine)
-                if head and theirs and same(head, theirs):
+                head = self._source.resolve_head(mine)
+                if head and theirs and is_same(head, theirs):
                     there = head
                 elif theirs:
                     there = self._target.head(mine.stream)
-                if head and room > 0 and (there is None or _may_go_on(head, there)):
+                if head and room > 0 and (there is None or _has_more(head, there)):
                     page = self._source.read(mine.stream, after=there.version if there else 0)
                     room -= sum(len(record.body) for record in page)
             except DataProblem:
-                pass  # whoever takes the job finds the same
-            jobs.append(_Job(mine.stream, head, there, page))
+                pass  # raised again when the stream is copied
+            jobs.append(_CopyJob(mine.stream, head, there, page))
         return jobs
 
-    def _copy_stream(self, job: _Job) -> None:
-        """Copy a stream, whatever happens to it meanwhile."""
-        stream, self._proved = job.stream, None
-        for _ in range(MOVES):
+    def _copy_stream(self, job: _CopyJob) -> None:
+        """Copy a stream, again from its new head if it changes meanwhile."""
+        stream, self._copied = job.stream, None
+        for _ in range(MAX_MOVES):
             try:
-                return self._copy_life(job)
-            except Moved as moved:
+                return self._copy_incarnation(job)
+            except StreamMoved as moved:
                 self._flush()
-                self._ended.look_again(stream.tenant)
+                self._ended.forget(stream.tenant)
                 there = self._target.head(stream)
                 if moved.now is None:
-                    if there and self._is_over(there):
-                        self._target.delete(there)  # the beginning of what is no more
+                    if there and self._was_deleted(there):
+                        self._target.delete(there)  # the start of a deleted stream
                     return None
-                job = _Job(stream, moved.now, there)
+                job = _CopyJob(stream, moved.now, there)
         raise Unavailable(
-            f"{stream} is deleted and begun anew all the time; copy it when nobody does that"
+            f"{stream} is deleted and recreated all the time; copy it when no process does that"
         )
 
-    def _copy_life(self, job: _Job) -> None:
+    def _copy_incarnation(self, job: _CopyJob) -> None:
         stream, head, there, page = job
         if head is None:
-            raise Moved(self._source.head(stream))
+            raise StreamMoved(self._source.head(stream))
         if there and head.stream.kind == "tenant":
-            return self._skip(head)  # that it is registered is all it says
+            return self._skip(head)  # only the registration matters
         if there and is_same_blob(head, there):
             return self._skip(head)
         if there and there.incarnation != head.incarnation:
             self._make_room(there)
             there = None
         if there and there.version >= head.version:
-            return self._settle(head, there)
-        reading = Reading(
+            return self._compare(head, there)
+        pages = StreamPages(
             self._source, head, there.version if there else 0, there.hash if there else b""
         )
         try:
-            self._append(head, there, reading, reading.first() if page is None else page)
+            self._append(head, there, pages, pages.read_next() if page is None else page)
         except CorruptRecord:
-            if there and not self._source.has(there):
-                raise AlreadyExists(_FOREIGN.format(head.stream)) from None
+            if there and not self._source.has_head(there):
+                raise AlreadyExists(_NOT_A_COPY.format(head.stream)) from None
             raise
 
     def _make_room(self, there: Head) -> None:
-        """Delete another life of a stream than the source has, if it is a copy of one that is over there."""
-        over = there.stream.kind == "blob" or self._is_over(
-            there
-        )  # of a file, there is less than the source has
-        if not over or not self._target.delete(there):
-            text = _FORMER if not over and self._ended.perhaps(there) else _FOREIGN
+        """Delete another incarnation, if it is a copy of one that the source has deleted."""
+        # A blob has less of the file than the source.
+        deleted = there.stream.kind == "blob" or self._was_deleted(there)
+        if not deleted or not self._target.delete(there):
+            text = (
+                _OLD_INCARNATION if not deleted and self._ended.may_include(there) else _NOT_A_COPY
+            )
             raise AlreadyExists(text.format(there.stream))
 
-    def _is_over(self, there: Head) -> bool:
-        """Whether the source had what is there, and deleted it."""
-        proved = self._proved == (there.incarnation, there.version, there.hash)
-        return self._ended.has(there) or (proved and self._ended.perhaps(there))
+    def _was_deleted(self, there: Head) -> bool:
+        """Return whether the source had this stream, and deleted it."""
+        copied = self._copied == (there.incarnation, there.version, there.hash)
+        return self._ended.includes(there) or (copied and self._ended.may_include(there))
 
-    def _settle(self, head: Head, there: Head) -> None:
-        """The destination is at the source's version, or further."""
-        if not same(head, there):
+    def _compare(self, head: Head, there: Head) -> None:
+        """Compare heads if the destination has the source's version, or a newer one."""
+        if not is_same(head, there):
             now = self._source.head(head.stream)
-            if now is None or not same(now, head):
-                raise Moved(now)  # what was listed was old
+            if now is None or not is_same(now, head):
+                raise StreamMoved(now)  # the listed head was old
             raise AlreadyExists(
-                (_FURTHER if there.version > now.version else _FOREIGN).format(head.stream)
+                (_AHEAD_OF_SOURCE if there.version > now.version else _NOT_A_COPY).format(
+                    head.stream
+                )
             )
         self._skip(head)
 
@@ -222,32 +238,29 @@ class Copier:
         self._tally.count["skipped"] += not self._again
 
     def _append(
-        self, head: Head, there: Head | None, reading: Reading, first: Sequence[Record]
+        self, head: Head, there: Head | None, pages: StreamPages, first: Sequence[Record]
     ) -> None:
-        """Append what is read, append by append: the records of one id stay together, whatever the pages are."""
+        """Append the pages, append by append: records of one id stay together across pages."""
         previous, group = there.hash if there else b"", list[Record]()
         try:
-            for page in reading.pages(first, self._pool):
+            for page in pages.pages(first, self._pool):
                 if there and page[0].version == there.version + 1:
-                    self._proved = (
-                        there.incarnation,
-                        there.version,
-                        there.hash,
-                    )  # the chain goes on from it
+                    # The chain continues from it.
+                    self._copied = there.incarnation, there.version, there.hash
                 for record in page:
                     if group and record.append_id != group[0].append_id:
                         self._put(head, previous, group)
                         previous, group = group[-1].hash, []
                     group.append(record)
         except CorruptRecord:
-            # Of an append that was cut off by the damage nothing is taken.
-            if group and reading.following not in (None, group[0].append_id):
+            # Nothing is copied of an append that the damage truncated.
+            if group and pages.following not in (None, group[0].append_id):
                 self._put(head, previous, group)
             raise
         self._put(head, previous, group)
 
     def _put(self, head: Head, previous: bytes, group: Sequence[Record]) -> None:
-        # The fields come with the last append: until then nobody takes the stream for what it will be.
+        # The fields come with the last append: until then the stream is not found by them.
         append = Append(
             head.stream,
             group[0].version - 1,
@@ -255,10 +268,10 @@ class Copier:
             head.incarnation,
             group[0].append_id,
             [(record.hash, record.body) for record in group],
-            _may_be_repeated(head.stream.kind, group),
+            _has_caller_id(head.stream.kind, group),
             head.fields if group[-1].version == head.version else None,
         )
-        self._proved = head.incarnation, group[-1].version, group[-1].hash
+        self._copied = head.incarnation, group[-1].version, group[-1].hash
         self._batch.append(append)
         self._size += sum(len(record.body) for record in group)
         if len(self._batch) >= BATCH_APPENDS or self._size >= BATCH_BYTES:
@@ -275,28 +288,29 @@ class Copier:
                 self._append_alone(append)
         else:
             for append, answer in zip(batch, answers, strict=True):
-                self._take(append, answer)
-        self._tell()
+                self._count(append, answer)
+        self._report()
 
     def _append_alone(self, append: Append) -> None:
-        """After a batch was refused: whose fault was it?"""
+        """Append one stream of a refused batch, to find the one that caused it."""
         if append.stream not in self._tally.refused:
             try:
-                self._take(append, self._target.append([append])[0])
+                self._count(append, self._target.append([append])[0])
             except DataProblem as error:
                 self._tally.refuse(append.stream, error)
 
-    def _take(self, append: Append, answer: AppendResult | VersionMismatch) -> None:
+    def _count(self, append: Append, answer: AppendResult | VersionMismatch) -> None:
+        """Count an append, or record why it was refused."""
         stream, count = append.stream, self._tally.count
         if isinstance(answer, VersionMismatch):
-            if stream.kind != "tenant":  # somebody else has registered it meanwhile
-                text = _GONE if answer.head is None else _FOREIGN
+            if stream.kind != "tenant":  # another process has registered it
+                text = _DELETED_AFTER_COPY if answer.head is None else _NOT_A_COPY
                 self._tally.refuse(stream, AlreadyExists(text.format(stream)))
         elif (answer.first, answer.last) != (
             append.expected + 1,
             append.expected + len(append.records),
         ):
-            self._tally.refuse(stream, AlreadyExists(_FOREIGN.format(stream)))
+            self._tally.refuse(stream, AlreadyExists(_NOT_A_COPY.format(stream)))
         else:
             count["records"] += len(append.records)
             count["bytes"] += sum(len(body) for _, body in append.records)
@@ -305,18 +319,18 @@ class Copier:
                 self._tally.there[stream[:2]] += 1
 
 
-def _may_go_on(head: Head, there: Head) -> bool:
-    """Whether there is more to read at the source of what is there."""
+def _has_more(head: Head, there: Head) -> bool:
+    """Return whether the source has more records of the stream than the destination."""
     return there.incarnation == head.incarnation and there.version < head.version
 
 
-def _may_be_repeated(kind: str, group: Sequence[Record]) -> bool:
-    """Whether the append may have an id of its caller's, which must be found wherever it is; in doubt it may.
+def _has_caller_id(kind: str, group: Sequence[Record]) -> bool:
+    """Return whether the append may have a caller's id, which must be found at any time.
 
-    An id that the log made is also that of an event in the append. Blobs are appended under no others.
+    A generated id is also that of an event in the append. Blobs have only generated ids.
     """
     if kind == "blob":
         return False
-    [text] = id_texts(int.from_bytes(group[0].append_id, "big"), 1)
+    [text] = format_ids(int.from_bytes(group[0].append_id, "big"), 1)
     start = b'{"id":"%b"' % text.encode()
     return not any(record.body.startswith(start) for record in group)

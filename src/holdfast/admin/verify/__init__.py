@@ -1,0 +1,1 @@
+"""Verify the hash chains, heads and blobs of a store: `store.verify`."""

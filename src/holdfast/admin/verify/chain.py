@@ -1,7 +1,7 @@
-"""What a chain tells of its records: which was altered, is missing, was moved, or was put in.
+"""Walk a hash chain and diagnose its faults: records altered, missing, moved or inserted.
 
-Whoever changes a record leaves all hashes after it as they were, or has to change them too. So where the chain breaks, the records around
-that place say what happened: each of them fits where it once stood, and nowhere else.
+A change of a record leaves all hashes after it unchanged, or must change them too. So the records
+around a break show what happened: each of them fits at its original place, and nowhere else.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ ProblemKind = Literal[
     "stream_missing",
 ]
 
-FAULTS: Final = 100
-"""After so many in one stream no more are looked for in it."""
+MAX_FAULTS: Final = 100
+"""Stop the check of a stream after this many faults."""
 
-AHEAD: Final = 4
-"""A record that does not fit is judged with so many after it in sight, or with all that there are."""
+LOOKAHEAD_RECORDS: Final = 4
+"""A record that does not fit is judged with this many records after it, if there are as many."""
 
-WINDOW: Final = 1000
-"""How far a record that belongs to a place is looked for, among those after it; and how many of those before it are remembered."""
+WINDOW_RECORDS: Final = 1000
+"""How many later records to search for the one that belongs here, and how many to remember."""
 
-CUT_OUT: Final = 100
-"""How many records may have been cut out, and those after them renumbered, for that to be recognised."""
+MAX_CUT_OUT: Final = 100
+"""The largest number of records cut out, with the rest renumbered, that is recognized."""
 
 
 class ChainFault(NamedTuple):
-    """What is wrong at a version of a stream."""
+    """A problem at a version of a stream."""
 
     version: int | None
     what: ProblemKind
@@ -51,10 +51,11 @@ class ChainFault(NamedTuple):
 
 
 class ChainWalk:
-    """One life of a stream, walked from its beginning or from a record whose hash is known to be right.
+    """A walk over an incarnation of a stream, from its start or from a record with a trusted hash.
 
-    `version` and `previous` are how far it has come and the hash there; None if that cannot be known. Where records were put in or cut out
-    and all others renumbered, `shift` is how far the numbers that are stored are ahead of those that were.
+    `version` and `previous` are its position and the hash there, None if unknown. If records were
+    inserted or cut out and all others renumbered, `shift` is the difference between the stored and
+    the original version numbers.
     """
 
     def __init__(self, seed: bytes, version: int = 0, previous: bytes | None = GENESIS) -> None:
@@ -62,41 +63,44 @@ class ChainWalk:
         self.version, self.previous, self.shift = version, previous, 0
         self.faults: list[ChainFault] = []
         self.recomputed: bytes | None = None
-        """What the hash of the newest record should be, where it is another; for the head may have the right one."""
-        self._strays: deque[Record] = deque(maxlen=WINDOW)
+        """The correct hash of the newest record, if its own is wrong: the head may have it."""
+        self._strays: deque[Record] = deque(maxlen=WINDOW_RECORDS)
 
     @property
     def stored_version(self) -> int:
-        """How far it has come, as the records are numbered now."""
+        """The position as the records are numbered now."""
         return self.version + self.shift
 
     @property
     def gave_up(self) -> bool:
-        return len(self.faults) >= FAULTS
+        return len(self.faults) >= MAX_FAULTS
 
     def take(self, records: Sequence[Record], *, more: bool) -> int:
-        """Judge records in the order in which they are stored; how many. With `more` to come, the last may be left for the next call."""
+        """Check records in stored order, and return how many were checked.
+
+        With `more` to come, the last ones may be left for the next call.
+        """
         at = 0
         while not self.gave_up:
-            at = self._good(records, at)
-            if at == len(records) or (more and len(records) - at < AHEAD):
+            at = self._skip_good(records, at)
+            if at == len(records) or (more and len(records) - at < LOOKAHEAD_RECORDS):
                 break
-            at += self._bad(records[at : at + WINDOW])
+            at += self._diagnose(records[at : at + WINDOW_RECORDS])
         return len(records) if self.gave_up else at
 
-    def unreadable(self, version: int, details: str) -> None:
-        """The engine cannot read what is stored there."""
+    def add_unreadable(self, version: int, details: str) -> None:
+        """Add the fault of a record that the database cannot read."""
         self.faults.append(ChainFault(version, "unreadable", details))
         self.version, self.previous = version - self.shift, None
 
-    def _good(self, records: Sequence[Record], at: int) -> int:
-        """Where the first record is that does not fit."""
+    def _skip_good(self, records: Sequence[Record], at: int) -> int:
+        """Return the index of the first record that does not fit."""
         seed, previous, version, shift = self._seed, self.previous, self.version, self.shift
         while at < len(records):
             record = records[at]
             if record.version != version + 1 + shift:
                 break
-            # What came before is unknown if `previous` is: then this record is taken for the beginning of what follows.
+            # If `previous` is unknown, this record is trusted as the start of the following ones.
             if previous is not None and record.hash != _hash(
                 seed, previous, version + 1, record.body
             ):
@@ -106,91 +110,92 @@ class ChainWalk:
         self.version, self.previous = version, previous
         return at
 
-    def _bad(self, rest: Sequence[Record]) -> int:
-        """Say what is wrong with the first of these; how many of them that explains."""
-        record, place = rest[0], self.stored_version + 1
-        if record.version < place or record.version >> 63:  # so large a number is nobody's
-            self._add(
-                record.version,
-                "inserted",
-                "its version comes again, or is none that a record can have",
-            )
+    def _diagnose(self, rest: Sequence[Record]) -> int:
+        """Add the fault of the first of these records. Return how many it explains."""
+        record, expected = rest[0], self.stored_version + 1
+        if record.version < expected or record.version >> 63:  # or out of range
+            self._add(record.version, "inserted", "its version is a duplicate, or out of range")
             return 1
-        if record.version > place:
+        if record.version > expected:
             upto = record.version - 1
-            which = f"version {place} is" if upto == place else f"versions {place} to {upto} are"
-            self._add(place, "missing", f"{which} not there")
+            which = (
+                f"version {expected} is"
+                if upto == expected
+                else f"versions {expected} to {upto} are"
+            )
+            self._add(expected, "missing", f"{which} missing")
             self.version, self.previous = upto - self.shift, None
             return 0
         previous = self.previous
-        assert previous is not None  # else it would have been taken for a beginning
-        return self._misfit(record, rest[1:], previous)
+        assert previous is not None  # else it would have been trusted
+        return self._diagnose_hash(record, rest[1:], previous)
 
-    def _misfit(self, record: Record, rest: Sequence[Record], previous: bytes) -> int:
-        """A record has the right number and the wrong hash."""
+    def _diagnose_hash(self, record: Record, rest: Sequence[Record], previous: bytes) -> int:
+        """Add the fault of a record with the right version and a wrong hash."""
         version = self.version + 1
         home = next((stray for stray in self._strays if self._fits(previous, version, stray)), None)
         if home is not None:
-            return self._replaced(record, home)
+            return self._add_misplaced(record, home)
         recomputed = _hash(self._seed, previous, version, record.body)
         if not rest:
-            return self._altered(record.hash, "it does not fit the records before it", recomputed)
+            return self._add_altered(
+                record.hash, "it does not fit the records before it", recomputed
+            )
         following = rest[0]
         if self._fits(record.hash, version + 1, following):
-            return self._altered(
+            return self._add_altered(
                 record.hash,
-                "its content is not that of its hash, or the record before it was replaced",
+                "its content does not match its hash, or the record before it was replaced",
             )
         if self._fits(recomputed, version + 1, following):
-            return self._altered(recomputed, "its hash is not that of its content")
+            return self._add_altered(recomputed, "its hash does not match its content")
         if self._fits(previous, version, following):
-            return self._swapped_or_inserted(record, following)
+            return self._add_swapped_or_inserted(record, following)
         cut = next(
             (
                 n
-                for n in range(1, CUT_OUT + 1)
+                for n in range(1, MAX_CUT_OUT + 1)
                 if self._fits(record.hash, version + n + 1, following)
             ),
             0,
         )
         if cut:
-            what = f"{cut} record{'s were' if cut > 1 else ' was'} cut out here, and those after it renumbered"
+            were = "records were" if cut > 1 else "record was"
+            what = f"{cut} {were} cut out here, and the following ones renumbered"
             self._add(self.stored_version + 1, "missing", what)
             self.version, self.previous, self.shift = version + cut, record.hash, self.shift - cut
             return 1
         home = next((other for other in rest[1:] if self._fits(previous, version, other)), None)
         if home is not None:
-            return self._replaced(record, home)
-        return self._altered(
-            None,
-            "neither its content nor its hash fits; so the one after it cannot be judged either",
+            return self._add_misplaced(record, home)
+        return self._add_altered(
+            None, "neither its content nor its hash fits, so the next one cannot be checked either"
         )
 
-    def _altered(
-        self, going_on_from: bytes | None, details: str, recomputed: bytes | None = None
+    def _add_altered(
+        self, previous: bytes | None, details: str, recomputed: bytes | None = None
     ) -> int:
+        """Add the fault of an altered record, and continue with `previous` as its hash."""
         self._add(self.stored_version + 1, "altered", details)
-        self.version, self.previous, self.recomputed = self.version + 1, going_on_from, recomputed
+        self.version, self.previous, self.recomputed = self.version + 1, previous, recomputed
         return 1
 
-    def _replaced(self, record: Record, home: Record) -> int:
-        """The record that belongs here stands elsewhere."""
-        place = self.stored_version + 1
-        self._add(
-            place, "misplaced", f"the record that belongs here stands at version {home.version}"
-        )
+    def _add_misplaced(self, record: Record, home: Record) -> int:
+        """Add the fault of a record in the place of another, `home`."""
+        what = f"the record that belongs here is at version {home.version}"
+        self._add(self.stored_version + 1, "misplaced", what)
         self._strays.append(record)
         self.version, self.previous = self.version + 1, home.hash
         return 1
 
-    def _swapped_or_inserted(self, record: Record, following: Record) -> int:
-        """The next record belongs here."""
-        place, version = self.stored_version + 1, self.version + 1
+    def _add_swapped_or_inserted(self, record: Record, following: Record) -> int:
+        """Add the fault of a record in front of the one that belongs here."""
+        stored, version = self.stored_version + 1, self.version + 1
         if self._fits(following.hash, version + 1, record):
-            self._add(place, "misplaced", f"it has changed places with version {place + 1}")
+            self._add(stored, "misplaced", f"it was swapped with version {stored + 1}")
             self.version, self.previous = version + 1, record.hash
             return 2
-        self._add(place, "inserted", "it was put in here, and those after it renumbered")
+        self._add(stored, "inserted", "it was inserted here, and the following ones renumbered")
         self.shift += 1
         return 1
 
@@ -198,11 +203,11 @@ class ChainWalk:
         return record.hash == _hash(self._seed, previous, version, record.body)
 
     def _add(self, version: int, what: ProblemKind, details: str) -> None:
-        if len(self.faults) == FAULTS - 1:
-            details += "; no more are looked for in this stream"
+        if len(self.faults) == MAX_FAULTS - 1:
+            details += "; the rest of this stream was not checked"
         self.faults.append(ChainFault(version, what, details))
 
 
 def _hash(seed: bytes, previous: bytes, version: int, body: bytes) -> bytes:
-    """As `_chain.extend` makes it."""
+    """Return the hash of a record, as `log.chain.extend` computes it."""
     return sha256(seed + previous + version.to_bytes(8, "big") + sha256(body).digest()).digest()

@@ -1,4 +1,4 @@
-"""What the audit streams tell of deletions: whether a stream that an anchor has seen may be gone."""
+"""Read deletions from the audit streams: whether a stream of an anchor may be gone."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import msgspec
 from ...backends.retrying import RetryingBackend
 from ...errors import DataProblem
 from ...log.chain import GENESIS
-from ...log.events import open_plain
+from ...log.events import decode_plain_envelope
 from ...log.log import Log
-from ...log.stream_ops import audit_of
+from ...log.stream_ops import audit_key
 from ..anchors import AnchorEntry
 
-Life = tuple[str, str, str]
-"""Kind, id and life of a stream."""
+DeletedIncarnation = tuple[str, str, str]
+"""Kind, id and incarnation of a stream."""
 
 
 DELETED: Final = "stream.deleted"
-_GONE: Final = frozenset({DELETED, "subject.erased"})
-"""What tells that a stream is gone. With a subject that is erased, the list of what is about it goes."""
+_REMOVAL_EVENTS: Final = frozenset({DELETED, "subject.erased"})
+"""Events that remove a stream. The erasure of a subject removes the list of its streams."""
 
 
 class _DeletionEntry(msgspec.Struct):
-    """A deletion, as an entry of the audit stream tells it: where the stream stood when it was decided."""
+    """A deletion in the audit stream: the stream's version and hash at that time."""
 
     kind: str
     id: str
@@ -36,31 +36,32 @@ class _DeletionEntry(msgspec.Struct):
 
 
 class Deletions:
-    """Reads the audit streams, which were verified before. An entry that does not fit its chain tells nothing."""
+    """Reads the audit streams, after their verification. Entries that failed it are ignored."""
 
     def __init__(self, log: Log, store: RetryingBackend) -> None:
         self._log, self._store = log, store
         self._distrusted: dict[str, set[int]] = defaultdict(set)
 
     def distrust(self, tenant: str, versions: Iterable[int | None]) -> None:
-        """These entries of a tenant's audit stream are not what was written."""
+        """Ignore these entries of a tenant's audit stream: they were altered."""
         self._distrusted[tenant].update(version for version in versions if version is not None)
 
-    def noted(self, tenant: str, gone: Iterable[AnchorEntry]) -> set[Life]:
-        """Which of these streams were deleted as they should be: told before, in that life, and no earlier than the anchor saw them."""
-        wanted = {(place.kind, place.id, place.incarnation): place for place in gone}
-        found: set[Life] = set()
-        for told in self._told(tenant):
-            place = wanted.get((told.kind, told.id, told.incarnation))
-            if place is not None and (
-                told.version > place.version
-                or (told.version, told.hash) == (place.version, place.hash)
+    def find_recorded(self, tenant: str, gone: Iterable[AnchorEntry]) -> set[DeletedIncarnation]:
+        """Return which of these streams have a recorded deletion, not older than the anchor."""
+        entries = {(entry.kind, entry.id, entry.incarnation): entry for entry in gone}
+        found: set[DeletedIncarnation] = set()
+        for deletion in self._read(tenant):
+            incarnation = deletion.kind, deletion.id, deletion.incarnation
+            entry = entries.get(incarnation)
+            if entry is not None and (
+                deletion.version > entry.version
+                or (deletion.version, deletion.hash) == (entry.version, entry.hash)
             ):
-                found.add((told.kind, told.id, told.incarnation))
+                found.add(incarnation)
         return found
 
-    def _told(self, tenant: str) -> Iterator[_DeletionEntry]:
-        stream, after, last = audit_of(tenant), 0, GENESIS
+    def _read(self, tenant: str) -> Iterator[_DeletionEntry]:
+        stream, after, last = audit_key(tenant), 0, GENESIS
         try:
             head = self._store.head(stream)
             while head is not None and (page := self._store.read(stream, after=after)):
@@ -69,15 +70,15 @@ class Deletions:
                     if record.version in self._distrusted[tenant]:
                         continue
                     try:
-                        envelope = open_plain(
-                            self._log.opened(stream, head.incarnation, record, previous)
+                        envelope = decode_plain_envelope(
+                            self._log.decrypt_record(stream, head.incarnation, record, previous)
                         )
-                        if envelope.type in _GONE:
-                            told = msgspec.convert(envelope.data, _DeletionEntry)
-                            if envelope.type == DELETED or told.kind == "subject":
-                                yield told
+                        if envelope.type in _REMOVAL_EVENTS:
+                            deletion = msgspec.convert(envelope.data, _DeletionEntry)
+                            if envelope.type == DELETED or deletion.kind == "subject":
+                                yield deletion
                     except (DataProblem, msgspec.ValidationError):
                         continue  # it proves nothing
                 after = page[-1].version
         except DataProblem:
-            return  # what cannot be read tells nothing; that it cannot, was said before
+            return  # unreadable, which was reported before

@@ -1,4 +1,4 @@
-"""What a verification reports."""
+"""The report of a verification: problems, progress, result."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from .chain import ProblemKind
 
 
 class StreamProblem(msgspec.Struct, frozen=True):
-    """Something that is wrong with a stream, and where. `what` is one of:
+    """A problem of a stream, and its version. `what` is one of:
 
-    - `altered`, `missing`, `misplaced`, `inserted`: a record, by the chain;
-    - `head`: the head and the newest record do not fit, or its label does not open; `undecodable`: a record that is no event, or does not open; `value`: a large value or
-      a file that is missing or altered; `unreadable`: the engine cannot read it;
-    - by an anchor: `truncated` (records at the end are gone), `forked` (another record than the anchor has seen), `rolled_back` (another incarnation of
-      the stream) and `stream_missing`, where no deletion was noted.
+    - by the chain: a record is `altered`, `missing`, `misplaced` or `inserted`;
+    - `head`: the head does not match the newest record, or its label cannot be decrypted;
+    - `undecodable`: a record is not an event, or cannot be decrypted;
+    - `value`: a blob or a file is missing or altered;
+    - `unreadable`: the database cannot read it;
+    - by an anchor: `truncated` (records at the end are gone), `forked` (a different record than in
+      the anchor), `rolled_back` (another incarnation of the stream), and `stream_missing` (no
+      deletion is recorded).
     """
 
     tenant: str
@@ -30,11 +33,12 @@ class StreamProblem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         at = "" if self.version is None else f" (version {self.version})"
-        return f"{StreamKey(self.tenant, self.kind, self.id)}{at}: {self.what.replace('_', ' ')}: {self.details}"
+        stream = StreamKey(self.tenant, self.kind, self.id)
+        return f"{stream}{at}: {self.what.replace('_', ' ')}: {self.details}"
 
 
 class VerifyProgress(msgspec.Struct, frozen=True):
-    """How far a verification has got. `of` is how many streams there are, None as long as they are not counted."""
+    """The progress of a verification. `of` is the number of streams; None until counted."""
 
     streams: int
     records: int
@@ -44,11 +48,12 @@ class VerifyProgress(msgspec.Struct, frozen=True):
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """What a verification found. `ok` if nothing is wrong, as far as can be told.
+    """The result of a verification. `ok` if no problem was found.
 
-    `problems` has the first 1,000 of `found`. `anchored` says against what: "unanchored" means that missing newest records, an old backup
-    put back, deleted streams and a store that was written anew from the beginning cannot be noticed. `deleted` streams of the
-    anchor are gone, and the audit stream says since when and why; of `erased` streams the keys were destroyed, and only the chain is checked.
+    `problems` has the first 1,000 of `found`. `anchored` is the signature of the anchor.
+    "unanchored" means that missing newest records, a restored old backup, deleted streams and a
+    rewritten store cannot be detected. `deleted` streams of the anchor are gone, with a deletion in
+    the audit stream. The keys of `erased` streams were destroyed: only their chain was checked.
     """
 
     problems: list[StreamProblem]
@@ -61,7 +66,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
     anchored: Literal["unanchored", "unsigned", "hmac-sha256", "ed25519"]
     anchor_at: datetime | None = None
     complete: bool = True
-    """False if only what came after the anchor was read (`since=`)."""
+    """False if only records after the anchor were read (`since=`)."""
 
     @property
     def ok(self) -> bool:
@@ -69,12 +74,11 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         read = "" if self.complete else " since the anchor"
-        wrong = "no problem" if self.ok else _counted(self.found, "problem")
-        parts = [
-            f"{wrong} in {_counted(self.streams, 'stream')}, {_counted(self.records, 'record')}{read}"
-        ]
+        problems = "no problem" if self.ok else _format_count(self.found, "problem")
+        streams = _format_count(self.streams, "stream")
+        parts = [f"{problems} in {streams}, {_format_count(self.records, 'record')}{read}"]
         if self.anchor_at is None:
-            parts.append("unanchored: what is gone from the end, or as a whole, cannot be noticed")
+            parts.append("unanchored: missing newest records or streams cannot be detected")
         else:
             signed = (
                 "an unsigned anchor"
@@ -84,12 +88,12 @@ class VerifyResult(msgspec.Struct, frozen=True):
             parts.append(f"compared with {signed} of {self.anchor_at:%Y-%m-%d %H:%M:%S} UTC")
         if self.deleted:
             parts.append(
-                f"deleted since, as the audit stream says: {_counted(self.deleted, 'stream')}"
+                f"deleted since, by the audit stream: {_format_count(self.deleted, 'stream')}"
             )
         if self.erased:
-            parts.append(f"erased: {_counted(self.erased, 'stream')}")
+            parts.append(f"erased: {_format_count(self.erased, 'stream')}")
         return "; ".join(parts)
 
 
-def _counted(number: int, what: str) -> str:
+def _format_count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,7 +1,8 @@
-"""Verifying a store: every chain walked, every head compared, every large value looked for; with an anchor, also what is no longer there.
+"""Verify a store: all chains, heads and blobs; with an anchor, also what is missing.
 
-It reads straight from the backend, page by page, several streams at a time, and never raises for what it finds: that is what it is for.
-What goes on meanwhile is left alone: each stream is verified as far as it stood when its turn came.
+It reads from the backend directly, page by page, several streams at a time, and reports damage
+instead of raising. Other processes may write meanwhile: each stream is verified up to the version
+it had when its check started.
 """
 
 from __future__ import annotations
@@ -17,33 +18,32 @@ from typing import Final
 from ...backends import BillsRequests, Head, HeadSummary, StreamKey
 from ...backends.retrying import RetryingBackend
 from ...errors import AnchorRefused
-from ...log.blobs import incarnation_hex
 from ...log.log import Log
-from ..anchors import AnchorEntry, AnchorFile, AnchorKey, order, registered, scope
+from ..anchors import AnchorEntry, AnchorFile, AnchorKey, list_scope, order_key, tenant_stream
 from .chain import ChainFault
 from .deletions import Deletions
 from .report import StreamProblem, VerifyProgress, VerifyResult
-from .stream import StreamVerdict, Verifier
+from .stream import StreamVerdict, StreamVerifier
 
 THREADS: Final = 4
-FAR_THREADS: Final = 16
-"""For an engine that answers slowly. Elsewhere more threads than a few gain nothing: the work is Python's."""
+REMOTE_THREADS: Final = 16
+"""For databases with high latency. Others don't gain from more threads: Python is the limit."""
 
-SLICE: Final = 16
+SLICE_STREAMS: Final = 16
 SLICE_RECORDS: Final = 2000
-"""Short streams are handed to a thread together, long ones alone if the engine lists how long they are."""
+"""A thread gets several short streams at once, or a long one, if their lengths are listed."""
 
-NAMED: Final = 1000
-"""So many problems are listed; all are counted."""
+MAX_PROBLEMS: Final = 1000
+"""Maximum number of problems to list; all are counted."""
 
-GONE: Final = 50_000
-"""Streams that an anchor knows and that are gone are looked up in the audit stream together, at most so many at a time."""
+MAX_GONE: Final = 50_000
+"""Maximum number of missing streams of an anchor to look up in the audit stream at once."""
 
-TELL_SECONDS: Final = 0.2
-"""How often a caller who wants to know hears how far a long stream has got."""
+PROGRESS_SECONDS: Final = 0.2
+"""How often to report progress on a long stream."""
 
-Work = tuple[StreamKey, AnchorEntry | None, int]
-"""A stream, where the anchor has seen it, and about how many records it has."""
+StreamWork = tuple[StreamKey, AnchorEntry | None, int]
+"""A stream, its entry in the anchor, and the estimated number of its records."""
 
 
 def verify(
@@ -59,17 +59,18 @@ def verify(
     """Verify all streams of a tenant, or of all tenants. `Store.verify`."""
     if anchor is not None and since is not None:
         raise ValueError(
-            "give anchor= to read everything, or since= to read what came after it, not both"
+            "pass anchor= to read everything, or since= to read only newer records, not both"
         )
     path = since if anchor is None else anchor
     if path is None and anchor_key is not None:
-        raise ValueError("anchor_key is the key of an anchor; give that too: anchor=, or since=")
+        raise ValueError("anchor_key needs an anchor: pass anchor= or since= too")
     file = None if path is None else AnchorFile(path, anchor_key)
     if file is not None and file.anchor.tenant not in (None, tenant):
         raise AnchorRefused(
-            os.fspath(path or ""), what=f"it is of tenant {file.anchor.tenant!r} alone; verify that"
+            os.fspath(path or ""),
+            what=f"it covers only tenant {file.anchor.tenant!r}; verify that tenant",
         )
-    work = _Verification(
+    run = _Verification(
         log,
         tenant,
         file,
@@ -77,7 +78,7 @@ def verify(
         progress=progress,
         stop=stop or threading.Event(),
     )
-    return work.run()
+    return run.run()
 
 
 async def verify_async(
@@ -89,7 +90,7 @@ async def verify_async(
     since: str | os.PathLike[str] | None,
     progress: Callable[[VerifyProgress], object] | None,
 ) -> VerifyResult:
-    """`verify` in a thread. If it is cancelled, the threads end after the page that they are at."""
+    """`verify` in a thread. If it is cancelled, the threads end after their current page."""
     import asyncio
 
     stop = threading.Event()
@@ -109,7 +110,7 @@ async def verify_async(
 
 
 class _Verification:
-    """A verification on its way."""
+    """The state of a running verification."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _Verification:
         )
         self._backend = log.backend
         self._store = RetryingBackend(log.backend)
-        self._verifier = Verifier(log, self._store, since=since, count=self._count)
+        self._verifier = StreamVerifier(log, self._store, since=since, count=self._count)
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._read, self._size = 0, 0
         self._tally: Counter[str] = Counter()
@@ -138,12 +139,12 @@ class _Verification:
         self._of: int | None = None
         self._deletions = Deletions(log, self._store)
         self._gone: list[tuple[AnchorEntry, bool]] = []
-        self._left_out: set[StreamKey] = set()
-        self._places = iter(()) if file is None else filter(self._is_wanted, file.places())
-        self._place = next(self._places, None)
+        self._damaged: set[StreamKey] = set()
+        self._entries = iter(()) if file is None else filter(self._is_in_scope, file.read_entries())
+        self._entry = next(self._entries, None)
 
     def run(self) -> VerifyResult:
-        threads = FAR_THREADS if isinstance(self._backend, BillsRequests) else THREADS
+        threads = REMOTE_THREADS if isinstance(self._backend, BillsRequests) else THREADS
         pool = ThreadPoolExecutor(
             threads + bool(self._progress), thread_name_prefix="holdfast-verify"
         )
@@ -151,25 +152,26 @@ class _Verification:
             if self._progress:
                 pool.submit(self._count_streams)
             waiting: set[Future[None]] = set()
-            for tenant, work in self._parts():
-                for some in _sliced(work):
+            for tenant, work in self._list_work():
+                for some in _slice_work(work):
                     if self._stop.is_set():
                         break
                     waiting.add(pool.submit(self._verify_some, some))
                     while len(waiting) >= 2 * threads:
                         waiting = self._wait(waiting)
-                while waiting:  # large values come before what names them, and deletions before what was deleted
+                # Blobs come before the records that refer to them, deletions before the streams.
+                while waiting:
                     waiting = self._wait(waiting)
-                if tenant is None or len(self._gone) > GONE:
-                    self._settle()
+                if tenant is None or len(self._gone) > MAX_GONE:
+                    self._check_gone()
         finally:
             self._store.stopped = True
             self._stop.set()
             pool.shutdown(cancel_futures=True)
-        self._tell()
-        return self._report()
+        self._report()
+        return self._result()
 
-    def _report(self) -> VerifyResult:
+    def _result(self) -> VerifyResult:
         tally, anchor = self._tally, None if self._file is None else self._file.anchor
         self._problems.sort(
             key=lambda problem: (problem.tenant, problem.kind, problem.id, problem.version or 0)
@@ -187,143 +189,141 @@ class _Verification:
             not self._since,
         )
 
-    # -- what there is to do -------------------------------------------------------------------------------------------
+    # -- the streams to verify ---------------------------------------------------------------------
 
-    def _parts(self) -> Iterator[tuple[str | None, Iterator[Work]]]:
-        """All streams, kind by kind, and after each tenant, and in the end, None: what is gone can be settled."""
+    def _list_work(self) -> Iterator[tuple[str | None, Iterator[StreamWork]]]:
+        """Yield all streams, kind by kind. After each tenant, yield None: check missing streams."""
         if self._tenant is not None:
-            yield self._tenant, self._with_places([(registered(self._tenant), 1)])
+            yield self._tenant, self._with_entries([(tenant_stream(self._tenant), 1)])
         before: str | None = None
-        for tenant, kind in scope(self._store, self._tenant):
+        for tenant, kind in list_scope(self._store, self._tenant):
             if before not in (None, tenant):
                 yield None, iter(())
             before = tenant
-            if (
-                kind != "blob" or not self._since
-            ):  # else they are read with the records that name them
-                yield tenant, self._with_places(self._all_of(tenant, kind))
-        yield None, self._rest_of_places()
+            # With `since`, blobs are read with the records that refer to them.
+            if kind != "blob" or not self._since:
+                yield tenant, self._with_entries(self._list_streams(tenant, kind))
+        yield None, self._take_remaining_entries()
 
-    def _all_of(self, tenant: str, kind: str) -> Iterator[tuple[StreamKey, int]]:
-        """What is listed, and what the lists leave out; ordered, with about how many records each has."""
-        left_out = self._store.damaged(tenant, kind)
-        self._left_out.update(left_out)
-        listed = ((each.stream, _records_of(each)) for each in self._store.listed(tenant, kind))
+    def _list_streams(self, tenant: str, kind: str) -> Iterator[tuple[StreamKey, int]]:
+        """Yield listed and damaged streams, in order, with the estimated number of records."""
+        damaged = self._store.list_damaged(tenant, kind)
+        self._damaged.update(damaged)
+        heads = self._store.list_heads(tenant, kind)
+        listed = ((head.stream, _estimate_records(head)) for head in heads)
         before: StreamKey | None = None
-        for stream, version in heapq.merge(listed, ((stream, 0) for stream in left_out)):
+        for stream, version in heapq.merge(listed, ((stream, 0) for stream in damaged)):
             if stream != before:
                 yield stream, version
             before = stream
 
-    def _with_places(self, streams: Iterable[tuple[StreamKey, int]]) -> Iterator[Work]:
-        """Streams, each with where the anchor has seen it, and before them those that only the anchor knows."""
+    def _with_entries(self, streams: Iterable[tuple[StreamKey, int]]) -> Iterator[StreamWork]:
+        """Yield streams with their anchor entries, and before them those only in the anchor."""
         for stream, version in streams:
-            here = order(stream)
-            while self._place is not None and order(self._place.stream) < here:
-                yield self._place.stream, self._taken(), 0
-            mine = self._place is not None and self._place.stream == stream
-            yield stream, self._taken() if mine else None, version
+            here = order_key(stream)
+            while self._entry is not None and order_key(self._entry.stream) < here:
+                yield self._entry.stream, self._take_entry(), 0
+            anchored = self._entry is not None and self._entry.stream == stream
+            yield stream, self._take_entry() if anchored else None, version
 
-    def _rest_of_places(self) -> Iterator[Work]:
-        while self._place is not None:
-            yield self._place.stream, self._taken(), 0
+    def _take_remaining_entries(self) -> Iterator[StreamWork]:
+        while self._entry is not None:
+            yield self._entry.stream, self._take_entry(), 0
 
-    def _taken(self) -> AnchorEntry | None:
-        place, self._place = self._place, next(self._places, None)
-        return place
+    def _take_entry(self) -> AnchorEntry | None:
+        entry, self._entry = self._entry, next(self._entries, None)
+        return entry
 
-    def _is_wanted(self, place: AnchorEntry) -> bool:
-        return self._tenant in (None, place.tenant) or place.stream == registered(
+    def _is_in_scope(self, entry: AnchorEntry) -> bool:
+        return self._tenant in (None, entry.tenant) or entry.stream == tenant_stream(
             self._tenant or ""
         )
 
     def _count_streams(self) -> None:
-        """In a thread of the pool: how much there is to do."""
+        """Count the streams, in a thread of the pool."""
         count = int(self._tenant is not None)
-        for tenant, kind in scope(self._store, self._tenant):
-            for _ in self._store.listed(tenant, kind):
+        for tenant, kind in list_scope(self._store, self._tenant):
+            for _ in self._store.list_heads(tenant, kind):
                 if self._stop.is_set():
                     return
                 count += 1
         self._of = count
 
-    # -- doing it ------------------------------------------------------------------------------------------------------
+    # -- verification ------------------------------------------------------------------------------
 
-    def _verify_some(self, some: list[Work]) -> None:
-        """In a thread of the pool."""
-        for stream, place, _ in some:
+    def _verify_some(self, some: list[StreamWork]) -> None:
+        """Verify several streams, in a thread of the pool."""
+        for stream, entry, _ in some:
             if self._stop.is_set():
                 return
-            verdict = self._verifier.verify(stream, place)
-            if verdict.head is None and not verdict.faults and self._is_left_out(stream):
-                verdict.faults.append(
-                    ChainFault(
-                        None, "unreadable", "the engine finds parts of it, and not the whole"
-                    )
-                )
+            verdict = self._verifier.verify(stream, entry)
+            if verdict.head is None and not verdict.faults and self._is_damaged(stream):
+                what = "the database finds only parts of it"
+                verdict.faults.append(ChainFault(None, "unreadable", what))
             with self._lock:
-                self._note(stream, place, verdict)
+                self._add_verdict(stream, entry, verdict)
 
-    def _is_left_out(self, stream: StreamKey) -> bool:
-        """Whether the engine still says that it cannot read a stream that is not there: else it was deleted meanwhile."""
-        return stream in self._left_out and stream in self._store.damaged(
+    def _is_damaged(self, stream: StreamKey) -> bool:
+        """Return whether a missing stream is still listed as damaged; else it was deleted since."""
+        return stream in self._damaged and stream in self._store.list_damaged(
             stream.tenant, stream.kind
         )
 
-    def _note(self, stream: StreamKey, place: AnchorEntry | None, verdict: StreamVerdict) -> None:
+    def _add_verdict(
+        self, stream: StreamKey, entry: AnchorEntry | None, verdict: StreamVerdict
+    ) -> None:
         tally = self._tally
         tally["streams"] += verdict.head is not None
         tally["records"] += verdict.records
         tally["bytes"] += verdict.bytes
         tally["erased"] += verdict.erased
         for fault in verdict.faults:
-            self._add(stream, fault)
+            self._add_problem(stream, fault)
         if stream.kind == "audit" and verdict.faults:
             self._deletions.distrust(stream.tenant, [fault.version for fault in verdict.faults])
-        if place is not None:
+        if entry is not None:
             if verdict.head is None and not verdict.faults:
-                self._gone.append((place, False))
-            elif (
-                verdict.head is not None
-                and incarnation_hex(verdict.head.incarnation) != place.incarnation
-            ):
-                self._gone.append((place, True))
+                self._gone.append((entry, False))
+            elif verdict.head is not None and verdict.head.incarnation.hex() != entry.incarnation:
+                self._gone.append((entry, True))
 
-    def _add(self, stream: StreamKey, fault: ChainFault) -> None:
+    def _add_problem(self, stream: StreamKey, fault: ChainFault) -> None:
         self._tally["found"] += 1
-        if len(self._problems) < NAMED:
+        if len(self._problems) < MAX_PROBLEMS:
             self._problems.append(StreamProblem(*stream, *fault))
 
-    def _settle(self) -> None:
-        """Of the streams that the anchor has seen and that are gone: which were deleted as they should be?"""
+    def _check_gone(self) -> None:
+        """Report streams of the anchor that are gone without a recorded deletion."""
         gone, self._gone = self._gone, []
-        for tenant in sorted({place.tenant for place, _ in gone}):
-            mine = [(place, is_other) for place, is_other in gone if place.tenant == tenant]
-            noted = self._deletions.noted(tenant, [place for place, _ in mine])
-            for place, is_other in mine:
-                if (place.kind, place.id, place.incarnation) in noted:
+        for tenant in sorted({entry.tenant for entry, _ in gone}):
+            mine = [(entry, is_other) for entry, is_other in gone if entry.tenant == tenant]
+            recorded = self._deletions.find_recorded(tenant, [entry for entry, _ in mine])
+            for entry, is_other in mine:
+                if (entry.kind, entry.id, entry.incarnation) in recorded:
                     self._tally["deleted"] += 1
                 elif is_other:
-                    what = "it was begun anew since the anchor, or is one from before, and no deletion was noted"
-                    self._add(place.stream, ChainFault(None, "rolled_back", what))
+                    what = "it is another incarnation than in the anchor; no deletion is recorded"
+                    self._add_problem(entry.stream, ChainFault(None, "rolled_back", what))
                 else:
-                    what = f"the anchor has seen it at version {place.version}, and no deletion was noted"
-                    self._add(place.stream, ChainFault(None, "stream_missing", what))
+                    what = (
+                        f"it is at version {entry.version} in the anchor; no deletion is recorded"
+                    )
+                    self._add_problem(entry.stream, ChainFault(None, "stream_missing", what))
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------
 
     def _wait(self, waiting: set[Future[None]]) -> set[Future[None]]:
-        done, waiting = wait(waiting, TELL_SECONDS, FIRST_COMPLETED)
+        done, waiting = wait(waiting, PROGRESS_SECONDS, FIRST_COMPLETED)
         for future in done:
             future.result()
-        self._tell()
+        self._report()
         return waiting
 
     def _count(self, records: int, size: int) -> None:
         with self._counting:
             self._read, self._size = self._read + records, self._size + size
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress:
             tally = self._tally
             self._progress(
@@ -331,17 +331,17 @@ class _Verification:
             )
 
 
-def _records_of(listed: HeadSummary) -> int:
-    """About how many records a stream has, if that was listed with it."""
+def _estimate_records(listed: HeadSummary) -> int:
+    """Return the number of records of a stream, if it was listed; else 1."""
     return listed.version if isinstance(listed, Head) else 1
 
 
-def _sliced(work: Iterable[Work]) -> Iterator[list[Work]]:
-    some, records = list[Work](), 0
+def _slice_work(work: Iterable[StreamWork]) -> Iterator[list[StreamWork]]:
+    some, records = list[StreamWork](), 0
     for each in work:
         some.append(each)
         records += each[2]
-        if len(some) == SLICE or records >= SLICE_RECORDS:
+        if len(some) == SLICE_STREAMS or records >= SLICE_RECORDS:
             yield some
             some, records = [], 0
     if some:

@@ -61,7 +61,7 @@ def table_of(url: str) -> str:
 
 
 def _read(url: str) -> tuple[str, dict[str, str]]:
-    parts, options = urls.parse(url, example=_EXAMPLE, options=("region", "endpoint"))
+    parts, options = urls.parse_url(url, example=_EXAMPLE, options=("region", "endpoint"))
     if "@" in parts.netloc:
         raise InvalidURL(
             "credentials do not belong into a dynamodb:// URL: AWS_ACCESS_KEY_ID, a profile or a role has them"

@@ -24,7 +24,7 @@ import apsw
 from ...errors import ReadOnly, StorageFull, StoreClosed, Unavailable
 from .. import clock
 from ..filesystem import refuse_network_filesystem
-from ..fork import Forkable, register
+from ..fork import Forkable, register_forkable
 from ..interface import (
     Append,
     AppendResult,
@@ -87,7 +87,7 @@ class FilesBackend(Forkable):
         except BaseException:
             self.close()
             raise
-        register(self)
+        register_forkable(self)
 
     def _prepare(self, disk: Disk) -> None:
         if not is_marked(self._top, disk):
@@ -116,7 +116,7 @@ class FilesBackend(Forkable):
         with self._call(f"{stream} cannot be read"), self._streams.look(stream) as (span, state):
             return Pager(stream, span, state, self._tree.place(stream)).page(after, limit, reverse)
 
-    def exists(self, stream: StreamKey) -> bool:
+    def may_exist(self, stream: StreamKey) -> bool:
         """Whether it has a file. Nobody is waited for: a process that is stopped in the middle of a write keeps the lock."""
         with self._call(f"{stream} cannot be read"), self._tree.opened(stream) as file:
             return file is not None
@@ -179,12 +179,12 @@ class FilesBackend(Forkable):
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         with self._call(f"{stream} could not be deleted"), self._lock.held():
             head = self._streams.settle(stream, write=True).head(stream, clock.time())
-            if head is None or head.place != expected.place:
+            if head is None or head.position != expected.position:
                 return False
             delete_stream(self._streams, stream, head.incarnation)
             return True
 
-    def index_places(self) -> Sequence[IndexFile]:
+    def index_locations(self) -> Sequence[IndexFile]:
         return [IndexFile(os.path.join(self._root, MEMORY_INDEX))]
 
     def describe(self) -> Description:

@@ -15,7 +15,7 @@ import apsw
 import msgspec
 
 from ..interface import Cursor, HeadFields, StreamKey
-from ..sqlite.connection import transaction
+from ..sqlite.schema import transaction
 
 FORMAT = 1
 

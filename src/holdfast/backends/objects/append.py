@@ -260,7 +260,7 @@ class ObjectWriter:
     def delete(self, stream: StreamKey, expected: Head) -> bool:
         """Delete the whole stream: a commit that ends it, at the name that the next append would have."""
         place = self._look(stream).place
-        if place is None or not place.is_at(*expected.place):
+        if place is None or not place.is_at(*expected.position):
             return False
         versions = place.status_version, place.due_version
         end = Commit(place.version + 1, b"", os.urandom(8), False, (), place.fields, *versions)

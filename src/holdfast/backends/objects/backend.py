@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from ...errors import HoldfastError, OutcomeUnknown, StoreClosed, Unavailable
-from ..fork import Forkable, register
+from ..fork import Forkable, register_forkable
 from ..interface import (
     Append,
     AppendResult,
@@ -41,7 +41,7 @@ Answer = AppendResult | VersionMismatch | HoldfastError
 class ObjectsBackend(Forkable):
     """Streams on a `Space`."""
 
-    look_seconds = 2.0
+    min_poll_seconds = 2.0
 
     def __init__(self, space: Space, *, width: int = WIDTH) -> None:
         self._space = space
@@ -52,7 +52,7 @@ class ObjectsBackend(Forkable):
         self._changed = threading.Condition()
         self._calls = 0
         self._closed = self._forking = False
-        register(self)
+        register_forkable(self)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
         with self._inside():
@@ -113,10 +113,10 @@ class ObjectsBackend(Forkable):
         with self._inside(), _reading():
             return self._lister.due(tenant, kind, before, after, limit)
 
-    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+    def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
         """The streams that lists leave out because they cannot be read. See `Damaged`."""
         with self._inside(), _reading():
-            return self._lister.damaged(tenant, kind)
+            return self._lister.list_damaged(tenant, kind)
 
     def discard(self, stream: StreamKey) -> bool:
         """Delete a stream that is damaged, whatever is left of it. False, and nothing done, if it can be read or is not there.
@@ -130,7 +130,7 @@ class ObjectsBackend(Forkable):
         with self._inside():
             return self._writer.delete(stream, expected)
 
-    def index_places(self) -> Sequence[Literal["cache"]]:
+    def index_locations(self) -> Sequence[Literal["cache"]]:
         return ["cache"]
 
     def describe(self) -> Description:

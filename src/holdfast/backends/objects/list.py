@@ -96,7 +96,7 @@ class ObjectLister:
                 return [head for _, head in sorted(found.values(), key=lambda one: one[0])[:limit]]
             cursor = names[-1]
 
-    def damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+    def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
         """The streams that lists leave out."""
         partition, cursor = all_partition(tenant, kind), b""
         found: list[StreamKey] = []

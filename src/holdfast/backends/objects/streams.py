@@ -90,7 +90,7 @@ class ObjectStreams:
             self._places.pop(stream, None)
 
     def now(self) -> float:
-        return clock.of_engine(self.space.now())
+        return clock.adjust_server_time(self.space.now())
 
     def head(self, stream: StreamKey, place: CommitPosition | None) -> Head | None:
         if place is None:

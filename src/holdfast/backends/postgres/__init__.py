@@ -1,4 +1,4 @@
-"""PostgreSQL, one schema of a database."""
+"""The PostgreSQL backend: one schema of a database."""
 
 from .backend import PostgresBackend
 

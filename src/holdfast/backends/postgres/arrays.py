@@ -1,77 +1,65 @@
-"""Arrays as PostgreSQL takes them in: one value for a statement that stores many things at once."""
+"""Encode arrays in PostgreSQL's binary format, for statements that store many rows at once."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final
+
+_LENGTH: Final = struct.Struct("!i").pack
+_HEADER: Final = struct.Struct("!iiIii").pack
+_NULL: Final = b"\xff\xff\xff\xff"
 
 
-class Array(bytes):
-    """An array in the server's own binary form. Its type does not depend on the values, so that one plan serves all batches."""
+class BinaryArray(bytes):
+    """An encoded array. Its type does not depend on the values, so that one plan fits all batches.
+
+    `element` and `array` are the type numbers of the server.
+    """
 
     element: ClassVar[int]
     array: ClassVar[int]
+    pack: ClassVar[Callable[[Any], bytes]]
 
     @classmethod
-    def of(cls, elements: Iterable[bytes | None]) -> Array:
-        count, nulls, parts = 0, 0, [b""]
-        for element in elements:
+    def encode(cls, values: Iterable[Any]) -> BinaryArray:
+        count, has_null, parts = 0, 0, [b""]
+        for value in values:
             count += 1
-            if element is None:
-                nulls = 1
-                parts.append(b"\xff\xff\xff\xff")
+            if value is None:
+                has_null = 1
+                parts.append(_NULL)
             else:
-                parts.append(_INT(len(element)))
-                parts.append(element)
-        parts[0] = _HEADER(1, nulls, cls.element, count, 1)
+                element = cls.pack(value)
+                parts += _LENGTH(len(element)), element
+        parts[0] = _HEADER(1, has_null, cls.element, count, 1)
         return cls(b"".join(parts))
 
 
-class Bytes(Array):
-    element, array = 17, 1001
+class ByteaArray(BinaryArray):
+    element, array, pack = 17, 1001, bytes
 
 
-class Text(Array):
-    element, array = 25, 1009
+class TextArray(BinaryArray):
+    element, array, pack = 25, 1009, str.encode
 
 
-class Numbers(Array):
-    element, array = 20, 1016
+class BigintArray(BinaryArray):
+    element, array, pack = 20, 1016, struct.Struct("!q").pack
 
 
-class Times(Array):
-    element, array = 701, 1022
+class FloatArray(BinaryArray):
+    element, array, pack = 701, 1022, struct.Struct("!d").pack
 
 
-class Flags(Array):
-    element, array = 16, 1000
+class BoolArray(BinaryArray):
+    element, array, pack = 16, 1000, struct.Struct("!?").pack
 
 
-_INT: Final = struct.Struct("!i").pack
-_LONG: Final = struct.Struct("!q").pack
-_DOUBLE: Final = struct.Struct("!d").pack
-_HEADER: Final = struct.Struct("!iiIii").pack
+ARRAY_TYPES: Final = (ByteaArray, TextArray, BigintArray, FloatArray, BoolArray)
 
-
-KINDS: Final = (Bytes, Text, Numbers, Times, Flags)
-
-
-def bytes_(values: Iterable[bytes | None]) -> Array:
-    return Bytes.of(values)
-
-
-def text(values: Iterable[str | None]) -> Array:
-    return Text.of(None if value is None else value.encode() for value in values)
-
-
-def flags(values: Iterable[bool]) -> Array:
-    return Flags.of(b"\1" if value else b"\0" for value in values)
-
-
-def numbers(values: Iterable[int]) -> Array:
-    return Numbers.of(_LONG(value) for value in values)
-
-
-def times(values: Iterable[float | None]) -> Array:
-    return Times.of(None if value is None else _DOUBLE(value) for value in values)
+bytea_array: Final[Callable[[Iterable[bytes | None]], BinaryArray]] = ByteaArray.encode
+text_array: Final[Callable[[Iterable[str | None]], BinaryArray]] = TextArray.encode
+bigint_array: Final[Callable[[Iterable[int]], BinaryArray]] = BigintArray.encode
+float_array: Final[Callable[[Iterable[float | None]], BinaryArray]] = FloatArray.encode
+bool_array: Final[Callable[[Iterable[bool]], BinaryArray]] = BoolArray.encode

@@ -1,4 +1,4 @@
-"""A Redis or Valkey server."""
+"""The Redis and Valkey backend."""
 
 from .backend import RedisBackend, StoreRegressed
 

@@ -1,15 +1,17 @@
-"""How streams lie in Redis: the names of keys, the members of indexes, and the bytes of records.
+"""The layout of streams in Redis: names of keys, members of indexes, and the bytes of records.
 
-A stream belongs to one of 64 shards of its tenant, and all of its keys begin with the hash tag of that shard:
+A stream belongs to one of 64 shards of its tenant. All its keys start with the hash tag of that
+shard, written {tag} here for {prefix:tenant:shard}:
 
-    {prefix:tenant:shard}:h:kind:id   hash    the head: v version, h hash, i incarnation, b deleted records, m largest record,
-                                              s status, l label, o owner, d due_at, e expires_at, k sort key of the due time
-    {prefix:tenant:shard}:r:kind:id   list    the records, in order
-    {prefix:tenant:shard}:a:kind:id   hash    indexed append ids of this life -> "first last"
-    {prefix:tenant:shard}:f:kind:id   set     incarnations of former lives
-    {prefix:tenant:shard}:x:kind      zset    the index, by bytes: "a" id, "s" length status id, "d" due id
-    {prefix:tenant:shard}:n           string  how many writes the shard has seen
-    {prefix}:store                    hash    the schema, and the epoch: a random name of this store
+    {tag}:h:kind:id  hash    the head: v version, h hash, i incarnation, m size of the largest
+                             record, s status, l label, o owner, d due_at, e expires_at, k sort key
+                             of the due time
+    {tag}:r:kind:id  list    the records, in order
+    {tag}:a:kind:id  hash    indexed append ids of this incarnation -> "first last"
+    {tag}:f:kind:id  set     deleted incarnations (tombstones)
+    {tag}:x:kind     zset    the index, by bytes: "a" id, "s" length status id, "d" due id
+    {tag}:n          string  the number of writes to the shard
+    {prefix}:store   hash    the schema, and the epoch: a random name of this store
 """
 
 from __future__ import annotations
@@ -17,44 +19,62 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ...errors import CorruptRecord
 from ..interface import Append, Head, HeadFields, Record, StreamKey
 
 SHARDS: Final = 64
-DIGITS: Final = 15
-HEAD: Final = ("v", "h", "i", "s", "l", "o", "d", "e")
+MAX_DIGITS: Final = 15
+"""The digits of the largest number that Lua represents exactly."""
+HEAD_FIELDS: Final = ("v", "h", "i", "s", "l", "o", "d", "e")
 
 _LENGTH = struct.Struct(">I")
 _DUE = struct.Struct(">d")
 _SORTED = struct.Struct(">Q")
 
 
+class RedisStreamKeys(NamedTuple):
+    """The keys of one stream, and of the index and the counter of its shard."""
+
+    head: bytes
+    records: bytes
+    append_ids: bytes
+    tombstones: bytes
+    shard_index: bytes
+    counter: bytes
+
+
 class RedisKeys:
-    """The names that one store uses."""
+    """Builds the keys of one store."""
 
     def __init__(self, prefix: str, database: int) -> None:
         self._prefix = prefix
         self.store = f"{{{prefix}}}:store".encode()
         self.probe = f"{{{prefix}}}:probe".encode()
-        # Channels are the same for all databases of a server. This and the key of its head are the channel of a stream.
+        # The channel of a stream is this prefix and the key of its head. All databases of a server
+        # share their channels.
         self.channel = b"%d:" % database
 
     def tag(self, stream: StreamKey) -> str:
         return self._tag(stream.tenant, zlib.crc32(stream.id.encode()) % SHARDS)
 
-    def of(self, stream: StreamKey) -> tuple[bytes, ...]:
-        """Head, records, append ids, former lives, index and counter."""
+    def for_stream(self, stream: StreamKey) -> RedisStreamKeys:
         tag, kind = self.tag(stream).encode(), quote(stream.kind, safe="").encode()
-        # The id is last, so it needs no encoding: keys are any bytes, and only the first braces are a hash tag.
+        # The id comes last and needs no escaping: only the first braces are a hash tag.
         name = kind + b":" + stream.id.encode()
-        own = [tag + letter + name for letter in (b":h:", b":r:", b":a:", b":f:")]
-        return (*own, tag + b":x:" + kind, tag + b":n")
+        return RedisStreamKeys(
+            tag + b":h:" + name,
+            tag + b":r:" + name,
+            tag + b":a:" + name,
+            tag + b":f:" + name,
+            tag + b":x:" + kind,
+            tag + b":n",
+        )
 
     def indexes(self, tenant: str, kind: str) -> list[bytes]:
-        """The index of each shard."""
+        """Return the key of the index of each shard."""
         return [
             f"{self._tag(tenant, shard)}:x:{quote(kind, safe='')}".encode()
             for shard in range(SHARDS)
@@ -64,25 +84,25 @@ class RedisKeys:
         return f"{{{self._prefix}:{quote(tenant, safe='')}:{shard:02}}}"
 
 
-def sorted_due(due: float) -> bytes:
-    """Eight bytes that sort like the time."""
+def encode_due(due: float) -> bytes:
+    """Return eight bytes that sort like the time."""
     [bits] = _SORTED.unpack(_DUE.pack(due + 0.0))  # -0.0 is 0.0
     return _SORTED.pack(bits ^ (1 << 64) - 1 if bits >> 63 else bits ^ 1 << 63)
 
 
-def behind_due(due: float) -> bytes:
-    """The first eight bytes that sort behind this time."""
-    return _SORTED.pack(_SORTED.unpack(sorted_due(due))[0] + 1)
+def encode_due_after(due: float) -> bytes:
+    """Return the first eight bytes that sort after this time."""
+    return _SORTED.pack(_SORTED.unpack(encode_due(due))[0] + 1)
 
 
-def of_status(status: str) -> bytes:
-    """What index members of this status begin with."""
+def encode_status(status: str) -> bytes:
+    """Return the prefix of index members with this status."""
     text = status.encode()
     return b"s%08d%b" % (len(text), text)
 
 
-def arguments(append: Append, seen: int) -> list[Any]:
-    """An append as the script takes it."""
+def encode_append(append: Append, seen: int) -> list[Any]:
+    """Return an append as arguments of the script; see `lua.APPEND`."""
     mark = _LENGTH.pack(len(append.id)) + append.id
     records = [mark + _LENGTH.pack(len(digest)) + digest + body for digest, body in append.records]
     return [
@@ -92,7 +112,7 @@ def arguments(append: Append, seen: int) -> list[Any]:
         append.incarnation,
         mark,
         int(append.indexed),
-        *_fields(append.fields),
+        *_encode_fields(append.fields),
         append.stream.id.encode(),
         max(map(len, records)),
         append.records[-1][0],
@@ -101,8 +121,11 @@ def arguments(append: Append, seen: int) -> list[Any]:
     ]
 
 
-def _fields(fields: HeadFields | None) -> list[bytes]:
-    """Whether there are fields, then each of them, and the sort key of the due time. What is there begins with `=`."""
+def _encode_fields(fields: HeadFields | None) -> list[bytes]:
+    """Return whether there are fields, each field, and the sort key of the due time.
+
+    A value that is present starts with `=`.
+    """
     if fields is None:
         return [b"0", b"", b"", b"", b"", b"", b""]
     texts = [None if text is None else text.encode() for text in (fields.status, fields.owner)]
@@ -110,20 +133,24 @@ def _fields(fields: HeadFields | None) -> list[bytes]:
         None if time is None else repr(float(time)).encode()
         for time in (fields.due_at, fields.expires_at)
     ]
-    due = None if fields.due is None else sorted_due(fields.due)
+    due = None if fields.due is None else encode_due(fields.due)
     values = (texts[0], fields.label, texts[1], *times, due)
     return [b"1", *(b"" if value is None else b"=" + value for value in values)]
 
 
-def number_of(stored: bytes | None) -> int:
-    """A version, or a count, as the scripts write it. Whatever else is there is a `ValueError`: Lua counts no further than this."""
-    if stored is None or not stored.isdigit() or len(stored) > DIGITS:
-        raise ValueError
+def decode_number(stream: StreamKey, stored: bytes | None) -> int:
+    """Decode a number of a head; raise `CorruptRecord` if the scripts cannot have written it."""
+    if stored is None or not stored.isdigit() or len(stored) > MAX_DIGITS:
+        raise _foreign_head_error(stream)
     return int(stored)
 
 
-def head_of(stream: StreamKey, values: list[Any], now: float) -> Head | None:
-    """A head from the values of `HEAD`; None if there is none."""
+def _foreign_head_error(stream: StreamKey) -> CorruptRecord:
+    return CorruptRecord(str(stream), what="its head was not written by Holdfast")
+
+
+def decode_head(stream: StreamKey, values: list[Any], now: float) -> Head | None:
+    """Decode the values of `HEAD_FIELDS`; None if the stream does not exist."""
     version, digest, incarnation, status, label, owner, due_at, expires_at = values
     if version is None:
         return None
@@ -141,13 +168,13 @@ def head_of(stream: StreamKey, values: list[Any], now: float) -> Head | None:
             or (fields.due is not None and math.isnan(fields.due))
         ):
             raise ValueError
-        return Head(stream, incarnation, fields, now, number_of(version), digest)
+        return Head(stream, incarnation, fields, now, decode_number(stream, version), digest)
     except ValueError:
-        raise CorruptRecord(str(stream), what="its head is not one that Holdfast wrote") from None
+        raise _foreign_head_error(stream) from None
 
 
-def record_of(stream: StreamKey, version: int, stored: bytes) -> Record:
-    """A record from the bytes in the list."""
+def decode_record(stream: StreamKey, version: int, stored: bytes) -> Record:
+    """Decode an element of the list of records."""
     try:
         [size] = _LENGTH.unpack_from(stored)
         middle = _LENGTH.size + size
@@ -156,7 +183,7 @@ def record_of(stream: StreamKey, version: int, stored: bytes) -> Record:
         if end > len(stored):
             raise ValueError
     except (struct.error, ValueError):
-        raise CorruptRecord(str(stream), version=version, what="its bytes are cut off") from None
+        raise CorruptRecord(str(stream), version=version, what="its bytes are truncated") from None
     return Record(
         version, stored[_LENGTH.size : middle], stored[middle + _LENGTH.size : end], stored[end:]
     )

@@ -1,4 +1,4 @@
-"""What a Redis server is and promises, as far as it tells."""
+"""Inspect a Redis server: what it is, what it guarantees, and whether it fits the store."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ import msgspec
 
 from ...errors import Unavailable, UnsupportedServer, UnsupportedVersion
 from ..interface import Durability
-from .connection import (
-    Address,
+from .errors import (
     ConnectionLost,
     RedisError,
     ResponseError,
-    ask,
-    denied_command,
+    command_denied_error,
     is_denied,
-    translate,
+    translate_error,
 )
 from .keys import RedisKeys
 from .lua import OPEN, PROBE
+from .pool import send_commands
+from .url import RedisAddress
 
 SCHEMA: Final = 1
-OLDEST: Final = (6, 2)
-WITH_WAITAOF: Final = (7, 2)
+MIN_VERSION: Final = (6, 2)
+MIN_WAITAOF_VERSION: Final = (7, 2)
 SYNC_MS: Final = 1_000
-"""How long a server that syncs every write may take for one, when it is asked whether it does."""
+"""How long a sync may take when checking whether the server syncs every write."""
 
-_ORDER: Final[tuple[Durability, ...]] = ("memory", "process", "disk")
+_WEAKEST_FIRST: Final[tuple[Durability, ...]] = ("memory", "process", "disk")
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What one connection found. `fsync` is None if the server does not tell.
+    """The state of a server.
 
-    `lenient`: it does not sync while it saves or rewrites (no-appendfsync-on-rewrite), whatever `fsync` says. `replicas` are
-    connected (None if it does not tell), `wanted` ones must confirm an append. `making`: its append-only file was switched on,
-    and is not yet there.
+    Attributes:
+        fsync: The setting appendfsync; None if the server does not reveal it.
+        skips_fsync: It does not sync while it saves or rewrites (no-appendfsync-on-rewrite),
+            whatever `fsync` says.
+        waits_aof: Each append waits until it is synced (wait_aof in the URL).
+        replicas: The number of connected replicas; None if the server does not reveal it.
+        required_replicas: The number of replicas that must confirm an append.
+        aof_pending: The append-only file was turned on and does not exist yet.
     """
 
     engine: str
     version: str
     aof: bool
     fsync: str | None
-    lenient: bool
-    synced: bool
+    skips_fsync: bool
+    waits_aof: bool
     maxmemory: int
     policy: str
     evicted: int
@@ -52,78 +57,86 @@ class ServerInfo(msgspec.Struct, frozen=True):
     cluster: bool
     replica: bool
     replicas: int | None
-    wanted: int
-    making: bool = False
+    required_replicas: int
+    aof_pending: bool = False
 
     @property
     def durability(self) -> Durability:
-        return "memory" if self.making else self.promised
+        """What the server guarantees now."""
+        return "memory" if self.aof_pending else self.configured_durability
 
     @property
-    def promised(self) -> Durability:
-        """What its configuration comes to."""
+    def configured_durability(self) -> Durability:
+        """What the server guarantees by its configuration."""
         if not self.aof:
             return "memory"
-        return "disk" if self.syncs or self.synced else "process"
+        return "disk" if self.syncs or self.waits_aof else "process"
 
     @property
     def syncs(self) -> bool:
-        """Whether everything is synced before it is confirmed."""
-        return self.fsync == "always" and not self.lenient
+        """Whether the server syncs every write before it confirms it."""
+        return self.fsync == "always" and not self.skips_fsync
 
     @property
-    def number(self) -> tuple[int, ...]:
+    def version_number(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.version.split(".")[:2] if part.isdigit())
 
     @property
-    def knows_waitaof(self) -> bool:
-        return self.engine != "redis" or self.number >= WITH_WAITAOF
+    def supports_waitaof(self) -> bool:
+        return self.engine != "redis" or self.version_number >= MIN_WAITAOF_VERSION
 
     @property
     def warnings(self) -> list[str]:
-        found = []
-        if self.making:
-            found.append(
-                "the append-only file is still being made: a restart would lose what is written now"
-            )
-        if self.fsync == "always" and self.lenient:
-            found.append(
-                "no-appendfsync-on-rewrite is not 'no': while the server saves or rewrites, it confirms what it has not synced"
-            )
-        if self.aof and self.fsync is None:
-            found.append(
-                "the server does not tell its appendfsync (CONFIG is forbidden): more may be durable than is said here"
-            )
-        if self.policy != "noeviction":
-            found.append(
-                f"maxmemory-policy is {self.policy}: with a maxmemory, Redis would delete data; set noeviction"
-            )
-        if self.evicted:
-            found.append(
-                f"the server has evicted {self.evicted} keys since it started; some may have been of this store"
-            )
-        if self.replica:
-            found.append("the server is a replica: it may be behind, and cannot be written to")
-        if self.replicas is not None and self.replicas < self.wanted:
-            found.append(
-                f"wait_replicas asks for {self.wanted}, and {self.replicas} replicas are connected: no append can be confirmed; "
-                "connect replicas, or lower wait_replicas in the URL"
-            )
-        return found
+        candidates = (
+            (
+                self.aof_pending,
+                "the append-only file is still being created: a restart would lose current writes",
+            ),
+            (
+                self.fsync == "always" and self.skips_fsync,
+                "no-appendfsync-on-rewrite is not 'no': while the server saves or rewrites, it "
+                "confirms writes before it syncs them",
+            ),
+            (
+                self.aof and self.fsync is None,
+                "the server does not reveal its appendfsync (CONFIG is forbidden): more may be "
+                "durable than reported here",
+            ),
+            (
+                self.policy != "noeviction",
+                f"maxmemory-policy is {self.policy}: with a maxmemory, Redis would delete data; "
+                "set noeviction",
+            ),
+            (
+                self.evicted,
+                f"the server has evicted {self.evicted} keys since it started; some may be from "
+                "this store",
+            ),
+            (self.replica, "the server is a replica: it may lag behind, and is read-only"),
+            (
+                self.replicas is not None and self.replicas < self.required_replicas,
+                f"wait_replicas is {self.required_replicas}, but {self.replicas} replicas are "
+                "connected: no append can be confirmed; connect replicas, or lower wait_replicas "
+                "in the URL",
+            ),
+        )
+        return [text for applies, text in candidates if applies]
 
 
-def look(connection: Any, address: Address, keys: RedisKeys) -> tuple[ServerInfo, bytes | None]:
-    """What the server is, and the epoch of the store; None if there is no store."""
-    # A pattern, which means appendfsync and no-appendfsync-on-rewrite: Redis 6 takes only one.
+def inspect_server(
+    connection: Any, address: RedisAddress, keys: RedisKeys
+) -> tuple[ServerInfo, bytes | None]:
+    """Return the state of the server and the epoch of the store, None if there is no store."""
+    # A pattern for appendfsync and no-appendfsync-on-rewrite: Redis 6 accepts only one argument.
     commands = [
         ("INFO",),
         ("CONFIG", "GET", "*appendfsync*"),
         ("HMGET", keys.store, "schema", "epoch"),
     ]
-    info, config, store = _asked(connection, address, commands)
+    info, config, store = _send(connection, address, commands)
     if isinstance(info, RedisError):
-        raise translate(info, address.location) from None
-    facts = _facts(info)
+        raise translate_error(info, address.location) from None
+    facts = _parse_info(info)
     settings = dict(zip(config[::2], config[1::2], strict=True)) if isinstance(config, list) else {}
     fsync = settings.get(b"appendfsync")
     version = facts.get("redis_version", "0")
@@ -132,8 +145,8 @@ def look(connection: Any, address: Address, keys: RedisKeys) -> tuple[ServerInfo
         version=facts.get("valkey_version", version),
         aof=facts.get("aof_enabled") == "1",
         fsync=None if fsync is None else fsync.decode(),
-        lenient=settings.get(b"no-appendfsync-on-rewrite") != b"no",
-        synced=address.wait_aof,
+        skips_fsync=settings.get(b"no-appendfsync-on-rewrite") != b"no",
+        waits_aof=address.wait_aof,
         maxmemory=int(facts.get("maxmemory", 0)),
         policy=facts.get("maxmemory_policy", "noeviction"),
         evicted=int(facts.get("evicted_keys", 0)),
@@ -141,56 +154,63 @@ def look(connection: Any, address: Address, keys: RedisKeys) -> tuple[ServerInfo
         cluster=facts.get("cluster_enabled") == "1",
         replica=facts.get("role") == "slave",
         replicas=int(facts["connected_slaves"]) if "connected_slaves" in facts else None,
-        wanted=address.wait_replicas,
+        required_replicas=address.wait_replicas,
     )
     if isinstance(store, ResponseError) and "WRONGTYPE" in str(store):
-        raise _not_ours(address)
+        raise _foreign_keys_error(address)
     if isinstance(store, RedisError):
-        raise translate(store, address.location) from None
-    epoch = _epoch(store, address)
+        raise translate_error(store, address.location) from None
+    epoch = _decode_epoch(store, address)
     if (
         server.aof
         and not server.replica
-        and _rewrites(facts)
-        and not _in_place(connection, address, keys, server, facts)
+        and _is_rewriting(facts)
+        and not _is_aof_in_use(connection, address, keys, server, facts)
     ):
-        server = msgspec.structs.replace(server, making=True)
+        server = msgspec.structs.replace(server, aof_pending=True)
     return server, epoch
 
 
-def _facts(info: bytes) -> dict[str, str]:
-    """What INFO says."""
+def _parse_info(info: bytes) -> dict[str, str]:
+    """Parse the answer to INFO."""
     return dict(
         line.split(":", 1) for line in info.decode("utf-8", "replace").splitlines() if ":" in line
     )
 
 
-def _rewrites(facts: dict[str, str]) -> bool:
+def _is_rewriting(facts: dict[str, str]) -> bool:
     return "1" in (facts.get("aof_rewrite_in_progress"), facts.get("aof_rewrite_scheduled"))
 
 
-def _in_place(
-    connection: Any, address: Address, keys: RedisKeys, server: ServerInfo, facts: dict[str, str]
+def _is_aof_in_use(
+    connection: Any,
+    address: RedisAddress,
+    keys: RedisKeys,
+    server: ServerInfo,
+    facts: dict[str, str],
 ) -> bool:
-    """Whether what is written during a rewrite goes to a file that is read after a restart.
+    """Return whether writes during a rewrite go to a file that a restart reads.
 
-    After `CONFIG SET appendonly yes`, and after a replica has been filled anew, there is none before the first rewrite has
-    ended, and INFO looks much as in any other rewrite. So something is written, to see where it goes. A server that syncs every
-    write is asked whether it has (WAITAOF); it knows the difference. An older one writes nothing to the file while it is being
-    made, so one that grows is in place. Redis 7 has no word for it without WAITAOF, and writes to a file of another name then;
-    there it counts whether a base was made before, which does not tell if the file was switched off and on again.
+    After `CONFIG SET appendonly yes`, and after the resync of a replica, there is no such file
+    until the first rewrite ends, and INFO looks much as in any other rewrite. So write something
+    and check where it goes:
+
+    - A server that syncs every write answers WAITAOF, which knows the difference.
+    - Redis 6 writes nothing to the file until it exists, so a file that grows is in use.
+    - Redis 7 without WAITAOF writes to a temporary file. There, check for an earlier base file;
+      that one may be left over if the file was turned off and on again.
     """
-    write, sync = PROBE.call([keys.probe], [], whole=True), ("WAITAOF", 1, 0, SYNC_MS)
-    asks_for_sync = server.syncs and server.knows_waitaof
-    refused, info, *synced = _asked(
-        connection, address, [write, ("INFO", "persistence"), *([sync] if asks_for_sync else [])]
+    write, sync = PROBE.call([keys.probe], [], send_text=True), ("WAITAOF", 1, 0, SYNC_MS)
+    wait_for_sync = server.syncs and server.supports_waitaof
+    refused, info, *synced = _send(
+        connection, address, [write, ("INFO", "persistence"), *([sync] if wait_for_sync else [])]
     )
     if isinstance(info, RedisError):
-        raise translate(info, address.location) from None
-    now = _facts(info)
-    based = _size(now, "aof_base_size") > 0
+        raise translate_error(info, address.location) from None
+    now = _parse_info(info)
+    has_base = _size(now, "aof_base_size") > 0
     if isinstance(refused, RedisError) or refused:
-        return based  # it is full, say, and nothing can be written now
+        return has_base  # the server may be full, and accept no writes now
     for answer in synced:
         if isinstance(answer, list):
             return bool(answer[0] >= 1)
@@ -198,32 +218,34 @@ def _in_place(
         _size(now, "aof_current_size") > _size(facts, "aof_current_size")
         or _size(now, "aof_buffer_length") > 0
     )
-    return not _rewrites(now) or (grown and (based or server.number < (7,)))
+    return not _is_rewriting(now) or (grown and (has_base or server.version_number < (7,)))
 
 
 def _size(facts: dict[str, str], name: str) -> int:
     return int(facts.get(name, 0))
 
 
-def refuse_unfit(server: ServerInfo, address: Address, durability: Durability) -> None:
-    """Raise if the server cannot promise what was asked for."""
-    if server.engine == "redis" and server.number < OLDEST:
+def check_server(server: ServerInfo, address: RedisAddress, durability: Durability) -> None:
+    """Raise if the server cannot guarantee this durability."""
+    if server.engine == "redis" and server.version_number < MIN_VERSION:
         raise UnsupportedServer(
             f"{address.location} is Redis {server.version}; Holdfast needs 6.2 or newer, or Valkey"
         )
-    if address.wait_aof and not (server.aof and server.knows_waitaof):
+    if address.wait_aof and not (server.aof and server.supports_waitaof):
         raise UnsupportedServer(
-            f"wait_aof needs Redis 7.2 or newer with appendonly yes; {address.location} is {server.version}"
+            f"wait_aof needs Redis 7.2 or newer with appendonly yes; "
+            f"{address.location} is {server.version}"
         )
     if server.maxmemory and server.policy != "noeviction":
         raise UnsupportedServer(
-            f"{address.location} deletes data when its memory is full (maxmemory-policy {server.policy}); "
-            "set maxmemory-policy noeviction"
+            f"{address.location} deletes data when its memory is full "
+            f"(maxmemory-policy {server.policy}); set maxmemory-policy noeviction"
         )
-    if _ORDER.index(server.promised) >= _ORDER.index(durability):
-        if server.making and durability != "memory":
+    guaranteed = server.configured_durability
+    if _WEAKEST_FIRST.index(guaranteed) >= _WEAKEST_FIRST.index(durability):
+        if server.aof_pending and durability != "memory":
             raise Unavailable(
-                f"{address.location} is still making its append-only file; try again when it is done"
+                f"{address.location} is still creating its append-only file; retry later"
             )
         return
     needed = "appendonly yes" + (" and appendfsync always" if durability == "disk" else "")
@@ -231,60 +253,64 @@ def refuse_unfit(server: ServerInfo, address: Address, durability: Durability) -
     if server.aof and server.fsync == "always":
         needed, has = f"{needed} and no-appendfsync-on-rewrite no", "no-appendfsync-on-rewrite yes"
     elif server.aof and server.fsync is None:
-        has = "an appendfsync that it does not tell, because CONFIG is forbidden"
+        has = "an appendfsync that it does not reveal, because CONFIG is forbidden"
     raise UnsupportedServer(
         f"durability={durability!r} needs {needed}; {address.location} has {has}. "
-        f"Change its configuration, or open the store with durability={server.promised!r} "
-        f"(in the URL: ?durability={server.promised})"
+        f"Change its configuration, or open the store with durability={guaranteed!r} "
+        f"(in the URL: ?durability={guaranteed})"
     )
 
 
-def open_store(connection: Any, address: Address, keys: RedisKeys, epoch: bytes) -> bytes:
-    """Make the store if it is not there; its epoch. Raises if the user may not do what will be needed."""
+def create_store(connection: Any, address: RedisAddress, keys: RedisKeys, epoch: bytes) -> bytes:
+    """Create the store if it does not exist; return its epoch.
+
+    Raise `AccessDenied` if the user lacks a permission that the other commands need.
+    """
     commands = [
-        PROBE.call([keys.probe], [], whole=True),
-        OPEN.call([keys.store], [SCHEMA, epoch], whole=True),
+        PROBE.call([keys.probe], [], send_text=True),
+        OPEN.call([keys.store], [SCHEMA, epoch], send_text=True),
     ]
-    refused, opened = _asked(connection, address, commands)
+    refused, opened = _send(connection, address, commands)
     if isinstance(refused, RedisError):
-        raise translate(refused, address.location) from None
+        raise translate_error(refused, address.location) from None
     for command, why in zip(refused[::2], refused[1::2], strict=True):
-        # Being full, or a replica, is no reason not to open: one can still read.
+        # A server that is full or a replica can still be read.
         if is_denied(why.decode("utf-8", "replace")):
-            raise denied_command(command.decode().lower(), address.location)
+            raise command_denied_error(command.decode().lower(), address.location)
     if isinstance(opened, RedisError):
-        raise translate(opened, address.location) from None
-    found = _epoch(opened, address)
+        raise translate_error(opened, address.location) from None
+    found = _decode_epoch(opened, address)
     if found is None:
-        raise _not_ours(address)
+        raise _foreign_keys_error(address)
     return found
 
 
-def _asked(connection: Any, address: Address, commands: list[Any]) -> list[Any]:
+def _send(connection: Any, address: RedisAddress, commands: list[Any]) -> list[Any]:
     try:
-        answers = ask(connection, commands)
+        answers = send_commands(connection, commands)
     except ConnectionLost:
-        raise Unavailable(f"{address.location} closed the connection") from None
+        raise Unavailable(f"{address.location} closed the connection; retry") from None
     for before, answer in pairwise(answers):
         if isinstance(answer, ConnectionLost):
-            raise translate(before, address.location) from None
+            raise translate_error(before, address.location) from None
     return answers
 
 
-def _epoch(store: list[Any], address: Address) -> bytes | None:
+def _decode_epoch(store: list[Any], address: RedisAddress) -> bytes | None:
     schema, epoch = store
     if schema is None and epoch is None:
         return None
     if schema is None or not schema.isdigit() or len(schema) > 9 or not isinstance(epoch, bytes):
-        raise _not_ours(address)
+        raise _foreign_keys_error(address)
     if int(schema) > SCHEMA:
         raise UnsupportedVersion(
-            f"{address.location} has schema {int(schema)}, this Holdfast knows {SCHEMA}; upgrade holdfast"
+            f"{address.location} has schema version {int(schema)}, this Holdfast supports "
+            f"{SCHEMA}; upgrade Holdfast"
         )
     return epoch
 
 
-def _not_ours(address: Address) -> UnsupportedVersion:
+def _foreign_keys_error(address: RedisAddress) -> UnsupportedVersion:
     return UnsupportedVersion(
-        f"{address.location} is used by something else; choose another prefix"
+        f"{address.location} has a key of this name that is not Holdfast's; choose another prefix"
     )

@@ -1,4 +1,4 @@
-"""Hearing of appends as they happen: each stream has a channel of Redis. What is published while nobody listens is gone."""
+"""Watch streams: each stream has a channel in Redis. A message without a subscriber is lost."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...errors import HoldfastError, Unavailable
-from .connection import Address, RedisError, connect
+from .errors import RedisError
+from .pool import connect
+from .url import RedisAddress
 
-AGAIN_SECONDS: Final = 1.0
+RECONNECT_SECONDS: Final = 1.0
 PING_SECONDS: Final = 15.0
+"""After this silence the server gets a PING; after another one the connection counts as broken."""
 
 logger = logging.getLogger("holdfast")
 
 
 class RedisWatcher:
-    """Calls those who watch. One connection and one thread for all of them, while there are any."""
+    """Calls the watchers of streams, with one connection and one thread while there are any."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self._address = address
         self._reset()
 
@@ -36,17 +39,17 @@ class RedisWatcher:
             callbacks = self._watching.setdefault(channel, [])
             callbacks.append(changed)
             if len(callbacks) == 1:
-                self._say("SUBSCRIBE", channel)
+                self._send("SUBSCRIBE", channel)
             if self._thread is None:
                 self._stopping = threading.Event()
-                run = threading.Thread(
+                thread = threading.Thread(
                     target=self._run,
                     args=(self._stopping,),
                     name="holdfast-redis-watch",
                     daemon=True,
                 )
-                run.start()
-                self._thread = run
+                thread.start()
+                self._thread = thread
         return lambda: self._unwatch(channel, changed)
 
     def _unwatch(self, channel: bytes, changed: Callable[[], None]) -> None:
@@ -56,26 +59,28 @@ class RedisWatcher:
                 callbacks.remove(changed)
                 if not callbacks:
                     del self._watching[channel]
-                    self._say("UNSUBSCRIBE", channel)
+                    self._send("UNSUBSCRIBE", channel)
             if not self._watching:
                 self._stop()
 
-    def _say(self, *command: Any) -> None:
-        """Tell the server, if it is there; the thread tells it everything when it connects again. Called with the lock held."""
+    def _send(self, *command: Any) -> None:
+        """Send a command if there is a connection. The caller has the lock.
+
+        The thread subscribes to everything when it connects again.
+        """
         try:
             if self._connection is not None:
                 self._connection.send_command(*command)
         except (RedisError, OSError):
-            pass  # the thread finds the connection broken
+            pass  # the thread notices the broken connection
 
     def _stop(self) -> threading.Thread | None:
-        """Let the thread end, without waiting for it. Called with the lock held."""
+        """Make the thread end, without waiting for it. The caller has the lock."""
         self._stopping.set()
         try:
             if self._connection is not None:
-                self._connection._sock.shutdown(
-                    socket.SHUT_RDWR
-                )  # wakes the thread, which closes it
+                # Wakes the thread, which closes the connection.
+                self._connection._sock.shutdown(socket.SHUT_RDWR)
         except (OSError, AttributeError):
             pass  # it is broken already
         self._connection = None
@@ -87,10 +92,10 @@ class RedisWatcher:
             self._watching = {}
             thread = self._stop()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self._address.connect_seconds)
+            thread.join(self._address.connect_timeout)
 
     def forget(self) -> None:
-        """In a forked child: the thread is not there, and those who watched are the parent's."""
+        """Drop everything in a forked child: the thread and the watchers are the parent's."""
         connection = self._connection
         self._reset()
         if connection is not None:
@@ -101,7 +106,7 @@ class RedisWatcher:
             try:
                 self._listen(stopping)
             except (HoldfastError, RedisError, OSError, ValueError):
-                stopping.wait(AGAIN_SECONDS)
+                stopping.wait(RECONNECT_SECONDS)
 
     def _listen(self, stopping: threading.Event) -> None:
         connection = connect(self._address)
@@ -115,13 +120,13 @@ class RedisWatcher:
             pinged = False
             while not stopping.is_set():
                 if connection.can_read(PING_SECONDS):
-                    self._tell(connection.read_response(disable_decoding=True))
+                    self._call_watchers(connection.read_response(disable_decoding=True))
                     pinged = False
                 elif pinged:
-                    raise Unavailable("the server does not answer")
+                    raise Unavailable("the server does not answer a PING")
                 else:
                     with self._lock:
-                        self._say("PING")
+                        self._send("PING")
                     pinged = True
         finally:
             with self._lock:
@@ -129,14 +134,15 @@ class RedisWatcher:
                     self._connection = None
             connection.disconnect()
 
-    def _tell(self, said: Any) -> None:
-        # What was appended before the subscription began is not told: so that it has begun is news too, also after a reconnect.
-        if said[0] not in (b"message", b"subscribe"):
+    def _call_watchers(self, message: Any) -> None:
+        # Also when a subscription starts, again after a reconnect: there are no messages about
+        # appends before it.
+        if message[0] not in (b"message", b"subscribe"):
             return
         with self._lock:
-            callbacks = list(self._watching.get(said[1], ()))
+            callbacks = list(self._watching.get(message[1], ()))
         for changed in callbacks:
             try:
                 changed()
             except Exception as error:
-                logger.warning("what was to be told of an append failed (%s)", type(error).__name__)
+                logger.warning("a watch callback raised %s", type(error).__name__)

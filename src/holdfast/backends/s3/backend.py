@@ -36,7 +36,7 @@ class _ExistingS3Space(S3Space):
 
 def open_space(url: str, *, create: bool = True) -> S3Space:
     """The place in a bucket that a URL names. The bucket must be there."""
-    parts, options = urls.parse(url, example=_EXAMPLE, options=("region", "endpoint"))
+    parts, options = urls.parse_url(url, example=_EXAMPLE, options=("region", "endpoint"))
     if "@" in parts.netloc:
         raise InvalidURL(
             "credentials do not belong into an s3:// URL: AWS_ACCESS_KEY_ID, a profile or a role has them"
@@ -58,7 +58,7 @@ def open_space(url: str, *, create: bool = True) -> S3Space:
         "s3",
         region=options.get("region") or ("us-east-1" if endpoint else None),
         endpoint=endpoint,
-        where=urls.shown(parts),
+        where=urls.format_location(parts),
         signature_version="s3v4",
         s3={"addressing_style": "path" if endpoint else "auto"},
     )

@@ -1,4 +1,4 @@
-"""One SQLite file: the default backend."""
+"""The default backend: one SQLite file."""
 
 from .backend import SQLiteBackend
 

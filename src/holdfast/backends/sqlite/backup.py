@@ -1,4 +1,4 @@
-"""A copy of an SQLite file as it is at one instant, made while others write, through SQLite's own backup."""
+"""Back up an SQLite file as it is at one instant, while others write to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import apsw
 
 from ...errors import AlreadyExists, CorruptRecord, Unavailable
 from ..files.disk import Disk
-from . import sql
-from .connection import close, create_file, no_room, storage_full, translate
+from .connection import close, create_file
+from .errors import is_storage_full, storage_full_error, translate_error
+from .schema import APPLICATION_ID
 
 STEP_PAGES = 1000
 
@@ -20,16 +21,16 @@ STEP_PAGES = 1000
 def back_up(
     connect: Callable[[], apsw.Connection], source: str, path: str, *, overwrite: bool
 ) -> int:
-    """Write a backup of the file `source` to `path`, whole or not at all, readable by its owner alone; its size in bytes."""
+    """Back up the file `source` to `path` atomically, with mode 0600; return its size in bytes."""
     target = os.path.realpath(path)
-    _refuse(source, target, overwrite)
+    _refuse_target(source, target, overwrite)
     draft = os.path.join(os.path.dirname(target), f".holdfast-{secrets.token_hex(8)}.tmp")
     create_file(draft)
     try:
         _copy(connect, draft, path)
-        _check(draft, path)
+        _verify(draft, path)
         _sync(draft)
-        _refuse(source, target, overwrite)
+        _refuse_target(source, target, overwrite)
         os.replace(draft, target)
         _sync(os.path.dirname(target))
     except OSError as error:
@@ -43,27 +44,28 @@ def back_up(
     return os.stat(target).st_size
 
 
-def _refuse(source: str, target: str, overwrite: bool) -> None:
+def _refuse_target(source: str, target: str, overwrite: bool) -> None:
     if os.path.exists(target):
         if os.path.samefile(source, target):
             raise AlreadyExists(f"{target} is the store itself; choose another path for its backup")
         if not overwrite:
             raise AlreadyExists(
-                f"there is something at {target}; choose another path, or say that it may be replaced: overwrite=True, or --overwrite"
+                f"{target} already exists; choose another path, or allow replacing it with "
+                "overwrite=True or --overwrite"
             )
         if not os.path.isfile(target):
             raise AlreadyExists(f"{target} is not a file; choose another path")
     if os.path.exists(f"{target}-wal") or os.path.exists(f"{target}-journal"):
-        # SQLite would apply it to the new file, to which it does not belong.
+        # SQLite would apply the log of the old file to the new one.
         raise AlreadyExists(
-            f"{target} is in use, or was not closed; choose another path, or close it first"
+            f"{target} is in use or was not closed; choose another path, or close it first"
         )
 
 
 def _copy(connect: Callable[[], apsw.Connection], draft: str, path: str) -> None:
     origin = connect()
     try:
-        # One read transaction for all: otherwise SQLite begins again from the first page whenever somebody writes.
+        # One read transaction: otherwise SQLite restarts from the first page at each write.
         origin.execute("BEGIN")
         origin.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         copy = apsw.Connection(draft, flags=apsw.SQLITE_OPEN_READWRITE)
@@ -72,17 +74,17 @@ def _copy(connect: Callable[[], apsw.Connection], draft: str, path: str) -> None
                 while not work.done:
                     work.step(STEP_PAGES)
         except apsw.Error as error:
-            if no_room(error, copy):
-                raise storage_full(path) from error
-            raise translate(error, path) from error
+            if is_storage_full(error, copy):
+                raise storage_full_error(path) from error
+            raise translate_error(error, path) from error
         finally:
             close(copy)
     finally:
         close(origin)
 
 
-def _check(draft: str, path: str) -> None:
-    """Read the backup as a stranger would."""
+def _verify(draft: str, path: str) -> None:
+    """Raise if SQLite finds damage in the backup, or if it is not a store."""
     try:
         copy = apsw.Connection(draft, flags=apsw.SQLITE_OPEN_READWRITE)
         try:
@@ -91,10 +93,10 @@ def _check(draft: str, path: str) -> None:
         finally:
             close(copy)
     except apsw.Error as error:
-        raise translate(error, path) from error
-    if found != [("ok",)] or application != [(sql.APPLICATION_ID,)]:
+        raise translate_error(error, path) from error
+    if found != [("ok",)] or application != [(APPLICATION_ID,)]:
         raise CorruptRecord(
-            path, what="SQLite finds damage in the backup, and so in the store; it was not kept"
+            path, what="SQLite finds damage in the backup, and so in the store; no backup was kept"
         )
 
 

@@ -209,7 +209,7 @@ class Persisted:
 
     def _find(self, asked: list[BaseChatMessage]) -> int | None:
         """Which run has this task."""
-        stored = self._document._log.redaction.value
+        stored = self._document._log.redaction.redact_value
         known = self._record.find(asked, self._said(), stored)
         task = (
             self._chat_messages(self._record.task(known, self._said())) if known is not None else []

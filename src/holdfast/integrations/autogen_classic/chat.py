@@ -85,7 +85,7 @@ class Recorder:
             agent = self._memory.speakers[said.by]
             set_auto(agent, self._memory.partner(agent), said)
         for said in chat:
-            set_context(self._memory, said.context, self._conversation._log.redaction.value)
+            set_context(self._memory, said.context, self._conversation._log.redaction.redact_value)
         self._context = context_of(self._memory)
 
     # -- what happens ---------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Recorder:
         if stored.by != agent.name:
             return True, None
         answered(agent, partner, stored)
-        set_context(self._memory, stored.context, self._conversation._log.redaction.value)
+        set_context(self._memory, stored.context, self._conversation._log.redaction.redact_value)
         self._context = context_of(self._memory)
         return True, copy.deepcopy(stored.message)
 
@@ -224,7 +224,9 @@ class Recorder:
     def _as_stored(self, said: SpokenMessage) -> SpokenMessage:
         """The same without what the store is to redact: so it comes back after a restart, and so it can be recognised."""
         try:
-            return replace(said, message=self._conversation._log.redaction.value(said.message))
+            return replace(
+                said, message=self._conversation._log.redaction.redact_value(said.message)
+            )
         except NotSerializable:  # which is said when it is to be stored
             return said
 

@@ -1,6 +1,6 @@
-"""Declared types: which ones can be stored, and how msgspec reads and writes those it does not know itself.
+"""Declared types: which ones can be stored, and hooks for those that msgspec does not support.
 
-Reading never takes a type from data: a hook is called only with a class that stands in the declared annotation.
+Reading never takes a type from data: hooks get only classes from the declared annotation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATHS: frozenset[type] = frozenset(
     }
 )
 _KEYS = (
-    inspect.AnyType,  # a plain `dict`: keys must be text, which the comparison after encoding sees to
+    inspect.AnyType,  # a bare `dict`: the comparison after encoding refuses keys that are not text
     inspect.StrType,
     inspect.IntType,
     inspect.FloatType,
@@ -46,44 +46,45 @@ _KEYS = (
 
 
 class Coder(NamedTuple):
-    """What is kept for a declared type."""
+    """The decoder of a declared type, and facts about its values."""
 
     decode: Callable[[bytes], object]
     has_sets: bool
     is_native: bool
-    """Whether everything it reads is JSON-native, keys too."""
+    """Whether all decoded values are JSON-native, including keys."""
     is_exact: bool
-    """Whether it is so, and has no numbers that could come back as another kind: what it reads is what was written."""
+    """Whether it is native without numbers, which could come back as another type."""
 
 
 class Misfit(ValueError):
-    """Stored data does not fit a class that msgspec leaves to us. The text never holds data."""
+    """Stored data does not fit a class that msgspec does not support. The message has no data."""
 
 
-building: Final = threading.RLock()
-"""Held while a decoder is made. msgspec shows a struct to other threads before it is complete, and whoever decodes with it then, crashes."""
+build_lock: Final = threading.RLock()
+"""Held while a decoder is created. msgspec exposes an incomplete struct to other threads, and
+decoding with it crashes."""
 
 
 def coder(declared: Any) -> Coder:
-    """How to read `declared`; TypeError if values of it cannot be stored."""
+    """Return the coder of a type. Raise `TypeError` if its values cannot be stored."""
     try:
         hash(declared)
     except TypeError:  # for example Annotated[int, ["a list"]]
         return _build(declared)
-    return _cached(declared)
+    return _build_cached(declared)
 
 
 def _build(declared: Any) -> Coder:
     problem: str | None = None
     try:
-        with building:
+        with build_lock:
             info = inspect.type_info(declared)
             decoder = msgspec.json.Decoder(declared, dec_hook=_read)
-    except Exception as error:  # TypeError, NameError of a forward reference, whatever evaluating annotations raises
+    except Exception as error:  # evaluating annotations may raise anything
         problem = f"{error}"
     if problem is not None:
         raise TypeError(f"values declared as {_annotation(declared)} cannot be stored: {problem}")
-    kinds = _kinds(info, declared)
+    kinds = _collect_kinds(info, declared)
     numbers = {inspect.IntType, inspect.FloatType}  # in a dict they may be keys
     return Coder(
         decoder.decode,
@@ -104,12 +105,12 @@ _NATIVE = {
 }
 
 
-# Bounded, because classes made at run time would otherwise stay alive for ever.
-_cached = functools.lru_cache(maxsize=512)(_build)
+# Bounded, because classes created at run time would otherwise stay alive forever.
+_build_cached = functools.lru_cache(maxsize=512)(_build)
 
 
-def _kinds(info: inspect.Type, declared: Any) -> set[type]:
-    """All kinds of types inside a declared one; TypeError for those that cannot be stored."""
+def _collect_kinds(info: inspect.Type, declared: Any) -> set[type]:
+    """Return the kinds of all types inside a type. Raise `TypeError` if one cannot be stored."""
     seen: dict[int, inspect.Type | inspect.Field] = {}
     waiting: list[Any] = [info]
     while waiting:
@@ -118,7 +119,7 @@ def _kinds(info: inspect.Type, declared: Any) -> set[type]:
             waiting.extend(node)
         elif isinstance(node, (inspect.Type, inspect.Field)) and id(node) not in seen:
             seen[id(node)] = node
-            problem = _unsupported(node)
+            problem = _explain_unsupported(node)
             if problem is not None:
                 raise TypeError(
                     f"values declared as {_annotation(declared)} cannot be stored: {problem}"
@@ -131,11 +132,14 @@ def _kinds(info: inspect.Type, declared: Any) -> set[type]:
     return {type(node) for node in seen.values()}
 
 
-def _unsupported(node: inspect.Type | inspect.Field) -> str | None:
-    if isinstance(node, inspect.CustomType) and not _is_ours(node.cls):
-        return f"{_annotation(node.cls)} has no JSON form; use a dataclass, a Pydantic or msgspec model, or plain types"
+def _explain_unsupported(node: inspect.Type | inspect.Field) -> str | None:
+    if isinstance(node, inspect.CustomType) and not _is_supported_class(node.cls):
+        return (
+            f"{_annotation(node.cls)} has no JSON form; use a dataclass, a Pydantic or msgspec "
+            "model, or plain types"
+        )
     if isinstance(node, (inspect.RawType, inspect.ExtType)):
-        return "msgspec.Raw and msgspec.msgpack.Ext are written without a check"
+        return "msgspec.Raw and msgspec.msgpack.Ext are encoded without validation"
     if isinstance(node, inspect.DictType):
         keys = (
             node.key_type.types
@@ -159,7 +163,7 @@ def _annotation(declared: Any) -> str:
     return repr(declared)[:200]
 
 
-def _is_ours(kind: type) -> bool:
+def _is_supported_class(kind: type) -> bool:
     return (
         kind in (object, msgspec.UnsetType)
         or kind in _PATHS
@@ -170,7 +174,7 @@ def _is_ours(kind: type) -> bool:
 
 @functools.lru_cache(maxsize=128)
 def _is_numpy_number(kind: type) -> bool:
-    """Whether `kind` is a numpy bool, integer or float of at most 64 bits. numpy is recognised, never imported."""
+    """Return whether `kind` is a numpy bool, integer or float of up to 64 bits, without numpy."""
     if kind.__module__ != "numpy":
         return False
     try:
@@ -181,45 +185,46 @@ def _is_numpy_number(kind: type) -> bool:
 
 
 def _write(value: Any) -> object:
-    """The JSON form of a value that msgspec does not know."""
+    """Return the JSON form of a value that msgspec does not support."""
     kind: Any = type(value)
     if kind in _PATHS:
         return str(value)
     if is_pydantic_model(kind):
-        # Without warnings: their text quotes the values. What they warn of, the comparison finds.
+        # No warnings: they quote values. The comparison finds what they would report.
         text = value.model_dump_json(round_trip=True, by_alias=True, warnings=False)
-        return _with_sets_in_order(value, text)
+        return _sort_pydantic_sets(value, text)
     if _is_numpy_number(kind):
         return value.item()
     raise TypeError(f"{kind.__qualname__} cannot be written")
 
 
-def _with_sets_in_order(model: Any, text: str) -> object:
-    """The JSON form of a Pydantic model, its sets sorted: Pydantic writes them as they come."""
+def _sort_pydantic_sets(model: Any, text: str) -> object:
+    """Return the JSON form of a Pydantic model with sorted sets, which Pydantic does not sort."""
     if "[" not in text:
         return msgspec.Raw(text.encode())
     try:
         plain = model.model_dump(round_trip=True, by_alias=True, warnings=False)
-    except Exception:  # a set of models has no plain form; then it stays as it is
+    except Exception:  # a set of models has no plain form, so its order stays
         return msgspec.Raw(text.encode())
-    return _ordered(plain, msgspec.json.decode(text))
+    return _sort_sets_in(plain, msgspec.json.decode(text))
 
 
-def _ordered(plain: Any, form: Any) -> Any:
-    """The JSON form of a value, with what is a set in its plain form sorted."""
+def _sort_sets_in(plain: Any, form: Any) -> Any:
+    """Return the JSON form of a value with the sets of its plain form sorted."""
     if isinstance(plain, (set, frozenset)) and isinstance(form, list):
         return sorted(form, key=write_json)
     if isinstance(plain, dict) and isinstance(form, dict) and len(plain) == len(form):
         return {
-            key: _ordered(part, form[key]) for key, part in zip(form, plain.values(), strict=True)
+            key: _sort_sets_in(part, form[key])
+            for key, part in zip(form, plain.values(), strict=True)
         }
     if isinstance(plain, (list, tuple)) and isinstance(form, list) and len(plain) == len(form):
-        return [_ordered(*parts) for parts in zip(plain, form, strict=True)]
+        return [_sort_sets_in(*parts) for parts in zip(plain, form, strict=True)]
     return form
 
 
 def _read(kind: Any, data: Any) -> object:
-    """The value of a declared class that msgspec does not know, from its JSON form."""
+    """Return the value of a declared class that msgspec does not support, from its JSON form."""
     if kind is object:
         return data
     if kind in _PATHS:
@@ -233,9 +238,7 @@ def _read(kind: Any, data: Any) -> object:
 
 def _read_numpy(kind: Any, data: object) -> object:
     if type(data) in (bool, int, float):
-        with contextlib.suppress(
-            Exception
-        ):  # OverflowError, or a warning that the program made an error
+        with contextlib.suppress(Exception):  # OverflowError, or a warning raised as an error
             number = kind(data)
             if type(number.item()) is type(data) and number.item() == data:
                 return cast(object, number)
@@ -258,29 +261,29 @@ def _read_pydantic(kind: Any, data: object) -> object:
 write_json = msgspec.json.Encoder(enc_hook=_write).encode
 
 
-def with_sorted_sets(value: Any) -> Any:
-    """`value` with each set as a sorted list, so that equal values give equal bytes in every process.
+def sort_sets(value: Any) -> Any:
+    """Return `value` with each set as a sorted list, so that equal values give equal bytes.
 
-    The order of a set of strings changes with each start of Python.
+    The order of a set of strings differs between Python processes.
     """
     if isinstance(value, (set, frozenset)):
-        return sorted(map(with_sorted_sets, value), key=write_json)
+        return sorted(map(sort_sets, value), key=write_json)
     if isinstance(value, (list, tuple)):
-        return list(map(with_sorted_sets, value))
+        return list(map(sort_sets, value))
     if type(value) is dict:
-        return {key: with_sorted_sets(item) for key, item in value.items()}
+        return {key: sort_sets(item) for key, item in value.items()}
     if is_pydantic_model(type(value)):
         return value
     changed = {}
     for name in field_names(value) or ():
         before = getattr(value, name, msgspec.UNSET)
-        after = with_sorted_sets(before)
+        after = sort_sets(before)
         if after is not before:
             changed[name] = after
     if not changed:
         return value
-    twin = copy.copy(value)
+    clone = copy.copy(value)
     put = msgspec.structs.force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
     for name, after in changed.items():
-        put(twin, name, after)
-    return twin
+        put(clone, name, after)
+    return clone

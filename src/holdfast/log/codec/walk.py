@@ -1,7 +1,7 @@
-"""Walking through values: places in them, why one cannot be stored, and where two of them differ.
+"""Walk through values: find why one cannot be stored, and where two of them differ.
 
-A place is written like `$.items[3].price` or `$["odd key"]`. Keys and types may appear in a
-message, values never do: a prompt or a password must not end in a log through an error.
+Paths look like `$.items[3].price` or `$["odd key"]`. Messages may contain keys and types, never
+values: a prompt or a password must not get into a log through an error.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ...errors import NotSerializable, TooLarge
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 NOT_FINITE = "a float that is nan or infinite has no JSON form: use None or text instead"
-NEVER_STORED = "is a secret, and those are never stored: leave it out, or store the name by which it is looked up"
+NEVER_STORED = "is a secret, and secrets are never stored: leave it out, or store a reference to it"
 _ANY_ELEMENT = ...  # the label of a set's element, which has no index
 _ABSENT = object()
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _CONTENT = re.compile(r"@|[0-9](?:[^0-9]*[0-9]){3}")
-"""What a key has that is an address or a number of somebody, or a secret, rather than the name of a field."""
+"""Matches a key that may be personal data or a secret instead of a field name."""
 
 
 class SourcedList(list[Any]):
-    """A list that knows where its items were read. It is stored as a list, and copies of it are plain lists."""
+    """A list with the source that its items were read from. It is stored and copied as a list."""
 
     __slots__ = ("source",)
 
@@ -46,10 +46,10 @@ class SourcedList(list[Any]):
         return list, (list(self),)
 
 
-def path_text(labels: Sequence[object]) -> str:
-    """The place that `labels` (keys, indexes, field names) lead to; long keys and long paths are shortened.
+def format_path(labels: Sequence[object]) -> str:
+    """Format a path from `labels` (keys, indexes, field names), shortening long keys and paths.
 
-    It is for errors and logs: a key that may be content, such as an e-mail address, is not shown.
+    Errors and logs use it, so a key that may be content, such as an e-mail address, is hidden.
     """
     text = "$" + "".join(map(_segment, labels))
     return text if len(text) <= 240 else f"{text[:140]}…{text[-90:]}"
@@ -72,14 +72,14 @@ def _segment(label: object) -> str:
 
 
 def type_name(value: object) -> str:
-    """The type of `value` as a user would write it."""
+    """Return the type of `value` as a user would write it."""
     kind = type(value)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     return f"{module}{kind.__qualname__}"[-100:]
 
 
 def field_names(value: object) -> tuple[str, ...] | None:
-    """The fields of a dataclass, msgspec, attrs or Pydantic object, or None if it is none of them."""
+    """Return the fields of a dataclass, msgspec, attrs or Pydantic object; None for others."""
     kind: Any = type(value)
     names = _class_fields(kind)
     extra = getattr(value, "__pydantic_extra__", None) if names is not None else None
@@ -98,7 +98,7 @@ def _class_fields(kind: Any) -> tuple[str, ...] | None:
 
 
 def is_secret(value: object) -> bool:
-    """Whether the type of a value says that it is not to be shown: Pydantic's SecretStr and SecretBytes, and what is made like them."""
+    """Return whether a value is a secret: Pydantic's SecretStr, SecretBytes and similar types."""
     return callable(getattr(type(value), "get_secret_value", None))
 
 
@@ -107,12 +107,12 @@ def secret_problem(value: object) -> str:
 
 
 def is_pydantic_model(kind: type) -> bool:
-    """Pydantic is recognised, never imported: a program that does not use it does not pay for it."""
+    """Return whether `kind` is a Pydantic model, without importing Pydantic."""
     return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate_json")
 
 
 def children(value: object) -> Iterator[tuple[object, object]] | None:
-    """The labelled parts of a container or object with fields, or None if `value` has no parts."""
+    """Return the labelled parts of a container or of an object with fields; None for others."""
     if isinstance(value, dict):
         return iter(value.items())
     if isinstance(value, (list, tuple)):
@@ -124,10 +124,11 @@ def children(value: object) -> Iterator[tuple[object, object]] | None:
 
 
 def walk(value: object, *, max_bytes: int, max_depth: int) -> Iterator[tuple[list[object], object]]:
-    """Yield every part of `value` with its labels, parents first. `TooLarge` if it is too deep or surely too big.
+    """Yield every part of `value` with its labels, parents first. The list of labels is reused.
 
-    Both limits are needed against values that contain themselves or share their parts:
-    a hundred lists that each hold the one before twice are 2**100 elements. The list of labels is reused.
+    Raise `TooLarge` if it is too deep or certainly too big. Both limits are needed for values that
+    contain themselves or share parts: a hundred lists that each contain the one before twice have
+    2**100 elements.
     """
     labels: list[object] = []
     size = 0
@@ -143,23 +144,25 @@ def walk(value: object, *, max_bytes: int, max_depth: int) -> Iterator[tuple[lis
         size += len(part) if isinstance(part, (str, bytes)) else 1
         if size > max_bytes:
             raise TooLarge(
-                f"more than {max_bytes} bytes as JSON, which is the limit; at least {size} up to {path_text(labels)}"
+                f"more than {max_bytes} bytes as JSON, over the limit; "
+                f"at least {size} up to {format_path(labels)}"
             )
         inside = children(part)
         if inside is not None:
             if len(open_parts) > max_depth:
                 raise TooLarge(
-                    f"{path_text(labels)}: nested deeper than {max_depth} levels, or it contains itself"
+                    f"{format_path(labels)}: nested deeper than {max_depth} levels, or it contains "
+                    "itself"
                 )
             open_parts.append(inside)
 
 
 def refuse_not_native(value: object, *, max_bytes: int, max_depth: int) -> None:
-    """Raise for the first part of `value` that is not JSON-native; return if there is none."""
+    """Raise `NotSerializable` for the first part of `value` that is not JSON-native."""
     for labels, part in walk(value, max_bytes=max_bytes, max_depth=max_depth):
         problem = _native_problem(part)
         if problem is not None:
-            raise NotSerializable(path_text(labels), problem)
+            raise NotSerializable(format_path(labels), problem)
 
 
 def _native_problem(part: object) -> str | None:
@@ -190,14 +193,20 @@ def _native_problem(part: object) -> str | None:
 def _key_problem(key: object) -> str | None:
     if type(key) is str:
         return _text_problem(key, "a key")
-    return f"a key of type {type_name(key)}, but JSON keys are text: use str() on it, or declare the type of the dict"
+    return (
+        f"a key of type {type_name(key)}, but JSON keys are text: use str() on it, or declare the "
+        "type of the dict"
+    )
 
 
 def _text_problem(text: object, what: str) -> str | None:
     try:
         str.encode(text)  # type: ignore[arg-type]
     except UnicodeEncodeError:
-        return f"{what} with a lone surrogate is not valid Unicode: clean it with .encode('utf-8', 'replace').decode()"
+        return (
+            f"{what} with a lone surrogate is not valid Unicode: clean it with "
+            ".encode('utf-8', 'replace').decode()"
+        )
     return None
 
 
@@ -224,11 +233,11 @@ def _conversion(value: object) -> str:
     return next((how for base, how in _CONVERSIONS if isinstance(value, base)), "")
 
 
-def encoding_problem(value: object, encode: Callable[[object], bytes]) -> tuple[str, str]:
-    """The place and the reason why `encode` fails for `value`: goes down to the smallest part that fails alone."""
+def find_encoding_problem(value: object, encode: Callable[[object], bytes]) -> tuple[str, str]:
+    """Return path and reason of the smallest part of `value` for which `encode` fails."""
     labels: list[object] = []
     while True:
-        # A Pydantic model is encoded as a whole: its parts may fail alone although the model knows how to write them.
+        # A Pydantic model is encoded as a whole: a part may fail alone that the model can encode.
         inside = None if is_pydantic_model(type(value)) else children(value)
         failing = next((step for step in inside or () if not _encodes(step[1], encode)), None)
         if failing is None:
@@ -239,23 +248,23 @@ def encoding_problem(value: object, encode: Callable[[object], bytes]) -> tuple[
         for key in value:
             if not _encodes({key: None}, encode):
                 problem = _text_problem(key, "a key") if isinstance(key, str) else None
-                return path_text(
-                    labels
-                ), problem or f"a key of type {type_name(key)} cannot be written as a JSON key"
+                problem = problem or f"a key of type {type_name(key)} cannot be a JSON key"
+                return format_path(labels), problem
     if isinstance(value, (str, pathlib.PurePath)) and (
         problem := _text_problem(str(value), type_name(value))
     ):
-        return path_text(labels), problem
+        return format_path(labels), problem
     if is_secret(value):
-        return path_text(labels), secret_problem(value)
+        return format_path(labels), secret_problem(value)
     return (
-        path_text(labels),
-        f"{type_name(value)} cannot be stored: declare a type that can, or convert it{_conversion(value)}",
+        format_path(labels),
+        f"{type_name(value)} cannot be stored: declare a type that can, or convert it"
+        f"{_conversion(value)}",
     )
 
 
 def _encodes(value: object, encode: Callable[[object], bytes]) -> bool:
-    if value is _ABSENT or value is msgspec.UNSET:  # left out by their owner, so never at fault
+    if value is _ABSENT or value is msgspec.UNSET:  # not encoded, so never the reason
         return True
     try:
         encode(value)
@@ -264,13 +273,13 @@ def _encodes(value: object, encode: Callable[[object], bytes]) -> bool:
     return True
 
 
-_Link = tuple[Any, object]  # (the place above or None, label)
+_Link = tuple[Any, object]  # (the link above or None, label)
 
 
-def difference(went_in: object, came_out: object) -> tuple[str, str] | None:
-    """The first place where two values are not the same, and why; None if they are.
+def find_difference(went_in: object, came_out: object) -> tuple[str, str] | None:
+    """Return path and reason of the first difference of two values; None if they are equal.
 
-    Same means: equal and of exactly the same type all the way down, with dicts in the same order.
+    Equal means equal and of exactly the same type at every level, with dicts in the same order.
     An int may come back as an equal float; datetimes are compared by local time and offset.
     """
     stack: list[tuple[_Link | None, object, object]] = [(None, went_in, came_out)]
@@ -278,7 +287,7 @@ def difference(went_in: object, came_out: object) -> tuple[str, str] | None:
         place, before, after = stack.pop()
         result = _compare(before, after)
         if isinstance(result, str):
-            return path_text(_labels(place)), result
+            return format_path(_labels(place)), result
         stack.extend(((place, label), one, other) for label, one, other in reversed(result))
     return None
 
@@ -300,7 +309,7 @@ _ATOMS = frozenset(
 
 
 def _compare(before: Any, after: Any) -> str | _Pairs:
-    """Why two values differ by themselves, or else the pairs of their parts that remain to be compared."""
+    """Return why two values differ by themselves, or the pairs of their parts still to compare."""
     kind: type[Any] = list if type(before) is SourcedList else type(before)
     if kind is not type(after):
         if kind is int and type(after) is float and before == after:
@@ -314,7 +323,10 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
             if type(after) in _NATIVE and kind not in _NATIVE
             else f" to {type_name(after)}"
         )
-        return f"{type_name(before)} would come back as {type_name(after)}: declare its type, or convert it{converted}"
+        return (
+            f"{type_name(before)} would come back as {type_name(after)}: declare its type, or "
+            f"convert it{converted}"
+        )
     if kind in _ATOMS:
         return [] if before == after else f"{type_name(before)} {_CHANGED}"
     if isinstance(before, dict):
@@ -337,22 +349,23 @@ def _compare(before: Any, after: Any) -> str | _Pairs:
         return secret_problem(before)
     if _equal(before, after):
         return []
-    moment = isinstance(before, (datetime.datetime, datetime.time))
-    return f"{type_name(before)} {_CHANGED}{': offsets with seconds are not kept, use UTC' if moment else ''}"
+    is_time = isinstance(before, (datetime.datetime, datetime.time))
+    hint = ": offsets with seconds are not kept, use UTC" if is_time else ""
+    return f"{type_name(before)} {_CHANGED}{hint}"
 
 
 def _compare_dicts(before: dict[Any, Any], after: dict[Any, Any]) -> str | _Pairs:
-    if len(before) > len(
-        after
-    ):  # an unknown field of a TypedDict, or two keys that are one as text
-        return [(key, item, _ABSENT) for key, item in before.items() if key not in after][
-            :1
-        ] or "a key would be lost"
-    for key, twin in zip(before, after, strict=False):
-        if not _is_same_text(key, twin) and difference(key, twin) is not None:
-            if type(key) is type(twin):
+    if len(before) > len(after):  # an unknown field of a TypedDict, or two keys equal as text
+        lost = [(key, item, _ABSENT) for key, item in before.items() if key not in after]
+        return lost[:1] or "a key would be lost"
+    for key, other in zip(before, after, strict=False):
+        if not _is_same_text(key, other) and find_difference(key, other) is not None:
+            if type(key) is type(other):
                 return "a key would come back changed or in another place"
-            return f"a key of type {type_name(key)} would come back as {type_name(twin)}: declare the type of the dict"
+            return (
+                f"a key of type {type_name(key)} would come back as {type_name(other)}: declare "
+                "the type of the dict"
+            )
     if len(before) < len(after):
         return "keys would be added"
     return [
@@ -363,13 +376,13 @@ def _compare_dicts(before: dict[Any, Any], after: dict[Any, Any]) -> str | _Pair
 
 
 def _is_same_text(before: object, after: object) -> bool:
-    """The quick answer for what most keys and values are."""
+    """Return whether both are equal texts, as most keys and values are: a fast path."""
     return type(before) is str and type(after) is str and before == after
 
 
 def _equal(before: Any, after: Any) -> bool:
-    """Whether two values of one type, without parts, are the same."""
-    if isinstance(before, float):  # also numpy.float64; tells -0.0 from 0.0
+    """Return whether two values of one type, without parts, are exactly equal."""
+    if isinstance(before, float):  # also numpy.float64; -0.0 and 0.0 differ
         return bool(before == after) and math.copysign(1.0, before) == math.copysign(1.0, after)
     if isinstance(before, (datetime.datetime, datetime.time)):
         return bool(
@@ -377,9 +390,9 @@ def _equal(before: Any, after: Any) -> bool:
             and before.replace(tzinfo=None) == after.replace(tzinfo=None)
             and before.utcoffset() == after.utcoffset()
         )
-    if isinstance(before, decimal.Decimal):  # 1.0 and 1.00 are equal, but not the same
+    if isinstance(before, decimal.Decimal):  # 1.0 and 1.00 differ
         return bool(before.as_tuple() == after.as_tuple())
     try:
         return bool(before == after)
-    except Exception:  # an __eq__ that cannot say yes is not a yes
+    except Exception:  # an __eq__ that fails does not confirm equality
         return False

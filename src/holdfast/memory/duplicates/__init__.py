@@ -1,0 +1,1 @@
+"""Decide whether two texts are duplicates: normalized words, fillers, typos."""

@@ -1,9 +1,10 @@
-"""Does a new text say what a known memory says already?
+"""Find duplicates: does a new text say what a known memory already says?
 
-A fact that is lost is far worse than a copy too many. So texts are the same only if they have the same words in the same order, apart
-from what cannot change a meaning (`_reading`). Texts that are *alike*, apart by one slip of the finger, a "the", or the capitals of a
-name, mostly say the same too, but nobody can be sure without knowing all words: a memory keeps both of them.
-The fold of the stream decides by this, so all of it is pure and gives the same answer everywhere.
+Losing a fact is far worse than keeping a duplicate. So two texts are the same only if they have the
+same words in the same order, after `normalize.py` has dropped what cannot change a meaning. Texts
+that are *alike* (they differ by one typo, a "the", or the capitals of a name) mostly say the same,
+but only a dictionary could tell, so the memory keeps both wordings. The fold of the stream depends
+on it, so everything here is pure and deterministic.
 """
 
 from __future__ import annotations
@@ -16,143 +17,148 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..text.characters import visible
-from .normalize import Mark, Token, read
-from .typos import letters_swapped, space_swapped, typo
+from ..text.characters import normalize_for_reading
+from .normalize import Mark, Token, tokenize
+from .typos import has_swapped_letters, has_swapped_space, is_typo
 
 Verdict = Literal["same", "alike"]
 
-_ALIKE_WORDS: Final = 4
-"""With fewer words than this, one that is different could be a different fact."""
-_ALIKE_LENGTH: Final = 400
-"""Texts of more characters are the same or not: a memory that keeps several wordings should be short."""
-_MISSPELLED: Final = 7
-"""In a word of fewer letters two of them may be swapped, and no more."""
-_NAME: Final = 3
-_GROUPS: Final = 2
-_THE: Final = str.maketrans("", "", "the")
-_REMEMBERED: Final = 4096
-"""More than a page of events has."""
-_SHORT: Final = 1_000
-_LONGEST: Final = 20_000
-"""A text of more characters is a document: it is known only if it is the same to the letter."""
+_MIN_ALIKE_WORDS: Final = 4
+"""In a shorter text, one different word may be a different fact."""
+_MAX_ALIKE_CHARS: Final = 400
+"""Longer texts are the same or not: a memory with several wordings should be short."""
+_LONG_WORD_CHARS: Final = 7
+"""In a shorter word only swapped letters count as a typo."""
+_MIN_NAME_LETTERS: Final = 3
+_WORD_GROUPS: Final = 2
+_DROP_THE: Final = str.maketrans("", "", "the")
+_CACHE_TEXTS: Final = 4096
+"""More than a page of events."""
+_CACHE_MAX_CHARS: Final = 1_000
+_MAX_WORDS_CHARS: Final = 20_000
+"""A longer text is a document: only an identical one is a duplicate."""
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What one text says, for `same`."""
+    """A text prepared for `compare_texts`."""
 
     exact: str
-    """A digest of the text with single spaces. Counts where there are no words, or too many."""
+    """Digest of the text with single spaces, compared if there are no words or too many."""
     keys: tuple[str, ...]
-    """Two texts that `same` accepts have one of these in common."""
+    """Any two texts that `compare_texts` matches share at least one key."""
     words: tuple[str, ...]
-    """What must be equal for two texts to be the same."""
+    """Must be equal for two texts to be the same."""
     marks: tuple[Mark, ...]
-    """How each of them is written."""
+    """How each word is written."""
     loose: tuple[Token, ...]
-    """What is compared to see whether they are alike. Empty if nothing is like this text."""
+    """Compared to see whether texts are alike. Empty if nothing can be like this text."""
 
 
-def signature(text: str) -> Signature:
-    """What a text says. Linear in its length; never raises. Short ones are remembered: while events are folded, it is asked for often."""
-    return _remembered(text) if len(text) <= _SHORT else _read(text)
+def compute_signature(text: str) -> Signature:
+    """Compute the signature of a text, in linear time. Never raises. Short texts are cached."""
+    build = _build_signature_cached if len(text) <= _CACHE_MAX_CHARS else _build_signature
+    return build(text)
 
 
-def _read(text: str) -> Signature:
-    exact = _digest(visible(text).split())
-    tokens = read(text) if len(text) <= _LONGEST else []
+def _build_signature(text: str) -> Signature:
+    exact = _digest(normalize_for_reading(text).split())
+    tokens = tokenize(text) if len(text) <= _MAX_WORDS_CHARS else []
     if not tokens:
         return Signature(exact, (exact,), (), (), ())
     words, _, marks = zip(*tokens, strict=True)
     loose = tuple(token for token in tokens if token.loose)
     real = (token for token in loose if any(map(str.isalnum, token.loose)))
-    if len(list(islice(real, _ALIKE_WORDS))) < _ALIKE_WORDS or sum(map(len, words)) > _ALIKE_LENGTH:
+    if (
+        len(list(islice(real, _MIN_ALIKE_WORDS))) < _MIN_ALIKE_WORDS
+        or sum(map(len, words)) > _MAX_ALIKE_CHARS
+    ):
         return Signature(exact, (_digest(words),), words, marks, ())
-    return Signature(exact, tuple(_keys(words, loose)), words, marks, loose)
+    return Signature(exact, tuple(_lookup_keys(words, loose)), words, marks, loose)
 
 
-_remembered: Final = lru_cache(_REMEMBERED)(_read)
+_build_signature_cached: Final = lru_cache(_CACHE_TEXTS)(_build_signature)
 
 
-def same(new: Signature, old: Signature) -> Verdict | None:
-    """Whether the new text is the old one ("same"), or looks like it but may be another fact ("alike"). None: they are two facts."""
+def compare_texts(new: Signature, old: Signature) -> Verdict | None:
+    """Return "same" if both state one fact, "alike" if they look like it, None if they don't."""
     if not new.words or not old.words:
         return "same" if new.exact == old.exact else None
-    if new.words == old.words and all(map(_one_word, new.marks, old.marks)):
+    if new.words == old.words and all(map(_is_same_word, new.marks, old.marks)):
         return "same"
     if not new.loose or not old.loose:
         return None
-    return "alike" if _alike(new.loose, old.loose) or _torn(new.words, old.words) else None
+    alike = _are_alike(new.loose, old.loose) or _is_misplaced_space(new.words, old.words)
+    return "alike" if alike else None
 
 
-def _one_word(one: Mark, other: Mark) -> bool:
-    """Whether a word is the same in both texts: if both of them have names with capitals, "china" is not "China"."""
+def _is_same_word(one: Mark, other: Mark) -> bool:
+    """Whether a word is the same in both texts. "china" is not "China" where both use capitals."""
     return one == other or {one, other} != {"name", "lower"}
 
 
-def _alike(new: Sequence[Token], old: Sequence[Token]) -> bool:
+def _are_alike(new: Sequence[Token], old: Sequence[Token]) -> bool:
     if len(new) != len(old):
         return False
     pairs = [pair for pair in zip(new, old, strict=True) if pair[0].key != pair[1].key]
     cases = {token.mark for tokens in (new, old) for token in tokens}
-    slips = [pair for pair in pairs if pair[0].loose != pair[1].loose]
-    if any(one.loose == two.loose and not _recased(one, two, cases) for one, two in pairs):
+    typos = [pair for pair in pairs if pair[0].loose != pair[1].loose]
+    if any(one.loose == two.loose and not _is_recased(one, two, cases) for one, two in pairs):
         return False
-    return not slips or (len(slips) == 1 and _slip(*slips[0]))
+    return not typos or (len(typos) == 1 and _is_typo(*typos[0]))
 
 
-def _torn(new: Sequence[str], old: Sequence[str]) -> bool:
-    """Whether two words beside each other are apart by a space in the wrong place. Every letter is where it was, so names may be too."""
+def _is_misplaced_space(new: Sequence[str], old: Sequence[str]) -> bool:
+    """Whether a space is misplaced between two words. No letter is changed, so names count too."""
     at = next(
         (at for at, (one, other) in enumerate(zip(new, old, strict=False)) if one != other), 0
     )
-    return new[at + 2 :] == old[at + 2 :] and space_swapped(
+    return new[at + 2 :] == old[at + 2 :] and has_swapped_space(
         " ".join(new[at : at + 2]), " ".join(old[at : at + 2])
     )
 
 
-def _recased(one: Token, other: Token, cases: Collection[Mark]) -> bool:
+def _is_recased(one: Token, other: Token, cases: Collection[Mark]) -> bool:
     """Whether only the case differs, and not on purpose.
 
-    The capitals of what is no ordinary word count ("-o" and "-O"), unless one of the texts is in capitals altogether, or has none
-    at all and this is a longer name ("node.js").
+    Capitals of what is not an ordinary word count ("-o" and "-O"), unless one of the texts is all
+    in capitals, or has none and this is a longer name ("node.js").
     """
     if "fixed" not in (one.mark, other.mark) or "loud" in cases:
         return True
-    return "quiet" in cases and sum(map(str.isalpha, one.loose)) >= _NAME
+    return "quiet" in cases and sum(map(str.isalpha, one.loose)) >= _MIN_NAME_LETTERS
 
 
-def _slip(one: Token, other: Token) -> bool:
-    """A word that is written without a capital where capitals are used is no name, so any slip may be in it.
+def _is_typo(one: Token, other: Token) -> bool:
+    """Whether one word is the other with a typo.
 
-    Where capitals tell nothing, only two letters swapped are taken for one: hardly two names differ like that.
+    A word without a capital, in a text that uses capitals, is not a name, so any typo counts. Where
+    capitals tell nothing, only two swapped letters count: hardly any two names differ like that.
     """
     marks = {one.mark, other.mark}
     if not marks.isdisjoint(("name", "fixed")) or marks == {"first"}:
         return False
-    return (
-        typo(one.loose, other.loose)
-        if "lower" in marks
-        else letters_swapped(one.loose, other.loose)
-    )
+    check = is_typo if "lower" in marks else has_swapped_letters
+    return check(one.loose, other.loose)
 
 
-def _keys(words: Sequence[str], tokens: Sequence[Token]) -> list[str]:
-    """One digest of all letters, sorted, without those of "the": wherever two are swapped, it is the same. And two that each leave out
-    half of the long words, so that another slip is not seen by one of them.
+def _lookup_keys(words: Sequence[str], tokens: Sequence[Token]) -> list[str]:
+    """Return the lookup keys of a text: texts that are alike share at least one.
 
-    All other words, numbers first of all, are in these: then facts of one form that differ in a number do not meet.
+    One is a digest of all letters, sorted, without those of "the": swaps do not change it. Two more
+    each leave out half of the long words, so a typo in a long word leaves one of them unchanged.
+    They contain all other words, numbers in particular, so facts of one form with different numbers
+    share no key.
     """
     loose = [token.loose for token in tokens]
     long = [
         at
         for at, word in enumerate(loose)
-        if len(word) >= _MISSPELLED and word.isascii() and word.isalpha()
+        if len(word) >= _LONG_WORD_CHARS and word.isascii() and word.isalpha()
     ]
-    keys = [_digest(sorted("".join(words).lower().translate(_THE)))]
-    for group in range(_GROUPS):
+    keys = [_digest(sorted("".join(words).lower().translate(_DROP_THE)))]
+    for group in range(_WORD_GROUPS):
         kept = loose.copy()
-        for at in long[group::_GROUPS]:
+        for at in long[group::_WORD_GROUPS]:
             kept[at] = ""
         keys.append(_digest([str(group), *kept]))
     return keys

@@ -1,8 +1,9 @@
-"""A text as a sequence of words in which only what cannot change its meaning no longer counts.
+"""Normalize a text into words for comparison, dropping only what cannot change its meaning.
 
-That is: white space, the form of quotes and dashes, punctuation at the end, fillers around it, and the case of ordinary words.
-The case of others counts ("5 mW" is not "5 MW", "hepatitis A" not "hepatitis a"), and so does every sign: "A+" is not "A-", ".env" not
-"env", and "No, deploys on Friday" is not "No deploys on Friday". This is what two texts are compared by, not what is searched.
+Dropped are white space, the form of quotes and dashes, punctuation at the end, fillers at both
+ends, and the case of ordinary words. The case of others counts ("5 mW" is not "5 MW", "hepatitis A"
+not "hepatitis a"), and so does every sign: "A+" is not "A-", ".env" not "env", "No, deploys on
+Friday" not "No deploys on Friday". Search uses other rules: see `text/tokens.py`.
 """
 
 from __future__ import annotations
@@ -11,27 +12,31 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from ..text.characters import UNSPACED, marks, visible
+from ..text.characters import UNSPACED, combining_marks, normalize_for_reading
 from ..text.words import STOP
-from .fillers import between_fillers
+from .fillers import trim_fillers
 
 Mark = Literal["name", "first", "lower", "loud", "quiet", "fixed"]
-"""How a word is written: with a capital; with one at the start of a sentence, where any word has one; without one; with or without one
-in a text of which that is true for all words, which tells nothing; and what is as it is written or something else."""
+"""How a word is written.
+
+"name": with a capital. "first": with a capital at the start of a sentence, where any word has one.
+"lower": without. "loud", "quiet": all words of the text have capitals, or none, so case means
+nothing. "fixed": another spelling would be something else.
+"""
 Letters = Literal["lower", "capital", "capitals", "mixed", "none"]
-"""How the letters of one word are written."""
+"""The case of the letters of one word."""
 
 
 class Token(NamedTuple):
     key: str
-    """What must be equal for two words to be the same."""
+    """Must be equal for two words to be the same."""
     loose: str
-    """What must be equal for them to be alike: without capitals, and empty where a word hardly matters."""
+    """Must be equal for two words to be alike: lower case, and empty for "the"."""
     mark: Mark
 
 
 class _Piece(NamedTuple):
-    """A word with its signs, or a punctuation mark, which has no letters."""
+    """A word with its signs, or a punctuation mark."""
 
     text: str
     lower: str
@@ -39,7 +44,10 @@ class _Piece(NamedTuple):
     word: bool
     number: bool
     usual: tuple[Token, ...]
-    """What it is in the middle of a sentence with capitals as usual: nearly always that. Known in advance, because pieces are remembered."""
+    """Its tokens inside a sentence with ordinary capitals, which is nearly always right.
+
+    Computed in advance, because pieces are cached.
+    """
 
 
 _QUOTES: Final = str.maketrans(
@@ -56,7 +64,8 @@ _WIDE: Final = re.compile(f"(?<=[{UNSPACED}])[,.:;!?()]|[,.:;!?()](?=[{UNSPACED}
 _PLAIN: Final = re.compile("[A-Za-z]+(?:['-][A-Za-z]+)*")
 _NUMBER: Final = re.compile(r"[^\w]?[0-9][0-9.,:/]*")
 _UNIT: Final = re.compile(
-    "[yzafpnumcdhkMGTPEZY]?i?(?:wh?|hz|b|bit|bps|v|va|a|ah|j|pa|m|g|l|s|k|c|f|n|mol|ev|cal|bar|t|h|lm|lx|x|d)",
+    "[yzafpnumcdhkMGTPEZY]?i?"
+    "(?:wh?|hz|b|bit|bps|v|va|a|ah|j|pa|m|g|l|s|k|c|f|n|mol|ev|cal|bar|t|h|lm|lx|x|d)",
     re.IGNORECASE,
 )
 _HOURS: Final = frozenset(("am", "pm"))
@@ -67,67 +76,62 @@ _NO_APOSTROPHE: Final = re.compile(
 _SHORT: Final = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _OPERATORS: Final = frozenset("=+-*/^\u00d7")
 _THE: Final = frozenset(("the", "teh", "hte"))
-_LOUD: Final = 3
-"""So many words in capitals, and none without, are no names any more."""
-_CACHED: Final = 1 << 15
-_CACHED_LENGTH: Final = 32
+_MIN_LOUD_WORDS: Final = 3
+"""From this many words on, all in capitals, capitals do not mark names."""
+_CACHE_CHUNKS: Final = 1 << 15
+_CACHE_MAX_CHARS: Final = 32
 
 
-def read(text: str) -> list[Token]:
-    """The words and marks of a text, without the fillers at both ends. Empty only if there is none. Linear in its length."""
-    shown = _unquoted(visible(text).translate(_QUOTES))
-    if not shown.isascii():
-        shown = _WIDE.sub(lambda mark: f" {mark[0]} ", shown)
+def tokenize(text: str) -> list[Token]:
+    """Return the words and marks of a text without the fillers at both ends, in linear time."""
+    readable = _strip_quotes(normalize_for_reading(text).translate(_QUOTES))
+    if not readable.isascii():
+        readable = _WIDE.sub(lambda mark: f" {mark[0]} ", readable)
     pieces: list[_Piece] = []
-    for chunk in shown.split():
-        pieces.extend(_remembered(chunk) if len(chunk) <= _CACHED_LENGTH else _taken_apart(chunk))
-    pieces = _ended(pieces)
+    for chunk in readable.split():
+        pieces.extend(
+            _split_chunk_cached(chunk) if len(chunk) <= _CACHE_MAX_CHARS else _split_chunk(chunk)
+        )
+    pieces = _trim_end(pieces)
     if not pieces:
         return []
-    start, end = between_fillers([piece.lower for piece in pieces])
-    return _tokens(_ended(pieces[start:end]))
+    start, end = trim_fillers([piece.lower for piece in pieces])
+    return _tokenize_pieces(_trim_end(pieces[start:end]))
 
 
-def _taken_apart(chunk: str) -> tuple[_Piece, ...]:
-    """Text without spaces: a word with all its signs, and the punctuation around it."""
+def _split_chunk(chunk: str) -> tuple[_Piece, ...]:
+    """Split text without spaces into a word with its signs and the punctuation around it."""
     match = _CHUNK.fullmatch(chunk)
     before, body, after = match.groups() if match else ("", chunk, "")
     if feet := _FEET.search(body + after.rstrip(".,;:!?")):
         body, after = body + after[: feet.end() - len(body)], after[feet.end() - len(body) :]
-    inner = [] if not body else [_mark("-")] if body in ("-", "--", _BETWEEN) else [_word(body)]
-    marks_after = list(after)
-    if marks_after == ["!"] and body[-1:].isnumeric():
-        return (
-            *map(_mark, before),
-            *inner,
-            _piece("!", "none", word=False),
-        )  # a factorial, or an exclamation
-    return (
-        *map(_mark, before),
-        *inner,
-        *map(_mark, (mark.translate(_ENDS) for mark in marks_after)),
-    )
+    inner: list[_Piece] = []
+    if body in ("-", "--", _BETWEEN):
+        inner = [_mark_piece("-")]
+    elif body:
+        inner = [_piece(body, _classify_letters(body), word=True)]
+    if after == "!" and body[-1:].isnumeric():
+        ending = [_piece("!", "none", word=False)]  # a factorial or an exclamation
+    else:
+        ending = [_mark_piece(mark.translate(_ENDS)) for mark in after]
+    return (*map(_mark_piece, before), *inner, *ending)
 
 
-_remembered: Final = lru_cache(_CACHED)(_taken_apart)
+_split_chunk_cached: Final = lru_cache(_CACHE_CHUNKS)(_split_chunk)
 
 
-def _mark(sign: str) -> _Piece:
+def _mark_piece(sign: str) -> _Piece:
     return _piece('"' if sign == "'" else sign, "none", word=False)
-
-
-def _word(body: str) -> _Piece:
-    return _piece(body, _letters(body), word=True)
 
 
 def _piece(text: str, letters: Letters, *, word: bool) -> _Piece:
     number = word and letters == "none" and _NUMBER.fullmatch(text) is not None
-    usual = _of_word(text, letters, None, loud=False, starts=False, number=False)
+    usual = _word_tokens(text, letters, None, loud=False, starts=False, number=False)
     return _Piece(text, text.lower(), letters, word, number, usual)
 
 
-def _letters(body: str) -> Letters:
-    """ "none" for what is not made of letters only, such as a number, a flag or the name of a file."""
+def _classify_letters(body: str) -> Letters:
+    """Classify the letters of a word; "none" for numbers, flags, file names and the like."""
     if not (_PLAIN if body.isascii() else _any_script()).fullmatch(body):
         return "none"
     if body.lower() == body or body == "I" or (body.startswith("I'") and body[2:].islower()):
@@ -135,24 +139,21 @@ def _letters(body: str) -> Letters:
     if len(body) > 1 and body.upper() == body:
         return "capitals"
     parts = re.split("['-]", body)
-    return (
-        "capital"
-        if body[0].isupper() and all(part[1:] == part[1:].lower() for part in parts)
-        else "mixed"
-    )
+    titled = body[0].isupper() and all(part[1:] == part[1:].lower() for part in parts)
+    return "capital" if titled else "mixed"
 
 
 @lru_cache(1)
 def _any_script() -> re.Pattern[str]:
-    letter = rf"[^\W\d_][{marks()}]*"
+    letter = rf"[^\W\d_][{combining_marks()}]*"
     return re.compile(rf"(?:{letter})+(?:['-](?:{letter})+)*")
 
 
-# -- both ends -------------------------------------------------------------------------------------------------------------
+# -- both ends -----------------------------------------------------------------------------------
 
 
-def _ended(pieces: list[_Piece]) -> list[_Piece]:
-    """Without the punctuation at the end, apart from a question mark, and with one mark for "!!!" and "???"."""
+def _trim_end(pieces: list[_Piece]) -> list[_Piece]:
+    """Drop the punctuation at the end, but not a question mark; reduce "!!!" and "???" to one."""
     kept: list[_Piece] = []
     for piece in pieces:
         if piece.word or piece.text not in ".?" or not kept or kept[-1] != piece:
@@ -160,34 +161,31 @@ def _ended(pieces: list[_Piece]) -> list[_Piece]:
     while (
         kept
         and not kept[-1].word
-        and (kept[-1].text in _NO_END or (kept[-1].text == "!" and not _factorial(kept)))
+        and (kept[-1].text in _NO_END or (kept[-1].text == "!" and not _is_factorial(kept)))
     ):
         kept.pop()
     return kept
 
 
-def _factorial(pieces: list[_Piece]) -> bool:
-    """ "= 5!" is 120; "I owe you 5!" is not."""
+def _is_factorial(pieces: list[_Piece]) -> bool:
+    """Whether a final "!" is a factorial: "= 5!" is 120; "I owe you 5!" is not."""
     return len(pieces) > 2 and pieces[-3].text in _OPERATORS
 
 
-def _unquoted(text: str) -> str:
-    """A text that is one quotation, without its quotes."""
+def _strip_quotes(text: str) -> str:
+    """Strip the quotes of a text that is one quotation."""
     bare = text.strip().rstrip(".!")
-    return (
-        bare[1:-1]
-        if len(bare) > 2 and bare[0] == bare[-1] == '"' and bare.count('"') == 2
-        else text
-    )
+    is_quotation = len(bare) > 2 and bare[0] == bare[-1] == '"' and bare.count('"') == 2
+    return bare[1:-1] if is_quotation else text
 
 
-# -- what counts -----------------------------------------------------------------------------------------------------------
+# -- tokens --------------------------------------------------------------------------------------
 
 
-def _tokens(pieces: list[_Piece]) -> list[Token]:
+def _tokenize_pieces(pieces: list[_Piece]) -> list[Token]:
     plain = [piece for piece in pieces if piece.letters != "none"]
     long = [piece.letters for piece in plain if len(piece.text) > 1]
-    loud = len(long) >= _LOUD and all(letters == "capitals" for letters in long)
+    loud = len(long) >= _MIN_LOUD_WORDS and all(letters == "capitals" for letters in long)
     titled = bool(long) and "lower" not in long
     case: Mark | None = (
         "loud"
@@ -200,7 +198,7 @@ def _tokens(pieces: list[_Piece]) -> list[Token]:
     starts, number = True, False
     for piece in pieces:
         if case or starts or number:
-            found += _of_word(
+            found += _word_tokens(
                 piece.text, piece.letters, case, loud=loud, starts=starts, number=number
             )
         else:
@@ -209,10 +207,13 @@ def _tokens(pieces: list[_Piece]) -> list[Token]:
     return found
 
 
-def _of_word(
+def _word_tokens(
     text: str, letters: Letters, case: Mark | None, *, loud: bool, starts: bool, number: bool
 ) -> tuple[Token, ...]:
-    """One token, or two for "don't". `case`: if capitals tell no names in this text. `number`: after one."""
+    """Return one token, or two for "don't".
+
+    `case`: set if capitals do not mark names in this text. `number`: it follows a number.
+    """
     lower = text.lower()
     if number and lower in _HOURS:
         return (Token(lower, lower, "fixed"),)
@@ -222,11 +223,13 @@ def _of_word(
     if letters == "mixed" or (letters == "capitals" and len(text) > 1 and not loud):
         return (Token(text, lower, "fixed" if lower in STOP else "name"),)
     mark: Mark = case or ("lower" if letters == "lower" else "first" if starts else "name")
-    return tuple(Token(part, "" if part in _THE else part, mark) for part in _parts(lower))
+    return tuple(
+        Token(part, "" if part in _THE else part, mark) for part in _split_contraction(lower)
+    )
 
 
-def _parts(lower: str) -> list[str]:
-    """A word with its contraction taken apart. Not "it's", which may be "it is" or "it has"."""
+def _split_contraction(lower: str) -> list[str]:
+    """Split a contraction. Not "it's", which may be "it is" or "it has"."""
     if "'" not in lower:
         if lower == "cannot":
             return ["can", "not"]

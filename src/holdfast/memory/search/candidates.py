@@ -1,9 +1,9 @@
-"""Which memories are worth a closer look: what all engines share of finding candidates.
+"""Plan the search for candidates, for all engines alike.
 
-A question names common and rare words. The rare ones bring the candidates; how many of the common ones each candidate has is
-found out for these alone. So a question costs about the same however many memories there are, and no word of it is
-left out. What restricts a question (tags, source, author, subject) is in the lists of words too, as a *marker*: engines are good
-at finding what is in two such lists.
+A query has common and rare words. The rare ones lead to candidates; the common ones are then looked
+up for these candidates only. So a query costs about the same however many memories there are, and
+no word of it is ignored. Filters (tags, source, author, subject) are indexed like words, as
+*markers*: engines are good at intersecting posting lists.
 """
 
 from __future__ import annotations
@@ -17,76 +17,76 @@ from typing import Final, NamedTuple
 
 from ..model import MemoryDoc, MemoryFilter, sources_of
 
-LEADING: Final = 5_000
-"""About so many candidates are brought by the words that lead."""
-MOST_TERMS: Final = 48
-"""So many words of a question bring candidates, those that are worth most. The others count when candidates are weighed."""
+LEADING_DOCS: Final = 5_000
+"""About how many candidates the leading words produce."""
+MAX_TERMS: Final = 48
+"""How many words of a query produce candidates. The others only count in the ranking."""
 
 
-class Plan(NamedTuple):
-    """How to look for candidates. `leading` terms bring them; the `following` are looked for in what those have brought."""
+class SearchPlan(NamedTuple):
+    """A plan: `leading` terms produce candidates, in which the `following` are looked up."""
 
     worth: Mapping[str, int]
-    """In whole millionths: the sum of them is the same in every order, and so on every engine."""
+    """In integer millionths: their sum is the same in any order and on any engine."""
     leading: list[str]
     following: list[str]
 
 
 def rarity(total: int, count: int) -> float:
-    """What a word is worth: the fewer memories have it, the more."""
+    """Return the inverse document frequency: the fewer memories have a term, the higher."""
     count = min(count, total)
     return log(1 + (total - count + 0.5) / (count + 0.5))
 
 
-def planned(
+def plan_search(
     terms: Mapping[str, float],
     frequency: Mapping[str, int],
     total: int,
     most: int,
     work: int,
     enough: int,
-) -> Plan:
-    """The rarer terms lead, as long as they do not bring more than `work`; and more of them if that is not `enough`.
+) -> SearchPlan:
+    """Let the rarer terms lead while they produce at most `work` candidates, or until `enough`.
 
-    None brings more than `most`, because no more have what all are to have.
+    No term produces more than `most`, because no more memories match the filter.
     """
     known = {term: weight for term, weight in terms.items() if frequency.get(term)}
     worth = {
         term: max(round(1e6 * weight * rarity(total, frequency[term])), 1)
         for term, weight in known.items()
     }
-    if len(worth) > MOST_TERMS:
-        worth = dict(nlargest(MOST_TERMS, worth.items(), key=lambda one: (one[1], one[0])))
+    if len(worth) > MAX_TERMS:
+        worth = dict(nlargest(MAX_TERMS, worth.items(), key=lambda one: (one[1], one[0])))
     leading: list[str] = []
     following: list[str] = []
-    brought = 0
+    produced = 0
     for term in sorted(worth, key=lambda term: (frequency[term], term)):
-        before, brought = brought, brought + min(frequency[term], most)
-        (leading if brought <= work or before < enough else following).append(term)
-    return Plan(worth, leading, following)
+        before, produced = produced, produced + min(frequency[term], most)
+        (leading if produced <= work or before < enough else following).append(term)
+    return SearchPlan(worth, leading, following)
 
 
-def markers_of(doc: MemoryDoc) -> list[str]:
-    """What a memory can be restricted by. No word begins with a colon."""
-    marked = [("author", doc.author), *(("tag", tag) for tag in doc.tags)]
-    marked += [("source", source) for source in sources_of(doc)]
-    marked += [] if doc.subject is None else [("subject", doc.subject)]
-    return [_marker(name, value) for name, value in marked]
+def doc_markers(doc: MemoryDoc) -> list[str]:
+    """Return the markers of a memory. No word starts with a colon."""
+    pairs = [("author", doc.author), *(("tag", tag) for tag in doc.tags)]
+    pairs += [("source", source) for source in sources_of(doc)]
+    pairs += [] if doc.subject is None else [("subject", doc.subject)]
+    return [_marker(name, value) for name, value in pairs]
 
 
-def markers_in(where: MemoryFilter) -> list[list[str]]:
-    """What all memories have that are asked for: of each list one."""
-    marked: list[tuple[str, tuple[str, ...]]] = [("tag", (tag,)) for tag in where.tags]
+def required_markers(where: MemoryFilter) -> list[list[str]]:
+    """Return the markers that a filter requires: one of each group."""
+    pairs: list[tuple[str, tuple[str, ...]]] = [("tag", (tag,)) for tag in where.tags]
     if where.authors is not None:
-        marked.append(("author", where.authors))
+        pairs.append(("author", where.authors))
     for name, value in (("source", where.source), ("subject", where.subject)):
         if value is not None:
-            marked.append((name, (value,)))
-    return [[_marker(name, value) for value in values] for name, values in marked]
+            pairs.append((name, (value,)))
+    return [[_marker(name, value) for value in values] for name, values in pairs]
 
 
-def markers_not_in(where: MemoryFilter) -> list[str]:
-    """What none of them has."""
+def excluded_markers(where: MemoryFilter) -> list[str]:
+    """Return the markers that a filter excludes."""
     return [_marker("author", author) for author in where.without]
 
 

@@ -1,4 +1,4 @@
-"""The index follows the stream: what was appended since is read, folded and written into it, a few hundred events at a time."""
+"""Catch up: read new events of a stream, fold them, and write the changes into the index."""
 
 from __future__ import annotations
 
@@ -15,43 +15,41 @@ from ...log import operations as ops
 from ...log.events import StoredEvent
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.stream_ops import data_of
-from ..fold import IndexChanges, MemoryEvent, MemoryFold, asked_for, event_of
+from ...log.stream_ops import load_data
+from ..fold import IndexChanges, MemoryEvent, MemoryFold, collect_lookups, decode_memory_event
 from ..model import IndexPosition, Superseded
 from .index import MemoryIndex
 
-BATCH: Final = 1_000
-AHEAD: Final = 100
-"""So many memories may be remembered before they are written into the index."""
-DROP_SECONDS: Final = 60.0
-"""How often it is looked for what has expired, and how long it stays in the index at least."""
+BATCH_EVENTS: Final = 1_000
+MAX_AHEAD_EVENTS: Final = 100
+"""Events that this process may append before it writes them into the index."""
+EXPIRY_CHECK_SECONDS: Final = 60.0
+"""How often to remove expired memories, and how long they stay in the index at least."""
 
 
 class Follower:
-    """Follows one stream for all who use it in this process.
+    """Follows one stream for all its users in this process.
 
-    What this process remembers is written into the index when somebody asks, or when it is much: until then only the names of
-    what was known already are worked out, from what is known `ahead` of the index.
+    Events of this process are written into the index on the next read, or when there are many.
+    Until then only their memory ids are computed, with a fold that is `ahead` of the index.
     """
 
     def __init__(self, log: Log, index: MemoryIndex, space: StreamKey) -> None:
         self._log, self.index, self._space = log, index, space
-        self._beside = StreamKey(
-            f"${space.tenant}", space.kind, space.id
-        )  # no tenant of a user's begins so
+        self._beside = space._replace(tenant=f"${space.tenant}")  # "$" can't start a user's tenant
         self._lock = threading.Lock()
         self._ahead, self._base, self._version = MemoryFold(), IndexPosition(b"", 0), -1
-        self._dropped = float("-inf")
+        self._last_expiry_check = float("-inf")
 
     def current(self) -> MemoryIndex:
-        """The index, with everything in it that was appended before."""
+        """Return the index, caught up with everything appended so far."""
         if catch_up(self._log, self.index, self._space) is None:
             self._clear_beside()
         self._drop_expired()
         return self.index
 
     def rebuild(self) -> None:
-        """Make the index of this stream anew. Until it is there, everybody is answered by the old one."""
+        """Rebuild the index of this stream. The old one answers until the new one is ready."""
         self._clear_beside()
         if self.index.position(self._space) is not None:
             while catch_up(self._log, self.index, self._space, into=self._beside) is not None:
@@ -60,93 +58,99 @@ class Follower:
         self.current()
 
     def _clear_beside(self) -> None:
-        """Take away what a process has left that was killed while it rebuilt."""
+        """Remove what a process left behind that died while rebuilding."""
         if (left := self.index.position(self._beside)) is not None:
             self.index.clear(self._beside, left)
 
     def _drop_expired(self) -> None:
-        """Now and then take out what has expired. Not at once: an event whose writer's clock is behind may still say it again."""
+        """Remove expired memories now and then.
+
+        Not at once: another writer's clock may be behind, and its event may repeat the memory.
+        """
         now = clock.time()
-        if self._dropped <= now < self._dropped + DROP_SECONDS:
+        if self._last_expiry_check <= now < self._last_expiry_check + EXPIRY_CHECK_SECONDS:
             return
-        self._dropped = now
+        self._last_expiry_check = now
         while (position := self.index.position(self._space)) is not None:
-            gone = self.index.expired(self._space, now - DROP_SECONDS, BATCH)
+            gone = self.index.list_expired(self._space, now - EXPIRY_CHECK_SECONDS, BATCH_EVENTS)
             if not gone or not self.index.write(
                 self._space, position, position, IndexChanges([], list(gone), {})
             ):
-                return  # nothing, or somebody else is at it: later, then
+                return  # nothing to do, or another process is removing them
 
-    def names(self, appended: AppendResult, events: Sequence[MemoryEvent]) -> list[str]:
-        """The ids of the memories that these events, just appended, have become.
+    def resolve_ids(self, appended: AppendResult, events: Sequence[MemoryEvent]) -> list[str]:
+        """Return the memory ids of events that were just appended.
 
-        `NotFound` if one was to take the place of a memory that somebody else has superseded or forgotten just before.
+        Raises `NotFound` if one replaces a memory that another process has just superseded or
+        forgotten.
         """
         with self._lock:
             base = self.index.position(self._space)
             follows = base == self._base and appended.first == self._version + 1
-            if not follows or self._version - self._base.version >= AHEAD:
-                return self._caught_up(events)
-            known = self.index.known(self._space, *asked_for(events))
+            if not follows or self._version - self._base.version >= MAX_AHEAD_EVENTS:
+                return self._catch_up_and_resolve(events)
+            known = self.index.lookup(self._space, *collect_lookups(events))
             self._ahead.learn(known.docs, known.aliases)
-            for happened in events:
-                self._ahead.apply(happened)
+            for event in events:
+                self._ahead.apply(event)
             self._version = appended.last
-            return self._named(self._ahead, events)
+            return self._resolve(self._ahead, events)
 
-    def _caught_up(self, events: Sequence[MemoryEvent]) -> list[str]:
+    def _catch_up_and_resolve(self, events: Sequence[MemoryEvent]) -> list[str]:
         index = self.current()
         position = index.position(self._space)
         self._ahead, self._base = MemoryFold(), position or IndexPosition(b"", 0)
         self._version = self._base.version
-        known = index.known(self._space, [happened.id for happened in events], [])
-        return self._named(MemoryFold(known.docs, known.aliases), events)
+        known = index.lookup(self._space, [event.id for event in events], [])
+        return self._resolve(MemoryFold(known.docs, known.aliases), events)
 
-    def _named(self, fold: MemoryFold, events: Sequence[MemoryEvent]) -> list[str]:
-        for happened in events:
-            if isinstance(happened.event, Superseded) and not fold.has(happened.id):
+    def _resolve(self, fold: MemoryFold, events: Sequence[MemoryEvent]) -> list[str]:
+        for event in events:
+            if isinstance(event.payload, Superseded) and not fold.has(event.id):
                 raise NotFound(
-                    f"{self._space}: the memory was superseded or forgotten meanwhile, so the new text was not put in its place"
+                    f"{self._space}: another process superseded or forgot the memory first,"
+                    " so the new text was not stored; recall it again"
                 )
-        return [fold.id_of(happened.id) for happened in events]
+        return [fold.resolve_id(event.id) for event in events]
 
 
 def catch_up(
     log: Log, index: MemoryIndex, space: StreamKey, into: StreamKey | None = None
 ) -> Head | None:
-    """Follow the stream to its end. The head as it was then; None if there is no such stream.
+    """Follow the stream to its end; return its head then, or None if there is no such stream.
 
-    An index that has followed another stream begins anew: one that was deleted, restored from a backup, or copied and gone on with
-    elsewhere. `into`: the name under which the index keeps it, if not that of the stream.
+    An index that followed another stream starts over: the stream was deleted, restored from a
+    backup, or copied and continued elsewhere. `into`: the name under which the index keeps it, if
+    not the stream's.
     """
-    kept = into or space
+    target = into or space
     while True:
-        # In this order: the stream is at the position by now, or beyond, unless it is another one.
-        position = index.position(kept)
+        # In this order: unless it is another stream, its head is at the position or beyond.
+        position = index.position(target)
         head = ops.run(log, ops.head(space))
         if position is not None and not _may_follow(head, position):
-            index.clear(kept, position)
+            index.clear(target, position)
             continue
         if head is None or (position is not None and position.version == head.version):
             return head
         try:
-            for batch in _batches(log, space, position, head.version):
-                if not apply(index, kept, position, head.incarnation, batch):
-                    break  # somebody else was faster
+            for batch in _read_batches(log, space, position, head.version):
+                if not apply_events(index, target, position, head.incarnation, batch):
+                    break  # another process has written it
                 position = IndexPosition(head.incarnation, batch[-1].version, batch[-1].hash)
-        except (_AnotherStream, Erased) as error:
+        except (_StreamReplaced, Erased) as error:
             if position is not None:
-                index.clear(kept, position)
+                index.clear(target, position)
             if isinstance(error, Erased):
-                raise  # and what another process has erased is in no index of this one
+                raise  # after clearing: erased text must not stay in the index
 
 
-class _AnotherStream(Exception):
-    """The record at the position is not the one that was followed."""
+class _StreamReplaced(Exception):
+    """The record at the position isn't the one that was followed."""
 
 
 def _may_follow(head: Head | None, position: IndexPosition) -> bool:
-    """Whether the stream can be the one that was followed, as far as its head tells."""
+    """Whether the stream can be the one that was followed, judging by its head."""
     if head is None or head.incarnation != position.incarnation:
         return False
     return head.version > position.version or (head.version, head.hash) == (
@@ -155,84 +159,92 @@ def _may_follow(head: Head | None, position: IndexPosition) -> bool:
     )
 
 
-def apply(
+def apply_events(
     index: MemoryIndex,
     space: StreamKey,
     before: IndexPosition | None,
     incarnation: bytes,
     events: Sequence[MemoryEvent],
 ) -> bool:
-    """Fold events into the index. False if it does not stand where they begin."""
-    ids, keys = asked_for(events)
-    known = index.known(space, ids, keys) if before is not None else None
+    """Fold events into the index; return False if it is not where they start."""
+    ids, keys = collect_lookups(events)
+    known = index.lookup(space, ids, keys) if before is not None else None
     fold = MemoryFold(known.docs, known.aliases) if known is not None else MemoryFold()
-    for happened in events:
-        if happened.event is not None:
-            fold.apply(happened)
-    changes: IndexChanges = fold.changes()
-    return index.write(
-        space, before, IndexPosition(incarnation, events[-1].version, events[-1].hash), changes
-    )
+    for event in events:
+        if event.payload is not None:
+            fold.apply(event)
+    after = IndexPosition(incarnation, events[-1].version, events[-1].hash)
+    return index.write(space, before, after, fold.changes())
 
 
-def _read_on(space: StreamKey, position: IndexPosition | None) -> Operation[list[MemoryEvent]]:
-    """The first events beyond the position, after a look at the one that is there."""
+def _read_from_position(
+    space: StreamKey, position: IndexPosition | None
+) -> Operation[list[MemoryEvent]]:
+    """Read the first events beyond the position, after checking the record that is there."""
     if position is None:
-        return (yield from _read(space, 0))
-    stored = yield from ops.read(space, after=position.version - 1, plain=True, spare=True)
+        return (yield from read_memory_events(space, 0))
+    stored = yield from ops.read(space, after=position.version - 1, decoded=True, allow_erased=True)
     if not stored or (stored[0].version, stored[0].hash) != (position.version, position.hash):
-        raise _AnotherStream
+        raise _StreamReplaced
     return (
-        (yield from _opened(space, stored[1:]))
+        (yield from _decode_page(space, stored[1:]))
         if stored[1:]
-        else (yield from _read(space, position.version))
+        else (yield from read_memory_events(space, position.version))
     )
 
 
-def _read(space: StreamKey, after: int) -> Operation[list[MemoryEvent]]:
+def read_memory_events(space: StreamKey, after: int) -> Operation[list[MemoryEvent]]:
     return (
-        yield from _opened(space, (yield from ops.read(space, after=after, plain=True, spare=True)))
+        yield from _decode_page(
+            space, (yield from ops.read(space, after=after, decoded=True, allow_erased=True))
+        )
     )
 
 
-def _opened(space: StreamKey, page: Sequence[StoredEvent]) -> Operation[list[MemoryEvent]]:
+def _decode_page(space: StreamKey, page: Sequence[StoredEvent]) -> Operation[list[MemoryEvent]]:
     events = []
     for stored in page:
         envelope = stored.envelope
-        data = yield from data_of(space, stored)
+        data = yield from load_data(space, stored)
         try:
-            event = event_of(envelope.type, data)
+            payload = decode_memory_event(envelope.type, data)
         except msgspec.ValidationError:
             raise CorruptRecord(
-                str(space), version=stored.version, what="it does not say what was remembered"
+                str(space), version=stored.version, what="its memory event is malformed"
             ) from None
-        events.append(MemoryEvent(stored.version, envelope.id, envelope.at, event, stored.hash))
+        events.append(MemoryEvent(stored.version, envelope.id, envelope.at, payload, stored.hash))
     return events
 
 
-def _batches(
+def _read_batches(
     log: Log, space: StreamKey, position: IndexPosition | None, last: int
 ) -> Iterator[Sequence[MemoryEvent]]:
-    """The events beyond a position, in order. While one batch is written, the texts of the next are read closely."""
-    waiting = _cut(ops.run(log, _read_on(space, position)))
-    while waiting:
-        batch = waiting.popleft()
-        if not waiting and batch[-1].version < last:
-            waiting = _cut(ops.run(log, _read(space, batch[-1].version)))
-        if not waiting:
+    """Yield batches of events beyond a position.
+
+    While a batch is written, the next one's texts are analyzed.
+    """
+    pending = _split_batches(ops.run(log, _read_from_position(space, position)))
+    while pending:
+        batch = pending.popleft()
+        if not pending and batch[-1].version < last:
+            pending = _split_batches(ops.run(log, read_memory_events(space, batch[-1].version)))
+        if not pending:
             yield batch
             return
-        # Most of the work of following is to read texts, and the rest is mostly to wait for the engine. What is found out is
-        # remembered by the function itself: it does not matter if this thread fails, or is late.
-        ahead = threading.Thread(
-            target=asked_for, args=(waiting[0],), name="holdfast-memory", daemon=True
+        # Analyzing texts is most of the work, and the rest is mostly pending for the engine. The
+        # results are cached by the function itself, so it does not matter if this thread fails or
+        # is late.
+        analysis = threading.Thread(
+            target=collect_lookups, args=(pending[0],), name="holdfast-memory", daemon=True
         )
-        ahead.start()
+        analysis.start()
         try:
             yield batch
         finally:
-            ahead.join()
+            analysis.join()
 
 
-def _cut(events: Sequence[MemoryEvent]) -> deque[Sequence[MemoryEvent]]:
-    return deque(events[start : start + BATCH] for start in range(0, len(events), BATCH))
+def _split_batches(events: Sequence[MemoryEvent]) -> deque[Sequence[MemoryEvent]]:
+    return deque(
+        events[start : start + BATCH_EVENTS] for start in range(0, len(events), BATCH_EVENTS)
+    )

@@ -1,4 +1,4 @@
-"""Which memories are asked for, as SQL over the table of an index in SQLite."""
+"""`MemoryFilter` as SQL for the tables of an index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_BY: Final = "coalesce(body ->> '$.author', 'model') NOT IN (SELECT value FRO
 
 
 def sqlite_condition(where: MemoryFilter) -> tuple[str, list[Any]]:
-    """What `where` asks for, as SQL over memory_docs."""
+    """Return a filter as an SQLite condition over memory_docs, and its values."""
     conditions = ["(expires_at IS NULL OR expires_at > ?)"]
     values: list[Any] = [where.now]
     if where.source is not None:
@@ -33,7 +33,7 @@ def sqlite_condition(where: MemoryFilter) -> tuple[str, list[Any]]:
             conditions.append(condition)
             values.append(msgspec.json.encode(names).decode())
     for tag in where.tags:
-        # First whether it is anywhere in the text: that is ten times faster than to read all of it.
+        # A substring search of the JSON first: it is ten times faster than parsing all of it.
         conditions.append("instr(body, ?) > 0")
         values.append(msgspec.json.encode(tag))
         conditions.append(
@@ -43,11 +43,8 @@ def sqlite_condition(where: MemoryFilter) -> tuple[str, list[Any]]:
     return " AND ".join(conditions), values
 
 
-# Which memories are asked for, as SQL over the table of an index in PostgreSQL.
-
-
 def postgres_condition(where: MemoryFilter) -> tuple[str, dict[str, Any]]:
-    """What `where` asks for, as SQL over memory_docs, and its values."""
+    """Return a filter as a PostgreSQL condition over memory_docs, and its values."""
     conditions = ["(expires_at IS NULL OR expires_at > %(now)s)"]
     values: dict[str, Any] = {"now": where.now}
     for condition, name in (

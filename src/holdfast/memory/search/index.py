@@ -1,4 +1,7 @@
-"""What every index of memories does. It is derived from the streams, follows them, and can be dropped at any time."""
+"""The interface of an index of memories, and its result types.
+
+An index is derived from the streams and follows them, so it can be dropped at any time.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,28 @@ if TYPE_CHECKING:
 
 
 class IndexUnusable(Unavailable):
-    """The index is damaged, or cannot be where it was meant to be; `error` says more. Nothing is lost: it can be made anew."""
+    """The index is damaged or can't be written; `error` is the cause. No memory is lost."""
 
     def __init__(self, what: str, error: Exception) -> None:
         super().__init__(
-            f"{what}; it is made from the stream of events, so nothing is lost: open the store again"
+            f"{what}; no memory is lost, because it is rebuilt from the event log: reopen the store"
         )
         self.what, self.error = what, error
 
 
 class Matches(NamedTuple):
-    """What matches a question, best first, and how common its terms are: for ranking, which is the same on all engines."""
+    """Matches of a query, best first, with the statistics that ranking needs on any engine."""
 
     docs: Sequence[MemoryDoc]
     total: int
     average: float
-    """Of the number of terms that a memory has."""
+    """The average number of terms of a memory."""
     frequency: Mapping[str, int]
-    """In how many memories each term is."""
+    """The number of memories with each term."""
 
 
 class KnownMemories(NamedTuple):
-    """Memories that were asked for by id or key, and the other ids that led to some of them."""
+    """Memories found by id or key, and the ids that led to them."""
 
     docs: Sequence[MemoryDoc]
     aliases: Mapping[str, int]
@@ -57,45 +60,49 @@ class IndexCounts(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """What an embedder made of a memory. `place` counts in the order of writing, and is never used twice."""
+    """The vector of a memory. `place` increases in the order of writing and is never reused."""
 
     place: int
     number: int
     values: bytes
-    """float32, little endian, of length 1; or all 0, where there is nothing to compare."""
+    """float32, little-endian, of length 1; all 0 if there is nothing to compare."""
 
 
 class Nearest(NamedTuple):
-    """Memories and how like the question each is, nearest first. `common`: how like it any memory is, on average."""
+    """Memories with their similarity to the query, nearest first.
+
+    `common`: the average similarity of all memories.
+    """
 
     docs: Sequence[tuple[MemoryDoc, float]]
     common: float
 
 
 class VectorPage(NamedTuple):
-    """Vectors in the order of their places. `filling` changes when all were dropped: then places begin anew."""
+    """Vectors by place. `filling` changes when all were dropped and places start over."""
 
     filling: bytes
     vectors: Sequence[Vector]
 
 
-MODELS: Final = 2
-"""So many models have vectors in a namespace: the one that is in use, and the one before or after it."""
+MAX_MODELS: Final = 2
+"""Models with vectors in a namespace: the current one, and the one before or after it."""
 
 
 class MemoryIndex(Protocol):
-    """Memories of many namespaces (`space`: the stream they come from), and vectors of their texts. Called from any thread.
+    """Memories of many namespaces and their vectors. Called from any thread.
 
-    There is one vector for each memory and model. It goes when its memory is forgotten or its text changes (in `write`), and with
-    the namespace (in `clear`). A namespace keeps the vectors of the two newest models, so that programs of an old and a new
-    release can run side by side; those of older ones are dropped when a third begins.
+    `space` is the stream of the namespace. A memory has one vector per model. `write` drops it when
+    its memory is forgotten or its text changes, and `clear` when the namespace goes. A namespace
+    keeps the vectors of the two newest models, so that an old and a new release of an application
+    can run side by side.
     """
 
     def position(self, space: StreamKey) -> IndexPosition | None:
-        """How far the stream was followed; None if not at all."""
+        """Return the position up to which the stream was followed; None if it was not."""
 
-    def known(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> KnownMemories:
-        """The memories that have one of these ids, or one of these keys."""
+    def lookup(self, space: StreamKey, ids: Sequence[str], keys: Sequence[str]) -> KnownMemories:
+        """Return the memories with one of these ids or one of these keys."""
 
     def write(
         self,
@@ -104,103 +111,112 @@ class MemoryIndex(Protocol):
         after: IndexPosition,
         changes: IndexChanges,
     ) -> bool:
-        """Make changes, all or none, and note the position. False, and nothing done, if it is not at `before` any more."""
+        """Apply changes and the new position atomically.
+
+        Returns False and does nothing if the index is no longer at `before`.
+        """
 
     def search(
         self, space: StreamKey, terms: Mapping[str, float], where: MemoryFilter, limit: int
     ) -> Matches:
-        """The memories that have any of these terms, the most promising first."""
+        """Return the memories with any of these terms, the most promising first."""
 
-    def around(
+    def neighbours(
         self, space: StreamKey, docs: Sequence[MemoryDoc], reach: int, where: MemoryFilter
     ) -> list[Neighbours]:
-        """What stands just before and after each of these memories in its source, by time: up to `reach` on each side."""
+        """Return up to `reach` memories before and after each of these in its source, by time."""
 
     def page(
         self, space: StreamKey, after: int, limit: int, where: MemoryFilter
     ) -> Sequence[MemoryDoc]:
-        """Memories in the order of their numbers, beyond `after`. A page may be shorter; only an empty one is the end."""
+        """Return memories by number, beyond `after`. Only an empty page is the end."""
 
     def counts(self, space: StreamKey, now: float) -> IndexCounts:
-        """How many there are, from how many sources, and of what time."""
+        """Return the number of memories and sources, and the oldest and newest time."""
 
-    def expired(self, space: StreamKey, before: float, limit: int) -> Sequence[MemoryDoc]:
-        """Memories whose time was over before this."""
+    def list_expired(self, space: StreamKey, before: float, limit: int) -> Sequence[MemoryDoc]:
+        """Return memories that expired before a time."""
 
     def clear(self, space: StreamKey, at: IndexPosition) -> None:
-        """Forget all of a namespace, unless it is at another position by now."""
+        """Remove a namespace, unless it is no longer at this position."""
 
     def replace(self, space: StreamKey, by: StreamKey) -> bool:
-        """Put what was followed under the name `by` in the place of a namespace, at once for all who ask.
+        """Replace a namespace with the one that was built under the name `by`, atomically.
 
-        False, and nothing done, if the namespace has followed the same life of the stream further. True too if there is no `by`:
-        somebody else was faster.
+        Returns False and does nothing if the namespace has followed the same incarnation of the
+        stream further. Returns True if there is no `by`: another process has replaced it.
         """
 
     @property
-    def served(self) -> bool:
-        """Whether a server answers: then two questions at the same time take less than one after the other."""
+    def is_remote(self) -> bool:
+        """Whether a server answers: then concurrent requests are faster than sequential ones."""
 
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
-        """How many memories there are, and how many of them have a vector of each model; the newest model last.
+        """Return the number of memories, and of vectors per model, the newest model last.
 
-        Fast, without counting: it is asked before each recall.
+        Must be fast: it is called before each recall.
         """
 
     def without_vector(
         self, space: StreamKey, model: str, after: int, limit: int, now: float
     ) -> Sequence[MemoryDoc]:
-        """Memories that have no vector of this model's yet, and have not expired, in the order of their numbers, beyond `after`."""
+        """Return unexpired memories without a vector of this model, by number, beyond `after`."""
 
     def put_vectors(
-        self, space: StreamKey, model: str, made: Sequence[tuple[MemoryDoc, bytes]]
+        self, space: StreamKey, model: str, vectors: Sequence[tuple[MemoryDoc, bytes]]
     ) -> None:
-        """Keep vectors, all or none. Left out: what is gone or has another text by now, and what has its vector already."""
+        """Store vectors atomically.
+
+        Skips memories that are gone, have another text by now, or have a vector already.
+        """
 
     def vectors(self, space: StreamKey, model: str, after: int, limit: int) -> VectorPage:
-        """Those whose place is beyond `after`. Only an empty page is the end."""
+        """Return vectors whose place is beyond `after`. Only an empty page is the end."""
 
     def vectors_at(self, space: StreamKey, model: str, places: Sequence[int]) -> Sequence[Vector]:
-        """Those that are still at one of these places, in any order. Fast: asked for hundreds of them in each recall."""
+        """Return the vectors at these places, in any order. Must be fast: recall reads hundreds."""
 
     def vectors_of(
         self, space: StreamKey, model: str, numbers: Sequence[int]
     ) -> Mapping[int, bytes]:
-        """The vectors of these memories, by number, as far as they have one."""
+        """Return the vectors of these memories by number, as far as they have one."""
 
     def numbers(self, space: StreamKey, where: MemoryFilter) -> Sequence[int]:
-        """The numbers of all memories that are asked for, ascending."""
+        """Return the numbers of all memories that match a filter, ascending."""
 
     def docs(
         self, space: StreamKey, numbers: Sequence[int], where: MemoryFilter
     ) -> Sequence[MemoryDoc]:
-        """Those of these memories that are asked for, in any order."""
+        """Return those of these memories that match a filter, in any order."""
 
-    def comparing(self) -> SupportsVectorSearch | None:
-        """What finds the nearest vectors where they are kept. None: whoever asks reads them, and compares them itself."""
+    def vector_search(self) -> SupportsVectorSearch | None:
+        """Return the engine's own vector search; None if the caller has to compare the vectors."""
+
+    def repair(self, problem: IndexUnusable) -> bool:
+        """Become empty and usable again; return False if that is impossible."""
 
     def close(self) -> None:
         """Release everything."""
 
 
 class SupportsVectorSearch(Protocol):
-    """An engine that compares vectors by itself."""
+    """An engine that compares vectors itself."""
 
     name: str
 
-    def takes(self, dimension: int) -> bool:
-        """Whether it can compare vectors of this length."""
+    def supports(self, dimension: int) -> bool:
+        """Whether it can compare vectors of this dimension."""
 
-    def prepared(self, space: StreamKey, model: str, dimension: int) -> PreparedVectors:
-        """The vectors of a model, with all that were put before."""
+    def prepare(self, space: StreamKey, model: str, dimension: int) -> PreparedVectors:
+        """Return the vectors of a model, including all that were put before."""
 
 
 class PreparedVectors(Protocol):
-    """The vectors of one namespace and model, where they are kept."""
+    """The vectors of one namespace and model in the engine."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of vectors."""
 
     def nearest(self, question: Floats, where: MemoryFilter, limit: int, enough: int) -> Nearest:
-        """Those of the memories that are asked for, nearest first: at least `enough`, if there are so many."""
+        """Return the nearest matching memories, nearest first: at least `enough`, if there are."""

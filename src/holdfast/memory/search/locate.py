@@ -1,63 +1,68 @@
-"""Where the index of a store is: with the data, where the engine can hold one; otherwise on this machine."""
+"""Choose where the index of a store is: with the data if the engine can host it, else locally."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
-from ...backends import Backend, IndexFile, IndexHost, IndexPlace
+from ...backends import Backend, IndexFile, IndexHost, IndexLocation
 from ...log.log import Log
-from .fallback import Mendable, with_fallback
+from .fallback import FallbackIndex
 from .index import MemoryIndex
 from .sqlite import SQLiteIndex
-from .sqlite_file import is_stranger
+from .sqlite_file import is_foreign_file
 
 logger = logging.getLogger("holdfast")
 
 IN_MEMORY: Final = "memory"
 
 
-def check_index(path: str) -> None:
-    """`ValueError` if this path cannot be that of an index: there is something else."""
+def check_index_path(path: str) -> None:
+    """Raise ValueError if this path is not that of an index."""
     if path == IN_MEMORY or not os.path.exists(path):
         return
     if not os.path.isfile(path):
-        raise ValueError(f"index is the path of an SQLite file of its own; {path} is not a file")
-    if os.path.getsize(path) and is_stranger(path):
         raise ValueError(
-            f"index is the path of a file of its own, and {path} is no index of memories; give another path,"
-            " or none to have the index where the store is"
+            f"index must be the path of an SQLite file, got {path}, which is not a file"
+        )
+    if os.path.getsize(path) and is_foreign_file(path):
+        raise ValueError(
+            f"index must be the path of a memory index or a new file, got {path}, which is another"
+            " file; choose another path, or none to keep the index with the store"
         )
 
 
-def open_index(log: Log, wanted: str | None) -> MemoryIndex:
-    """The index of a store: where a user wants it, or else in the first of the backend's places that works."""
-    if wanted == IN_MEMORY:
+def open_index(log: Log, path: str | None) -> MemoryIndex:
+    """Open the index of a store: at `path`, or in the backend's first location that works."""
+    if path == IN_MEMORY:
         return SQLiteIndex()
-    if wanted is not None:
-        return with_fallback(
-            log, [lambda: SQLiteIndex(os.path.abspath(wanted), given=True), SQLiteIndex]
-        )
-    host = log.backend
-    places = host.index_places() if isinstance(host, IndexHost) else ()
-    return with_fallback(log, [*(partial(_index_in, host, place) for place in places), SQLiteIndex])
+    openers: list[Callable[[], MemoryIndex]]
+    if path is not None:
+        openers = [lambda: SQLiteIndex(os.path.abspath(path), user_file=True)]
+    else:
+        host = log.backend
+        locations = host.index_locations() if isinstance(host, IndexHost) else ()
+        openers = [partial(_open_location, host, location) for location in locations]
+    # It gets the methods of `MemoryIndex` at run time.
+    return cast("MemoryIndex", FallbackIndex(log, [*openers, SQLiteIndex]))
 
 
-def _index_in(backend: Backend, place: IndexPlace) -> Mendable:
-    if place == "cache":
-        return _cached(backend)
-    if isinstance(place, IndexFile):
-        return SQLiteIndex(place.path, shared=place.shared)
+def _open_location(backend: Backend, location: IndexLocation) -> MemoryIndex:
+    if location == "cache":
+        return _open_cached(backend)
+    if isinstance(location, IndexFile):
+        return SQLiteIndex(location.path, shared=location.shared)
     from .postgres import PostgresIndex
 
-    return PostgresIndex(place)
+    return PostgresIndex(location)
 
 
-def _cached(backend: Backend) -> Mendable:
-    """An index in the user's cache directory, one file for each store; in memory if there can be none."""
+def _open_cached(backend: Backend) -> MemoryIndex:
+    """Open an index in the user's cache directory, one file per store; in memory if that fails."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(home, "holdfast")
     try:
@@ -67,7 +72,7 @@ def _cached(backend: Backend) -> Mendable:
             raise PermissionError("others can write to it")
     except OSError as error:
         logger.warning(
-            "no index of memories can be kept in %s (%s); it is in memory",
+            "cannot keep the memory index in %s (%s); using an index in memory",
             folder,
             type(error).__name__,
         )

@@ -1,26 +1,27 @@
-"""The SQL of the index in PostgreSQL: its tables, and statements as named text.
+"""The SQL of the PostgreSQL index: tables and statements.
 
-Each statement is a transaction by itself, and needs nothing of the session, so that poolers may give each one another
-connection. Lexemes carry the number of their namespace ("7_dispute"): a namespace has posting lists of its own.
+Each statement is a transaction of its own and needs no session state, so a pooler may use another
+connection for each. Lexemes have the number of their namespace as a prefix ("7_dispute"), so a
+namespace has its own posting lists.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ...backends.postgres.sql import quoted
-from ..vectors.pgvector_sql import NAMES as NEAR_NAMES
-from ..vectors.pgvector_sql import make as make_near
+from ...backends.postgres.schema import quote_identifier
+from ..vectors.pgvector_sql import PGVECTOR_TABLES as NEAR_NAMES
+from ..vectors.pgvector_sql import create_statement as create_pgvector
 from ..vectors.postgres import TABLES as VECTOR_TABLES
-from .candidates import LEADING
+from .candidates import LEADING_DOCS
 
 FORMAT: Final = 6
-"""Tables of another format are dropped, and made anew from the streams."""
-WORK: Final = LEADING
+"""Tables of another format are dropped and rebuilt from the streams."""
+WORK_DOCS: Final = LEADING_DOCS
 
-# What is searched stays together on few pages, and so the memories themselves are in a table of their own.
-# New words wait in a list until there are 128 kB of them: that nearly halves the work of writing, and a question reads no more
-# than those few pages on top.
+# The searched columns are kept on few pages, so the bodies are in a table of their own. New words
+# wait in a list of up to 128 kB: that nearly halves the work of writing, and a query reads only
+# those few pages in addition.
 _TABLES: Final = """\
 CREATE TABLE {schema}.memory_spaces (
     space integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -54,16 +55,20 @@ CREATE TABLE {schema}.memory_docs (
 CREATE TABLE {schema}.memory_bodies (
     space integer NOT NULL, number bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY (space, number)
 ) WITH (fillfactor = 90);
-CREATE INDEX memory_docs_by_source ON {schema}.memory_docs (space, source, first_at, number) WHERE source IS NOT NULL;
+CREATE INDEX memory_docs_by_source ON {schema}.memory_docs (space, source, first_at, number)
+    WHERE source IS NOT NULL;
 CREATE INDEX memory_docs_by_sources ON {schema}.memory_docs (space) WHERE sources IS NOT NULL;
-CREATE INDEX memory_docs_by_end ON {schema}.memory_docs (space, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX memory_docs_by_end ON {schema}.memory_docs (space, expires_at)
+    WHERE expires_at IS NOT NULL;
 CREATE INDEX memory_docs_by_word ON {schema}.memory_docs USING gin (words)
     WITH (fastupdate = on, gin_pending_list_limit = 128);
 CREATE TABLE {schema}.memory_ids (
-    space integer NOT NULL, id text COLLATE "C" NOT NULL, number bigint NOT NULL, PRIMARY KEY (space, id)
+    space integer NOT NULL, id text COLLATE "C" NOT NULL, number bigint NOT NULL,
+    PRIMARY KEY (space, id)
 );
 CREATE TABLE {schema}.memory_keys (
-    space integer NOT NULL, key bigint NOT NULL, number bigint NOT NULL, PRIMARY KEY (space, key, number)
+    space integer NOT NULL, key bigint NOT NULL, number bigint NOT NULL,
+    PRIMARY KEY (space, key, number)
 );
 CREATE TABLE {schema}.memory_terms (
     term text COLLATE "C" PRIMARY KEY, count integer NOT NULL
@@ -84,32 +89,34 @@ NAMES: Final = (
     "vectors",
 )
 
-MADE: Final = (
+TABLES_EXIST: Final = (
     "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE n.nspname = %s AND c.relname = 'memory_format')"
 )
 
 
-def tables(schema: str) -> str:
-    """The statements that make the tables."""
-    return (VECTOR_TABLES + _TABLES).format(schema=quoted(schema), format=FORMAT)
+def table_statements(schema: str) -> str:
+    """Return the statements that create the tables."""
+    return (VECTOR_TABLES + _TABLES).format(schema=quote_identifier(schema), format=FORMAT)
 
 
-def by_hand(schema: str) -> str:
-    """What a database administrator has to apply, where Holdfast may not make these tables itself."""
-    named = quoted(schema)
-    old = f"IF ({_FORMAT.format(schema=named)}) <> {FORMAT} THEN\n{_dropped(named)}END IF;"
+def setup_script(schema: str) -> str:
+    """Return the script that an administrator runs if Holdfast may not create these tables."""
+    named = quote_identifier(schema)
+    old = f"IF ({_FORMAT.format(schema=named)}) <> {FORMAT} THEN\n{_drop_statements(named)}END IF;"
     return (
-        "-- The tables by which memories are found: an index, which is made from the store and can be dropped at any time.\n"
+        "-- The memory index. It is derived from the store and can be dropped at any time.\n"
         f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {named};\n"
-        f"DO $holdfast$ BEGIN IF to_regclass('{named}.memory_format') IS NOT NULL THEN\n{old}\nEND IF; END $holdfast$;\n"
-        f"DO $holdfast$ BEGIN IF to_regclass('{named}.memory_format') IS NULL THEN\n{tables(schema)}END IF; END $holdfast$;\n"
-        "-- Where the extension vector (pgvector, 0.7 or newer) is to be had, the server compares vectors by itself:\n"
-        f"{make_near(schema)}COMMIT;\n"
+        f"DO $holdfast$ BEGIN IF to_regclass('{named}.memory_format') IS NOT NULL THEN\n"
+        f"{old}\nEND IF; END $holdfast$;\n"
+        f"DO $holdfast$ BEGIN IF to_regclass('{named}.memory_format') IS NULL THEN\n"
+        f"{table_statements(schema)}END IF; END $holdfast$;\n"
+        "-- With the extension vector (pgvector 0.7+), the server compares vectors itself:\n"
+        f"{create_pgvector(schema)}COMMIT;\n"
     )
 
 
-def _dropped(named: str) -> str:
+def _drop_statements(named: str) -> str:
     return "".join(f"DROP TABLE IF EXISTS {named}.memory_{name};\n" for name in NAMES)
 
 
@@ -118,7 +125,10 @@ _SPACE: Final = (
     "(SELECT space FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s)"
 )
 
-_POSITION: Final = "SELECT life, version, hash FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s"
+_POSITION: Final = (
+    "SELECT life, version, hash FROM {schema}.memory_spaces"
+    " WHERE tenant = %(tenant)s AND id = %(id)s"
+)
 
 _KNOWN: Final = """\
 WITH named AS (
@@ -132,68 +142,85 @@ FROM {schema}.memory_bodies d JOIN wanted USING (number) WHERE space = {space}""
 
 # -- writing ---------------------------------------------------------------------------------------
 
-# Whoever finds the position as it expects it, and locks it, writes. One that waited for another finds it changed, and nothing
-# to do; also if vectors were put, or memories taken out, meanwhile. All parts of the statement see the tables as they were before it.
-_BEGIN: Final = """\
+# The process that finds the expected position, and locks it, writes. One that waited for the lock
+# finds it changed and does nothing, also if vectors were put or memories removed meanwhile. All
+# parts of the statement see the tables as they were before it.
+_START: Final = """\
 place AS (
     INSERT INTO {schema}.memory_spaces (tenant, id, life, version, hash, memories, terms)
     VALUES (%(tenant)s, %(id)s, %(incarnation)s, %(version)s, %(hash)s, %(memories)s, %(lengths)s)
     ON CONFLICT (tenant, id) DO NOTHING RETURNING space
 )"""
-_GO_ON: Final = """\
+_CONTINUE: Final = """\
 place AS (
     SELECT space FROM {schema}.memory_spaces
-    WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(incarnation)s AND version = %(before)s AND hash = %(before_hash)s
-        AND puts = (SELECT puts FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s) FOR UPDATE
+    WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(incarnation)s AND version = %(before)s
+        AND hash = %(before_hash)s
+        AND puts = (
+            SELECT puts FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s
+        ) FOR UPDATE
 )"""
 _WRITE: Final = """\
 WITH {place}, old AS (
     SELECT number, length, digest, keys, words FROM {schema}.memory_docs d JOIN place USING (space)
     WHERE number = ANY(%(touched)s::bigint[])
 ), given AS MATERIALIZED (
-    SELECT space, number, at, first_at, expires_at, length, digest, source, sources::jsonb AS sources, author, subject,
-        tags::jsonb AS tags,
+    SELECT space, number, at, first_at, expires_at, length, digest, source,
+        sources::jsonb AS sources, author, subject, tags::jsonb AS tags,
         string_to_array(keys, ' ')::bigint[] AS keys,
-        array_to_tsvector(string_to_array(ltrim(replace(words, ' ', ' ' || space || '_')), ' ')) AS words, body
+        array_to_tsvector(
+            string_to_array(ltrim(replace(words, ' ', ' ' || space || '_')), ' ')
+        ) AS words, body
     FROM place, unnest(
-        %(number)s::bigint[], %(at)s::float8[], %(first_at)s::float8[], %(expires_at)s::float8[], %(length)s::integer[],
-        %(digest)s::bigint[], %(source)s::text[], %(sources)s::text[], %(author)s::text[], %(subject)s::text[], %(tags)s::text[], %(keys)s::text[], %(words)s::text[],
-        %(body)s::bytea[]
+        %(number)s::bigint[], %(at)s::float8[], %(first_at)s::float8[], %(expires_at)s::float8[],
+        %(length)s::integer[], %(digest)s::bigint[], %(source)s::text[], %(sources)s::text[],
+        %(author)s::text[], %(subject)s::text[], %(tags)s::text[], %(keys)s::text[],
+        %(words)s::text[], %(body)s::bytea[]
     ) AS given (
-        number, at, first_at, expires_at, length, digest, source, sources, author, subject, tags, keys, words, body
+        number, at, first_at, expires_at, length, digest, source, sources, author, subject, tags,
+        keys, words, body
     )
 ), gone AS (
-    DELETE FROM {schema}.memory_docs d USING place WHERE d.space = place.space AND number = ANY(%(gone)s::bigint[])
+    DELETE FROM {schema}.memory_docs d USING place
+    WHERE d.space = place.space AND number = ANY(%(gone)s::bigint[])
 ), gone_bodies AS (
-    DELETE FROM {schema}.memory_bodies d USING place WHERE d.space = place.space AND number = ANY(%(gone)s::bigint[])
+    DELETE FROM {schema}.memory_bodies d USING place
+    WHERE d.space = place.space AND number = ANY(%(gone)s::bigint[])
 ), gone_vectors AS (
     DELETE FROM {schema}.memory_vectors v USING place, (
-        SELECT number FROM old LEFT JOIN given USING (number) WHERE given.digest IS DISTINCT FROM old.digest
+        SELECT number FROM old LEFT JOIN given USING (number)
+        WHERE given.digest IS DISTINCT FROM old.digest
     ) AS o WHERE v.space = place.space AND v.number = o.number RETURNING v.model
 ), fewer_vectors AS (
     UPDATE {schema}.memory_models m SET vectors = vectors - gone.count
-    FROM (SELECT model, count(*) FROM gone_vectors GROUP BY model) AS gone WHERE m.model = gone.model
+    FROM (SELECT model, count(*) FROM gone_vectors GROUP BY model) AS gone
+    WHERE m.model = gone.model
 ), put AS (
     INSERT INTO {schema}.memory_docs AS d
-    SELECT space, number, at, first_at, expires_at, length, digest, source, sources, author, subject, tags, keys, words
+    SELECT space, number, at, first_at, expires_at, length, digest, source, sources, author,
+        subject, tags, keys, words
     FROM given
-    ON CONFLICT (space, number) DO UPDATE SET {update} WHERE ({changed}) IS DISTINCT FROM ({changes})
+    ON CONFLICT (space, number) DO UPDATE SET {update}
+    WHERE ({changed}) IS DISTINCT FROM ({changes})
 ), put_bodies AS (
     INSERT INTO {schema}.memory_bodies SELECT space, number, body FROM given
     ON CONFLICT (space, number) DO UPDATE SET body = EXCLUDED.body
 ), put_ids AS (
     INSERT INTO {schema}.memory_ids
-    SELECT space, name, named FROM place, unnest(%(names)s::text[], %(named)s::bigint[]) AS given (name, named)
+    SELECT space, name, named
+    FROM place, unnest(%(names)s::text[], %(named)s::bigint[]) AS given (name, named)
     ON CONFLICT DO NOTHING
 ), old_keys AS (
     SELECT unnest(keys) AS key, number FROM old
 ), new_keys AS (
     SELECT unnest(keys) AS key, number FROM given
 ), gone_keys AS (
-    DELETE FROM {schema}.memory_keys k USING place, (SELECT * FROM old_keys EXCEPT SELECT * FROM new_keys) AS o
+    DELETE FROM {schema}.memory_keys k
+    USING place, (SELECT * FROM old_keys EXCEPT SELECT * FROM new_keys) AS o
     WHERE k.space = place.space AND k.key = o.key AND k.number = o.number
 ), put_keys AS (
-    INSERT INTO {schema}.memory_keys SELECT space, key, number FROM place, new_keys ON CONFLICT DO NOTHING
+    INSERT INTO {schema}.memory_keys SELECT space, key, number FROM place, new_keys
+    ON CONFLICT DO NOTHING
 ), changed AS (
     SELECT term, sum(more)::integer AS more FROM (
         SELECT unnest(tsvector_to_array(words)) AS term, -1 AS more FROM old
@@ -206,42 +233,51 @@ WITH {place}, old AS (
     UPDATE {schema}.memory_terms t SET count = t.count + more FROM changed
     WHERE t.term = changed.term AND more < 0 AND t.count + more > 0
 ), no_more AS (
-    DELETE FROM {schema}.memory_terms t USING changed WHERE t.term = changed.term AND more < 0 AND t.count + more <= 0
+    DELETE FROM {schema}.memory_terms t USING changed
+    WHERE t.term = changed.term AND more < 0 AND t.count + more <= 0
 ){moved}"""
-# What a crash of the server takes from an index comes back from the stream: nobody has to wait for the disk.
-_LAZILY: Final = "set_config('synchronous_commit', 'off', true)"
-# A row that the statement itself has inserted cannot be updated by it, and so the two cases end differently.
+# What a server crash loses is recovered from the stream, so no commit waits for the disk.
+_ASYNC_COMMIT: Final = "set_config('synchronous_commit', 'off', true)"
+# A statement cannot update a row that it inserted itself, so the two cases end differently.
 _MOVED: Final = """
 UPDATE {schema}.memory_spaces s SET version = %(version)s, hash = %(hash)s, puts = puts + 1,
     memories = memories + (SELECT count(*) FROM given) - (SELECT count(*) FROM old),
-    terms = terms + (SELECT coalesce(sum(length), 0) FROM given) - (SELECT coalesce(sum(length), 0) FROM old)
-FROM place WHERE s.space = place.space RETURNING {lazily}"""
+    terms = terms + (SELECT coalesce(sum(length), 0) FROM given)
+        - (SELECT coalesce(sum(length), 0) FROM old)
+FROM place WHERE s.space = place.space RETURNING {async_commit}"""
 _COLUMNS: Final = (
     "at, first_at, expires_at, length, digest, source, sources, author, subject, tags, keys, words"
 )
 _UPDATED: Final = tuple(_COLUMNS.split(", "))
 
-# -- asking ----------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
-# A lexeme as text of a query, in which nothing is an operator.
+# A lexeme quoted for a query, so that nothing in it is an operator.
 _QUOTED: Final = (
     "('''' || replace(replace(lexeme, chr(92), repeat(chr(92), 2)), '''', '''''') || '''')"
 )
-# As `planned` in `_candidates` has it: the rarer terms lead, the others are looked for in what those have brought. `LATERAL` asks
-# the index for one term after the other, so that each match comes with what it is worth.
-# What is marked: how many have one of each group, and in the last row how many are by none of those who are left out.
-# The words alone tell the namespace. It is asked for once more, to be sure, as a sum, which no index has: otherwise all of the
-# namespace would be read from one, for each term, only to be intersected with the few that have the term.
+# Like `plan_search` in `candidates.py`: the rarer terms lead, the others are looked up in the
+# candidates of those. `LATERAL` queries the index for one term after the other, so that each match
+# has its worth. `marked`: how many memories have one of each group of markers, and in the last row
+# how many are by none of the excluded authors. The words alone identify the namespace. It is
+# compared once more, to be sure, as a sum, which no index has: otherwise PostgreSQL would read the
+# whole namespace from an index for each term, only to intersect it with the few rows that have the
+# term.
 _SEARCH: Final = """\
 WITH place AS (
     SELECT space, memories, terms
     FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s
 ), marked AS (
-    SELECT '(' || string_agg({quoted}, '|') || ')' AS words, coalesce(sum(count), 0)::bigint AS count FROM (
-        SELECT given.which, t.term AS lexeme, t.count FROM unnest(%(markers)s::text[], %(groups)s::int[]) AS given (marker, which)
-        LEFT JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.marker
+    SELECT '(' || string_agg({quoted}, '|') || ')' AS words,
+        coalesce(sum(count), 0)::bigint AS count
+    FROM (
+        SELECT given.which, t.term AS lexeme, t.count
+        FROM unnest(%(markers)s::text[], %(groups)s::int[]) AS given (marker, which)
+        LEFT JOIN {schema}.memory_terms t
+            ON t.term = (SELECT space FROM place) || '_' || given.marker
     ) AS known GROUP BY which UNION ALL
-    SELECT '', (SELECT memories FROM place) - coalesce(sum(t.count), 0)::bigint FROM unnest(%(others)s::text[]) AS given (marker)
+    SELECT '', (SELECT memories FROM place) - coalesce(sum(t.count), 0)::bigint
+    FROM unnest(%(others)s::text[]) AS given (marker)
     JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.marker
 ), asked AS (
     SELECT given.term, given.weight, t.term AS lexeme, t.count
@@ -249,14 +285,21 @@ WITH place AS (
     JOIN {schema}.memory_terms t ON t.term = (SELECT space FROM place) || '_' || given.term
 ), valued AS (
     SELECT term, count, least(count, (SELECT min(count) FROM marked)) AS brings, {quoted} AS word,
-        greatest(round(1e6 * weight * ln(1 + (memories - count + 0.5::float8) / (count + 0.5::float8)))::bigint, 1) AS worth
+        greatest(round(
+            1e6 * weight * ln(1 + (memories - count + 0.5::float8) / (count + 0.5::float8))
+        )::bigint, 1) AS worth
     FROM place, asked ORDER BY worth DESC, term COLLATE "C" DESC LIMIT %(most_terms)s
 ), planned AS (
     SELECT word, worth, brought <= %(work)s OR brought - brings < %(limit)s AS leads
-    FROM (SELECT *, sum(brings) OVER (ORDER BY count, term COLLATE "C") AS brought FROM valued) AS counted
+    FROM (
+        SELECT *, sum(brings) OVER (ORDER BY count, term COLLATE "C") AS brought FROM valued
+    ) AS counted
 ), chosen AS MATERIALIZED (
-    SELECT (word || CASE WHEN leads THEN '' ELSE (SELECT '&(' || string_agg(word, '|') || ')' FROM planned WHERE leads) END
-        || coalesce((SELECT string_agg('&' || words, '') FROM marked WHERE words <> ''), ''))::tsquery AS query, worth
+    SELECT (
+        word || CASE WHEN leads THEN ''
+            ELSE (SELECT '&(' || string_agg(word, '|') || ')' FROM planned WHERE leads) END
+        || coalesce((SELECT string_agg('&' || words, '') FROM marked WHERE words <> ''), '')
+    )::tsquery AS query, worth
     FROM planned WHERE NOT EXISTS (SELECT FROM marked WHERE words IS NULL)
 ), found AS (
     SELECT number, sum(worth) AS score FROM chosen, LATERAL (
@@ -264,21 +307,26 @@ WITH place AS (
         WHERE words @@ query AND space + 0 = (SELECT space FROM place) AND {{condition}} OFFSET 0
     ) AS matching GROUP BY number ORDER BY score DESC, number DESC LIMIT %(limit)s
 )
-SELECT memories, terms, (SELECT array_agg(term) FROM asked), (SELECT array_agg(count) FROM asked), NULL::bytea, NULL::numeric
+SELECT memories, terms, (SELECT array_agg(term) FROM asked), (SELECT array_agg(count) FROM asked),
+    NULL::bytea, NULL::numeric
 FROM place UNION ALL
 SELECT found.number, NULL, NULL, NULL, body, score FROM found JOIN {schema}.memory_bodies b
 ON b.space = (SELECT space FROM place) AND b.number = found.number"""
 
 _SIDE: Final = """\
-(SELECT {after} AS later, number FROM {schema}.memory_docs WHERE space = {space} AND source = given.source
-AND (first_at, number) {than} (given.at, given.number) AND {{condition}}
+(SELECT {after} AS later, number FROM {schema}.memory_docs
+WHERE space = {space} AND source = given.source
+    AND (first_at, number) {than} (given.at, given.number) AND {{condition}}
 ORDER BY first_at {order}, number {order} LIMIT %(reach)s)"""
 _AROUND: Final = """\
 WITH beside AS (
-    SELECT place, later, near.number FROM unnest(%(sources)s::text[], %(ats)s::float8[], %(numbers)s::bigint[])
-    WITH ORDINALITY AS given (source, at, number, place), LATERAL ({before} UNION ALL {after}) AS near
+    SELECT place, later, near.number
+    FROM unnest(%(sources)s::text[], %(ats)s::float8[], %(numbers)s::bigint[])
+        WITH ORDINALITY AS given (source, at, number, place),
+    LATERAL ({before} UNION ALL {after}) AS near
 )
-SELECT place, later, body FROM beside JOIN {schema}.memory_bodies b ON b.space = {space} AND b.number = beside.number"""
+SELECT place, later, body FROM beside
+JOIN {schema}.memory_bodies b ON b.space = {space} AND b.number = beside.number"""
 
 _PAGE: Final = """\
 SELECT body FROM {schema}.memory_docs JOIN {schema}.memory_bodies USING (space, number)
@@ -291,7 +339,8 @@ WITH living AS (
 )
 SELECT count(*), (
     SELECT count(*) FROM (SELECT source FROM living WHERE source IS NOT NULL
-    UNION SELECT jsonb_array_elements_text(sources) FROM living WHERE sources IS NOT NULL) AS all_sources
+    UNION SELECT jsonb_array_elements_text(sources) FROM living WHERE sources IS NOT NULL
+    ) AS all_sources
 ), min(first_at), max(at) FROM living"""
 
 _EXPIRED: Final = """\
@@ -300,38 +349,44 @@ WHERE space = {space} AND expires_at <= %(before)s ORDER BY expires_at LIMIT %(l
 
 # -- clearing --------------------------------------------------------------------------------------
 
-# The namespace loses its name first, at once; then its rows go, some at a time. If we are killed in between, the next who
-# clears finishes it.
+# The namespace loses its name first, atomically; then its rows are deleted in parts. If the process
+# dies in between, the next `clear` finishes it.
 _UNNAME: Final = """\
 UPDATE {schema}.memory_spaces SET tenant = NULL, id = NULL
-WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(incarnation)s AND version = %(version)s AND hash = %(hash)s"""
-# One namespace takes the name of another. Both statements in one transaction: whoever asks meanwhile is answered by the old one.
+WHERE tenant = %(tenant)s AND id = %(id)s AND life = %(incarnation)s AND version = %(version)s
+    AND hash = %(hash)s"""
+# One namespace takes the name of another, in one transaction: until then the old one answers.
 _REPLACE: Final = (
     """\
-UPDATE {schema}.memory_spaces s SET tenant = NULL, id = NULL WHERE tenant = %(tenant)s AND id = %(id)s AND EXISTS (
+UPDATE {schema}.memory_spaces s SET tenant = NULL, id = NULL
+WHERE tenant = %(tenant)s AND id = %(id)s AND EXISTS (
     SELECT FROM {schema}.memory_spaces b WHERE b.tenant = %(by_tenant)s AND b.id = %(by_id)s
     AND (b.life <> s.life OR b.version >= s.version))""",
     """\
-UPDATE {schema}.memory_spaces SET tenant = %(tenant)s, id = %(id)s WHERE tenant = %(by_tenant)s AND id = %(by_id)s
+UPDATE {schema}.memory_spaces SET tenant = %(tenant)s, id = %(id)s
+WHERE tenant = %(by_tenant)s AND id = %(by_id)s
 AND NOT EXISTS (SELECT FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s)""",
 )
-_NAMELESS: Final = "SELECT space FROM {schema}.memory_spaces WHERE tenant IS NULL AND id IS NULL"
+_UNNAMED: Final = "SELECT space FROM {schema}.memory_spaces WHERE tenant IS NULL AND id IS NULL"
 _SOME: Final = """\
 DELETE FROM {schema}.memory_{table} WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {schema}.memory_{table} WHERE {those} LIMIT %(limit)s)) RETURNING 1"""
 
 
 class IndexStatements:
-    """Every statement, with the name of the schema in it. Those with a `{condition}` are completed by `condition_of`."""
+    """Every statement, with the schema filled in.
+
+    Statements with a `{condition}` are completed with `postgres_condition`.
+    """
 
     def __init__(self, schema: str) -> None:
-        schema = quoted(schema)
+        schema = quote_identifier(schema)
 
         def named(text: str, **parts: str) -> str:
             return text.format(schema=schema, space=_SPACE.format(schema=schema), **parts)
 
         self.format = named(_FORMAT)
-        self.drop = _dropped(schema)
+        self.drop = _drop_statements(schema)
         self.position = named(_POSITION)
         self.known = named(_KNOWN)
         update = {
@@ -339,11 +394,14 @@ class IndexStatements:
             "changed": ", ".join(f"d.{name}" for name in _UPDATED),
             "changes": ", ".join(f"EXCLUDED.{name}" for name in _UPDATED),
         }
-        self.begin = named(
-            _WRITE, place=named(_BEGIN), **update, moved=f"\nSELECT {_LAZILY} FROM place"
+        self.start = named(
+            _WRITE, place=named(_START), **update, moved=f"\nSELECT {_ASYNC_COMMIT} FROM place"
         )
-        self.go_on = named(
-            _WRITE, place=named(_GO_ON), **update, moved=named(_MOVED, lazily=_LAZILY)
+        self.advance = named(
+            _WRITE,
+            place=named(_CONTINUE),
+            **update,
+            moved=named(_MOVED, async_commit=_ASYNC_COMMIT),
         )
         self.search = named(_SEARCH, quoted=_QUOTED)
         before = named(_SIDE, after="false", than="<", order="DESC")
@@ -354,9 +412,9 @@ class IndexStatements:
         self.expired = named(_EXPIRED)
         self.replace = [named(statement) for statement in _REPLACE]
         self.unname = named(_UNNAME)
-        self.nameless = named(_NAMELESS)
+        self.unnamed = named(_UNNAMED)
         by_space = "space = %(space)s"
-        # "_" is followed by "`": the terms of namespace 7 are all from "7_" up to "7`".
+        # "_" is followed by "`": the terms of namespace 7 are all from "7_" to "7`".
         by_term = "term >= %(space)s::text || '_' AND term < %(space)s::text || '`'"
         self.clear = [
             named(_SOME, table=table, those=by_term if table == "terms" else by_space)

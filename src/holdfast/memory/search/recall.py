@@ -1,4 +1,4 @@
-"""Recall: from a question to the memories that answer it, in order."""
+"""Recall: find the memories that answer a query, and rank them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from ...backends import StreamKey
 from ...conversations.tokens import default_counter
-from ..model import MemoryDoc, MemoryFilter, MemoryHit, full_text, hit
+from ..model import MemoryDoc, MemoryFilter, MemoryHit, build_hit, join_variants
 from ..text.tokens import query_terms
 from ..weights import Weights
 from .index import MemoryIndex, Neighbours
-from .ranking import LENDERS, Ranked, RankedQuery, best, rank
+from .ranking import MAX_LENDERS, Ranked, RankedQuery, pick_best, rank
 
 if TYPE_CHECKING:
     from ..vectors.nearest import VectorQuery
+
+NEAREST_DOCS: Final = 100
+"""How many of the nearest memories are ranked, besides those that share words with the query."""
+MIN_NEAREST: Final = 25
+"""If fewer of the nearest match the filter, all that match it are compared."""
 
 
 def recall(
@@ -28,40 +33,44 @@ def recall(
     k: int,
     min_score: float = 0.0,
     max_tokens: int | None = None,
-    meaning: VectorQuery | None = None,
+    vectors: VectorQuery | None = None,
 ) -> list[MemoryHit]:
-    """The `k` best, best first; fewer if they do not score enough, or do not fit into the budget."""
-    terms, sense = query_terms(query), MeaningScores(meaning, weights)
-    sense.begin(where, k)
+    """Return the `k` best memories, best first, that reach `min_score` and fit in `max_tokens`."""
+    terms, meaning = query_terms(query), MeaningScores(vectors, weights)
+    meaning.start(where, k)
     found = index.search(space, terms, where, max(weights.candidates, k))
     question = RankedQuery(query, terms, found, weights)
     docs = {doc.number: doc for doc in found.docs}
     words = {number: question.fit(doc) for number, doc in docs.items()}
-    sense.look_at(words)
-    for doc in sense.nearest(where, k):
+    meaning.preload(words)
+
+    def add(doc: MemoryDoc) -> None:
         if doc.number not in docs:
             docs[doc.number] = doc
             words[doc.number] = question.fit(doc)
-    sense.settle(words)
-    fits = _together(words, sense.of(words))
-    near = _near(index, space, best(docs.values(), fits, LENDERS), weights, where)
-    for _, around in near:
-        for doc in (*around.before, *around.after):
-            if doc.number not in docs:
-                docs[doc.number] = doc
-                words[doc.number] = question.fit(doc)
-    meanings = sense.of(words)
-    ranked = rank(docs, _together(words, meanings), near, weights, where.now, meanings, question)
+
+    for doc in meaning.nearest(where, k):
+        add(doc)
+    meaning.calibrate(words)
+    fits = _add_scores(words, meaning.score(words))
+    near = _find_neighbours(
+        index, space, pick_best(docs.values(), fits, MAX_LENDERS), weights, where
+    )
+    for _, neighbours in near:
+        for doc in (*neighbours.before, *neighbours.after):
+            add(doc)
+    meanings = meaning.score(words)
+    ranked = rank(docs, _add_scores(words, meanings), near, weights, where.now, meanings, question)
     enough = takewhile(lambda one: one.score > 0 and one.score >= min_score, ranked)
-    chosen = enough if max_tokens is None else _within(enough, max_tokens)
-    return [hit(one.doc, one.score, one.why) for one in islice(chosen, k)]
+    chosen = enough if max_tokens is None else _fit_budget(enough, max_tokens)
+    return [build_hit(one.doc, one.score, one.why) for one in islice(chosen, k)]
 
 
-def _together(words: Mapping[int, float], meanings: Mapping[int, float]) -> dict[int, float]:
+def _add_scores(words: Mapping[int, float], meanings: Mapping[int, float]) -> dict[int, float]:
     return {number: fit + meanings.get(number, 0.0) for number, fit in words.items()}
 
 
-def _near(
+def _find_neighbours(
     index: MemoryIndex,
     space: StreamKey,
     lenders: Sequence[MemoryDoc],
@@ -70,78 +79,70 @@ def _near(
 ) -> list[tuple[MemoryDoc, Neighbours]]:
     if not weights.neighbour or not weights.reach or not lenders:
         return []
-    return list(zip(lenders, index.around(space, lenders, weights.reach, where), strict=True))
+    return list(zip(lenders, index.neighbours(space, lenders, weights.reach, where), strict=True))
 
 
-def _within(ranked: Iterable[Ranked], max_tokens: int) -> Iterator[Ranked]:
-    """The best that fit together. One that is too long does not keep shorter ones out."""
+def _fit_budget(ranked: Iterable[Ranked], max_tokens: int) -> Iterator[Ranked]:
+    """Yield the best that fit together. One that is too long does not exclude shorter ones."""
     count, left = default_counter(), max_tokens
     for one in ranked:
-        tokens = count({"role": "user", "content": full_text(one.doc.text, one.doc.variants)})
+        tokens = count({"role": "user", "content": join_variants(one.doc.text, one.doc.variants)})
         if tokens <= left:
             yield one
             left -= tokens
 
 
-# Words and meaning together: how well a memory fits, when an embedder has a say.
-
-
-NEAREST: Final = 100
-"""So many memories of the nearest meaning are looked at, besides those that share words with the question."""
-ENOUGH: Final = 25
-"""If fewer of them are asked for, those that are asked for are looked through."""
-
-
 class MeaningScores:
-    """What the meaning of memories adds to their words.
+    """What the vectors of memories add to the scores of their words.
 
-    Models differ in how alike any two texts are to them. So a likeness counts from what is common to all memories (0) up to the
-    best one (1), and is worth as much as the best match by words.
+    Call `start`, `preload`, `nearest`, `calibrate` and `score` in this order. Models differ in how
+    similar any two texts are to them. So a similarity counts from the average of all memories (0)
+    to the best one (1), and is worth as much as the best match by words.
     """
 
-    def __init__(self, meaning: VectorQuery | None, weights: Weights) -> None:
-        self._meaning, self._share = meaning, weights.meaning
+    def __init__(self, vectors: VectorQuery | None, weights: Weights) -> None:
+        self._vectors, self._share = vectors, weights.meaning
         self._common, self._top, self._worth = 0.0, 0.0, 0.0
 
-    def begin(self, where: MemoryFilter, limit: int) -> None:
-        """Have the nearest looked for, if that can be done while words are."""
-        if self._meaning is not None:
-            self._meaning.begin(where, max(NEAREST, limit), max(ENOUGH, limit))
+    def start(self, where: MemoryFilter, limit: int) -> None:
+        """Start the search for the nearest vectors, if it can run while words are searched."""
+        if self._vectors is not None:
+            self._vectors.start(where, max(NEAREST_DOCS, limit), max(MIN_NEAREST, limit))
 
-    def look_at(self, numbers: Collection[int]) -> None:
-        """These will be compared: learn what they mean, while the nearest are still looked for."""
-        if self._meaning is not None:
-            self._meaning.likeness(numbers)
+    def preload(self, numbers: Collection[int]) -> None:
+        """Read the vectors of these memories while the nearest are still being searched."""
+        if self._vectors is not None:
+            self._vectors.similarity(numbers)
 
     def nearest(self, where: MemoryFilter, limit: int) -> list[MemoryDoc]:
-        if self._meaning is None:
+        if self._vectors is None:
             return []
-        return self._meaning.nearest(where, max(NEAREST, limit), max(ENOUGH, limit))
+        return self._vectors.nearest(where, max(NEAREST_DOCS, limit), max(MIN_NEAREST, limit))
 
-    def settle(self, words: Mapping[int, float]) -> None:
-        """Learn from all that may fit, and how well their words do, what the best likeness is and what it is worth."""
-        likeness = {} if self._meaning is None else self._meaning.likeness(words)
-        if self._meaning is None or not likeness:
+    def calibrate(self, words: Mapping[int, float]) -> None:
+        """Determine the best similarity and its worth from all candidates' word scores."""
+        similarity = {} if self._vectors is None else self._vectors.similarity(words)
+        if self._vectors is None or not similarity:
             return
-        self._common, self._top = self._meaning.common, max(likeness.values())
+        self._common, self._top = self._vectors.common, max(similarity.values())
         if self._top > self._common:
             self._worth = max(
                 max(words.values()), (self._top - self._common) / (1 - min(self._common, 0.99))
             )
 
-    def of(self, words: Mapping[int, float]) -> dict[int, float]:
-        """What is added to how well the words of each fit; or taken off, where a memory means something else."""
-        if self._meaning is None or not self._worth:
+    def score(self, words: Mapping[int, float]) -> dict[int, float]:
+        """Return what each memory's vector adds to its word score, or takes off."""
+        if self._vectors is None or not self._worth:
             return {}
-        likeness = self._meaning.likeness(words)
+        similarity = self._vectors.similarity(words)
         return {
-            number: self._added(likeness[number], fit)
+            number: self._weigh(similarity[number], fit)
             for number, fit in words.items()
-            if number in likeness
+            if number in similarity
         }
 
-    def _added(self, likeness: float, fit: float) -> float:
-        """The more of the question's words a memory has, the less can be taken off: nothing, if it has them all."""
-        meant = self._worth * max(likeness - self._common, 0.0) / (self._top - self._common)
+    def _weigh(self, similarity: float, fit: float) -> float:
+        """Return what a similarity adds. It takes off less, the more words of the query match."""
+        meant = self._worth * max(similarity - self._common, 0.0) / (self._top - self._common)
         added = self._share * (meant - fit)
         return added if added > 0 else added * max(1 - fit * fit, 0.0)

@@ -1,8 +1,8 @@
-"""Looking for candidates in the index in SQLite: lists of rowids from FTS5, added up here.
+"""Find candidates in the SQLite index: posting lists from FTS5, added up here.
 
-A rowid is made of the number of the namespace and that of the memory, so that it is known without reading the memory, and the newest
-come first if there are too many of one kind. FTS5's own ranking is not used: it takes ten times as long, and knows
-how common a word is in all namespaces together.
+A rowid consists of the numbers of the namespace and the memory, so no row needs to be read for it,
+and the newest come first if there are too many. FTS5's own ranking is not used: it takes ten times
+as long, and counts words over all namespaces together.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from ..model import MemoryDoc, MemoryFilter, doc_of
-from .candidates import LEADING, Plan, markers_in, markers_not_in, planned
+from ..model import MemoryDoc, MemoryFilter, decode_doc
+from .candidates import LEADING_DOCS, SearchPlan, excluded_markers, plan_search, required_markers
 from .filters import sqlite_condition
 from .index import Matches
 
-WORK: Final = LEADING
-FEW: Final = 2_000
-"""If no more were said between `since` and `until`, all of those are looked at."""
-CHUNK: Final = 400
-"""So many memories are read at a time, until enough of them are asked for."""
+WORK_DOCS: Final = LEADING_DOCS
+FEW_DOCS: Final = 2_000
+"""If a period has no more memories, all of them are scored."""
+CHUNK_DOCS: Final = 400
+"""Memories to read at a time, until enough match the filter."""
 NUMBER_BITS: Final = 40
-ALL: Final = 1 << 62
-MIN, MAX = -1e300, 1e300
+UNLIMITED: Final = 1 << 62
+EARLIEST_TIME, LATEST_TIME = -1e300, 1e300
 
 _encode = msgspec.json.Encoder().encode
 
 
 class NamespaceSize(NamedTuple):
-    """A namespace: its number, how many memories it has, and how many terms these have."""
+    """A namespace: its number, its memories, and the total of their terms."""
 
     number: int
     memories: int
@@ -43,40 +43,48 @@ def rowid_of(space: int, number: int) -> int:
     return space << NUMBER_BITS | number
 
 
-def search(
-    execute: Any, place: NamespaceSize, terms: Mapping[str, float], where: MemoryFilter, limit: int
+def search_namespace(
+    execute: Any, space: NamespaceSize, terms: Mapping[str, float], where: MemoryFilter, limit: int
 ) -> Matches:
-    """What every index's `search` does."""
-    names = {f"{place.number}_{term}": term for term in terms}
-    markers = [[f"{place.number}_{marker}" for marker in group] for group in markers_in(where)]
-    others = [f"{place.number}_{marker}" for marker in markers_not_in(where)]
+    """Implement `MemoryIndex.search`."""
+    names = {f"{space.number}_{term}": term for term in terms}
+    markers = [
+        [f"{space.number}_{marker}" for marker in group] for group in required_markers(where)
+    ]
+    excluded = [f"{space.number}_{marker}" for marker in excluded_markers(where)]
     counts = dict(
-        execute(_FREQUENCY, (_encode([*names, *chain(*markers), *others]).decode(),)).fetchall()
+        execute(_FREQUENCY, (_encode([*names, *chain(*markers), *excluded]).decode(),)).fetchall()
     )
     frequency = {term: counts[name] for name, term in names.items() if name in counts}
-    most = place.memories - sum(counts.get(marker, 0) for marker in others)
-    most = min([most, *(sum(counts.get(marker, 0) for marker in group) for group in markers)])
-    only = _restriction(place.number, where)
-    plan = planned(terms, frequency, place.memories, most, WORK, limit)
+    matching = space.memories - sum(counts.get(marker, 0) for marker in excluded)
+    matching = min(
+        [matching, *(sum(counts.get(marker, 0) for marker in group) for group in markers)]
+    )
+    only = _filter_query(space.number, where)
+    plan = plan_search(terms, frequency, space.memories, matching, WORK_DOCS, limit)
     docs: Sequence[MemoryDoc] = []
-    if plan.leading and most:
-        few = _between(execute, place.number, where)
+    if plan.leading and matching:
+        few = _read_period(execute, space.number, where)
         if few is not None:
-            docs = _best_of(few, plan, limit)
+            docs = _pick_best(few, plan, limit)
         else:
-            docs = _read(
-                execute, _scores(execute, place.number, plan, only, max(WORK, limit)), where, limit
-            )
-            if len(docs) < limit and _timed(
-                where
-            ):  # what was brought is of another time: look at everything
-                plan = planned(terms, frequency, place.memories, most, ALL, limit)
-                docs = _read(execute, _scores(execute, place.number, plan, only, ALL), where, limit)
-    return Matches(docs, place.memories, place.terms / max(place.memories, 1), frequency)
+            scores = _score_candidates(execute, space.number, plan, only, max(WORK_DOCS, limit))
+            docs = _read_best(execute, scores, where, limit)
+            if len(docs) < limit and _has_period(where):
+                # The candidates are from another period: score everything.
+                plan = plan_search(terms, frequency, space.memories, matching, UNLIMITED, limit)
+                scores = _score_candidates(execute, space.number, plan, only, UNLIMITED)
+                docs = _read_best(execute, scores, where, limit)
+    return Matches(docs, space.memories, space.terms / max(space.memories, 1), frequency)
 
 
-def _scores(execute: Any, space: int, plan: Plan, only: str, work: int) -> dict[int, int]:
-    """What each candidate is worth, by rowid: of no word more than the `work` newest. `only`: as `_restriction` has it."""
+def _score_candidates(
+    execute: Any, space: int, plan: SearchPlan, only: str, work: int
+) -> dict[int, int]:
+    """Return the score of each candidate by rowid, from the `work` newest rows of each term.
+
+    `only`: the restriction by `_filter_query`.
+    """
     quoted = {term: f'"{space}_{term}"' for term in plan.worth}
     scores: dict[int, int] = {}
     for term in plan.leading:
@@ -94,16 +102,16 @@ def _scores(execute: Any, space: int, plan: Plan, only: str, work: int) -> dict[
         ):
             if rowid in scores:
                 scores[rowid] += worth
-    # Those that have every word come along, however old they are.
+    # Memories with every word are included, however old they are.
     everything, whole = " AND ".join(quoted.values()), sum(plan.worth.values())
     scores.update((rowid, whole) for (rowid,) in execute(_ROWS, (only.format(everything), work)))
     return scores
 
 
-def _read(
+def _read_best(
     execute: Any, scores: Mapping[int, int], where: MemoryFilter, limit: int
 ) -> list[MemoryDoc]:
-    """The best that are asked for, best first; of equals the newest."""
+    """Return the best that match the filter, best first; of equals the newest."""
     condition, values = sqlite_condition(where)
     ordered = [
         rowid for _, rowid in sorted(zip(scores.values(), scores, strict=True), reverse=True)
@@ -116,33 +124,35 @@ def _read(
             execute(_DOCS.format(condition), (_encode(chunk).decode(), *values)).fetchall()
         )
         if not bodies and execute(_THERE, (_encode(chunk).decode(),)).fetchone()[0] < len(chunk):
-            raise apsw.CorruptError("words lead to memories that are not there")
-        found += [doc_of(bodies[rowid] or b"") for rowid in chunk if rowid in bodies]
-        start, size = start + size, CHUNK
+            raise apsw.CorruptError("terms refer to missing memories")
+        found += [decode_doc(bodies[rowid] or b"") for rowid in chunk if rowid in bodies]
+        start, size = start + size, CHUNK_DOCS
     return found[:limit]
 
 
-def _between(execute: Any, space: int, where: MemoryFilter) -> list[MemoryDoc] | None:
-    """All that are asked for, if few were said in the time that is asked for; None if not."""
-    if not _timed(where):
+def _read_period(execute: Any, space: int, where: MemoryFilter) -> list[MemoryDoc] | None:
+    """Return all matching memories of a short period; None if it has many, or there is none."""
+    if not _has_period(where):
         return None
-    since = MIN if where.since is None else where.since
-    until = MAX if where.until is None else where.until
-    rowids = [rowid for (rowid,) in execute(_BETWEEN, (space, since, until, FEW + 1))]
-    if len(rowids) > FEW:
+    since = EARLIEST_TIME if where.since is None else where.since
+    until = LATEST_TIME if where.until is None else where.until
+    rowids = [rowid for (rowid,) in execute(_BETWEEN, (space, since, until, FEW_DOCS + 1))]
+    if len(rowids) > FEW_DOCS:
         return None
     condition, values = sqlite_condition(where)
     bodies = execute(_DOCS.format(condition), (_encode(rowids).decode(), *values)).fetchall()
-    return [doc_of(body or b"") for _, body in bodies]
+    return [decode_doc(body or b"") for _, body in bodies]
 
 
-def page(execute: Any, space: int, after: int, limit: int, where: MemoryFilter) -> list[MemoryDoc]:
-    """What every index's `page` does. Where something restricts it, the lists of the words say what comes next."""
+def read_page(
+    execute: Any, space: int, after: int, limit: int, where: MemoryFilter
+) -> list[MemoryDoc]:
+    """Implement `MemoryIndex.page`. With markers, their posting lists give the next rows."""
     condition, values = sqlite_condition(where)
-    markers = _marked(space, where)
+    markers = _marker_query(space, where)
     if markers is None:
         return [
-            doc_of(body or b"")
+            decode_doc(body or b"")
             for (body,) in execute(_PAGE.format(condition), (space, after, *values, limit))
         ]
     last, end = rowid_of(space, after), rowid_of(space + 1, 0)
@@ -151,14 +161,14 @@ def page(execute: Any, space: int, after: int, limit: int, where: MemoryFilter) 
             execute(_DOCS.format(condition), (_encode(rowids).decode(), *values)).fetchall()
         )
         if bodies:
-            return [doc_of(bodies[rowid] or b"") for rowid in rowids if rowid in bodies]
+            return [decode_doc(bodies[rowid] or b"") for rowid in rowids if rowid in bodies]
         last = rowids[-1]
     return []
 
 
-def numbers(execute: Any, space: int, where: MemoryFilter) -> list[int]:
-    """What every index's `numbers` does."""
-    markers = _marked(space, where)
+def list_numbers(execute: Any, space: int, where: MemoryFilter) -> list[int]:
+    """Implement `MemoryIndex.numbers`."""
+    markers = _marker_query(space, where)
     if markers is None:
         condition, values = sqlite_condition(where)
         found = execute(_NUMBERS.format(condition), (space, *values)).fetchall()
@@ -171,27 +181,27 @@ def numbers(execute: Any, space: int, where: MemoryFilter) -> list[int]:
     return sorted(number for (number,) in found)
 
 
-def _marked(space: int, where: MemoryFilter) -> str | None:
-    """What FTS5 is asked for, to have all that carry the markers; None if nothing is marked."""
-    return " AND ".join(_one_of(space, group) for group in markers_in(where)) or None
+def _marker_query(space: int, where: MemoryFilter) -> str | None:
+    """Return the FTS5 query for memories with the required markers; None if there are none."""
+    return " AND ".join(_any_of(space, group) for group in required_markers(where)) or None
 
 
-def _restriction(space: int, where: MemoryFilter) -> str:
-    """What FTS5 is asked for, to have only what is asked for: the words go into the braces."""
-    marked, others = _marked(space, where), markers_not_in(where)
+def _filter_query(space: int, where: MemoryFilter) -> str:
+    """Return a template of an FTS5 query that applies the filter; the words go into its braces."""
+    marked, excluded = _marker_query(space, where), excluded_markers(where)
     only = "{}" if marked is None else f"{marked} AND ({{}})"
-    return f"({only}) NOT {_one_of(space, others)}" if others else only
+    return f"({only}) NOT {_any_of(space, excluded)}" if excluded else only
 
 
-def _one_of(space: int, markers: Sequence[str]) -> str:
+def _any_of(space: int, markers: Sequence[str]) -> str:
     return "(" + " OR ".join(f'"{space}_{marker}"' for marker in markers) + ")"
 
 
-def _timed(where: MemoryFilter) -> bool:
+def _has_period(where: MemoryFilter) -> bool:
     return where.since is not None or where.until is not None
 
 
-def _best_of(docs: Sequence[MemoryDoc], plan: Plan, limit: int) -> list[MemoryDoc]:
+def _pick_best(docs: Sequence[MemoryDoc], plan: SearchPlan, limit: int) -> list[MemoryDoc]:
     scores = {}
     for doc in docs:
         words = set(doc.terms.split(" ")).union(doc.context.split(" "))
@@ -214,11 +224,15 @@ _DOCS: Final = (
     "SELECT doc, body FROM memory_docs WHERE doc IN (SELECT value FROM json_each(?)) AND {}"
 )
 _THERE: Final = "SELECT count(*) FROM memory_docs WHERE doc IN (SELECT value FROM json_each(?))"
-_NEXT: Final = "SELECT rowid FROM memory_terms WHERE memory_terms MATCH ? AND rowid > ? AND rowid < ? ORDER BY rowid LIMIT ?"
+_NEXT: Final = (
+    "SELECT rowid FROM memory_terms WHERE memory_terms MATCH ? AND rowid > ? AND rowid < ?"
+    " ORDER BY rowid LIMIT ?"
+)
 _PAGE: Final = (
     "SELECT body FROM memory_docs WHERE space = ? AND number > ? AND {} ORDER BY number LIMIT ?"
 )
 _NUMBERS: Final = "SELECT number FROM memory_docs WHERE space = ? AND {}"
 _MARKED_NUMBERS: Final = """
-SELECT number FROM memory_docs WHERE doc IN (SELECT rowid FROM memory_terms WHERE memory_terms MATCH ?) AND +space = ? AND {}"""
+SELECT number FROM memory_docs
+WHERE doc IN (SELECT rowid FROM memory_terms WHERE memory_terms MATCH ?) AND +space = ? AND {}"""
 _BETWEEN: Final = "SELECT doc FROM memory_docs WHERE space = ? AND at BETWEEN ? AND ? LIMIT ?"

@@ -1,0 +1,1 @@
+"""Turn text into search terms: characters, words, dates, stems."""

@@ -1,17 +1,18 @@
-"""What no rule about English endings can know: irregular forms, words to keep apart, British spellings.
+"""Exceptions for the stemmer: irregular forms, words to keep apart, British spellings.
 
-Left out on purpose are forms that are more often words of their own ("saw", "bit", "leaves", "lives", "rose").
+Forms that are more often words of their own ("saw", "bit", "leaves", "lives", "rose") are left out
+on purpose.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from .words import listed
+from .words import split_words
 
 
 def _forms(table: str) -> dict[str, str]:
-    """From "base: form form; base: form ..." a dict from each form to its base."""
+    """Parse "base: form form; base: form ..." into a dict from each form to its base."""
     pairs = (entry.split(":") for entry in table.split(";"))
     return {form: base.strip() for base, forms in pairs for form in forms.split()}
 
@@ -54,8 +55,9 @@ thesis: theses; thief: thieves; tomato: tomatoes; toe: toes; tooth: teeth; verte
 wife: wives; wolf: wolves; woman: women
 """)
 
-# Words that the rules would throw together with others: importance with imports, experiments with experience.
-# From the form after plural and tense (y is i after a plural) to the stem to use instead.
+# Words that the rules would confuse with others: importance with imports, experiments with
+# experience. From the form after plural and tense (y is i after a plural) to the stem to use
+# instead.
 APART: Final = _forms("""
 analyz: analysi; animal: animal; authority: authority authoriti; business: business;
 capital: capital; community: community communiti; continent: continent; department: department;
@@ -71,16 +73,17 @@ university: university universiti; wedding: wedding
 BRITISH: Final = {
     **{
         word + "our": word + "or"
-        for word in listed(
+        for word in split_words(
             "arm behavi col endeav fav flav harb hon hum lab neighb od parl rum sav val vap vig"
         )
     },
     **{
         word + "is": word + "iz"
-        for word in listed(
-            "apolog author categor character critic emphas energ final general initial legal local maxim minim modern "
-            "mobil normal optim organ popular priorit privat random real recogn special stabil standard summar symbol "
-            "sympath synchron util visual capital central custom digital monet"
+        for word in split_words(
+            "apolog author categor character critic emphas energ final general initial legal "
+            "local maxim minim modern mobil normal optim organ popular priorit privat random real "
+            "recogn special stabil standard summar symbol sympath synchron util visual capital "
+            "central custom digital monet"
         )
     },
 }

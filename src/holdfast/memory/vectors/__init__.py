@@ -1,0 +1,1 @@
+"""Search by meaning: call the embedder, store vectors, find the nearest."""

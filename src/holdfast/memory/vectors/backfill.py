@@ -1,4 +1,4 @@
-"""Every memory gets its vector: when something is recalled, by whoever has an embedder, also for what a program without one remembered."""
+"""Backfill missing vectors on recall, also for memories written without an embedder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ...backends import StreamKey, clock
-from ...backends.fork import Forkable, register
+from ...backends.fork import Forkable, register_forkable
 from ..model import MemoryDoc
 from ..search.index import MemoryIndex
-from .calls import CallBlocking, Callers, EmbedderFailed, Script, TooSlow, WaitForFuture
-from .embedding import BATCH, Embedding
+from .calls import (
+    CallBlocking,
+    EmbedderFailed,
+    EmbedderThreads,
+    EmbedderTimeout,
+    EmbedGen,
+    WaitForFuture,
+)
+from .embedding import BATCH_TEXTS, Embedding
 from .nearest import BitVectors, LocalVectorQuery, ServerVectorQuery, VectorQuery
 
 if TYPE_CHECKING:
@@ -25,263 +32,287 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-MOST_BYTES: Final = 256 * 2**20
-"""Of bits in one process; those of the namespaces that were not used for the longest time are dropped, and read again when needed."""
-MOST_NAMESPACES: Final = 1_000
-SLICE: Final = BATCH
-"""So many memories get their vectors in one recall, at most: whoever asks does not wait for a hundred thousand of them."""
-REST_SECONDS: Final = 60.0
-"""An embedder that keeps failing is left alone for at most so long."""
-MOST_REFUSALS: Final = 40
-"""Calls that may fail before one gives up for now. To find one bad text among 256 takes about ten."""
-PROBE: Final = "Is anybody there?"
+MAX_BITS_BYTES: Final = 256 * 2**20
+"""Bits in one process. The least recently used namespaces are dropped, and reread when needed."""
+MAX_NAMESPACES: Final = 1_000
+RECALL_TEXTS: Final = BATCH_TEXTS
+"""Memories embedded per recall: a caller does not wait for a hundred thousand of them."""
+MAX_PAUSE_SECONDS: Final = 60.0
+"""Longest pause between calls of an embedder that keeps failing."""
+MAX_FAILED_CALLS: Final = 40
+"""Failed calls before a backfill stops. Finding one bad text among 256 takes about ten."""
+PROBE_TEXT: Final = "Is anybody there?"
 
 
 @dataclass(frozen=True)
 class BackfillRequest:
-    """Who asks where, and until when he waits (of `time.monotonic`; None: as long as it takes)."""
+    """A request for vectors: of which namespace, by which embedder.
+
+    `until`: of `time.monotonic`; None: no limit.
+    """
 
     index: MemoryIndex
     space: StreamKey
     embedding: Embedding
-    callers: Callers
+    threads: EmbedderThreads
     until: float | None
 
 
-class WrongLength(EmbedderFailed):
-    """The vector of the question and those of the memories cannot be compared."""
+class WrongDimension(EmbedderFailed):
+    """Vectors of the query and of the memories differ in dimension."""
 
 
-class EmbedderTrouble:
-    """What went wrong with an embedder in this process, so that one that is down does not slow every recall."""
+class EmbedderHealth:
+    """Recent failures of an embedder, so that one that is down does not slow every recall."""
 
     def __init__(self) -> None:
         self._failures, self._until = 0, 0.0
 
-    def resting(self) -> bool:
+    def is_paused(self) -> bool:
         return time.monotonic() < self._until
 
-    def failed(self, name: str, error: EmbedderFailed) -> None:
-        """The first time it is asked again at once, then later and later. Those who ask together fail together: that is once."""
-        if self.resting():
+    def record_failure(self, name: str, error: EmbedderFailed) -> None:
+        """Pause the embedder, longer after each failure; not after the first.
+
+        Callers that wait together fail together, which counts once.
+        """
+        if self.is_paused():
             return
         self._failures = min(self._failures + 1, 10)
-        rest = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 1), REST_SECONDS)
-        self._until = time.monotonic() + rest
+        pause = 0.0 if self._failures == 1 else min(2.0 ** (self._failures - 1), MAX_PAUSE_SECONDS)
+        self._until = time.monotonic() + pause
         logger.warning(
-            "the embedder %s failed, so memories are recalled by their words alone: %s", name, error
+            "the embedder %s failed, so memories are recalled by words only: %s", name, error
         )
 
-    def worked(self) -> None:
+    def record_success(self) -> None:
         self._failures = 0
 
 
 class Backfill:
-    """The vectors of one namespace and model, as far as this process has to do with them. One at a time makes more of them."""
+    """The vectors of one namespace and model in this process. One caller at a time adds more."""
 
     def __init__(self) -> None:
         self.bits = BitVectors()
         self._lock = threading.Lock()
         self._running: Future[None] | None = None
-        self._refused: set[int] = set()
-        self._done, self._batch = 0, BATCH
+        self._rejected: set[int] = set()
+        self._done, self._batch = 0, BATCH_TEXTS
 
-    def begin(self) -> Future[None] | None:
-        """Have the word. None, or what tells when whoever has it is done."""
+    def try_start(self) -> Future[None] | None:
+        """Become the one that adds vectors. Returns None, or the future of the current one."""
         with self._lock:
             if self._running is None:
                 self._running = Future()
-                self._running.set_running_or_notify_cancel()  # nobody who waits for it can take it away
+                self._running.set_running_or_notify_cancel()  # a waiter cannot cancel it
                 return None
             return self._running
 
-    def end(self) -> None:
+    def finish(self) -> None:
         with self._lock:
             running, self._running = self._running, None
         if running is not None:
             running.set_result(None)
 
-    def fill(self, asking: BackfillRequest, model: str, dimension: int, most: int) -> Script[int]:
-        """Have vectors made for memories that have none, `most` of them; how many were looked at. `EmbedderFailed` if that does not go on."""
-        looked = failures = 0
-        # New memories are at the end. Only if there are more, older ones have lost theirs because their text has changed.
+    def fill_gen(
+        self, request: BackfillRequest, model: str, dimension: int, most: int
+    ) -> EmbedGen[int]:
+        """Embed up to `most` memories without a vector; return how many were tried.
+
+        Raises `EmbedderFailed` if the embedder keeps failing.
+        """
+        tried = failures = 0
+        # New memories are at the end. Only if there are more have older ones lost theirs, because
+        # their text changed.
         for start in dict.fromkeys((self._done, 0)):
             after = start
-            while looked < most:
+            while tried < most:
                 docs = yield CallBlocking(
-                    partial(self._without, asking, model, after, min(self._batch, most - looked))
+                    partial(
+                        self._read_missing, request, model, after, min(self._batch, most - tried)
+                    )
                 )
                 if docs is None:
-                    return looked
+                    return tried
                 if not docs:
                     break
-                wanted = [doc for doc in docs if doc.number not in self._refused]
-                failures = yield from self._put(asking, model, dimension, wanted, failures)
+                wanted = [doc for doc in docs if doc.number not in self._rejected]
+                failures = yield from self._embed_gen(request, model, dimension, wanted, failures)
                 after = docs[-1].number
                 self._done = max(self._done, after)
-                looked += len(wanted)
-        return looked
+                tried += len(wanted)
+        return tried
 
-    def _without(
-        self, asking: BackfillRequest, model: str, after: int, limit: int
+    def _read_missing(
+        self, request: BackfillRequest, model: str, after: int, limit: int
     ) -> Sequence[MemoryDoc] | None:
-        """The next that have no vector; None if all have one."""
-        memories, made = asking.index.models(asking.space)
-        if memories - made.get(model, 0) <= len(self._refused):
+        """Return the next memories without a vector; None if all have one."""
+        memories, models = request.index.models(request.space)
+        if memories - models.get(model, 0) <= len(self._rejected):
             return None
-        return asking.index.without_vector(asking.space, model, after, limit, clock.time())
+        return request.index.without_vector(request.space, model, after, limit, clock.time())
 
-    def _put(
+    def _embed_gen(
         self,
-        asking: BackfillRequest,
+        request: BackfillRequest,
         model: str,
         dimension: int,
         docs: Sequence[MemoryDoc],
         failures: int,
-    ) -> Script[int]:
-        """Have these embedded; how often that failed until now. A batch is halved until the text that is refused stands alone."""
+    ) -> EmbedGen[int]:
+        """Embed memories; return the failures so far.
+
+        A batch that fails is halved until the rejected text is alone.
+        """
         if not docs:
             return failures
-        embedding, callers, until = asking.embedding, asking.callers, asking.until
+        embedding, threads, until = request.embedding, request.threads, request.until
         try:
-            rows = yield from embedding.texts(callers, [doc.text for doc in docs], until)
-        except TooSlow:
-            self._batch = max(
-                len(docs) // 2, 1
-            )  # perhaps there were too many for the time there is
+            rows = yield from embedding.embed_texts_gen(threads, [doc.text for doc in docs], until)
+        except EmbedderTimeout:
+            self._batch = max(len(docs) // 2, 1)  # perhaps too many for the time limit
             raise
         except EmbedderFailed:
             failures += 1
-            if failures > MOST_REFUSALS:
+            if failures > MAX_FAILED_CALLS:
                 raise
-            yield from embedding.texts(
-                callers, [PROBE], until
-            )  # if this fails too, it is not about the texts
+            # If this fails too, the texts are not the cause.
+            yield from embedding.embed_texts_gen(threads, [PROBE_TEXT], until)
             if len(docs) == 1:
-                self._refused.add(docs[0].number)
+                self._rejected.add(docs[0].number)
                 logger.warning(
-                    "the embedder %s refuses a memory of %s", embedding.name, asking.space
+                    "the embedder %s rejects a memory of %s", embedding.name, request.space
                 )
                 return failures
             half = len(docs) // 2
-            failures = yield from self._put(asking, model, dimension, docs[:half], failures)
-            return (yield from self._put(asking, model, dimension, docs[half:], failures))
+            failures = yield from self._embed_gen(request, model, dimension, docs[:half], failures)
+            return (yield from self._embed_gen(request, model, dimension, docs[half:], failures))
         if rows.shape[1] != dimension:
-            raise WrongLength(f"a question has {dimension} numbers, and a memory {rows.shape[1]}")
-        made = [(doc, row.astype("<f4").tobytes()) for doc, row in zip(docs, rows, strict=True)]
-        yield CallBlocking(partial(asking.index.put_vectors, asking.space, model, made))
+            raise WrongDimension(f"a query has {dimension} dimensions, a memory {rows.shape[1]}")
+        vectors = [(doc, row.astype("<f4").tobytes()) for doc, row in zip(docs, rows, strict=True)]
+        yield CallBlocking(partial(request.index.put_vectors, request.space, model, vectors))
         return failures
 
 
 class StoreVectors(Forkable):
-    """What a process holds of vectors, for all namespaces of a store, and the threads in which embedders are called."""
+    """The vectors of all namespaces of a store in this process, and the threads of embedders."""
 
     def __init__(self) -> None:
-        self._start()
-        register(self)
+        self._reset()
+        register_forkable(self)
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._fillings: OrderedDict[tuple[StreamKey, str], Backfill] = OrderedDict()
-        self._troubles: dict[str, EmbedderTrouble] = {}
-        self.callers = Callers()
+        self._backfills: OrderedDict[tuple[StreamKey, str], Backfill] = OrderedDict()
+        self._health: dict[str, EmbedderHealth] = {}
+        self.threads = EmbedderThreads()
 
-    def trouble(self, embedding: Embedding) -> EmbedderTrouble:
-        return self._troubles.setdefault(embedding.name, EmbedderTrouble())
+    def health(self, embedding: Embedding) -> EmbedderHealth:
+        return self._health.setdefault(embedding.name, EmbedderHealth())
 
-    def question(self, embedding: Embedding, query: str, until: float) -> Script[Floats | None]:
-        """The question as a vector; None if the embedder fails, or has failed just now."""
-        trouble = self.trouble(embedding)
-        if trouble.resting():
+    def embed_query_gen(
+        self, embedding: Embedding, query: str, until: float
+    ) -> EmbedGen[Floats | None]:
+        """Return the vector of a query; None if the embedder fails or has just failed."""
+        health = self.health(embedding)
+        if health.is_paused():
             return None
         try:
-            return (yield from embedding.question(self.callers, query, until))
+            return (yield from embedding.embed_query_gen(self.threads, query, until))
         except EmbedderFailed as error:
-            trouble.failed(embedding.name, error)
+            health.record_failure(embedding.name, error)
             return None
 
-    def fill(self, asking: BackfillRequest, question: Floats, *, brought: bool) -> Script[None]:
-        """Have vectors made for what has none yet, as far as one recall waits for that. `brought`: the question's is the caller's own."""
-        trouble = self.trouble(asking.embedding)
-        if trouble.resting():
+    def fill_gen(
+        self, request: BackfillRequest, question: Floats, *, from_caller: bool
+    ) -> EmbedGen[None]:
+        """Embed memories without a vector, as many as one recall waits for.
+
+        `from_caller`: the caller passed the vector of the query.
+        """
+        health = self.health(request.embedding)
+        if health.is_paused():
             return
         try:
-            yield from self._fill(asking, len(question), SLICE)
-            trouble.worked()
+            yield from self._fill_gen(request, len(question), RECALL_TEXTS)
+            health.record_success()
         except EmbedderFailed as error:
-            if brought and isinstance(error, WrongLength):
-                raise ValueError(f"vector does not fit this embedder: {error}") from None
-            trouble.failed(
-                asking.embedding.name, error
-            )  # it goes on with the vectors that there are
+            if from_caller and isinstance(error, WrongDimension):
+                raise ValueError(f"vector must be of this embedder's model, but {error}") from None
+            health.record_failure(request.embedding.name, error)
 
-    def fill_all(self, asking: BackfillRequest) -> Script[int]:
-        """Have vectors made for all that have none; how many. `EmbedderFailed` if that does not go on."""
-        question = yield from asking.embedding.question(self.callers, PROBE, asking.until)
-        made = 0
-        while (some := (yield from self._fill(asking, len(question), SLICE))) != 0:
-            made += some or 0
-        self.trouble(asking.embedding).worked()
-        return made
+    def fill_all_gen(self, request: BackfillRequest) -> EmbedGen[int]:
+        """Embed all memories without a vector; return how many. Raises `EmbedderFailed`."""
+        probe = yield from request.embedding.embed_query_gen(
+            self.threads, PROBE_TEXT, request.until
+        )
+        embedded = 0
+        while (some := (yield from self._fill_gen(request, len(probe), RECALL_TEXTS))) != 0:
+            embedded += some or 0
+        self.health(request.embedding).record_success()
+        return embedded
 
-    def _fill(self, asking: BackfillRequest, dimension: int, most: int) -> Script[int | None]:
-        """Have some vectors made. If somebody is at it, wait for that, once; None if another one is then.
+    def _fill_gen(
+        self, request: BackfillRequest, dimension: int, most: int
+    ) -> EmbedGen[int | None]:
+        """Embed some memories. If another caller is embedding, wait for it first, once.
 
-        They wait because what they ask for may just be in the making, and not for long: he does no more than this either.
+        Returns None if yet another caller has started by then. Waiting is worth it, because that
+        caller may be embedding what this one needs, and short, because it embeds no more than this
+        one would.
         """
-        model = asking.embedding.model(dimension)
-        filling = self._of(asking.space, model)
-        if (other := filling.begin()) is not None:
-            yield WaitForFuture(other, asking.until)
-            if filling.begin() is not None:
+        model = request.embedding.model_name(dimension)
+        backfill = self._get_backfill(request.space, model)
+        if (other := backfill.try_start()) is not None:
+            yield WaitForFuture(other, request.until)
+            if backfill.try_start() is not None:
                 return None
         try:
-            return (yield from filling.fill(asking, model, dimension, most))
+            return (yield from backfill.fill_gen(request, model, dimension, most))
         finally:
-            filling.end()
+            backfill.finish()
 
-    def meaning(
+    def open_query(
         self, index: MemoryIndex, space: StreamKey, embedding: Embedding, question: Floats
     ) -> VectorQuery:
-        """What finds the memories that mean what is asked. Blocks."""
-        model = embedding.model(len(question))
-        meaning = _served(index, space, model, question)
-        if meaning is None:
-            filling = self._of(space, model)
-            with filling.bits.lock:
-                filling.bits.catch_up(index, space, model, index.models(space)[1].get(model, 0))
-            meaning = LocalVectorQuery(index, space, model, question, filling.bits)
-        self._make_room()
-        return meaning
+        """Return the query that finds the memories nearest to a vector. Blocks."""
+        model = embedding.model_name(len(question))
+        query = _build_server_query(index, space, model, question)
+        if query is None:
+            backfill = self._get_backfill(space, model)
+            with backfill.bits.lock:
+                backfill.bits.catch_up(index, space, model, index.models(space)[1].get(model, 0))
+            query = LocalVectorQuery(index, space, model, question, backfill.bits)
+        self._evict()
+        return query
 
     def close(self) -> None:
-        self.callers.close()
+        self.threads.close()
 
-    def _of(self, space: StreamKey, model: str) -> Backfill:
+    def _get_backfill(self, space: StreamKey, model: str) -> Backfill:
         with self._lock:
-            filling = self._fillings.setdefault((space, model), Backfill())
-            self._fillings.move_to_end((space, model))
-            return filling
+            backfill = self._backfills.setdefault((space, model), Backfill())
+            self._backfills.move_to_end((space, model))
+            return backfill
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         with self._lock:
-            held = sum(filling.bits.nbytes for filling in self._fillings.values())
-            while len(self._fillings) > 1 and (
-                held > MOST_BYTES or len(self._fillings) > MOST_NAMESPACES
+            total = sum(backfill.bits.nbytes for backfill in self._backfills.values())
+            while len(self._backfills) > 1 and (
+                total > MAX_BITS_BYTES or len(self._backfills) > MAX_NAMESPACES
             ):
-                held -= self._fillings.popitem(last=False)[1].bits.nbytes
-
-    # -- a copied process starts with nothing: another thread may have been at it ----------------
+                total -= self._backfills.popitem(last=False)[1].bits.nbytes
 
     def after_fork_in_child(self) -> None:
-        self._start()
+        # Another thread of the parent may have held the lock.
+        self._reset()
 
 
-def _served(
+def _build_server_query(
     index: MemoryIndex, space: StreamKey, model: str, question: Floats
 ) -> VectorQuery | None:
-    """The question for an engine that compares vectors by itself; None if this one does not."""
-    server = index.comparing()
-    if server is None or not server.takes(len(question)):
+    """Return the query for an engine that compares vectors itself; None if this one doesn't."""
+    server = index.vector_search()
+    if server is None or not server.supports(len(question)):
         return None
     return ServerVectorQuery(index, space, model, question, server)

@@ -1,8 +1,9 @@
-"""Asking an embedder without holding anybody up: a recall is a script that says what to wait for, and two drivers wait for it.
+"""Call an embedder without blocking the store: generators yield calls, two drivers run them.
 
-The few threads in which an async store reads must not wait for a model: everything else of the store would wait with it. So a
-coroutine is awaited on the loop of whoever asks, and a plain function is called in one of a few threads of its own, for the plain
-store as well: nobody could stop waiting for a function that runs in his own thread.
+The few threads in which an async store reads must not wait for a model: the rest of the store would
+wait too. So a coroutine is awaited on the caller's event loop, and a future function is called in
+one of a few threads of its own. The synchronous store does the same, because a call in the caller's
+own thread could not time out.
 """
 
 from __future__ import annotations
@@ -24,53 +25,56 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-THREADS: Final = 4
-"""So many plain embedders are called at once."""
-MOST_LOST: Final = 16
-"""So many calls may never come back before no more are made."""
+MAX_THREADS: Final = 4
+"""Synchronous embedder calls at the same time."""
+MAX_STUCK_CALLS: Final = 16
+"""Calls that may hang before no more are started."""
 
 
 class EmbedderFailed(Exception):
-    """An embedder gave no vectors. Never shown to users: a recall goes on without it, and the log says so."""
+    """An embedder returned no vectors. Internal: a recall continues without them and logs it."""
 
 
-class TooSlow(EmbedderFailed):
-    """It did not answer in time."""
+class EmbedderTimeout(EmbedderFailed):
+    """The embedder did not answer in time."""
 
     def __init__(self) -> None:
         super().__init__("it did not answer in time")
 
 
 class CallBlocking(NamedTuple):
-    """Do something that blocks and has to do with the store only."""
+    """Call a function that blocks on the store only."""
 
     action: Callable[[], Any]
 
 
 class CallEmbedder(NamedTuple):
-    """Call an embedder, `until` a time of `time.monotonic`; `TooSlow` after it. One that `is_async` is called on the event loop."""
+    """Call an embedder `until` a time of `time.monotonic`, then raise `EmbedderTimeout`.
 
-    callers: Callers
+    An async one is called on the event loop.
+    """
+
+    threads: EmbedderThreads
     call: Callable[[], Any]
     is_async: bool
     until: float | None
 
 
 class WaitForFuture(NamedTuple):
-    """Wait until somebody else is done, or that long."""
+    """Wait for another caller's future, `until` a time."""
 
     done: Future[None]
     until: float | None
 
 
-Script = Generator[CallBlocking | CallEmbedder | WaitForFuture, Any, T]
+EmbedGen = Generator[CallBlocking | CallEmbedder | WaitForFuture, Any, T]
 
 
 def is_async(embed: object) -> bool:
-    """Whether it is a coroutine function, an object that is called like one, or says so (`is_async`)."""
+    """Whether it is a coroutine function or object, or says so (`is_async`)."""
     return (
         inspect.iscoroutinefunction(embed)
-        or inspect.iscoroutinefunction(getattr(type(embed), "__call__", None))  # noqa: B004  what it is, not whether
+        or inspect.iscoroutinefunction(getattr(type(embed), "__call__", None))  # noqa: B004
         or getattr(embed, "is_async", None) is True
     )
 
@@ -78,108 +82,110 @@ def is_async(embed: object) -> bool:
 # -- the two drivers -------------------------------------------------------------------------------
 
 
-def run(script: Script[T]) -> T:
-    """Run a script in this thread."""
-    return drive(script, _perform, Exception)
+def run_embed(gen: EmbedGen[T]) -> T:
+    """Run a generator in this thread."""
+    return drive(gen, _perform, Exception)
 
 
-async def run_async(log: Log, script: Script[T]) -> T:
-    """Run a script, awaiting what it waits for."""
-    return await drive_async(script, partial(_perform_async, log), Exception)
+async def run_embed_async(log: Log, gen: EmbedGen[T]) -> T:
+    """Run a generator on the event loop."""
+    return await drive_async(gen, partial(_perform_async, log), Exception)
 
 
 def _perform(effect: CallBlocking | CallEmbedder | WaitForFuture) -> Any:
     if isinstance(effect, CallBlocking):
         return effect.action()
     if isinstance(effect, WaitForFuture):
-        wait([effect.done], _left(effect.until))
+        wait([effect.done], _seconds_left(effect.until))
         return None
-    future = effect.callers.submit(effect.call)
-    if not wait([future], _left(effect.until)).done:
-        effect.callers.give_up(future)
-        raise TooSlow
-    made = future.result()
-    if inspect.isawaitable(made):
-        if inspect.iscoroutine(made):
-            made.close()
-        raise TypeError("an embedder that is awaited needs the async store")
-    return made
+    future = effect.threads.submit(effect.call)
+    if not wait([future], _seconds_left(effect.until)).done:
+        effect.threads.give_up(future)
+        raise EmbedderTimeout
+    result = future.result()
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            "embed must be a synchronous function, got an async one; use the async store"
+        )
+    return result
 
 
 async def _perform_async(log: Log, effect: CallBlocking | CallEmbedder | WaitForFuture) -> Any:
     import asyncio
 
     if isinstance(effect, CallBlocking):
-        return await log.in_thread(effect.action)
+        return await log.run_in_thread(effect.action)
     if isinstance(effect, WaitForFuture):
-        await asyncio.wait([asyncio.wrap_future(effect.done)], timeout=_left(effect.until))
+        await asyncio.wait([asyncio.wrap_future(effect.done)], timeout=_seconds_left(effect.until))
         return None
-    plain = None if effect.is_async else effect.callers.submit(effect.call)
-    asked = asyncio.ensure_future(
-        _answer(effect.call() if plain is None else asyncio.wrap_future(plain))
+    future = None if effect.is_async else effect.threads.submit(effect.call)
+    task = asyncio.ensure_future(
+        _await_result(effect.call() if future is None else asyncio.wrap_future(future))
     )
     try:
-        await asyncio.wait([asked], timeout=_left(effect.until))
-        if not asked.done():
-            raise TooSlow
-        return asked.result()
+        await asyncio.wait([task], timeout=_seconds_left(effect.until))
+        if not task.done():
+            raise EmbedderTimeout
+        return task.result()
     finally:
-        if not asked.done():
-            # Not waited for: whoever is late may be so with this as well.
-            asked.add_done_callback(lambda late: late.cancelled() or late.exception())
-            asked.cancel()
-            if plain is not None:
-                effect.callers.give_up(plain)
+        if not task.done():
+            # Not awaited: a late call may be late to cancel too.
+            task.add_done_callback(lambda late: late.cancelled() or late.exception())
+            task.cancel()
+            if future is not None:
+                effect.threads.give_up(future)
 
 
-async def _answer(made: Any) -> Any:
-    """What a call gives; awaited, and awaited again if a plain function gave a coroutine."""
-    while inspect.isawaitable(made):
-        made = await made
-    return made
+async def _await_result(result: Any) -> Any:
+    """Await the result of a call, and again if a plain function returned a coroutine."""
+    while inspect.isawaitable(result):
+        result = await result
+    return result
 
 
-def _left(until: float | None) -> float | None:
+def _seconds_left(until: float | None) -> float | None:
     return None if until is None else max(until - time.monotonic(), 0.0)
 
 
 # -- threads ---------------------------------------------------------------------------------------
 
 
-class Callers:
-    """A few threads that call plain embedders. A process does not wait for them to end, nor does a store."""
+class EmbedderThreads:
+    """A few daemon threads that call synchronous embedders. Nothing waits for them to end."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._idle, self._threads = threading.Semaphore(0), 0
-        self._lost: set[Future[Any]] = set()
+        self._stuck: set[Future[Any]] = set()
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have it called, with the context variables of whoever asks."""
+        """Call a function in a thread, with the caller's context variables."""
         future: Future[Any] = Future()
         with self._lock:
-            if len(self._lost) >= MOST_LOST:
-                future.set_exception(TooSlow())
+            if len(self._stuck) >= MAX_STUCK_CALLS:
+                future.set_exception(EmbedderTimeout())
                 return future
             context = copy_context()
             self._jobs.put((future, lambda: context.run(call)))
-            if not self._idle.acquire(blocking=False) and self._threads < THREADS:
+            if not self._idle.acquire(blocking=False) and self._threads < MAX_THREADS:
                 self._threads += 1
                 threading.Thread(target=self._work, name="holdfast-embed", daemon=True).start()
         return future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Nobody waits for it any more. If it runs already, another thread takes the place of its own."""
+        """Abandon a call. If it is running already, a new thread replaces its own."""
         if future.cancel():
             return
         with self._lock:
-            if not future.done() and future not in self._lost:
-                self._lost.add(future)
+            if not future.done() and future not in self._stuck:
+                self._stuck.add(future)
                 self._threads -= 1
 
     def close(self) -> None:
-        """Let the threads end that have nothing to do, and the others when their calls come back."""
+        """End idle threads now, and the others when their calls return."""
         with self._lock:
             for _ in range(self._threads):
                 self._jobs.put(None)
@@ -194,18 +200,14 @@ class Callers:
                 except BaseException as problem:
                     error = problem
                 with self._lock:
-                    lost = future in self._lost
-                    self._lost.discard(future)
-                    # Said inside: whoever gives it up has to know whether it is done.
-                    _settle(future, result, error)
-                if lost:
+                    stuck = future in self._stuck
+                    self._stuck.discard(future)
+                    # Under the lock: `give_up` has to know whether it is done.
+                    if error is None:
+                        future.set_result(result)
+                    else:
+                        future.set_exception(error)
+                if stuck:
                     return
             del job, future, call
             self._idle.release()
-
-
-def _settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)

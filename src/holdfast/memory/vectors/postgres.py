@@ -1,4 +1,7 @@
-"""Vectors in the PostgreSQL index. They are compared by pgvector (`_postgres_near`), or else by the workers, who read them."""
+"""The vectors in the PostgreSQL index.
+
+They are compared by pgvector (`pgvector.py`), or else by the workers, which read them.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +11,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...backends import IndexDatabase, StreamKey
 from ...backends.postgres.pool import PostgresConnection
-from ...backends.postgres.sql import quoted
+from ...backends.postgres.schema import quote_identifier
 from ...errors import OutcomeUnknown
-from ..model import MemoryDoc, MemoryFilter, doc_bytes, doc_of
+from ..model import MemoryDoc, MemoryFilter, decode_doc, encode_doc
 from ..search.filters import postgres_condition
-from ..search.index import MODELS, Vector, VectorPage
+from ..search.index import MAX_MODELS, Vector, VectorPage
 
 TABLES: Final = """\
 CREATE TABLE {schema}.memory_models (
-    model bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL, name text COLLATE "C" NOT NULL,
-    filling bytea NOT NULL, vectors bigint NOT NULL DEFAULT 0, UNIQUE (space, name)
+    model bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL,
+    name text COLLATE "C" NOT NULL, filling bytea NOT NULL, vectors bigint NOT NULL DEFAULT 0,
+    UNIQUE (space, name)
 );
 CREATE TABLE {schema}.memory_vectors (
-    place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL, model bigint NOT NULL,
-    number bigint NOT NULL, floats bytea NOT NULL, UNIQUE (model, number)
+    place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, space integer NOT NULL,
+    model bigint NOT NULL, number bigint NOT NULL, floats bytea NOT NULL, UNIQUE (model, number)
 );
-ALTER TABLE {schema}.memory_vectors ALTER COLUMN floats SET STORAGE MAIN, SET (toast_tuple_target = 8160);
+ALTER TABLE {schema}.memory_vectors ALTER COLUMN floats SET STORAGE MAIN,
+    SET (toast_tuple_target = 8160);
 CREATE INDEX memory_vectors_by_place ON {schema}.memory_vectors (model, place);
 CREATE INDEX memory_vectors_by_number ON {schema}.memory_vectors (space, number);
 """
 
 
 class PostgresVectors:
-    """The vectors of an index in PostgreSQL. The index itself brings the connections."""
+    """The vector methods of `PostgresIndex`, which brings the connections."""
 
     _backend: IndexDatabase
-    served: Final = True
+    is_remote: Final = True
 
     if TYPE_CHECKING:
 
         def _rows(self, statement: str, space: StreamKey, **values: Any) -> list[Any]: ...
 
-        def _make_ready(self) -> None: ...
+        def _ensure_tables(self) -> None: ...
 
     def models(self, space: StreamKey) -> tuple[int, Mapping[str, int]]:
-        rows = self._asked(_MODELS, space)
+        rows = self._query(_MODELS, space)
         return (rows[0][0] if rows else 0), {
             name: count for _, name, count in rows if name is not None
         }
@@ -50,67 +55,65 @@ class PostgresVectors:
     def without_vector(
         self, space: StreamKey, model: str, after: int, limit: int, now: float
     ) -> Sequence[MemoryDoc]:
-        rows = self._asked(_WITHOUT, space, model=model, after=after, limit=limit, now=now)
-        return [doc_of(body) for (body,) in rows]
+        rows = self._query(_WITHOUT, space, model=model, after=after, limit=limit, now=now)
+        return [decode_doc(body) for (body,) in rows]
 
     def put_vectors(
-        self, space: StreamKey, model: str, made: Sequence[tuple[MemoryDoc, bytes]]
+        self, space: StreamKey, model: str, vectors: Sequence[tuple[MemoryDoc, bytes]]
     ) -> None:
-        self._make_ready()
+        self._ensure_tables()
         values = {
             "tenant": space.tenant,
             "id": space.id,
             "model": model,
             "filling": urandom(8),
-            "models": MODELS,
-            "numbers": [doc.number for doc, _ in made],
-            "bodies": [doc_bytes(doc) for doc, _ in made],
-            "floats": [floats for _, floats in made],
+            "models": MAX_MODELS,
+            "numbers": [doc.number for doc, _ in vectors],
+            "bodies": [encode_doc(doc) for doc, _ in vectors],
+            "floats": [floats for _, floats in vectors],
         }
-        statements = [self._named(text) for text in _PUT]
+        statements = [self._complete(text) for text in _PUT]
         try:
-            self._backend.transact(lambda connection: _put(connection, statements, values))
+            self._backend.transact(lambda connection: _run_put(connection, statements, values))
         except OutcomeUnknown:
-            pass  # what is still without a vector is found again
+            pass  # the next backfill finds what is still missing
 
     def vectors(self, space: StreamKey, model: str, after: int, limit: int) -> VectorPage:
-        rows = self._asked(_PAGE, space, model=model, after=after, limit=limit)
-        return (
-            VectorPage(rows[0][0], [Vector(*row[1:]) for row in rows if row[1] is not None])
-            if rows
-            else VectorPage(b"", [])
-        )
+        rows = self._query(_PAGE, space, model=model, after=after, limit=limit)
+        if not rows:
+            return VectorPage(b"", [])
+        return VectorPage(rows[0][0], [Vector(*row[1:]) for row in rows if row[1] is not None])
 
     def vectors_at(self, space: StreamKey, model: str, places: Sequence[int]) -> Sequence[Vector]:
         return [
-            Vector(*row) for row in self._asked(_BY_PLACE, space, model=model, places=list(places))
+            Vector(*row) for row in self._query(_BY_PLACE, space, model=model, places=list(places))
         ]
 
     def vectors_of(
         self, space: StreamKey, model: str, numbers: Sequence[int]
     ) -> Mapping[int, bytes]:
-        return dict(self._asked(_BY_NUMBER, space, model=model, numbers=list(numbers)))
+        return dict(self._query(_BY_NUMBER, space, model=model, numbers=list(numbers)))
 
     def numbers(self, space: StreamKey, where: MemoryFilter) -> Sequence[int]:
         condition, values = postgres_condition(where)
-        return [number for (number,) in self._asked(_NUMBERS, space, condition, **values)]
+        return [number for (number,) in self._query(_NUMBERS, space, condition, **values)]
 
     def docs(
         self, space: StreamKey, numbers: Sequence[int], where: MemoryFilter
     ) -> Sequence[MemoryDoc]:
         condition, values = postgres_condition(where)
         return [
-            doc_of(body)
-            for (body,) in self._asked(_DOCS, space, condition, numbers=list(numbers), **values)
+            decode_doc(body)
+            for (body,) in self._query(_DOCS, space, condition, numbers=list(numbers), **values)
         ]
 
-    def _asked(
+    def _query(
         self, statement: str, space: StreamKey, condition: str = "", **values: Any
     ) -> list[Any]:
-        return self._rows(self._named(statement, condition), space, **values)
+        return self._rows(self._complete(statement, condition), space, **values)
 
-    def _named(self, statement: str, condition: str = "") -> str:
-        schema = quoted(self._backend.schema)
+    def _complete(self, statement: str, condition: str = "") -> str:
+        schema = quote_identifier(self._backend.schema)
         parts = {
             name: text.format(schema=schema)
             for name, text in (("space", _SPACE), ("model", _MODEL))
@@ -118,8 +121,10 @@ class PostgresVectors:
         return statement.format(schema=schema, condition=condition, **parts)
 
 
-def _put(connection: PostgresConnection, statements: Sequence[str], values: dict[str, Any]) -> None:
-    # Several statements, so that what follows the lock sees what was committed before it.
+def _run_put(
+    connection: PostgresConnection, statements: Sequence[str], values: dict[str, Any]
+) -> None:
+    # Several statements, so that those after the lock see what was committed before it.
     with connection.transaction():
         if connection.execute(statements[0], values).rowcount:
             for statement in statements[1:]:
@@ -134,33 +139,42 @@ _MODEL: Final = (
     " WHERE s.tenant = %(tenant)s AND s.id = %(id)s AND m.name = %(model)s)"
 )
 _MODELS: Final = """\
-SELECT memories, name, vectors FROM {schema}.memory_spaces s LEFT JOIN {schema}.memory_models m USING (space)
+SELECT memories, name, vectors FROM {schema}.memory_spaces s
+LEFT JOIN {schema}.memory_models m USING (space)
 WHERE tenant = %(tenant)s AND s.id = %(id)s ORDER BY model"""
 _WITHOUT: Final = """\
 SELECT body FROM {schema}.memory_docs d JOIN {schema}.memory_bodies b USING (space, number)
-WHERE space = {space} AND number > %(after)s AND (expires_at IS NULL OR expires_at > %(now)s) AND NOT EXISTS (
-    SELECT FROM {schema}.memory_vectors v WHERE v.model = {model} AND v.number = d.number
-) ORDER BY number LIMIT %(limit)s"""
-# The namespace is locked, and marked, so that a `write` that waits for this one begins again: it could not see these vectors, and
-# would leave them behind. It also makes the places of a model visible in their order.
+WHERE space = {space} AND number > %(after)s AND (expires_at IS NULL OR expires_at > %(now)s)
+    AND NOT EXISTS (
+        SELECT FROM {schema}.memory_vectors v WHERE v.model = {model} AND v.number = d.number
+    )
+ORDER BY number LIMIT %(limit)s"""
+# The namespace is locked and marked, so that a `write` that waits for this one starts over: it
+# could not see these vectors and would leave them behind. The lock also makes the places of a model
+# visible in order.
 _PUT: Final = (
     "UPDATE {schema}.memory_spaces SET puts = puts + 1 WHERE tenant = %(tenant)s AND id = %(id)s",
     """\
 INSERT INTO {schema}.memory_models (space, name, filling)
-SELECT space, %(model)s, %(filling)s FROM {schema}.memory_spaces WHERE tenant = %(tenant)s AND id = %(id)s ON CONFLICT DO NOTHING""",
+SELECT space, %(model)s, %(filling)s FROM {schema}.memory_spaces
+WHERE tenant = %(tenant)s AND id = %(id)s ON CONFLICT DO NOTHING""",
     """\
 WITH kept AS (
     INSERT INTO {schema}.memory_vectors (space, model, number, floats)
     SELECT b.space, {model}, b.number, given.floats
-    FROM unnest(%(numbers)s::bigint[], %(bodies)s::bytea[], %(floats)s::bytea[]) AS given (number, body, floats)
-    JOIN {schema}.memory_bodies b ON b.space = {space} AND b.number = given.number AND b.body = given.body
+    FROM unnest(%(numbers)s::bigint[], %(bodies)s::bytea[], %(floats)s::bytea[])
+        AS given (number, body, floats)
+    JOIN {schema}.memory_bodies b
+        ON b.space = {space} AND b.number = given.number AND b.body = given.body
     ORDER BY b.number ON CONFLICT DO NOTHING RETURNING 1
 )
-UPDATE {schema}.memory_models SET vectors = vectors + (SELECT count(*) FROM kept) WHERE model = {model}""",
+UPDATE {schema}.memory_models SET vectors = vectors + (SELECT count(*) FROM kept)
+WHERE model = {model}""",
     """\
 WITH old AS (
     DELETE FROM {schema}.memory_models WHERE model IN (
-        SELECT model FROM {schema}.memory_models WHERE space = {space} ORDER BY model DESC OFFSET %(models)s
+        SELECT model FROM {schema}.memory_models WHERE space = {space}
+        ORDER BY model DESC OFFSET %(models)s
     ) RETURNING model
 )
 DELETE FROM {schema}.memory_vectors v USING old WHERE v.model = old.model""",
@@ -171,9 +185,11 @@ SELECT m.filling, v.place, v.number, v.floats FROM {schema}.memory_models m LEFT
     WHERE v.model = m.model AND place > %(after)s ORDER BY place LIMIT %(limit)s
 ) AS v ON true WHERE m.model = {model} ORDER BY v.place"""
 _BY_PLACE: Final = """\
-SELECT place, number, floats FROM {schema}.memory_vectors WHERE place = ANY(%(places)s::bigint[]) AND model = {model}"""
+SELECT place, number, floats FROM {schema}.memory_vectors
+WHERE place = ANY(%(places)s::bigint[]) AND model = {model}"""
 _BY_NUMBER: Final = """\
-SELECT number, floats FROM {schema}.memory_vectors WHERE model = {model} AND number = ANY(%(numbers)s::bigint[])"""
+SELECT number, floats FROM {schema}.memory_vectors
+WHERE model = {model} AND number = ANY(%(numbers)s::bigint[])"""
 _NUMBERS: Final = (
     "SELECT number FROM {schema}.memory_docs WHERE space = {space} AND {condition} ORDER BY number"
 )

@@ -1,0 +1,1 @@
+"""Agents: declare them, run them, and run them as children."""

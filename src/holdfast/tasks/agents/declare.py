@@ -1,4 +1,4 @@
-"""Agents: functions that do a task from beginning to end, known by a name, so that any process can go on with it."""
+"""Declare agents: named functions that run a task from start to end, in any process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ...errors import NotFound
 from ...log.codec import check_declared
-from ...log.ids import checked_id
-from ...log.validation import seconds, shown
-from ..steps.declare import annotated, is_async
+from ...log.ids import check_id
+from ...log.validation import check_seconds, describe_value
+from ..steps.declare import is_async, return_annotation
 
 if TYPE_CHECKING:
     from ...memory.trust import Trust
@@ -22,21 +22,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Remember = bool | Callable[["TaskView"], Iterable[Any] | Awaitable[Iterable[Any]]]
-"""What a task leaves to its agent's memory: the usual (True), nothing, or what a function says: texts, or dicts as for `remember_many`."""
+"""What a task saves to memory: the default (True), nothing, or what a function returns.
 
-ATTEMPTS = 5
-LEASE = 30.0
+The function returns texts, or dicts as `remember_many` takes them.
+"""
+
+DEFAULT_ATTEMPTS = 5
+DEFAULT_LEASE = 30.0
 
 
 class Agent(Generic[P, R]):
-    """A function that does a task, registered under a name. Called, it is that function."""
+    """A function that runs a task, registered under a name. Calling it calls the function."""
 
     def __init__(
         self,
         name: str,
         fn: Callable[P, R],
-        max_attempts: int = ATTEMPTS,
-        lease: float = LEASE,
+        max_attempts: int = DEFAULT_ATTEMPTS,
+        lease: float = DEFAULT_LEASE,
         input: Any = Any,
         remember: Remember = True,
         embed: Embed | None = None,
@@ -55,13 +58,13 @@ class Agent(Generic[P, R]):
         if embed is not None:
             from ...memory.vectors.embedding import Embedding  # needs numpy
 
-            self.embedding = Embedding(embed, awaited=self.is_async)
+            self.embedding = Embedding(embed, allow_async=self.is_async)
         functools.update_wrapper(self, fn, updated=())
 
     @property
     def returns(self) -> Any:
-        """The type of its result, as annotated; else plain JSON values."""
-        return annotated(self.fn)
+        """The annotated type of the result; `Any` for plain JSON values."""
+        return return_annotation(self.fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -70,7 +73,7 @@ class Agent(Generic[P, R]):
         return f"<Agent {self.name!r}>"
 
 
-registered: dict[str, Agent[Any, Any]] = {}
+registered_agents: dict[str, Agent[Any, Any]] = {}
 
 
 class _AgentDecorator:
@@ -82,40 +85,44 @@ class _AgentDecorator:
             raise TypeError(
                 f"an agent must be a function that takes a task, got {type(fn).__name__}"
             )
-        made = Agent(self._name, fn, *self._options)
-        if callable(made.remember) and is_async(made.remember) and not made.is_async:
-            raise TypeError("an async function for remember= is awaited; that takes an async agent")
-        known = registered.get(made.name)
-        if known is not None and _place(known.fn) != _place(fn) and "<locals>" not in _place(fn):
+        declared = Agent(self._name, fn, *self._options)
+        if callable(declared.remember) and is_async(declared.remember) and not declared.is_async:
+            raise TypeError("remember must be a synchronous function for a synchronous agent")
+        known = registered_agents.get(declared.name)
+        if (
+            known is not None
+            and _qualified_name(known.fn) != _qualified_name(fn)
+            and "<locals>" not in _qualified_name(fn)
+        ):
             raise ValueError(
-                f"there is another agent {made.name!r} ({_place(known.fn)}); give each a name of its own"
+                f"agent {declared.name!r} is already registered ({_qualified_name(known.fn)}); "
+                "give each agent its own name"
             )
-        registered[made.name] = made
-        return made
+        registered_agents[declared.name] = declared
+        return declared
 
 
 def agent(
     name: str,
     *,
     input: Any = Any,
-    max_attempts: int = ATTEMPTS,
-    lease: float | timedelta = LEASE,
+    max_attempts: int = DEFAULT_ATTEMPTS,
+    lease: float | timedelta = DEFAULT_LEASE,
     remember: Remember = True,
     embed: Embed | None = None,
     trust: Trust | None = None,
 ) -> _AgentDecorator:
-    """Register a function that does a task from beginning to end. What it returns is the result.
+    """Register a function that runs a task from start to end. Its return value is the result.
 
     Args:
-        name: The name by which any process finds it.
-        input: The type of `task.input`, if it is not plain JSON values.
+        name: The name by which any process finds the agent.
+        input: The type of `task.input`. Default: plain JSON values.
         max_attempts: How many runs in a row may fail without progress before a worker gives up.
-        lease: After how long without a sign of life another worker takes over, in seconds or as a
+        lease: How long after the last heartbeat another worker takes over, in seconds or as a
             timedelta.
-        remember: What its tasks leave to memory, as for `Task.finish`.
-        embed: An embedder for its memory, as for `Store.memory`, also where a worker opened the
-            store.
-        trust: Whose memories its briefings tell, as for `Task.resume_context`.
+        remember: What the agent's tasks save to memory, as for `Task.finish`.
+        embed: An embedder for the agent's memory, as for `Store.memory`. Workers use it too.
+        trust: Authors whose memories are added to resume contexts, as for `Task.resume_context`.
 
     Returns:
         A decorator. The decorated function is an `Agent`, called like the function.
@@ -132,36 +139,33 @@ def agent(
     if callable(name):
         raise TypeError("an agent must have a name: write @holdfast.agent('name')")
     if type(max_attempts) is not int or max_attempts < 1:
-        raise ValueError(f"max_attempts must be an integer >= 1, got {shown(max_attempts)}")
-    length = seconds(lease, "lease", 0.1)
+        raise ValueError(
+            f"max_attempts must be an integer >= 1, got {describe_value(max_attempts)}"
+        )
+    length = check_seconds(lease, "lease", 0.1)
     check_declared(input)
     check_remember(remember)
     if trust is not None:
-        from ...memory.trust import trusted
+        from ...memory.trust import check_trust
 
-        trust = trusted(trust)
+        trust = check_trust(trust)
     return _AgentDecorator(
-        checked_id(name, "the name of an agent"),
-        max_attempts,
-        length,
-        input,
-        remember,
-        embed,
-        trust,
+        check_id(name, "the name of an agent"), max_attempts, length, input, remember, embed, trust
     )
 
 
-def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:
-    """An agent, by its name or as it is. A function that is not registered is one for now, under its own name."""
+def find_agent(given: str | Callable[..., Any]) -> Agent[Any, Any]:
+    """Return an agent by its name, or from a function, which need not be registered."""
     if isinstance(given, Agent):
         return given
     if isinstance(given, str):
-        if given not in registered:
-            known = ", ".join(map(repr, sorted(registered))) or "none"
+        if given not in registered_agents:
+            known = ", ".join(map(repr, sorted(registered_agents))) or "none"
             raise NotFound(
-                f"there is no agent {given!r} here; import the module that has @holdfast.agent({given!r}) (known: {known})"
+                f"no agent {given!r} is registered in this process (registered: {known}); "
+                f"import the module that has @holdfast.agent({given!r})"
             )
-        return registered[given]
+        return registered_agents[given]
     if not callable(given):
         raise TypeError(
             f"agent must be a name or a function that takes a task, got {type(given).__name__}"
@@ -172,9 +176,10 @@ def find(given: str | Callable[..., Any]) -> Agent[Any, Any]:
 def check_remember(remember: object) -> None:
     if type(remember) is not bool and not callable(remember):
         raise TypeError(
-            f"remember must be True, False or a function of the task's view, got {shown(remember)}"
+            "remember must be True, False or a function of the task's view, "
+            f"got {describe_value(remember)}"
         )
 
 
-def _place(fn: Callable[..., Any]) -> str:
+def _qualified_name(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', '')}"

@@ -1,4 +1,4 @@
-"""Doing a task: an agent's function, run inside the task's block to its end. As the whole program, or as a child of another task."""
+"""Run an agent's function inside a task's block to its end, alone or as a child of another task."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..run.frames import Frame, current_frame
 from ..state import events as ev
 from ..state.fold import CHILD
 from ..state.view import ENDED
-from ..steps.declare import Options, Step
-from ..steps.identity import code_digest
+from ..steps.declare import Step, StepOptions
+from ..steps.fingerprints import code_digest
 from ..steps.usage import Usage
 from .declare import Agent
 
@@ -28,51 +28,53 @@ if TYPE_CHECKING:
 
 
 def run_agent(task: Task, agent: Agent[Any, Any], returns: Any) -> Any:
-    """Do a task from where it is to its end, and give its result; of one that had finished, the stored one."""
+    """Run a task from where it is to its end, and return its result. A finished one isn't run."""
     if agent.is_async:
         raise TypeError(
             f"agent {agent.name!r} is async; use `await store.aio.run(…)`, or an async task"
         )
-    declared = _declared(agent)
+    declared = _check_result_type(agent)
     task._input_type, task._remember = agent.input, agent.remember
     with task:
-        if _is_hopeless(task):
-            drive(task._log, task._parking())
+        if _over_crash_limit(task):
+            drive(task._log, task._mark_stuck_gen())
         elif task.status not in ENDED:
             value = agent.fn(task)
             if task.status == "running":
-                drive(task._log, task._finishing(value, (), {}, declared))
-    return _result(task, returns)
+                drive(task._log, task._finish_gen(value, (), {}, declared))
+    return _get_result(task, returns)
 
 
 async def run_agent_async(task: AsyncTask, agent: Agent[Any, Any], returns: Any) -> Any:
-    """`perform`, awaited."""
-    declared = _declared(agent)
+    """`run_agent`, awaited."""
+    declared = _check_result_type(agent)
     task._input_type, task._remember = agent.input, agent.remember
     async with task:
-        if _is_hopeless(task):
-            await drive_async(task._log, task._parking())
+        if _over_crash_limit(task):
+            await drive_async(task._log, task._mark_stuck_gen())
         elif task.status not in ENDED:
             value = await agent.fn(task)
             if task.status == "running":
-                await drive_async(task._log, task._finishing(value, (), {}, declared))
-    return _result(task, returns)
+                await drive_async(task._log, task._finish_gen(value, (), {}, declared))
+    return _get_result(task, returns)
 
 
-def _declared(agent: Agent[Any, Any]) -> Any:
-    """The type of an agent's result. One that cannot be stored is refused before the work, not after it."""
+def _check_result_type(agent: Agent[Any, Any]) -> Any:
+    """Return the type of an agent's result. Raise before the work if it can't be stored."""
     declared = agent.returns
     check_declared(declared)
     return declared
 
 
-def _is_hopeless(task: TaskBase) -> bool:
-    """Whether whoever runs it by itself, a worker or a parent, had better not: the processes that did have died."""
-    return (task._inline or task._attempts > 0) and task._held().state.crashes >= task._crashes
+def _over_crash_limit(task: TaskBase) -> bool:
+    """Return whether a worker or parent must not run the task: it crashed too often."""
+    return (
+        task._inline or task._max_attempts > 0
+    ) and task._require_session().state.crashes >= task._max_crashes
 
 
-def _result(task: TaskBase, returns: Any) -> Any:
-    state = task._held().state
+def _get_result(task: TaskBase, returns: Any) -> Any:
+    state = task._require_session().state
     if state.status == "cancelled":
         raise TaskEnded(str(task._key), status="cancelled")
     if state.status in ("failed", "stuck"):
@@ -86,7 +88,7 @@ def _result(task: TaskBase, returns: Any) -> Any:
 
 
 class GaveUp(Exception):
-    """The agent has called `task.fail(reason)`."""
+    """The agent called `task.fail(reason)`."""
 
 
 class ChildCancelled(Exception):
@@ -94,57 +96,60 @@ class ChildCancelled(Exception):
 
 
 def child_step(
-    parent: TaskBase, agent: Agent[Any, Any], wanted: OpenOptions, id: str, returns: Any
+    parent: TaskBase, agent: Agent[Any, Any], options: OpenOptions, id: str, returns: Any
 ) -> Step[Any, Any]:
-    """A child as a step of its parent: its key is the child's id, its result the child's. It runs here, inside the parent."""
+    """Return a step of the parent that runs the child. Its key is the child's id."""
     from ..task import AsyncTask, Task
 
-    session = parent._held()
+    session = parent._require_session()
     key = parent._key._replace(id=id)
-    wanted = msgspec.structs.replace(wanted, parent=ev.Parent(parent.id, session.incarnation_hex))
+    options = msgspec.structs.replace(options, parent=ev.Parent(parent.id, session.incarnation_hex))
 
-    def affordable() -> OpenOptions:
-        """Opened with what is left of the parent's budget, but for what this very child has used of it."""
+    def limit_budget() -> OpenOptions:
+        """Give the child the rest of the parent's budget, plus what this child used of it."""
         state = session.state
         if state.budget is None:
-            return wanted
-        left = state.budget.left(state.usage - _counted(session, current_frame()))
-        return msgspec.structs.replace(wanted, budget=left)
+            return options
+        left = state.budget.left(state.usage - _counted_usage(session, current_frame()))
+        return msgspec.structs.replace(options, budget=left)
 
     def run(goal: str | None, input: object) -> Any:
-        task = Task(parent._log, key, affordable(), input, False)
+        task = Task(parent._log, key, limit_budget(), input, False)
         task._inline = True
-        with _seen_by(parent, task):
+        with _translate_ending(parent, task):
             return run_agent(task, agent, returns)
 
     async def run_async(goal: str | None, input: object) -> Any:
-        task = AsyncTask(parent._log, key, affordable(), input, True)
+        task = AsyncTask(parent._log, key, limit_budget(), input, True)
         task._inline = True
-        with _seen_by(parent, task):
+        with _translate_ending(parent, task):
             return await run_agent_async(task, agent, returns)
 
     chosen: Callable[..., Any] = run_async if agent.is_async else run
-    step = Step(chosen, Options(returns=returns, kind=CHILD)).using(key=id)
+    step = Step(chosen, StepOptions(returns=returns, kind=CHILD)).using(key=id)
     step.code = code_digest(agent.fn)
     return step
 
 
-def _count(session: Session, inside: Frame | None, task: TaskBase) -> None:
-    """What a child has used counts for its parent too, however it ended; but for what was counted before."""
+def _count_usage(session: Session, inside: Frame | None, task: TaskBase) -> None:
+    """Count a child's usage for its parent too, without what earlier runs counted."""
     if inside is not None and inside.run is not None and task._session is not None:
-        inside.run.count(task._session.state.usage - _counted(session, inside))
+        inside.run.set_usage(task._session.state.usage - _counted_usage(session, inside))
 
 
-def _counted(session: Session, inside: Frame | None) -> Usage:
-    """What is counted already of what the child has used whose step this is."""
+def _counted_usage(session: Session, inside: Frame | None) -> Usage:
+    """Return the usage of the child that is counted for its parent already."""
     known = None if inside is None else session.state.steps.get(inside.path)
     return known.usage if known is not None and known.usage is not None else Usage()
 
 
 @contextmanager
-def _seen_by(parent: TaskBase, task: TaskBase) -> Iterator[None]:
-    """How a child ends, as its parent has to see it: while the child waits, or somebody else runs it, the parent waits too."""
-    session, inside = parent._held(), current_frame()
+def _translate_ending(parent: TaskBase, task: TaskBase) -> Iterator[None]:
+    """Translate how a child ends for its parent.
+
+    While the child waits, is in doubt, or another process runs it, the parent waits too.
+    """
+    session, inside = parent._require_session(), current_frame()
     branch = inside.branch if inside is not None else session.branch
     child = str(task._key)
     until: float | None = None
@@ -152,7 +157,7 @@ def _seen_by(parent: TaskBase, task: TaskBase) -> Iterator[None]:
         try:
             yield
         finally:
-            _count(session, inside, task)
+            _count_usage(session, inside, task)
         return
     except Suspended:
         pass
@@ -172,4 +177,4 @@ def _seen_by(parent: TaskBase, task: TaskBase) -> Iterator[None]:
             raise
         raise ChildCancelled("it was cancelled") from None
     session.wait_for_child(task.id, until)
-    session.suspend(branch, session.stopping)
+    session.suspend(branch, session.stop_reason)

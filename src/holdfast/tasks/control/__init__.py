@@ -1,0 +1,1 @@
+"""Control of tasks from outside their block: answers, signals, cancelling, forking, deleting."""

@@ -1,4 +1,4 @@
-"""What comes to a task from outside while it waits: answers, signals, the end of a child, and the call to run it again."""
+"""Messages to a task from outside: answers, signals, the end of a child, and queueing a run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import msgspec
 from ...backends import Head, HeadFields, StreamKey
 from ...errors import AlreadyAnswered, NotFound, TaskEnded
 from ...log import operations as ops
-from ...log.blobs import incarnation_hex
 from ...log.codec import decode
 from ...log.events import AppendContext
 from ...log.operations import Operation
 from ...log.stream_ops import append_events
 from ..state import events as ev
 from ..state.fold import TaskState
-from ..state.load import label_of, load
+from ..state.load import encode_label, load_task
 from ..steps.usage import Budget
-from .lifecycle import existing
-from .question_schema import misfit, said
+from .lifecycle import require_head
+from .question_schema import describe_schema, find_mismatch
 
 
-def answer(
+def answer_question(
     key: StreamKey,
     name: str,
     value: bytes,
@@ -30,55 +29,57 @@ def answer(
     question: str | None,
     stamp: AppendContext,
 ) -> Operation[None]:
-    """Answer the question that a task asks under a name."""
-    head, state = yield from _living(key)
-    current = state.waits.current.get(name)
+    """Answer a task's open question of that name."""
+    head, state = yield from _load_unfinished(key)
+    current = state.waits.question_ids.get(name)
     wait = state.waits.all[current] if current is not None else None
     if wait is None or (question is not None and question != current):
         if question is not None and question in state.waits.all:
             raise NotFound(
-                f"{key} asks {name!r} about something else by now; look again, then answer that"
+                f"question {name!r} of {key} has changed since; read it again, then answer"
             )
-        open_ = ", ".join(repr(each.event.name) for each in state.waits.open_asks()[:10]) or "none"
-        raise NotFound(f"{key} does not ask {name!r}; open questions: {open_}")
+        open_ = (
+            ", ".join(repr(each.event.name) for each in state.waits.open_questions()[:10]) or "none"
+        )
+        raise NotFound(f"{key} has no open question {name!r}; open questions: {open_}")
     if wait.how == "timeout":
-        raise NotFound(f"{key} does not ask {name!r} any more: nobody answered in time")
+        raise NotFound(f"question {name!r} of {key} has timed out; it can't be answered any more")
     if wait.how is not None:
         raise AlreadyAnswered(str(key), question=name, by=wait.by)
-    if (problem := misfit(decode(value), wait.event.schema)) is not None:
-        raise TypeError(f"{name!r} of {key}: {problem}; {said(wait.event.schema)}")
+    if (problem := find_mismatch(decode(value), wait.event.schema)) is not None:
+        raise TypeError(f"{name!r} of {key}: {problem}; {describe_schema(wait.event.schema)}")
     answered = ev.Answered(wait.event.wait, "answered", by, value=msgspec.Raw(value))
-    yield from _tell(state, head, ev.ANSWERED, answered, stamp)
+    yield from _append_message(state, head, ev.ANSWERED, answered, stamp)
 
 
-def signal(
+def send_signal(
     key: StreamKey, name: str, payload: bytes, id: str | None, stamp: AppendContext
 ) -> Operation[bool]:
-    """Tell a task that something happened; False if this `id` was told before."""
-    head, state = yield from _living(key)
+    """Send a signal to a task. Return False if a signal with this `id` was sent before."""
+    head, state = yield from _load_unfinished(key)
     schemas = [wait.event.schema for wait in state.waits.open_signals(name)]
-    problems = [misfit(decode(payload), schema) for schema in schemas]
+    problems = [find_mismatch(decode(payload), schema) for schema in schemas]
     if problems and None not in problems:
-        raise TypeError(f"signal {name!r} to {key}: {problems[0]}; {said(schemas[0])}")
-    told = yield from _tell(
+        raise TypeError(f"signal {name!r} to {key}: {problems[0]}; {describe_schema(schemas[0])}")
+    duplicate = yield from _append_message(
         state, head, ev.SIGNALLED, ev.Signalled(name, msgspec.Raw(payload)), stamp, id=id
     )
-    return not told
+    return not duplicate
 
 
-def child_ended(
+def report_child_ended(
     parent: StreamKey, incarnation: str, child: str, status: str, stamp: AppendContext
 ) -> Operation[None]:
-    """Tell a parent that its child has ended on its own. A parent that is gone or has ended need not know."""
+    """Report the end of a child to its parent, unless the parent is deleted or has ended."""
     head = yield from ops.head(parent)
-    if head is None or incarnation_hex(head.incarnation) != incarnation:
+    if head is None or head.incarnation.hex() != incarnation:
         return
-    state = yield from load(parent)
+    state = yield from load_task(parent)
     if not state.ended:
-        yield from _tell(state, head, ev.CHILD_ENDED, ev.ChildEnded(child, status), stamp)
+        yield from _append_message(state, head, ev.CHILD_ENDED, ev.ChildEnded(child, status), stamp)
 
 
-def queue(
+def queue_task(
     key: StreamKey,
     head: Head,
     state: TaskState,
@@ -86,13 +87,12 @@ def queue(
     budget: Budget | None,
     stamp: AppendContext,
 ) -> Operation[bool]:
-    """Let a worker run a task, now or at a time; False if it has ended, or is being run."""
+    """Schedule a task for a worker. Return False if it has ended, or is running."""
     if state.ended or head.fields.owner is not None:
         return False
     state.apply(key, state.version + 1, stamp.at, ev.QUEUED, ev.Queued(at))
-    fields = HeadFields(
-        "pending", label_of(state, doubt_in(state)), None, max(head.now, at or 0.0), None
-    )
+    doubt = any(step.in_doubt(None) for step in state.steps.values())
+    fields = HeadFields("pending", encode_label(state, doubt), None, max(head.now, at or 0.0))
     events = [ev.new_event(ev.QUEUED, ev.Queued(at))]
     if budget is not None and budget != state.budget:
         events.append(ev.new_event(ev.BUDGETED, ev.Budgeted(budget)))
@@ -108,19 +108,15 @@ def queue(
     return True
 
 
-def doubt_in(state: TaskState) -> bool:
-    return any(step.in_doubt(None) for step in state.steps.values())
-
-
-def _living(key: StreamKey) -> Operation[tuple[Head, TaskState]]:
-    head = yield from existing(key)
-    state = yield from load(key)
+def _load_unfinished(key: StreamKey) -> Operation[tuple[Head, TaskState]]:
+    head = yield from require_head(key)
+    state = yield from load_task(key)
     if state.ended:
         raise TaskEnded(str(key), status=state.status)
     return head, state
 
 
-def _tell(
+def _append_message(
     state: TaskState,
     head: Head,
     name: str,
@@ -129,7 +125,7 @@ def _tell(
     *,
     id: str | None = None,
 ) -> Operation[bool]:
-    """Append what somebody says; if the task waits for just that, it is due now. Whether it was said before."""
+    """Append a message, and make a task that waits for it due. Return whether it is a duplicate."""
     waited = state.status == "suspended"
     state.apply(state.key, state.version + 1, stamp.at, name, event)
     fields = head.fields
@@ -138,7 +134,7 @@ def _tell(
     elif (
         state.agent is not None and fields.status in ("pending", "failed") and fields.due_at is None
     ):
-        # It was left, or failed, while it waited.
+        # The task was left or failed while it waited: a worker resumes it.
         fields = msgspec.structs.replace(fields, status="pending", due_at=head.now)
     answer = yield from append_events(
         state.key,

@@ -1,0 +1,1 @@
+"""Replay: run an agent against the recording of its task, without side effects."""

@@ -1,6 +1,6 @@
-"""A program beside the recording of its task: what is recorded is given back, and where the program departs from it, it is stopped.
+"""Compare a running agent with the recording of its task, and stop it where it diverges.
 
-The functions of steps are not called, so only what is asked for outside of steps is asked for at all.
+Step functions are not called, so the agent only requests what it uses outside of steps.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from ...backends import StreamKey
 from ...errors import StepFailed, Suspended
 from ...log.codec import decode
 from ...log.events import Blob
-from ..state.fold import CHILD
 from ..state import events as ev
-from ..state.fold import Attachment, TaskState, paths_of
+from ..state.fold import CHILD, Attachment, TaskState, plan_step_paths
 from ..state.view import PlanItem
 from ..state.waits import ASK, SIGNAL, TIMER, TaskWait
 
 if TYPE_CHECKING:
-    from ..run.effects import Script
+    from ..run.effects import TaskGen
     from ..steps.run import StepCall
 
 FINISHED: Final = "finished"
@@ -33,10 +32,10 @@ DIVERGED: Final = "diverged"
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Where a program departs from what is recorded: at which step (or name), and in what.
+    """Where code diverges from the recording: at which step (or name), and in what.
 
-    `recorded` says what was recorded there, `asked` what the program asks for now; None is nothing. Arguments are told by their
-    fingerprints.
+    `recorded` describes what is recorded there, `asked` what the code requests now; None means
+    nothing. Arguments are shown as fingerprints.
     """
 
     step: str
@@ -46,22 +45,23 @@ class Divergence(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         at = f" at {self.step!r}" if self.step else ""
-        return f"{self.what}{at}: recorded {self.recorded or 'nothing'}, asked for {self.asked or 'nothing'}"
+        recorded, requested = self.recorded or "nothing", self.asked or "nothing"
+        return f"{self.what}{at}: recorded {recorded}, requested {requested}"
 
 
 class Diverged(BaseException):
-    """The program is stopped. Not an `Exception`, so that it does not go on; whatever it asks for next raises it again."""
+    """Stops the agent. Not an `Exception`, so it isn't caught; every later request raises it."""
 
 
 class Recording(TaskState):
-    """The fold of a task, and what a replay needs beside it: every plan, every file, every note as it was made."""
+    """The state of a task, with every plan, file and note that was recorded."""
 
     def __init__(self, key: StreamKey) -> None:
         super().__init__(key)
         self.planned: dict[str, ev.Planned] = {}
         self.files: dict[tuple[str, str], Attachment] = {}
         self.notes: dict[str, tuple[str, int]] = {}
-        """What was noted outside of steps: the kind of note and its version, by id."""
+        """Notes outside of steps: the kind of note and its version, by id."""
 
     def apply(self, key: StreamKey, version: int, at: float, name: str, event: Any) -> None:
         super().apply(key, version, at, name, event)
@@ -79,96 +79,97 @@ _NOTES: Final = {ev.DECIDED: "decision", ev.DISCOVERED: "discovery"}
 
 
 class ReplayState:
-    """What a replay has given back so far, and where it has left the recording."""
+    """What a replay has requested so far, and where it diverges from the recording."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.status = FAILED if recording.status == "retrying" else recording.status
         self.result, self._error = recording.result, recording.error
-        # For the program it is a task that runs.
+        # To the agent, the task is running.
         recording.status, recording.result, recording.error = "running", b"null", None
-        if self.status == FAILED:  # these ended the run, and do so again
+        if self.status == FAILED:  # these failures ended the run, and do so again
             for step in recording.steps.values():
                 if step.state == "retrying" and step.error is not None:
                     step.state = "failed"
         self._lock = threading.Lock()
         self.divergence: Divergence | None = None
-        self.given: dict[str, None] = {}
-        """Steps that were given back, in order."""
+        self.replayed: dict[str, None] = {}
+        """Steps whose recorded outcome was used, in order."""
         self.value: bytes | None = None
-        """What the program finished with."""
-        self._asked: set[str] = set()
+        """The result that the agent finished with."""
+        self._requested: set[str] = set()
         self._waited: set[str] = set()
         self._noted: set[str] = set()
-        self._beyond: Divergence | None = (
-            None  # the first thing that is not recorded, where a recording may have ended
-        )
-        self._failure_given = self._met_a_wait = False
-        self._gave_up: str | None = None
+        self._first_unrecorded: Divergence | None = None
+        """The first request that is not recorded, where the recording may have ended."""
+        self._replayed_failure = self._reached_wait = False
+        self._fail_reason: str | None = None
 
     def check(self) -> None:
-        """Stop a program that has departed."""
+        """Stop an agent that has diverged."""
         if self.divergence is not None:
             raise Diverged
 
-    def depart(self, step: str, what: str, recorded: str | None, asked: str | None) -> NoReturn:
-        """The program has departed from the recording."""
+    def diverge(self, step: str, what: str, recorded: str | None, asked: str | None) -> NoReturn:
+        """Record that the agent diverges, and stop it."""
         with self._lock:
             self.divergence = self.divergence or Divergence(step, what, recorded, asked)
         raise Diverged
 
-    def new(self, step: str, what: str, asked: str) -> NoReturn:
-        """The program asks for something that is not recorded: it has departed, or come to where the recording ends."""
+    def require_recorded(self, step: str, what: str, asked: str) -> NoReturn:
+        """Stop the agent at an unrecorded request: it diverges, or the recording ends here."""
         if self.status == FINISHED:
-            self.depart(step, what, self._next(), asked)
+            self.diverge(step, what, self._next_recorded(), asked)
         with self._lock:
-            self._beyond = self._beyond or Divergence(step, what, None, asked)
+            self._first_unrecorded = self._first_unrecorded or Divergence(step, what, None, asked)
         self._stop("the recording ends here")
 
     def _stop(self, why: str) -> NoReturn:
         raise Suspended(str(self.recording.key), why=why)
 
-    def _wait_on(self) -> NoReturn:
-        self._met_a_wait = True
-        self._stop("it waits, as it is recorded")
+    def _stop_at_wait(self) -> NoReturn:
+        self._reached_wait = True
+        self._stop("it waits, as recorded")
 
-    # -- what the program asks for -----------------------------------------------------------------
+    # -- requests of the agent ---------------------------------------------------------------------
 
-    def step(self, call: StepCall) -> Script[Any]:
-        """The recorded outcome of a step."""
-        from ..steps.run import _recorded
+    def step_gen(self, call: StepCall) -> TaskGen[Any]:
+        """Return or raise the recorded outcome of a step."""
+        from ..steps.run import recorded_result_gen
 
         record = call.record
         if record is None:
-            self.new(call.path, "new step", _step(call.path, call.fingerprint))
-        self._asked.add(call.path)
+            self.require_recorded(
+                call.path, "new step", _describe_step(call.path, call.fingerprint)
+            )
+        self._requested.add(call.path)
         if record.args != call.fingerprint:
-            self.depart(
+            self.diverge(
                 call.path,
                 "arguments",
-                _step(call.path, record.args),
-                _step(call.path, call.fingerprint),
+                _describe_step(call.path, record.args),
+                _describe_step(call.path, call.fingerprint),
             )
         if record.state == "completed":
-            self.given[call.path] = None
-            return (yield from _recorded(call, record))
+            self.replayed[call.path] = None
+            return (yield from recorded_result_gen(call, record))
         if record.state == "failed":
-            self.given[call.path] = None
-            self._failure_given = True
+            self.replayed[call.path] = None
+            self._replayed_failure = True
             if record.doubt and record.mode == "once":
                 raise call.in_doubt(
-                    f"ended with {record.error}, which does not say whether it was done"
+                    f"ended with {record.error}, which does not show whether it was done"
                 )
             raise call.failure(record)
-        if record.kind == CHILD and record.place.key in self._children():
-            self._wait_on()
-        self._stop(f"step {call.path!r} was begun, and its end is not recorded")
+        if record.kind == CHILD and record.parsed_path.key in self._children():
+            self._stop_at_wait()
+        self._stop(f"step {call.path!r} was started, and its end is not recorded")
 
     def _children(self) -> list[str]:
         return self.recording.suspended_on.children if self.status == SUSPENDED else []
 
     def wait(self, kind: str, name: str, id: str) -> TaskWait | None:
-        """A recorded wait that is over; or None for a time that may have been over before it was waited for."""
+        """Return a recorded wait that is over; None for a time that may have passed before."""
         known = self.recording.waits.all.get(id)
         if known is None:
             if kind == TIMER:
@@ -178,11 +179,11 @@ class ReplayState:
         if known.how is None:
             ends_here = self.status == SUSPENDED and id in self.recording.suspended_on.waits
             if kind != TIMER or ends_here:
-                self._wait_on()
+                self._stop_at_wait()
         return known
 
     def _new_wait(self, kind: str, name: str) -> NoReturn:
-        asked = f"the answer to {name!r}" if kind == ASK else f"signal {name!r}"
+        requested = f"the answer to {name!r}" if kind == ASK else f"signal {name!r}"
         for other, known in self.recording.waits.all.items():
             if (
                 kind == ASK
@@ -190,141 +191,159 @@ class ReplayState:
                 and known.event.name == name
                 and other not in self._waited
             ):
-                self.depart(name, "question", f"{asked}, to another question or payload", asked)
-        self.new(name, "new wait", asked)
+                self.diverge(
+                    name, "question", f"{requested}, to another question or payload", requested
+                )
+        self.require_recorded(name, "new wait", requested)
 
     def plan(self, id: str, given: Any, as_plan: Callable[[Any], list[PlanItem]]) -> list[PlanItem]:
-        """A recorded plan, which is the plan from now on."""
+        """Return a recorded plan, which is the plan from now on."""
         planned = self.recording.planned.get(id)
         if planned is None:
-            self.new("", "new plan", "a plan")
+            self.require_recorded("", "new plan", "a plan")
         if id == "plan" and not callable(given) and as_plan(given) != planned.items:
-            self.depart("", "plan", f"a plan of {len(planned.items)} items", "another plan")
+            self.diverge("", "plan", f"a plan of {len(planned.items)} items", "another plan")
         recording = self.recording
         recording.plan = planned.items
         recording.plan_paths = {
-            path: at for at, path in enumerate(planned.paths or paths_of(planned.items))
+            path: at for at, path in enumerate(planned.paths or plan_step_paths(planned.items))
         }
         return planned.items
 
     def note(self, name: str, id: str) -> None:
-        """A decision or a discovery that is recorded."""
+        """Require that a decision or a discovery is recorded."""
         if id not in self.recording.noted:
-            self.new("", _NOTES[name], f"a {_NOTES[name]} that is not recorded")
+            self.require_recorded("", _NOTES[name], f"a {_NOTES[name]} that is not recorded")
         self._noted.add(id)
 
     def file(self, name: str, blob: Blob) -> Attachment:
-        """A file that is recorded."""
+        """Return the recorded attachment of a file."""
         known = self.recording.files.get((name, blob.digest))
         if known is None:
-            self.new(name, "artifact", f"to attach {name!r} with content that is not recorded")
+            self.require_recorded(
+                name, "artifact", f"to attach {name!r} with content that is not recorded"
+            )
         return known
 
     def finish(self, value: bytes | None) -> None:
-        """The program finishes. A function that would make the result (None) is not called: the recorded one is given back."""
+        """Finish the task. None: a function would compute the value, so the recorded one counts."""
         self.check()
         self.value = value
         if self.status != FINISHED:
-            self.new("", "result", "to finish")
+            self.require_recorded("", "result", "to finish")
         if self.value is not None and decode(self.value) != decode(self.result):
-            self.depart("", "result", "a result", "to finish with another result")
+            self.diverge("", "result", "a result", "to finish with another result")
         self.recording.status, self.recording.result = FINISHED, self.result
         self.value = self.result
 
     def fail(self, reason: str) -> None:
-        """The program gives its task up."""
-        if self.status in _CLOSED and self._error != ("fail", reason):
-            self.depart("", "failure", self._end(), "to give up, for a reason that is not recorded")
-        self._gave_up = reason
+        """Fail the task with a reason."""
+        if self.status in _ENDED and self._error != ("fail", reason):
+            self.diverge(
+                "", "failure", self._recorded_end(), "to fail, for a reason that is not recorded"
+            )
+        self._fail_reason = reason
         self.recording.status = FAILED
 
-    def is_left(self, path: str) -> bool:
-        """Whether an item of the plan is still to be asked for."""
-        return path not in self._asked
+    def is_unrequested(self, path: str) -> bool:
+        """Whether a plan item has not been requested yet."""
+        return path not in self._requested
 
-    # -- the verdict -------------------------------------------------------------------------------
+    # -- the outcome -------------------------------------------------------------------------------
 
     def orphaned(self) -> list[str]:
-        """Recorded steps outside of others that were not asked for, but for those that the recorded run had not asked for either."""
+        """Return the recorded top-level steps that were not requested.
+
+        Steps that the recorded run did not request either are left out.
+        """
         before = set(self.recording.orphaned)
         steps = self.recording.steps.items()
         return [
             path
             for path, step in steps
-            if not (step.place.scope or path in self._asked or path in before)
+            if not (step.parsed_path.scope or path in self._requested or path in before)
         ]
 
-    def ended(self, error: BaseException | None) -> str:
-        """How the replay has ended: `error` came out of the program."""
-        how = self._how(error)
+    def conclude(self, error: BaseException | None) -> str:
+        """Return how the replay ended, and set the divergence. `error` is the agent's exception."""
+        ending = self._ending(error)
         if self.divergence is None:
-            self.divergence = self._departed_at_the_end(how, error) or self._left_out()
-        return how if self.divergence is None else DIVERGED
+            self.divergence = (
+                self._divergence_at_end(ending, error) or self._divergence_by_omission()
+            )
+        return ending if self.divergence is None else DIVERGED
 
-    def _how(self, error: BaseException | None) -> str:
-        if self._gave_up is not None or is_failure(error):
+    def _ending(self, error: BaseException | None) -> str:
+        if self._fail_reason is not None or is_failure(error):
             return FAILED
         if error is None and self.recording.status == FINISHED:
             return FINISHED
-        return SUSPENDED if self._met_a_wait and self.status != FAILED else RECORDING_ENDED
+        return SUSPENDED if self._reached_wait and self.status != FAILED else RECORDING_ENDED
 
-    def _departed_at_the_end(self, how: str, error: BaseException | None) -> Divergence | None:
-        beyond, recorded = self._beyond, self._end()
-        if how == FAILED and self._gave_up is None:
+    def _divergence_at_end(self, ending: str, error: BaseException | None) -> Divergence | None:
+        unrecorded, recorded = self._first_unrecorded, self._recorded_end()
+        if ending == FAILED and self._fail_reason is None:
             if (
                 self.status == FAILED
                 and self._error is not None
                 and self._error[0] == type(error).__name__
             ):
                 return None
-            if self._failure_given and self.status not in _CLOSED and isinstance(error, StepFailed):
+            if (
+                self._replayed_failure
+                and self.status not in _ENDED
+                and isinstance(error, StepFailed)
+            ):
                 return None  # killed before its failure was recorded
             return Divergence("", "failure", recorded, f"to fail with {type(error).__name__}")
-        if how == SUSPENDED and self.status == FINISHED:
+        if ending == SUSPENDED and self.status == FINISHED:
             return Divergence("", "wait", recorded, "to wait")
-        if how == RECORDING_ENDED and self.status in (FAILED, SUSPENDED):
-            if beyond is not None:
-                return msgspec.structs.replace(beyond, recorded=recorded)
-            if self._met_a_wait:
+        if ending == RECORDING_ENDED and self.status in (FAILED, SUSPENDED):
+            if unrecorded is not None:
+                return msgspec.structs.replace(unrecorded, recorded=recorded)
+            if self._reached_wait:
                 return Divergence("", "wait", recorded, "to wait")
         return None
 
-    def _left_out(self) -> Divergence | None:
-        recorded = self._next()
+    def _divergence_by_omission(self) -> Divergence | None:
+        recorded = self._next_recorded()
         if recorded is None:
             return None
-        if self._beyond is not None:
-            return msgspec.structs.replace(self._beyond, recorded=recorded)
-        missing = self._missing()
+        if self._first_unrecorded is not None:
+            return msgspec.structs.replace(self._first_unrecorded, recorded=recorded)
+        missing = self._missing_steps()
         return Divergence(missing[0] if missing else "", "orphaned", recorded, None)
 
-    def _missing(self) -> list[str]:
-        """Recorded steps that had to be asked for. Beside one that fails, it is a matter of chance how many others are begun."""
+    def _missing_steps(self) -> list[str]:
+        """Return the orphaned steps that the agent had to request.
+
+        After a failure, it is a matter of chance which parallel steps were started.
+        """
         steps = self.recording.steps
         return [
-            path for path in self.orphaned() if not (self._failure_given and steps[path].beside)
+            path
+            for path in self.orphaned()
+            if not (self._replayed_failure and steps[path].parallel)
         ]
 
-    def _next(self) -> str | None:
-        """What is recorded and not asked for yet, the first of it."""
+    def _next_recorded(self) -> str | None:
+        """Describe the first recorded thing that was not requested yet."""
         recording = self.recording
-        for path in self._missing():
-            return _step(path, recording.steps[path].args)
+        for path in self._missing_steps():
+            return _describe_step(path, recording.steps[path].args)
         if self.status != FINISHED:
             return None
         for name, wait in recording.waits.all.items():
             if wait.how is not None and name not in self._waited and _is_outside(name, wait):
                 return f"signal {wait.event.name!r}" if wait.event.name else "a sleep"
-        if (
-            recording.runs == 1
-        ):  # else one that was cut off may have noted what later ones had no reason to
+        if recording.runs == 1:  # else an interrupted run may have notes that later ones lack
             for note, (kind, version) in recording.notes.items():
                 if note not in self._noted:
                     return f"a {kind} (version {version})"
         return None
 
-    def _end(self) -> str | None:
-        """How the recorded run has ended, in words."""
+    def _recorded_end(self) -> str | None:
+        """Describe how the recorded run ended."""
         if self.status == FINISHED:
             return "a result"
         if self.status == FAILED:
@@ -332,21 +351,21 @@ class ReplayState:
         return "that it waits" if self.status == SUSPENDED else None
 
 
-_CLOSED: Final = (FINISHED, FAILED, SUSPENDED)
-"""A run that has ended so has asked for nothing more. Of any other, nobody knows what it was about to do."""
+_ENDED: Final = (FINISHED, FAILED, SUSPENDED)
+"""A run that ended so requested nothing more. What any other run would do next is unknown."""
 
 
 def _is_outside(id: str, wait: TaskWait) -> bool:
-    """Whether it was waited for outside of steps. Of a question, nobody knows."""
+    """Whether the wait was outside of steps. For a question it is unknown."""
     return "/" not in id if wait.event.kind == SIGNAL else id.startswith(f"{TIMER} #")
 
 
-def _step(path: str, args: str) -> str:
+def _describe_step(path: str, args: str) -> str:
     return f"step {path!r} with arguments {args}"
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether the program has failed: not if it was only stopped, also in a group of tasks."""
-    from ..base import _is_failure
+    """Whether the agent failed and was not just stopped; also for a group of errors."""
+    from ..ending import is_failure
 
-    return error is not None and _is_failure(error)
+    return error is not None and is_failure(error)

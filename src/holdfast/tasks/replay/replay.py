@@ -1,4 +1,4 @@
-"""Replaying a task: its program is run against what is recorded, and nothing is called, written or waited for."""
+"""Replay a task: run its agent against the recording, without calling, writing or waiting."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...log.codec import Undecodable, decode, decode_as
 from ...log.ids import append_id
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.reprs import Readable
-from ...log.validation import whole_number
+from ...log.reprs import ShortRepr
+from ...log.validation import check_int
 from ..agents.declare import Agent
-from ..agents.run import _declared
-from ..control.lifecycle import existing
-from ..run.claim import TASK_TTL, as_wanted
+from ..agents.run import _check_result_type
+from ..control.lifecycle import require_head
+from ..run.claim import TASK_TTL, check_open_options
 from ..run.effects import drive, drive_async
 from ..run.session import Session
-from ..state.load import load
+from ..state.load import load_task
 from ..state.view import Drift
 from ..task import AsyncTask, Task
 from .recording import Diverged, Divergence, Recording, ReplayState, is_failure
@@ -33,52 +33,57 @@ if TYPE_CHECKING:
     from ..._store import AsyncStore, Store
 
 
-class ReplayResult(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a replay: how far the program and the recording agree."""
+class ReplayResult(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a replay: how far the agent's code agrees with the recording."""
 
     task: str
     version: int
-    """The version of the recording up to which it was replayed."""
+    """The last version of the recording that was used."""
     ended: str
-    """"finished", "suspended" or "failed", as recorded; "recording ended": the program would go on; or "diverged"."""
+    """How the replay ended.
+
+    "finished", "suspended" or "failed", as recorded; "recording ended" if the code would continue;
+    or "diverged".
+    """
     divergence: Divergence | None = None
-    """Where the program first departs from the recording."""
+    """Where the code first diverges from the recording."""
     result: Any = None
-    """What the program has finished with, of the type that it is annotated to return."""
+    """The result of the agent, of its annotated type."""
     steps: list[str] = []
-    """The steps that were given back, in order."""
+    """The steps whose recorded outcome was used, in order."""
     orphaned: list[str] = []
-    """Recorded steps that the program has not asked for."""
+    """Recorded steps that the code has not requested."""
     drift: list[Drift] = []
-    """Steps whose function is another one now, or whose model is: their results were given back all the same."""
+    """Steps whose function or model has changed; their recorded results were used anyway."""
     error: BaseException | None = None
-    """The exception that has ended the program, if one did."""
+    """The exception that ended the agent, if any."""
 
     @property
     def ok(self) -> bool:
-        """Whether the program came as far as the recording goes, and departed from it nowhere."""
+        """Whether the code got to the end of the recording without diverging."""
         return self.divergence is None
 
     def __str__(self) -> str:
         lines = [f"replay of task {self.task!r} (version {self.version}): {self.ended}"]
-        found = self.divergence
-        if found is not None:
+        divergence = self.divergence
+        if divergence is not None:
             lines += [
-                f"  departs in: {found.what}" + (f" ({found.step})" if found.step else ""),
-                f"    recorded: {found.recorded or 'nothing'}",
-                f"    asked:    {found.asked or 'nothing'}",
+                f"  diverges in: {divergence.what}"
+                + (f" ({divergence.step})" if divergence.step else ""),
+                f"    recorded:  {divergence.recorded or 'nothing'}",
+                f"    requested: {divergence.asked or 'nothing'}",
             ]
         if self.error is not None:
             lines.append(f"  error: {type(self.error).__name__}")
-        lines.append(f"  given back: {', '.join(self.steps) or 'nothing'}")
+        lines.append(f"  replayed: {', '.join(self.steps) or 'nothing'}")
         if self.orphaned:
-            lines.append(f"  not asked for: {', '.join(self.orphaned)}")
+            lines.append(f"  not requested: {', '.join(self.orphaned)}")
         lines += [f"  changed since: {entry.what} of {entry.step}" for entry in self.drift]
         return "\n".join(lines)
 
 
-class _ReadOnly:
-    """A log that stores nothing. What is stored already, under the same id, is a repeat; anything else departs from the recording."""
+class _ReadOnlyLog:
+    """A log that stores nothing. A write whose id is stored is a repeat; any other diverges."""
 
     def __init__(self, log: Log, refuse: Callable[[str, str, str], Any]) -> None:
         self._log, self._refuse = log, refuse
@@ -89,36 +94,36 @@ class _ReadOnly:
 
     def handle(self, request: ops.Request) -> Any:
         return (
-            self._answer(request)
+            self._answer_write(request)
             if isinstance(request, ops.AppendRecords | ops.Delete)
             else self._log.handle(request)
         )
 
     async def handle_async(self, request: ops.Request) -> Any:
         if isinstance(request, ops.AppendRecords | ops.Delete):
-            return await self._log.in_thread(self._answer, request)
+            return await self._log.run_in_thread(self._answer_write, request)
         return await self._log.handle_async(request)
 
-    def _answer(self, request: ops.AppendRecords | ops.Delete) -> Any:
+    def _answer_write(self, request: ops.AppendRecords | ops.Delete) -> Any:
         if isinstance(request, ops.AppendRecords) and request.id is not None:
-            versions = self._stored(request.stream).get(append_id(request.id))
+            versions = self._append_versions(request.stream).get(append_id(request.id))
             if versions is not None:
                 repeat = AppendResult(versions[0], versions[-1], duplicate=True)
                 try:
-                    self._log._compare(request, repeat)
+                    self._log._check_same_events(request, repeat)
                     return repeat
                 except IdReused:
                     pass
         return self.refuse(request)
 
     def refuse(self, request: ops.AppendRecords | ops.Delete) -> Any:
-        """Nothing is written, wherever it is asked for."""
+        """Reject a write to any store."""
         what = "message" if request.stream.kind == "conversation" else "write"
-        deed = "delete" if isinstance(request, ops.Delete) else "append to"
-        return self._refuse(request.stream.id, what, f"to {deed} {request.stream}")
+        action = "delete" if isinstance(request, ops.Delete) else "append to"
+        return self._refuse(request.stream.id, what, f"to {action} {request.stream}")
 
-    def _stored(self, stream: StreamKey) -> dict[bytes, list[int]]:
-        """The versions of each append, by its id."""
+    def _append_versions(self, stream: StreamKey) -> dict[bytes, list[int]]:
+        """Return the versions of each append of a stream, by its id."""
         if stream not in self._ids:
             found: dict[bytes, list[int]] = {}
             after = 0
@@ -131,18 +136,17 @@ class _ReadOnly:
 
 
 class _ReplayRun:
-    """One replay: the task as the program sees it, and what becomes of it."""
+    """One replay: the task that the agent gets, and the outcome."""
 
     def __init__(
-        self, log: Log, key: StreamKey, agent: Agent[Any, Any], found: tuple[Recording, Head]
+        self, log: Log, key: StreamKey, agent: Agent[Any, Any], recording: Recording, head: Head
     ) -> None:
-        recording, head = found
         self._agent, self._recording = agent, recording
         self._replaying = replaying = ReplayState(recording)
-        self._guard = _ReadOnly(log, replaying.new)
-        wanted = as_wanted(None, None, None, agent.lease, 0.0, False, TASK_TTL, False)
+        self._guard = _ReadOnlyLog(log, replaying.require_recorded)
+        options = check_open_options(None, None, None, agent.lease, 0.0, False, TASK_TTL, False)
         kind: type[Task] | type[AsyncTask] = AsyncTask if agent.is_async else Task
-        self.task: Any = kind(cast("Log", self._guard), key, wanted, None, agent.is_async)
+        self.task: Any = kind(cast("Log", self._guard), key, options, None, agent.is_async)
         session = Session(
             cast("Log", self._guard),
             recording,
@@ -152,38 +156,35 @@ class _ReplayRun:
             head.now,
             agent.is_async,
         )
-        session.replaying, session.opened_ended, session.run, session.suspending = (
-            replaying,
-            True,
-            None,
-            True,
-        )
+        session.replaying, session.run = replaying, None
+        session.was_ended = session.suspending = True
         self.task._session, self.task._resumed, self.task._input_type = session, False, agent.input
         self._error: BaseException | None = None
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
-        """The program runs here. No store that it uses writes anything."""
-        self.task._inside()
-        token = context.refusing.set(self._guard.refuse)
-        context.replays += 1
+    def run_program(self) -> Iterator[None]:
+        """Run the agent in this block. No store that it uses writes anything."""
+        self.task._enter_frame()
+        token = context.write_refuser.set(self._guard.refuse)
+        context.active_replays += 1
         try:
             yield
         except BaseException as error:
-            if not _is_an_end(error):
+            if not _ends_program(error):
                 raise
             self._error = error
         finally:
-            context.replays -= 1
-            context.refusing.reset(token)
-            self.task._outside_again()
+            context.active_replays -= 1
+            context.write_refuser.reset(token)
+            self.task._exit_frame()
 
     @property
-    def is_to_finish(self) -> bool:
-        """Whether what the program returns is its result."""
+    def records_result(self) -> bool:
+        """Whether the return value of the agent is its result."""
         return self._recording.status == "running"
 
     def outcome(self) -> ReplayResult:
+        """Return the result of the replay."""
         replaying, session = self._replaying, self.task._session
         result = None
         if replaying.value is not None:
@@ -196,63 +197,66 @@ class _ReplayRun:
         return ReplayResult(
             task=self._recording.key.id,
             version=self._recording.version,
-            ended=replaying.ended(self._error),
+            ended=replaying.conclude(self._error),
             divergence=replaying.divergence,
             result=result,
-            steps=list(replaying.given),
+            steps=list(replaying.replayed),
             orphaned=replaying.orphaned(),
             drift=list(session.drift),
             error=self._error if is_failure(self._error) else None,
         )
 
 
-def _is_an_end(error: BaseException) -> bool:
-    """Whether the program has ended by itself or was stopped, also in a group of tasks; else somebody interrupts the replay."""
+def _ends_program(error: BaseException) -> bool:
+    """Whether an error, or a group of errors, is the end of the agent or the replay stopped it.
+
+    Any other error interrupts the replay itself.
+    """
     parts = getattr(error, "exceptions", None)
     if isinstance(parts, tuple) and parts:
-        return all(map(_is_an_end, parts))
+        return all(map(_ends_program, parts))
     return isinstance(error, Exception | Suspended | Diverged)
 
 
-def _recorded(key: StreamKey, version: int | None) -> Operation[tuple[Recording, Head]]:
-    """What is recorded of a task, up to a version."""
-    head = yield from existing(key)
-    if version is not None and not 1 <= whole_number(version, "version") <= head.version:
+def _load_recording(key: StreamKey, version: int | None) -> Operation[tuple[Recording, Head]]:
+    """Load the recording of a task, up to a version."""
+    head = yield from require_head(key)
+    if version is not None and not 1 <= check_int(version, "version") <= head.version:
         raise NotFound(f"there is no version {version} of {key}")
     recording = Recording(key)
-    yield from load(key, version, recording)
+    yield from load_task(key, version, recording)
     return recording, head
 
 
-def run_again(
+def replay_agent(
     log: Log, key: StreamKey, agent: Agent[Any, Any], version: int | None
 ) -> ReplayResult:
-    """Replay the task of a plain agent."""
+    """Replay the task of a synchronous agent."""
     if agent.is_async:
         raise TypeError(f"agent {agent.name!r} is async; use `await store.aio.replay(…)`")
-    declared = _declared(agent)
-    run = _ReplayRun(log, key, agent, ops.run(log, _recorded(key, version)))
-    with run.inside():
+    declared = _check_result_type(agent)
+    run = _ReplayRun(log, key, agent, *ops.run(log, _load_recording(key, version)))
+    with run.run_program():
         value = agent.fn(run.task)
-        if run.is_to_finish:
-            drive(log, run.task._finishing(value, (), {}, declared))
+        if run.records_result:
+            drive(log, run.task._finish_gen(value, (), {}, declared))
     return run.outcome()
 
 
-async def run_again_async(
+async def replay_agent_async(
     log: Log, key: StreamKey, agent: Agent[Any, Any], version: int | None
 ) -> ReplayResult:
-    """`run_again`, awaited, for any agent; a plain one runs in a thread."""
+    """Replay the task of any agent; a synchronous one runs in a thread."""
     if not agent.is_async:
         import asyncio
 
-        return await asyncio.to_thread(run_again, log, key, agent, version)
-    declared = _declared(agent)
-    run = _ReplayRun(log, key, agent, await ops.run_async(log, _recorded(key, version)))
-    with run.inside():
+        return await asyncio.to_thread(replay_agent, log, key, agent, version)
+    declared = _check_result_type(agent)
+    run = _ReplayRun(log, key, agent, *await ops.run_async(log, _load_recording(key, version)))
+    with run.run_program():
         value = await agent.fn(run.task)
-        if run.is_to_finish:
-            await drive_async(log, run.task._finishing(value, (), {}, declared))
+        if run.records_result:
+            await drive_async(log, run.task._finish_gen(value, (), {}, declared))
     return run.outcome()
 
 
@@ -275,9 +279,15 @@ def replay(
     store: Store | AsyncStore,
     version: int | None = None,
 ) -> Any:
-    """Run an agent against what its task has recorded, up to `version`: nothing is called, written or waited for.
+    """Run an agent against the recording of its task, without calling, writing or waiting.
 
-    Recorded results, failures, answers and plans are given back, and the first place where the agent departs from them is told.
-    The task is only read, whatever its state and whoever works on it. With an async store it is awaited.
+    The agent gets the recorded results, failures, answers and plans. The result says where it first
+    diverges from them. The task is only read, whatever its status, also while it is running.
+
+    Args:
+        agent: The agent, or its name.
+        id: The task's id.
+        store: The store. With an async store, await the result.
+        version: Use the recording up to this version.
     """
     return store.replay(agent, id, version=version)

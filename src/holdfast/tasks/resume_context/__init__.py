@@ -1,0 +1,1 @@
+"""The resume context: the text that a model reads when an interrupted task resumes."""

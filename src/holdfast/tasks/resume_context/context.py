@@ -1,6 +1,7 @@
-"""The briefing that a model reads when a task goes on after an interruption.
+"""Build the resume context: the text that a model reads when a task resumes.
 
-It is made anew each time from what is recorded. Nothing is summarised, so nothing wears away from one resume to the next.
+It is built from the recorded events each time. Nothing is summarised, so nothing degrades from one
+resume to the next.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ import msgspec
 from ...conversations.messages import Message
 from ...conversations.tokens import Counter, default_counter
 from ...errors import BudgetExceeded
-from ...log.validation import whole_number
+from ...log.validation import check_int
 from ..state.view import TaskView
 from .select import SelectedFacts, TaskFacts
-from .wording import written
+from .wording import render_resume_context
 
 if TYPE_CHECKING:
     from ...memory.model import MemoryItem
 
-ALWAYS_ENOUGH: Final = 500
-"""In this many tokens, by the counters that are used by default, something can be told of any task."""
+SUFFICIENT_TOKENS: Final = 500
+"""With the default counters, this many tokens are enough for the shortest context of any task."""
 
-_FIRST_ROOM: Final = 64
-_CLOSE_ENOUGH: Final = 32
-"""The room is found to a 32nd: finding it exactly would take more counting than it gains words."""
+_FIRST_SIZE: Final = 64
+_PRECISION: Final = 32
+"""The search for the size stops within 1/32: more counting would gain hardly any words."""
 
 
 class ResumeContext:
-    """A briefing: `text`, how many `tokens` it takes as a message, and the same facts as data."""
+    """The resume context of a task: its `text`, its size in `tokens`, and its facts as data."""
 
     __slots__ = ("_selection", "_text", "_tokens")
 
@@ -39,30 +40,38 @@ class ResumeContext:
 
     @property
     def text(self) -> str:
+        """The text for the model."""
         return self._text
 
     @property
     def tokens(self) -> int:
+        """The number of tokens of the text as a message."""
         return self._tokens
 
     @property
     def complete(self) -> bool:
-        """Whether everything is in it, nothing left out or shortened for want of room."""
+        """Whether it contains everything: nothing was omitted or shortened to fit."""
         return self._selection.complete
 
     def messages(self) -> list[Message]:
-        """One message to put before the others, in the user's role: what it quotes must not gain a system prompt's authority."""
-        return [_message(self._text)]
+        """Return the text as one message to put before the others.
+
+        Its role is `user`: quoted text must not gain the authority of a system prompt.
+        """
+        return [_to_message(self._text)]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the text tells, as JSON values. A quoted text is `{"text": …, "more": characters left out}`."""
-        found: dict[str, Any] = msgspec.to_builtins(self._selection)
-        return found
+        """Return the facts of the text as JSON values.
+
+        A quoted text is `{"text": …, "more": number of characters omitted}`.
+        """
+        facts: dict[str, Any] = msgspec.to_builtins(self._selection)
+        return facts
 
     @property
     def memories(self) -> dict[str, str]:
-        """What it tells from memory: texts (as far as there was room) by the ids of the memories, for `Memory.feedback`."""
-        return {told.id: told.text.text for told in self._selection.memories}
+        """The quoted memories, as far as they fit: texts by memory id, for `Memory.feedback`."""
+        return {memory.id: memory.text.text for memory in self._selection.memories}
 
     def __str__(self) -> str:
         return self._text
@@ -80,7 +89,7 @@ class ResumeContext:
         return hash(self._text)
 
 
-def brief(
+def build_resume_context(
     view: TaskView,
     max_tokens: int = 2000,
     *,
@@ -88,42 +97,48 @@ def brief(
     counter: Counter | None = None,
     memories: Sequence[MemoryItem] = (),
 ) -> ResumeContext:
-    """What a model has to know to go on with a task, in at most `max_tokens`; the same for the same view.
+    """Return the resume context of a task in at most `max_tokens`; the same for the same view.
 
-    `notes` are texts from elsewhere, the most important first, and `memories` what was recalled; they are quoted like everything that is recorded. `counter` is a
-    function from a message to a number, as for `Conversation.window`. Raises `BudgetExceeded` if not even goal, steps in doubt
-    and the place to go on fit; with the default counter 500 tokens are enough for that.
+    Args:
+        view: The task.
+        max_tokens: The token budget. With the default counter 500 is enough for any task.
+        notes: Texts from other sources, the most important first. They are quoted.
+        counter: Counts the tokens of a message, as for `Conversation.window`.
+        memories: Recalled memories, the best first. They are quoted.
+
+    Raises:
+        BudgetExceeded: Not even the goal, the steps in doubt and the next step fit.
     """
-    whole_number(max_tokens, "max_tokens", 1)
+    check_int(max_tokens, "max_tokens", 1)
     if isinstance(notes, str) or not all(isinstance(note, str) for note in notes):
         raise TypeError("notes must be a list of texts")
-    record, count = TaskFacts(view, list(notes), list(memories)), counter or default_counter()
-    best = _attempt(record, 0, count)
+    facts, count = TaskFacts(view, list(notes), list(memories)), counter or default_counter()
+    best = _render(facts, 0, count)
     if best.tokens > max_tokens:
         raise BudgetExceeded(
             needed=best.tokens,
             budget=max_tokens,
-            what="the shortest briefing",
+            what="the shortest resume context",
             advice="raise max_tokens",
         )
-    # Twice the room until it is too much, then halve the difference. Only what was counted and fits is ever taken, so
-    # this holds for any counter, even one for which a longer text is cheaper.
-    fits, too_much = 0, 0
-    while not best.complete and (not too_much or too_much - fits > max(fits // _CLOSE_ENOUGH, 1)):
-        room = (fits + too_much) // 2 if too_much else max(2 * fits, _FIRST_ROOM)
-        tried = _attempt(record, room, count)
-        if tried.tokens <= max_tokens:
-            best, fits = tried, room
+    # Double the size until it is too large, then bisect. Only a text that was counted and fits is
+    # ever used, so this holds for any counter, even one that makes a longer text cheaper.
+    fits, too_large = 0, 0
+    while not best.complete and (not too_large or too_large - fits > max(fits // _PRECISION, 1)):
+        size = (fits + too_large) // 2 if too_large else max(2 * fits, _FIRST_SIZE)
+        candidate = _render(facts, size, count)
+        if candidate.tokens <= max_tokens:
+            best, fits = candidate, size
         else:
-            too_much = room
+            too_large = size
     return best
 
 
-def _attempt(record: TaskFacts, room: int, count: Counter) -> ResumeContext:
-    selection = record.select(room)
-    text = written(selection)
-    return ResumeContext(selection, text, count(_message(text)))
+def _render(facts: TaskFacts, size: int, count: Counter) -> ResumeContext:
+    selection = facts.select(size)
+    text = render_resume_context(selection)
+    return ResumeContext(selection, text, count(_to_message(text)))
 
 
-def _message(text: str) -> Message:
+def _to_message(text: str) -> Message:
     return {"role": "user", "content": text}

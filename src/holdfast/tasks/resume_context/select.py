@@ -1,52 +1,53 @@
-"""What of a task's record goes into a briefing, for a given room.
+"""Select the recorded facts that go into a resume context of a given size.
 
-Things of one sort are ranked, the newest first, and the n-th gets a share in proportion to 1 / (n + 2), cut to it if it is
-longer. A thing whose share would be too small to be of use is left out, and counted. So with less room old things go first, and the
-long ones among the new get shorter. Goal, what is in doubt, where to go on, and the result of a finished task have a least size that they always get.
+Facts of one kind are ranked, newest first. The n-th gets a share in proportion to 1 / (n + 2) and
+is cut to it if it is longer. A fact whose share would be too small to be useful is omitted and
+counted. So with a smaller size old facts go first, and long new ones get shorter. The goal, steps
+in doubt, the next step and the result of a finished task always get a minimum size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from ...conversations.quote import Extract, extract, one_line, text_of
-from ...memory.quote import LARGE_NAME, MemoryLine
+from ...conversations.quote import Extract, extract, extract_line, value_to_text
+from ...memory.quote import MAX_NAME_BYTES, MemoryLine
 from ..state.view import ENDED, Note, Question, StepInfo, TaskView
 
 if TYPE_CHECKING:
     from ...memory.model import MemoryItem
 
-LEAST: Final = 80
-"""Nothing is shown with a smaller share than this many bytes, unless it is shorter or must be shown."""
-SPREAD: Final = 3
-SMALL_NAME, SMALL_GOAL, ALWAYS_NAMED = 24, 48, 3
+MIN_SHARE_BYTES: Final = 80
+"""A fact with a smaller share is omitted, unless it is shorter or required."""
+SHARE_OFFSET: Final = 3
+MIN_NAME_BYTES, MIN_GOAL_BYTES, MIN_DOUBTS = 24, 48, 3
 
-GOAL, DOUBT, UNFINISHED, PLAN, DECISION, RESULT, DISCOVERY, INPUT, NOTE, INNER = (
-    24,
-    24,
-    16,
-    16,
-    10,
-    9,
-    8,
-    7,
-    6,
-    1,
-)
-MEMORY = 5
-WAIT, ASK = 12, 11
-"""How much of the room each sort of thing gets, in proportion to the others. No two that are often there are equal: as
-the room grows, one thing after the other comes in."""
+GOAL: Final = 24
+DOUBT: Final = 24
+UNFINISHED: Final = 16
+PLAN: Final = 16
+WAIT: Final = 12
+QUESTION: Final = 11
+DECISION: Final = 10
+RESULT: Final = 9
+DISCOVERY: Final = 8
+INPUT: Final = 7
+NOTE: Final = 6
+MEMORY: Final = 5
+INNER: Final = 1
+"""The weights of the kinds of facts: a fact's share of the size, before ranking, relative to the
+others. Kinds that often occur together differ, so that facts appear one by one as the size grows.
+"""
 
 Mark = Literal["done", "to do", "running", "interrupted", "waiting", "retry", "failed", "in doubt"]
 
 
 class PlanLine(msgspec.Struct, frozen=True):
-    """An item of the plan and how it stands."""
+    """An item of the plan and its status."""
 
     number: int
     name: str
@@ -54,7 +55,7 @@ class PlanLine(msgspec.Struct, frozen=True):
 
 
 class FinishedLine(msgspec.Struct, frozen=True):
-    """A finished step; `result` is None if it has none."""
+    """A finished step; `result` is None if it has no result."""
 
     step: str
     how: str
@@ -62,7 +63,7 @@ class FinishedLine(msgspec.Struct, frozen=True):
 
 
 class UnfinishedLine(msgspec.Struct, frozen=True):
-    """A step that was begun and did not end well, with what is known of it."""
+    """A step that was started and not completed, with its recorded error and progress."""
 
     step: str
     mark: Mark
@@ -82,7 +83,7 @@ class NoteLine(msgspec.Struct, frozen=True):
 
 
 class QuestionLine(msgspec.Struct, frozen=True):
-    """A question to people, and what came of it. `status` is "open", "answered" or "timeout"."""
+    """A question to people and its outcome. `status` is "open", "answered" or "timeout"."""
 
     name: str
     status: str
@@ -93,7 +94,10 @@ class QuestionLine(msgspec.Struct, frozen=True):
 
 
 class NextLine(msgspec.Struct, frozen=True):
-    """Where to go on. `number` counts the items of the plan, or without a plan the steps; None: after all of them."""
+    """Where to continue.
+
+    `number` counts plan items, or steps without a plan; None: after all of them.
+    """
 
     number: int | None
     name: str
@@ -101,7 +105,10 @@ class NextLine(msgspec.Struct, frozen=True):
 
 
 class SelectedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a briefing tells. Shortened texts say by how much, `left_out` counts what is not there at all."""
+    """The facts of a resume context.
+
+    A shortened text says by how much; `left_out` counts the omitted facts.
+    """
 
     task: str
     agent: str | None
@@ -130,39 +137,44 @@ class SelectedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextBudget:
-    """How much may be said. Remembers whether everything could be."""
+    """Divides a size among facts, and records whether all of them fit."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.bare = size == 0  # only what must be said
-        self.short = size < LARGE_NAME
+        self.bare = size == 0  # only the required facts
+        self.short = size < MAX_NAME_BYTES
         self.left_out: dict[str, int] = {}
 
-    def newest(
+    def take(
         self, what: str, ranked: Sequence[int], weight: int, *, least: int = 0
     ) -> dict[int, int]:
-        """Those for which there is room, each with its rank. The others are noted as left out."""
-        count = max(least, weight * self.size // LEAST - SPREAD + 1)
+        """Return the first places that fit, each with its rank; count the others as omitted."""
+        count = max(least, weight * self.size // MIN_SHARE_BYTES - SHARE_OFFSET + 1)
         if count < len(ranked):
             self.left_out[what] = len(ranked) - count
         return {place: rank for rank, place in enumerate(ranked[:count])}
 
-    def part(self, text: str, weight: int, rank: int = 0, *, least: int = 0) -> Extract | None:
-        """As much of a text as its share allows; None if that is too little."""
-        share = max(least, weight * self.size // (rank + SPREAD))
-        if share < LEAST and len(text) > share and not least:
+    def quote(
+        self, text: str | None, weight: int, rank: int = 0, *, least: int = 0
+    ) -> Extract | None:
+        """Return as much of a text as its share allows; None if that is too little, or no text."""
+        if text is None:
+            return None
+        share = max(least, weight * self.size // (rank + SHARE_OFFSET))
+        if share < MIN_SHARE_BYTES and len(text) > share and not least:
             self.short = True
             return None
-        found = extract(text, share)
-        self.short = self.short or found.more > 0
-        return found
+        quoted = extract(text, share)
+        self.short = self.short or quoted.more > 0
+        return quoted
 
-    def name(self, text: str) -> str:
-        return one_line(text, min(LARGE_NAME, max(SMALL_NAME, self.size)))
+    def shorten(self, text: str) -> str:
+        """Return a name as one line, shortened to fit."""
+        return extract_line(text, min(MAX_NAME_BYTES, max(MIN_NAME_BYTES, self.size)))
 
 
 class TaskFacts:
-    """Everything that could be told of a task, sorted and ranked once; values are made into text when first shown."""
+    """All facts of a task, ranked once. Values are rendered as text when first needed."""
 
     def __init__(
         self, view: TaskView, notes: Sequence[str], memories: Sequence[MemoryItem] = ()
@@ -171,14 +183,14 @@ class TaskFacts:
         self._texts: dict[tuple[str, int], str] = {}
         steps = view.steps
         self._by_path = {step.path: step for step in steps}
-        self._marks = [mark_of(self._by_path.get(path)) for path in view.plan_paths]
+        self._marks = [step_mark(self._by_path.get(path)) for path in view.plan_paths]
         self._next = self._find_next()
         newest = sorted(
             range(len(steps)), key=lambda place: (steps[place].version, place), reverse=True
         )
         finished = [place for place in newest if steps[place].status == "completed"]
-        # What was done inside a finished step is told by that step's result.
-        inner = {place for place in newest if enclosed(steps[place], self._by_path)}
+        # The result of a finished step covers the steps inside it.
+        inner = {place for place in newest if is_inside_completed(steps[place], self._by_path)}
         self._outer = [place for place in finished if place not in inner]
         self._inner = [place for place in finished if place in inner]
         self._doubts = [place for place in newest if steps[place].in_doubt]
@@ -192,143 +204,159 @@ class TaskFacts:
             range(len(view.questions)),
             key=lambda place: (view.questions[place].status != "open", -place),
         )
-        if view.status in ENDED:  # nothing is tried again
+        if view.status in ENDED:  # nothing is retried
             self._stopped = []
         here = self._next.number - 1 if self._next and self._next.number else len(view.plan)
         self._near = sorted(range(len(view.plan)), key=lambda place: (abs(place - here), -place))
 
     def select(self, size: int) -> SelectedFacts:
-        """What to tell, given this much room. More room never tells less."""
-        view, room = self._view, TextBudget(size)
-        outer = room.newest("results", self._outer, RESULT)
-        inner = room.newest("inner_results", self._inner, INNER)
-        near = room.newest("plan", self._near, PLAN)
-        doubts = room.newest("in_doubt", self._doubts, DOUBT, least=ALWAYS_NAMED)
-        stopped = room.newest("unfinished", self._stopped, UNFINISHED)
-        given = room.newest("input", [] if view.input is None else [0], INPUT)
-        questions = room.newest("questions", self._questions, ASK)
-        waits = room.newest("waits", range(len(view.waits_for)), WAIT)
-        notes = room.newest("notes", range(len(self._notes)), NOTE)
-        memories = room.newest("memories", range(len(self._memories)), MEMORY)
-        failure = None if room.bare or view.status in ENDED else view.error
+        """Return the facts that fit the size. A larger size never has fewer facts."""
+        view, budget = self._view, TextBudget(size)
+        outer = budget.take("results", self._outer, RESULT)
+        inner = budget.take("inner_results", self._inner, INNER)
+        near = budget.take("plan", self._near, PLAN)
+        doubts = budget.take("in_doubt", self._doubts, DOUBT, least=MIN_DOUBTS)
+        stopped = budget.take("unfinished", self._stopped, UNFINISHED)
+        has_input = budget.take("input", [] if view.input is None else [0], INPUT)
+        questions = budget.take("questions", self._questions, QUESTION)
+        waits = budget.take("waits", range(len(view.waits_for)), WAIT)
+        notes = budget.take("notes", range(len(self._notes)), NOTE)
+        memories = budget.take("memories", range(len(self._memories)), MEMORY)
+        failure = None if budget.bare or view.status in ENDED else view.error
         ended = view.status == "finished" and view.result is not None
         return SelectedFacts(
-            task=room.name(view.id),
-            agent=None if view.agent is None or room.bare else room.name(view.agent),
+            task=budget.shorten(view.id),
+            agent=None if view.agent is None or budget.bare else budget.shorten(view.agent),
             status=view.status,
             runs=view.runs,
-            goal=None if view.goal is None else room.part(view.goal, GOAL, least=SMALL_GOAL),
-            input=room.part(self._text("input", 0, view.input), INPUT) if given else None,
+            goal=budget.quote(view.goal, GOAL, least=MIN_GOAL_BYTES),
+            input=budget.quote(self._text("input", 0, view.input), INPUT) if has_input else None,
             plan=[
-                PlanLine(place + 1, room.name(_name(view, place)), self._marks[place])
+                PlanLine(place + 1, budget.shorten(_name(view, place)), self._marks[place])
                 for place in sorted(near)
             ],
             plan_length=len(view.plan),
             plan_done=self._marks.count("done"),
             results=[
-                self._finished(
-                    place, room, (RESULT, outer[place]) if place in outer else (INNER, inner[place])
+                self._finished_line(
+                    place,
+                    budget,
+                    (RESULT, outer[place]) if place in outer else (INNER, inner[place]),
                 )
                 for place in sorted([*outer, *inner])
             ],
-            decisions=self._noted("decisions", view.decisions, room, DECISION),
-            discoveries=self._noted("discoveries", view.discoveries, room, DISCOVERY),
+            decisions=self._note_lines("decisions", view.decisions, budget, DECISION),
+            discoveries=self._note_lines("discoveries", view.discoveries, budget, DISCOVERY),
             questions=[
-                self._asked(view.questions[place], place, room, questions[place])
+                self._question_line(view.questions[place], place, budget, questions[place])
                 for place in sorted(questions)
             ],
-            waits=[room.name(view.waits_for[place]) for place in waits],
+            waits=[budget.shorten(view.waits_for[place]) for place in waits],
             unfinished=[
-                self._unfinished(place, room, UNFINISHED, stopped[place])
+                self._unfinished_line(place, budget, UNFINISHED, stopped[place])
                 for place in sorted(stopped)
             ],
-            error=None if failure is None else room.name(failure.type),
-            message=room.part(failure.message, UNFINISHED) if failure and failure.message else None,
+            error=None if failure is None else budget.shorten(failure.type),
+            message=budget.quote(failure.message, UNFINISHED)
+            if failure and failure.message
+            else None,
             in_doubt=[
-                self._unfinished(place, room, DOUBT, doubts[place]) for place in sorted(doubts)
+                self._unfinished_line(place, budget, DOUBT, doubts[place])
+                for place in sorted(doubts)
             ],
-            notes=_present(
-                room.part(self._notes[place], NOTE, rank) for place, rank in notes.items()
-            ),
+            notes=[
+                quoted
+                for place, rank in notes.items()
+                if (quoted := budget.quote(self._notes[place], NOTE, rank)) is not None
+            ],
             memories=[
-                self._recalled(self._memories[place], room, rank)
+                self._memory_line(self._memories[place], budget, rank)
                 for place, rank in memories.items()
             ],
-            result=room.part(self._text("end", 0, view.result), GOAL, least=SMALL_NAME)
+            result=budget.quote(self._text("end", 0, view.result), GOAL, least=MIN_NAME_BYTES)
             if ended
             else None,
             next=self._next
-            and NextLine(self._next.number, room.name(self._next.name), self._next.mark),
-            left_out=room.left_out,
-            complete=not room.short and not room.left_out,
+            and NextLine(self._next.number, budget.shorten(self._next.name), self._next.mark),
+            left_out=budget.left_out,
+            complete=not budget.short and not budget.left_out,
         )
 
-    def _finished(self, place: int, room: TextBudget, share: tuple[int, int]) -> FinishedLine:
+    def _finished_line(
+        self, place: int, budget: TextBudget, share: tuple[int, int]
+    ) -> FinishedLine:
         step = self._view.steps[place]
         result = (
             None
             if step.result is None
-            else room.part(self._text("result", place, step.result), *share)
+            else budget.quote(self._text("result", place, step.result), *share)
         )
-        return FinishedLine(room.name(step.path), step.how, result)
+        return FinishedLine(budget.shorten(step.path), step.how, result)
 
-    def _unfinished(self, place: int, room: TextBudget, weight: int, rank: int) -> UnfinishedLine:
+    def _unfinished_line(
+        self, place: int, budget: TextBudget, weight: int, rank: int
+    ) -> UnfinishedLine:
         step = self._view.steps[place]
-        error, progress = (None, None) if room.bare else (step.error, step.progress)
+        error, progress = (None, None) if budget.bare else (step.error, step.progress)
         cursor = (
             None
             if progress is None or progress.cursor is None
             else self._text("cursor", place, progress.cursor)
         )
         return UnfinishedLine(
-            step=room.name(step.path),
-            mark=mark_of(step),
+            step=budget.shorten(step.path),
+            mark=step_mark(step),
             mode=step.mode,
-            error=None if error is None else room.name(error.type),
-            message=room.part(error.message, weight, rank) if error and error.message else None,
+            error=None if error is None else budget.shorten(error.type),
+            message=budget.quote(error.message, weight, rank) if error and error.message else None,
             done=_finite(progress.done) if progress else None,
             total=_finite(progress.total) if progress else None,
-            cursor=None if cursor is None else room.part(cursor, weight, rank),
+            cursor=budget.quote(cursor, weight, rank),
         )
 
-    def _asked(self, ask: Question, place: int, room: TextBudget, rank: int) -> QuestionLine:
-        payload = None if ask.payload is None else self._text("payload", place, ask.payload)
-        answer = self._text("answer", place, ask.answer) if ask.status == "answered" else None
+    def _question_line(
+        self, question: Question, place: int, budget: TextBudget, rank: int
+    ) -> QuestionLine:
+        payload = (
+            None if question.payload is None else self._text("payload", place, question.payload)
+        )
+        answer = (
+            self._text("answer", place, question.answer) if question.status == "answered" else None
+        )
         return QuestionLine(
-            name=room.name(ask.name),
-            status=ask.status,
-            by=None if ask.by is None else room.name(ask.by),
-            question=room.part(ask.text, ASK, rank),
-            payload=None if payload is None else room.part(payload, ASK, rank),
-            answer=None if answer is None else room.part(answer, ASK, rank),
+            name=budget.shorten(question.name),
+            status=question.status,
+            by=None if question.by is None else budget.shorten(question.by),
+            question=budget.quote(question.text, QUESTION, rank),
+            payload=budget.quote(payload, QUESTION, rank),
+            answer=budget.quote(answer, QUESTION, rank),
         )
 
-    def _recalled(self, memory: MemoryItem, room: TextBudget, rank: int) -> MemoryLine:
-        text = room.part(memory.full_text, MEMORY, rank)
-        assert text is not None  # as below
-        source = None if memory.source is None else room.name(memory.source)
+    def _memory_line(self, memory: MemoryItem, budget: TextBudget, rank: int) -> MemoryLine:
+        text = budget.quote(memory.full_text, MEMORY, rank)
+        assert text is not None  # `take` only takes places whose share is large enough
+        source = None if memory.source is None else budget.shorten(memory.source)
         return MemoryLine(
-            memory.id, room.name(memory.author), source, f"{memory.at:%Y-%m-%d}", text
+            memory.id, budget.shorten(memory.author), source, f"{memory.at:%Y-%m-%d}", text
         )
 
-    def _noted(
-        self, what: str, notes: Sequence[Note], room: TextBudget, weight: int
+    def _note_lines(
+        self, what: str, notes: Sequence[Note], budget: TextBudget, weight: int
     ) -> list[NoteLine]:
-        chosen = room.newest(what, range(len(notes) - 1, -1, -1), weight)
-        told = []
+        chosen = budget.take(what, range(len(notes) - 1, -1, -1), weight)
+        found = []
         for place in sorted(chosen):
             note, rank = notes[place], chosen[place]
-            text = room.part(note.text, weight, rank)
-            assert text is not None  # its share is large enough, or it would not have been chosen
-            told.append(NoteLine(text, room.part(note.why, weight, rank) if note.why else None))
-        return told
+            text = budget.quote(note.text, weight, rank)
+            assert text is not None  # `take` only takes places whose share is large enough
+            found.append(NoteLine(text, budget.quote(note.why or None, weight, rank)))
+        return found
 
     def _text(self, what: str, place: int, value: Any) -> str:
-        """A value as text. Made once: the room is tried in many sizes."""
-        text = self._texts.get((what, place))
-        if text is None:
-            text = self._texts[what, place] = text_of(value)
-        return text
+        """Return a value as text. It is cached: many sizes are tried."""
+        if (what, place) not in self._texts:
+            self._texts[what, place] = value_to_text(value)
+        return self._texts[what, place]
 
     def _find_next(self) -> NextLine | None:
         view = self._view
@@ -340,7 +368,7 @@ class TaskFacts:
         planned = set(view.plan_paths)
         top = [step for step in view.steps if not step.parent]
         for number, step in enumerate(top, 1):
-            mark = mark_of(step)
+            mark = step_mark(step)
             if mark not in ("done", "failed") and step.path not in planned:
                 return NextLine(None if view.plan else number, step.path, mark)
         done = [step for step in top if step.status == "completed"]
@@ -349,8 +377,8 @@ class TaskFacts:
         return NextLine(None, max(reversed(done), key=lambda step: step.version).path, "done")
 
 
-def mark_of(step: StepInfo | None) -> Mark:
-    """How a step stands, in a word. "failed" is one that is not tried again."""
+def step_mark(step: StepInfo | None) -> Mark:
+    """Return the status of a step in a word. A "failed" step is not retried."""
     if step is None:
         return "to do"
     if step.in_doubt:
@@ -362,11 +390,11 @@ def mark_of(step: StepInfo | None) -> Mark:
     return "retry" if step.status == "retrying" else step.status
 
 
-def enclosed(step: StepInfo, by_path: Mapping[str, StepInfo]) -> bool:
-    """Whether it was called from inside a step that is finished: nobody will ask for it again."""
+def is_inside_completed(step: StepInfo, by_path: Mapping[str, StepInfo]) -> bool:
+    """Whether a step ran inside a step that is completed, and so is never requested again."""
     scope = step.parent
     while scope:
-        above = by_path.get(scope)  # None: begun, but killed before anything of it was written
+        above = by_path.get(scope)  # None: started, and killed before its first event
         if above is not None and above.status == "completed":
             return True
         scope = scope.rpartition("/")[0]
@@ -380,7 +408,3 @@ def _name(view: TaskView, place: int) -> str:
 
 def _finite(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
-
-
-def _present(found: Iterable[Extract | None]) -> list[Extract]:
-    return [extract for extract in found if extract is not None]

@@ -1,0 +1,1 @@
+"""Running a task: its lease and session, frames, effects and their drivers, and waits."""

@@ -1,4 +1,4 @@
-"""Opening a task: admission, and who may work on it."""
+"""Open a task: check the options, create the task or claim its lease, or submit it to workers."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from ...log import operations as ops
 from ...log.codec import decode, encode, encode_as
 from ...log.codec.walk import SourcedList
 from ...log.events import AppendContext
-from ...log.ids import append_id, checked_id, new_secret
+from ...log.ids import append_id, check_id, new_secret
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.retired_ids import closed_at, reopen
+from ...log.retired_ids import free_id, get_retired_at
 from ...log.stream_ops import append_events, new_append_context
-from ...log.subjects import note_subject
-from ...log.validation import seconds, shown
-from ..control.inbox import queue
-from ..control.lifecycle import cancel, delete
+from ...log.subjects import register_use
+from ...log.validation import check_seconds, describe_value
+from ..control.inbox import queue_task
+from ..control.lifecycle import cancel_task, delete_task
 from ..state import events as ev
 from ..state.fold import TaskState
-from ..state.load import is_expired, is_held, label_of, load
+from ..state.load import encode_label, is_expired, is_leased, load_task
 from ..state.view import ENDED
 from ..steps.usage import Budget
-from .effects import RunOperation, Script, Sleep
+from .effects import RunOperation, Sleep, TaskGen
 
 if TYPE_CHECKING:
     from ...redact import Redactor
 
 TASK_TTL: Final = timedelta(days=7)
-NATIVE: Final = (type(None), bool, int, float, str, list, dict, SourcedList)
+JSON_TYPES: Final = (type(None), bool, int, float, str, list, dict, SourcedList)
 FIRST_PAUSE: Final = 0.01
-LONGEST_PAUSE: Final = 0.25
-SKEW: Final = 2.0
-"""If the engine's clock is so far from ours, what was told by ours is told again by the engine's."""
+MAX_PAUSE: Final = 0.25
+MAX_CLOCK_SKEW: Final = 2.0
+"""If the database's clock differs by more seconds, due times are written again by its clock."""
 
 logger = logging.getLogger("holdfast")
 
 
 class OpenOptions(msgspec.Struct, frozen=True):
-    """What a task is opened with. What is None is taken as it is stored."""
+    """The options a task is opened with. None means: as stored."""
 
     goal: str | None
     input: bytes | None
@@ -61,7 +61,7 @@ class OpenOptions(msgspec.Struct, frozen=True):
     redactor: Redactor | None = None
 
 
-def as_wanted(
+def check_open_options(
     goal: str | None,
     input: object,
     agent: str | None,
@@ -73,42 +73,43 @@ def as_wanted(
     budget: Budget | None = None,
     subject: str | None = None,
 ) -> OpenOptions:
-    """The arguments of `store.task`, checked."""
+    """Check the arguments of `store.task`, and return them as options."""
     if goal is not None and (type(goal) is not str or not goal.strip()):
-        raise ValueError(f"goal must be text that is not empty, got {shown(goal)}")
+        raise ValueError(f"goal must be text that is not empty, got {describe_value(goal)}")
     if agent is not None:
-        checked_id(agent, "agent")
+        check_id(agent, "agent")
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(
-            f"budget must be a holdfast.Budget(tokens=…, cost=…, calls=…), got {shown(budget)}"
+            "budget must be a holdfast.Budget(tokens=…, cost=…, calls=…), "
+            f"got {describe_value(budget)}"
         )
     raw = None if input is None else encode_as(input, declared_type(input))
     return OpenOptions(
-        None if goal is None else encode_text(goal, "goal"),
+        None if goal is None else check_text(goal, "goal"),
         raw,
         agent,
-        seconds(lease, "lease", 0.1),
-        None if wait is None else seconds(wait, "wait"),
+        check_seconds(lease, "lease", 0.1),
+        None if wait is None else check_seconds(wait, "wait"),
         bool(steal),
-        None if ttl is None else seconds(ttl, "ttl"),
+        None if ttl is None else check_seconds(ttl, "ttl"),
         bool(restart),
         budget=budget,
-        subject=None if subject is None else checked_id(subject, "subject"),
+        subject=None if subject is None else check_id(subject, "subject"),
     )
 
 
-def redacted(log: Log, wanted: OpenOptions, declared: Any = Any) -> OpenOptions:
-    """What a task is opened with, as it is to be stored. `declared`: the type of its input."""
+def redact_options(log: Log, options: OpenOptions, declared: Any = Any) -> OpenOptions:
+    """Return the options with goal and input redacted. `declared` is the type of the input."""
     if log.redactor is None:
-        return wanted
-    raw = None if wanted.input is None else log.redaction.encoded(wanted.input, declared)
+        return options
+    raw = None if options.input is None else log.redaction.redact_json(options.input, declared)
     return msgspec.structs.replace(
-        wanted, goal=log.redaction.text(wanted.goal), input=raw, redactor=log.redactor
+        options, goal=log.redaction.redact_text(options.goal), input=raw, redactor=log.redactor
     )
 
 
-def encode_text(text: object, what: str) -> str:
-    """A text that can be stored."""
+def check_text(text: object, what: str) -> str:
+    """Return a text. Raise if it isn't one, or can't be stored."""
     if type(text) is not str:
         raise TypeError(f"{what} must be text, got {type(text).__name__}")
     encode(text)
@@ -116,122 +117,124 @@ def encode_text(text: object, what: str) -> str:
 
 
 def declared_type(value: object) -> Any:
-    """The type by which a value is stored: its own, unless it is a plain JSON value."""
-    return Any if type(value) in NATIVE else type(value)
+    """Return the type that a value is stored by: its own, or `Any` for plain JSON values."""
+    return Any if type(value) in JSON_TYPES else type(value)
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A task that may be worked on, or that had ended."""
+    """A task whose lease was claimed, or that has ended."""
 
     state: TaskState
     incarnation: bytes
     now: float
     before: HeadFields = HeadFields()
-    """How it stood before."""
+    """The fields of the head before the claim."""
     waited: ev.TaskSuspended = ev.TaskSuspended()
-    """What it waited for."""
+    """What the task was suspended on before the claim."""
 
 
-def enter(key: StreamKey, wanted: OpenOptions, owner: str) -> Script[Claim]:
-    """Claim a task: at once if it is free or its holder is dead, else when the holder gives it back or its lease ends."""
-    wait = wanted.lease if wanted.wait is None else wanted.wait
+def wait_for_claim(key: StreamKey, options: OpenOptions, owner: str) -> TaskGen[Claim]:
+    """Claim a task. If another process owns its lease, wait until it is released or ends."""
+    wait = options.lease if options.wait is None else options.wait
     deadline = clock.monotonic() + wait
-    pause, told = FIRST_PAUSE, False
+    pause, logged = FIRST_PAUSE, False
     stamp = new_append_context()
     while True:
-        answer: Claim | LeaseHeld = yield RunOperation(lambda: claim(key, wanted, owner, stamp))
+        answer: Claim | LeaseHeld = yield RunOperation(
+            lambda: claim_task(key, options, owner, stamp)
+        )
         if isinstance(answer, Claim):
             return answer
         left = deadline - clock.monotonic()
         if left <= 0:
             raise answer
-        if not told:
-            logger.info("%s is held by %s; waiting for it, up to %.0f s", key, answer.owner, left)
-            told = True
+        if not logged:
+            logger.info("%s is leased by %s; waiting up to %.0f s", key, answer.owner, left)
+            logged = True
         yield Sleep(min(pause, left))
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = min(pause * 2, MAX_PAUSE)
 
 
-def claim(
-    key: StreamKey, wanted: OpenOptions, owner: str, stamp: AppendContext
+def claim_task(
+    key: StreamKey, options: OpenOptions, owner: str, stamp: AppendContext
 ) -> Operation[Claim | LeaseHeld]:
-    """Take a task, make it if there is none, or say who has it."""
-    claimed = ev.Claimed(owner, wanted.lease)
-    made = yield from _admit(
-        key, wanted, ev.CLAIMED, claimed, lambda now: now + wanted.lease, stamp
+    """Claim a task, or create it. Return `LeaseHeld` if another process owns its lease."""
+    claimed = ev.Claimed(owner, options.lease)
+    created = yield from _admit(
+        key, options, ev.CLAIMED, claimed, lambda now: now + options.lease, stamp
     )
-    if isinstance(made, Claim):
-        return made
-    head = made
-    if is_held(head) and head.fields.owner != owner and not wanted.steal:
+    if isinstance(created, Claim):
+        return created
+    head = created
+    if is_leased(head) and head.fields.owner != owner and not options.steal:
         return LeaseHeld(str(key), owner=head.fields.owner or "", until=head.fields.due_at or 0)
-    state = yield from load(key)
-    _compare(state, wanted)
+    state = yield from load_task(key)
+    _check_same_task(state, options)
     waited = state.suspended_on
     if not state.ended:
-        yield from _take(state, head, wanted, owner, stamp)
+        yield from _append_claim(state, head, options, owner, stamp)
     return Claim(state, head.incarnation, head.now, head.fields, waited)
 
 
-def submit(
-    key: StreamKey, wanted: OpenOptions, at: float | None, stamp: AppendContext
+def submit_task(
+    key: StreamKey, options: OpenOptions, at: float | None, stamp: AppendContext
 ) -> Operation[bool]:
-    """Make a task for a worker to run, or let one that is there be run again. Whether it is new."""
-    made = yield from _admit(
-        key, wanted, ev.QUEUED, ev.Queued(at), lambda now: max(now, at or 0.0), stamp
+    """Create a task for a worker to run, or schedule an existing one. Return whether it is new."""
+    created = yield from _admit(
+        key, options, ev.QUEUED, ev.Queued(at), lambda now: max(now, at or 0.0), stamp
     )
-    if isinstance(made, Claim):
+    if isinstance(created, Claim):
         return True
-    state = yield from load(key)
-    _compare(state, wanted)
-    yield from queue(key, made, state, at, wanted.budget, stamp)
+    state = yield from load_task(key)
+    _check_same_task(state, options)
+    yield from queue_task(key, created, state, at, options.budget, stamp)
     return False
 
 
 def _admit(
     key: StreamKey,
-    wanted: OpenOptions,
+    options: OpenOptions,
     name: str,
     second: ev.TaskEvent,
     due: Callable[[float], float],
     stamp: AppendContext,
 ) -> Operation[Claim | Head]:
-    """Make a task if there is none, or begin an expired one anew; else the head of the one that is there.
+    """Create a task if it doesn't exist, or restart an expired one; else return its head.
 
-    `due` says when it is due, by the time that it is now.
+    `due` returns when the new task is due, from the current time.
     """
     head = yield from ops.head(key)
     if head is not None and not is_expired(head):
         return head
     closed = None
-    if wanted.parent is not None:
-        yield from _check_parent(key, wanted.parent)
+    if options.parent is not None:
+        yield from _check_parent(key, options.parent)
     if head is not None:
-        if not wanted.restart:
+        if not options.restart:
             raise Expired(str(key), at=head.fields.expires_at or 0.0)
-        yield from delete(key, stamp, "it had expired, and was begun anew", seen=head)
+        yield from delete_task(key, stamp, "it had expired and was restarted", seen=head)
     else:
-        closed = yield from closed_at(key)
-        if closed is not None and not wanted.restart:
+        closed = yield from get_retired_at(key)
+        if closed is not None and not options.restart:
             raise Expired(str(key), at=closed, swept=True)
-    made = yield from _create(key, wanted, name, second, due, stamp)
-    if wanted.parent is not None:
+    created = yield from _create(key, options, name, second, due, stamp)
+    if options.parent is not None:
         try:
-            yield from _check_parent(key, wanted.parent)
-        except TaskEnded:  # whoever cancelled the parent has looked for children, and found none
-            after = msgspec.structs.replace(stamp, id=stamp.id + 3)  # the first three are taken
-            yield from cancel(key, "its parent has ended", after)
+            yield from _check_parent(key, options.parent)
+        except TaskEnded:  # the parent was cancelled meanwhile, before this child was visible
+            after = msgspec.structs.replace(stamp, id=stamp.id + 3)  # the first three are used
+            yield from cancel_task(key, "its parent has ended", after)
             raise
     if closed is not None:
         try:
-            yield from reopen(key, stamp)
+            yield from free_id(key, stamp)
         except Conflict:
-            pass  # the mark counts for nothing while the task is there
-    return made
+            pass  # the mark of a retired id has no effect while the task exists
+    return created
 
 
 def _check_parent(key: StreamKey, parent: ev.Parent) -> Operation[None]:
-    """`TaskEnded` if the parent of a child has ended: cancelled while it was about to have it, say."""
+    """Raise `TaskEnded` if the parent of a child has ended, for example by a cancellation."""
     above = key._replace(id=parent.id)
     head = yield from ops.head(above)
     if head is None or head.fields.status in ENDED:
@@ -240,7 +243,7 @@ def _check_parent(key: StreamKey, parent: ev.Parent) -> Operation[None]:
 
 def _create(
     key: StreamKey,
-    wanted: OpenOptions,
+    options: OpenOptions,
     name: str,
     second: ev.TaskEvent,
     due: Callable[[float], float],
@@ -248,30 +251,30 @@ def _create(
 ) -> Operation[Claim]:
     created = ev.Created(
         salt=new_secret().hex(),
-        ttl=wanted.ttl,
-        goal=wanted.goal,
-        agent=wanted.agent,
-        parent=wanted.parent,
-        budget=wanted.budget,
-        subject=wanted.subject,
-        input=msgspec.Raw(wanted.input or b"null"),
+        ttl=options.ttl,
+        goal=options.goal,
+        agent=options.agent,
+        parent=options.parent,
+        budget=options.budget,
+        subject=options.subject,
+        input=msgspec.Raw(options.input or b"null"),
     )
     state = TaskState(key)
     state.apply(key, 1, stamp.at, ev.CREATED, created)
     state.apply(key, 2, stamp.at, name, second)
     events = [ev.new_event(ev.CREATED, created), ev.new_event(name, second)]
-    fields = HeadFields(state.status, label_of(state, doubt=False), state.owner, due(stamp.at))
-    # Chosen here, because the keys of its steps are made from it.
+    fields = HeadFields(state.status, encode_label(state, doubt=False), state.owner, due(stamp.at))
+    # Chosen here, because the idempotency keys of the task's steps depend on it.
     incarnation = append_id(stamp.id)
-    if wanted.subject is not None:
-        yield from note_subject(
-            key, incarnation, wanted.subject, msgspec.structs.replace(stamp, id=stamp.id + 4)
+    if options.subject is not None:
+        yield from register_use(
+            key, incarnation, options.subject, msgspec.structs.replace(stamp, id=stamp.id + 4)
         )
     answer = yield from append_events(
         key, events, stamp, expected=0, fields=fields, incarnation=incarnation, exclusive=True
     )
     now = answer.now or stamp.at
-    if abs(now - stamp.at) > SKEW:  # nobody could say before what the time is there
+    if abs(now - stamp.at) > MAX_CLOCK_SKEW:  # only the response shows the database's time
         after = msgspec.structs.replace(stamp, id=stamp.id + 2)
         again: tuple[str, ev.TaskEvent] = (name, second)
         if isinstance(second, ev.Claimed):
@@ -290,21 +293,22 @@ def _create(
     return Claim(state, incarnation, now)
 
 
-def _take(
-    state: TaskState, head: Head, wanted: OpenOptions, owner: str, stamp: AppendContext
+def _append_claim(
+    state: TaskState, head: Head, options: OpenOptions, owner: str, stamp: AppendContext
 ) -> Operation[None]:
-    claimed = ev.Claimed(owner, wanted.lease, stolen=wanted.steal and is_held(head))
+    claimed = ev.Claimed(owner, options.lease, stolen=options.steal and is_leased(head))
     changes: list[tuple[str, ev.TaskEvent]] = [(ev.CLAIMED, claimed)]
-    if wanted.budget is not None and wanted.budget != state.budget:
-        changes.append((ev.BUDGETED, ev.Budgeted(wanted.budget)))
-    label = label_of(state, doubt=False, crashes=state.crashes + state.counts_as_crash(claimed))
-    fields = HeadFields("running", label, owner, head.now + wanted.lease)
+    if options.budget is not None and options.budget != state.budget:
+        changes.append((ev.BUDGETED, ev.Budgeted(options.budget)))
+    label = encode_label(state, doubt=False, crashes=state.crashes + state.counts_as_crash(claimed))
+    fields = HeadFields("running", label, owner, head.now + options.lease)
     answer = yield from append_events(
         state.key,
         [ev.new_event(*change) for change in changes],
         stamp,
-        # What the head said of its holder must still be so: somebody may have claimed it while we read its events.
-        expected=state.version if wanted.steal else head.version,
+        # The lease owner in the head must still be current: another process may have claimed the
+        # task while its events were read.
+        expected=state.version if options.steal else head.version,
         fields=fields,
         incarnation=head.incarnation,
         exclusive=True,
@@ -313,26 +317,29 @@ def _take(
         state.apply(state.key, version, stamp.at, name, event)
 
 
-def _compare(state: TaskState, wanted: OpenOptions) -> None:
-    """One id is one task: what it is opened with must be what it was begun with."""
+def _check_same_task(state: TaskState, options: OpenOptions) -> None:
+    """Raise `ReplayMismatch` if a task is opened with other values than it was created with."""
     goal, given = state.goal, state.input
-    if wanted.redactor is not None:  # it may have been begun before anything was redacted
+    if options.redactor is not None:  # the task may be older than the redaction
         goal, given = (
-            None if goal is None else wanted.redactor.text(goal),
-            wanted.redactor.json(given),
+            None if goal is None else options.redactor.text(goal),
+            options.redactor.json(given),
         )
     for what, same in (
-        ("goal", wanted.goal is None or wanted.goal == goal),
-        ("input", wanted.input is None or _ordered(wanted.input) == _ordered(given)),
-        ("agent", wanted.agent is None or wanted.agent == state.agent),
-        ("parent", wanted.parent is None or wanted.parent == state.parent),
-        ("subject", wanted.subject is None or wanted.subject == state.subject),
+        ("goal", options.goal is None or options.goal == goal),
+        (
+            "input",
+            options.input is None or _canonical_json(options.input) == _canonical_json(given),
+        ),
+        ("agent", options.agent is None or options.agent == state.agent),
+        ("parent", options.parent is None or options.parent == state.parent),
+        ("subject", options.subject is None or options.subject == state.subject),
     ):
         if not same:
-            hint = f"leave out {what}= to go on with the recorded one, or give the new task an id of its own"
+            hint = f"omit {what}= to use the recorded one, or give the new task its own id"
             raise ReplayMismatch(str(state.key), step=None, what=f"another {what}", hint=hint)
 
 
-def _ordered(raw: bytes) -> bytes:
-    """An input to compare: the order of its keys says nothing, but 1 is not true."""
+def _canonical_json(raw: bytes) -> bytes:
+    """Return JSON to compare: the order of keys doesn't matter, but 1 is not `true`."""
     return msgspec.json.encode(decode(raw), order="deterministic")

@@ -1,8 +1,10 @@
-"""Scripts: what a task does, as generators that yield effects; and the two drivers that run any of them.
+"""Task generators, the effects they yield, and the synchronous and async drivers that run them.
 
-An operation decides without I/O. A script has user code in the middle: it yields `Do` (an operation), `Call` (the user's function) and
-`Sleep`. `drive` does them, `drive_async` awaits them, so that sync and async tasks are one and the same program. A script that
-has something to give before its end yields `Emit`: `stream` and `stream_async` drive it from one to the next.
+An operation decides without I/O. A task generator also has user code in the middle: it yields
+`RunOperation`, `CallFunction` (the user's function), `Sleep` and the other effects below. `drive`
+performs them, `drive_async` awaits them, so `Task` and `AsyncTask` share one implementation. A
+generator of a streaming step yields `Emit` for each chunk: `stream` and `stream_async` drive it
+from one chunk to the next.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ logger = logging.getLogger("holdfast")
 
 
 class RunOperation:
-    """Run an operation, again if another writer came first."""
+    """Run an operation; retry it if another writer came first."""
 
     __slots__ = ("make",)
 
@@ -41,7 +43,7 @@ class RunOperation:
 
 
 class RunOnce:
-    """Run an operation that sees to conflicts itself."""
+    """Run an operation that handles conflicts itself."""
 
     __slots__ = ("operation",)
 
@@ -50,7 +52,10 @@ class RunOnce:
 
 
 class CallFunction:
-    """Call the user's function, inside `frame` if given. An async one is awaited, at most `timeout` seconds."""
+    """Call the user's function, inside `frame` if given.
+
+    An async function is awaited for at most `timeout` seconds.
+    """
 
     __slots__ = ("args", "fn", "frame", "is_async", "kwargs", "timeout")
 
@@ -68,6 +73,8 @@ class CallFunction:
 
 
 class Sleep:
+    """Wait for a number of seconds."""
+
     __slots__ = ("seconds",)
 
     def __init__(self, seconds: float) -> None:
@@ -75,7 +82,10 @@ class Sleep:
 
 
 class WaitForSteps:
-    """Wait until no step runs inside a scope any more. Async ones are cancelled; a plain one, in its thread, cannot be."""
+    """Wait until no step runs inside a scope any more.
+
+    Async steps are cancelled. Synchronous ones, in their threads, can't be.
+    """
 
     __slots__ = ("scope", "session")
 
@@ -84,27 +94,28 @@ class WaitForSteps:
 
 
 class Emit:
-    """Hand a chunk of a step to whoever asked for it. `closing` closes its source, if that has to be awaited.
+    """Give a chunk of a step to its consumer.
 
-    The step at `path` is paused until the next chunk is asked for, which may be never.
+    The step at `path` is paused until the consumer requests the next chunk, which may be never.
+    `closing` closes the source of the chunks, if that must be awaited.
     """
 
-    __slots__ = ("chunk", "closing", "path", "script", "session")
+    __slots__ = ("chunk", "closing", "generator", "path", "session")
 
     def __init__(
         self, chunk: Any, session: Session, path: str, closing: CallFunction | None
     ) -> None:
         self.chunk, self.session, self.path, self.closing = chunk, session, path, closing
-        self.script: Script[Any] | None = None
+        self.generator: TaskGen[Any] | None = None
 
 
 Effect = RunOperation | RunOnce | CallFunction | Sleep | WaitForSteps | Emit
-Script = Generator[Effect, Any, T]
+TaskGen = Generator[Effect, Any, T]
 
 
-def drive(log: Log, script: Script[T]) -> T:
-    """Run a script."""
-    return drivers.drive(script, partial(_perform, log), BaseException)
+def drive(log: Log, generator: TaskGen[T]) -> T:
+    """Run a task generator, and return its value."""
+    return drivers.drive(generator, partial(_perform, log), BaseException)
 
 
 def _perform(log: Log, effect: Effect) -> Any:
@@ -112,7 +123,7 @@ def _perform(log: Log, effect: Effect) -> Any:
         token = None if effect.frame is None else frame.set(effect.frame)
         try:
             return effect.fn(*effect.args, **effect.kwargs)
-        except StopIteration as error:  # it would never come out of a script
+        except StopIteration as error:  # a generator can't raise it
             raise RuntimeError("the function raised StopIteration") from error
         finally:
             if token is not None:
@@ -122,25 +133,25 @@ def _perform(log: Log, effect: Effect) -> Any:
     if type(effect) is RunOperation:
         return ops.run_until_settled(log, effect.make)
     if type(effect) is WaitForSteps:
-        for paused in effect.session.give_up(effect.scope):
-            _stop(paused)
-        effect.session.wait_until_quiet(effect.scope)
+        for paused in effect.session.take_paused_streams(effect.scope):
+            _close_generator(paused)
+        effect.session.wait_until_idle(effect.scope)
     elif type(effect) is not Emit:
         clock.sleep(cast("Sleep", effect).seconds)
     return None
 
 
-def _plainly(call: CallFunction) -> Any:
-    """Call a plain function in a thread, out of which (before Python 3.12) its StopIteration would never come."""
+def _call_sync(call: CallFunction) -> Any:
+    """Call a synchronous function in a thread; before Python 3.12 StopIteration would hang it."""
     try:
         return call.fn(*call.args, **call.kwargs)
     except StopIteration as error:
         raise RuntimeError("the function raised StopIteration") from error
 
 
-async def drive_async(log: Log, script: Script[T]) -> T:
-    """Run a script, awaiting what it yields."""
-    send: Callable[[Any], Any] = script.send
+async def drive_async(log: Log, generator: TaskGen[T]) -> T:
+    """Run a task generator, awaiting its effects. Synchronous functions run in threads."""
+    send: Callable[[Any], Any] = generator.send
     value: Any = None
     thread: asyncio.Future[Any] | None = None
     cancelled = False
@@ -150,27 +161,26 @@ async def drive_async(log: Log, script: Script[T]) -> T:
                 effect = send(value)
             except StopIteration as done:
                 if cancelled:
-                    raise _cancelled() from None
+                    raise _cancellation() from None
                 return cast("T", done.value)
             except Exception as error:
-                if (
-                    cancelled
-                ):  # the function in the thread failed, which is recorded; the caller was cancelled
-                    raise _cancelled() from error
+                # The function in the thread failed, which is recorded; the caller was cancelled.
+                if cancelled:
+                    raise _cancellation() from error
                 raise
             try:
                 if cancelled and not isinstance(effect, RunOperation | RunOnce | WaitForSteps):
-                    raise _cancelled()
+                    raise _cancellation()
                 if type(effect) is CallFunction and not effect.is_async:
                     thread = _in_thread(effect)
-                    cancelled = await _to_its_end(thread) or cancelled
-                    send, value = script.send, thread.result()
+                    cancelled = await _wait_uncancelled(thread) or cancelled
+                    send, value = generator.send, thread.result()
                 else:
-                    send, value = script.send, await _perform_async(log, effect)
+                    send, value = generator.send, await _perform_async(log, effect)
             except BaseException as error:
-                send, value = script.throw, error
+                send, value = generator.throw, error
     finally:
-        script.close()
+        generator.close()
 
 
 async def _perform_async(log: Log, effect: Effect) -> Any:
@@ -188,18 +198,18 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
 
             try:
                 return await asyncio.wait_for(awaitable, effect.timeout)
-            except asyncio.TimeoutError as error:
+            except asyncio.TimeoutError as error:  # not a `TimeoutError` in Python 3.10
                 raise (
                     error if isinstance(error, TimeoutError) else TimeoutError(str(error))
-                ) from None  # 3.10 has two
+                ) from None
         finally:
             if token is not None:
                 frame.reset(token)
     if type(effect) is WaitForSteps:
-        for paused in effect.session.give_up(effect.scope):
-            await _close(log, paused)
-            _stop(paused)
-        await _quiet(effect.session, effect.scope)
+        for paused in effect.session.take_paused_streams(effect.scope):
+            await _close_source(log, paused)
+            _close_generator(paused)
+        await _wait_until_idle(effect.session, effect.scope)
         return None
     if type(effect) is Emit:
         return None
@@ -207,39 +217,41 @@ async def _perform_async(log: Log, effect: Effect) -> Any:
     return None
 
 
-async def _quiet(session: Session, scope: str) -> None:
+async def _wait_until_idle(session: Session, scope: str) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    quiet = loop.create_future()
+    idle = loop.create_future()
 
-    def tell() -> None:
-        if not quiet.done():
-            quiet.set_result(None)
+    def set_idle() -> None:
+        if not idle.done():
+            idle.set_result(None)
 
-    for worker in session.tell_when_quiet(scope, lambda: loop.call_soon_threadsafe(tell)):
+    for worker in session.call_when_idle(scope, lambda: loop.call_soon_threadsafe(set_idle)):
         if worker is not asyncio.current_task():
             worker.get_loop().call_soon_threadsafe(worker.cancel)
-    await quiet
+    await idle
 
 
 def _in_thread(call: CallFunction) -> asyncio.Future[Any]:
-    """A plain function, in a thread that knows where it is."""
+    """Start a synchronous function in a thread, with this context and the call's frame."""
     import asyncio
 
     token = frame.set(call.frame) if call.frame is not None else None
     try:
-        # Not a task of asyncio: `asyncio.run` cancels all of those when it ends, and the thread would run on unheeded.
-        return asyncio.get_running_loop().run_in_executor(None, copy_context().run, _plainly, call)
+        # Not an asyncio task: `asyncio.run` cancels those at its end, and the thread would run on.
+        return asyncio.get_running_loop().run_in_executor(
+            None, copy_context().run, _call_sync, call
+        )
     finally:
         if token is not None:
             frame.reset(token)
 
 
-async def _to_its_end(future: asyncio.Future[Any]) -> bool:
-    """Wait for something that must not be left behind, also when cancelled. Whether that happened.
+async def _wait_uncancelled(future: asyncio.Future[Any]) -> bool:
+    """Wait for a future to end, also when cancelled. Return whether it was cancelled.
 
-    A function in a thread cannot be stopped: giving the task back while it still runs would be a lie.
+    A function in a thread can't be stopped, and the lease must not be released while it runs.
     """
     import asyncio
 
@@ -252,26 +264,26 @@ async def _to_its_end(future: asyncio.Future[Any]) -> bool:
     return cancelled
 
 
-async def drive_to_its_end(log: Log, script: Script[T]) -> T:
-    """Run a script to its end, also when cancelled, and cancelled again; the cancellation goes on afterwards."""
+async def drive_uncancelled(log: Log, generator: TaskGen[T]) -> T:
+    """Run a task generator to its end, also when cancelled; raise the cancellation afterwards."""
     import asyncio
 
-    running = asyncio.ensure_future(drive_async(log, script))
-    if await _to_its_end(running):
-        running.exception()  # looked at: the cancellation is what the caller hears of
-        raise _cancelled()
+    running = asyncio.ensure_future(drive_async(log, generator))
+    if await _wait_uncancelled(running):
+        running.exception()  # retrieve it, so asyncio doesn't log it
+        raise _cancellation()
     return running.result()
 
 
-def _cancelled() -> BaseException:
+def _cancellation() -> BaseException:
     import asyncio
 
     return asyncio.CancelledError()
 
 
-def _to_next_chunk(script: Script[Any]) -> Script[Any]:
-    """A script up to its next `Emit`, which is returned; or to its end."""
-    send: Callable[[Any], Any] = script.send
+def _run_to_next_chunk(generator: TaskGen[Any]) -> TaskGen[Any]:
+    """Run a generator up to its next `Emit`, which is returned, or to its end."""
+    send: Callable[[Any], Any] = generator.send
     value: Any = None
     while True:
         try:
@@ -281,48 +293,48 @@ def _to_next_chunk(script: Script[Any]) -> Script[Any]:
         if type(effect) is Emit:
             return effect
         try:
-            send, value = script.send, (yield effect)
+            send, value = generator.send, (yield effect)
         except BaseException as error:
-            send, value = script.throw, error
+            send, value = generator.throw, error
 
 
-def stream(log: Log, script: Script[Any]) -> Generator[Any, None, None]:
-    """Run a script, and give its chunks as they come; or, if it had nothing to run, those that it returns."""
-    live = given_up = False
+def stream(log: Log, generator: TaskGen[Any]) -> Generator[Any, None, None]:
+    """Run a task generator and yield its chunks; of a recorded step those that it returns."""
+    live = abandoned = False
     try:
-        while type(found := drive(log, _to_next_chunk(script))) is Emit:
+        while type(found := drive(log, _run_to_next_chunk(generator))) is Emit:
             live = True
-            found.session.pause(found, script)
+            found.session.pause_stream(found, generator)
             try:
                 yield found.chunk
             finally:
-                given_up = not found.session.go_on(found)
-            if given_up:
-                raise _left(found)
+                abandoned = not found.session.resume_stream(found)
+            if abandoned:
+                raise _abandoned_error(found)
         if not live:
             yield from found
     finally:
-        if not given_up:
-            script.close()
+        if not abandoned:
+            generator.close()
 
 
-async def stream_async(log: Log, script: Script[Any]) -> AsyncGenerator[Any, None]:
+async def stream_async(log: Log, generator: TaskGen[Any]) -> AsyncGenerator[Any, None]:
     """`stream`, as an async iterator."""
-    live = given_up = False
+    live = abandoned = False
     try:
-        while type(found := await drive_async(log, _to_next_chunk(script))) is Emit:
+        while type(found := await drive_async(log, _run_to_next_chunk(generator))) is Emit:
             live = True
-            found.session.pause(found, script)
+            found.session.pause_stream(found, generator)
             try:
                 yield found.chunk
             except BaseException:
-                given_up = not found.session.go_on(found)
-                if not given_up:
-                    await _close(log, found)
+                abandoned = not found.session.resume_stream(found)
+                if not abandoned:
+                    await _close_source(log, found)
                 raise
-            given_up = not found.session.go_on(found)
-            if given_up:
-                raise _left(found)
+            abandoned = not found.session.resume_stream(found)
+            if abandoned:
+                raise _abandoned_error(found)
         if hasattr(found, "__aiter__"):
             async for chunk in found:
                 yield chunk
@@ -330,35 +342,36 @@ async def stream_async(log: Log, script: Script[Any]) -> AsyncGenerator[Any, Non
             for chunk in found:
                 yield chunk
     finally:
-        if not given_up:
-            script.close()
+        if not abandoned:
+            generator.close()
 
 
-def _left(emit: Emit) -> NoTask:
+def _abandoned_error(emit: Emit) -> NoTask:
     return NoTask(
-        f"step {emit.path!r} was left before its last chunk; ask for it again, inside the task's block"
+        f"step {emit.path!r} was ended before its last chunk; "
+        "call task.step again inside the task's block"
     )
 
 
-async def _close(log: Log, emit: Emit) -> None:
-    """Close what the chunks of a paused step come from, if that has to be awaited."""
+async def _close_source(log: Log, emit: Emit) -> None:
+    """Close the source of a paused step's chunks, if that must be awaited."""
     if emit.closing is not None:
         try:
             await _perform_async(log, emit.closing)
         except Exception as error:
-            _not_closed(emit, error)
+            _log_close_error(emit, error)
 
 
-def _stop(emit: Emit) -> None:
-    """End a paused step that nobody will go on with."""
+def _close_generator(emit: Emit) -> None:
+    """End a paused step that will not be resumed."""
     try:
-        if emit.script is not None:
-            emit.script.close()
+        if emit.generator is not None:
+            emit.generator.close()
     except Exception as error:
-        _not_closed(emit, error)
+        _log_close_error(emit, error)
 
 
-def _not_closed(emit: Emit, error: Exception) -> None:
+def _log_close_error(emit: Emit, error: Exception) -> None:
     logger.warning(
-        "step %r of %s did not end well (%s)", emit.path, emit.session.key, type(error).__name__
+        "could not close step %r of %s (%s)", emit.path, emit.session.key, type(error).__name__
     )

@@ -1,4 +1,4 @@
-"""Where the running code is: in which task, in which step."""
+"""Frames: which task and step the running code is in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Branch:
-    """A line of work inside a task: the block itself, or one item of `task.map`. Those beside it go on when it has to wait."""
+    """A line of work in a task: the block, or one item of `task.map`. Each is suspended alone."""
 
     __slots__ = ("outer", "suspended")
 
@@ -26,7 +26,7 @@ class Branch:
         return self.suspended is not None or (self.outer is not None and self.outer.is_suspended())
 
     def check(self) -> None:
-        """Raise again what has suspended this line of work."""
+        """Raise again the `Suspended` of this branch or an outer one."""
         branch: Branch | None = self
         while branch is not None:
             if branch.suspended is not None:
@@ -35,9 +35,13 @@ class Branch:
 
 
 class Frame:
-    """A task's block (`path` is "" and `run` None), or a step inside it."""
+    """A task's block (`path` is "" and `run` None), or a step inside it.
 
-    __slots__ = ("asking", "branch", "path", "run", "session", "task")
+    With `in_check` the running code is a step's check: its answer must be fresh, so steps inside it
+    are not recorded.
+    """
+
+    __slots__ = ("branch", "in_check", "path", "run", "session", "task")
 
     def __init__(
         self,
@@ -46,13 +50,13 @@ class Frame:
         branch: Branch,
         path: str = "",
         run: StepRun | None = None,
-        asking: bool = False,
+        in_check: bool = False,
     ) -> None:
-        self.asking = asking  # a check is asked: what it finds must be fresh, so nothing inside it is recorded
+        self.in_check = in_check
         self.task, self.session, self.branch, self.path, self.run = task, session, branch, path, run
 
-    def is_delicate(self) -> bool:
-        """Whether this is inside a step that must not be done twice: cut off in the middle, it would be in doubt."""
+    def inside_guarded_step(self) -> bool:
+        """Return whether this is inside a `once` or `check` step: interrupted, it is in doubt."""
         step = self.run
         while step is not None and not step.mode:
             step = step.outer
@@ -60,51 +64,51 @@ class Frame:
 
 
 frame: ContextVar[Frame | None] = ContextVar("holdfast_frame", default=None)
-"""Inherited by asyncio tasks and `asyncio.to_thread`; a thread pool of your own begins outside of any task."""
+"""Inherited by asyncio tasks and `asyncio.to_thread`, but not by other thread pools."""
 
 
 def current_frame() -> Frame | None:
-    """Where the running code is. A forked process is in no task: its parent has it."""
+    """Return the frame of the running code; None in a forked process: its parent has the lease."""
     found = frame.get()
-    if found is None or not found.session.is_here():
+    if found is None or not found.session.is_active():
         return None
     return found
 
 
-def refuse_if_left() -> None:
-    """`NoTask` for code that was started inside a task's block and has outlived it: nothing would be recorded."""
+def check_not_left() -> None:
+    """Raise `NoTask` in code that outlived the task's block: nothing it does is recorded."""
     found = frame.get()
-    if found is not None and isinstance(found.session.over, NoTask):
-        raise found.session.over
+    if found is not None and isinstance(found.session.closed_error, NoTask):
+        raise found.session.closed_error
 
 
 def current_task() -> Task | AsyncTask:
-    """The task in whose block, or in one of whose steps, this is called; else `NoTask`."""
+    """Return the task whose block or step calls this. Raise `NoTask` outside of any task."""
     found = current_frame()
     if found is None:
-        raise NoTask("there is no task here; call it inside `with store.task(id) as task:`")
+        raise NoTask("no task is open here; call it inside `with store.task(id) as task:`")
     return found.task
 
 
 def current_step() -> StepRun:
-    """The step in which this is called, to save progress; else `NoTask`."""
+    """Return the running step, to save progress. Raise `NoTask` outside of any step."""
     found = current_frame()
     if found is None or found.run is None:
-        raise NoTask("there is no step here; call it from a function that runs as a step of a task")
+        raise NoTask("no step runs here; call it from a function that runs as a step of a task")
     return found.run
 
 
 def idempotency_key() -> str:
-    """A key for the service that a step calls: the same across retries and resumes of this step.
+    """Return a key for the service that a step calls, the same across retries and resumes.
 
-    Hand it to the service (most payment and mail services take one): a repeated call then has its
+    Pass it to the service (most payment and mail services accept one): a repeated call then takes
     effect once.
 
     Returns:
-        A text that no other step has.
+        A text that is unique to the step.
 
     Raises:
-        NoTask: This code does not run inside a step.
+        NoTask: No step runs here.
 
     Example:
         >>> @holdfast.step
@@ -115,7 +119,7 @@ def idempotency_key() -> str:
 
 
 def in_event_loop() -> bool:
-    """Whether this is called from a coroutine or a callback of an event loop."""
+    """Return whether a coroutine or callback of an event loop calls this."""
     import asyncio
 
     try:

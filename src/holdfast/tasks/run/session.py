@@ -1,7 +1,7 @@
-"""A holder's hold on a task: what it knows of it, and how it writes.
+"""The session of a lease owner: its view of the task, and its fenced writes.
 
-Every write is fenced: it is stored only if nothing was appended that this holder has not seen. If something was, the
-holder reads it first: a claim by somebody else ends the hold for good, everything else is taken note of.
+A write is stored only if the stream has nothing that this session has not seen. Otherwise the
+session reads the new events first: a claim by another owner ends it, everything else is folded.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ...errors import (
     Unavailable,
 )
 from ...log import operations as ops
-from ...log.blobs import incarnation_hex, put_blob
+from ...log.blobs import put_blob
 from ...log.events import INLINE_BYTES, AppendContext, Blob, NewEvent, encode_envelopes
-from ...log.leases import RENEWALS, process
+from ...log.leases import RENEWALS_PER_LEASE, process
 from ...log.log import Log
 from ...log.operations import Operation
 from ...log.stream_ops import new_append_context
-from ..redaction import without_secrets
+from ..redaction import redact_event
 from ..state import events as ev
 from ..state.fold import TaskState
-from ..state.load import label_of, opened
+from ..state.load import encode_label, load_event
 from ..state.view import Drift
-from ..steps.matching import Matching
+from ..steps.matching import StepMatcher
 from ..steps.progress import PROGRESS_SECONDS
 from ..steps.usage import Usage
 from .frames import Branch, current_frame
@@ -49,29 +49,28 @@ if TYPE_CHECKING:
     from ..replay.recording import ReplayState
     from ..steps.progress import StepRun
     from ..steps.run import StepCall
-    from .effects import Emit, Script
+    from .effects import Emit, TaskGen
 
 LAZY_SECONDS: Final = 1.0
 """The start of an ordinary step is written with the next append, or after this time."""
 
-PATIENCE: Final = 30.0
-"""How long a task waits for an engine that cannot be reached, before its caller hears of it (seconds)."""
-FIRST_PAUSE: Final = 0.05
-
-TRIES: Final = 1000
+RETRY_DEADLINE: Final = 30.0
+"""How long a write is retried while the database is unreachable (seconds of pauses)."""
+FIRST_RETRY_PAUSE: Final = 0.05
+MAX_CONFLICTS: Final = 1000
 
 T = TypeVar("T")
 
 logger = logging.getLogger("holdfast")
 
 Change = tuple[str, ev.TaskEvent]
-"""An event to write: its type and what it holds."""
-Waiting = dict[str, "tuple[Change | StepRun, float]"]
-"""What is to be written later, by step, and since when. The start of a step is told by its run."""
+"""An event to write: its type and its data."""
+PendingChanges = dict[str, "tuple[Change | StepRun, float]"]
+"""Changes to write later, by step path, and since when. A `StepRun` stands for its start event."""
 
 
 class Session:
-    """What one holder knows, from its claim to the end of its block. Used by all threads that work on the task."""
+    """The state of one lease owner, from its claim to the end of its block. Thread-safe."""
 
     def __init__(
         self,
@@ -85,183 +84,188 @@ class Session:
     ) -> None:
         self.log, self.state, self.incarnation = log, state, incarnation
         self.key: StreamKey = state.key
-        self.owner, self.lease, self._third = owner, lease, lease / RENEWALS
-        self.lock = (
-            threading.RLock()
-        )  # a step that streams may be ended by the garbage collector, at any point
-        self.matching = Matching(state)
+        self.owner, self.lease, self._renew_seconds = owner, lease, lease / RENEWALS_PER_LEASE
+        # Reentrant: the garbage collector may end a streaming step at any point.
+        self.lock = threading.RLock()
+        self.matching = StepMatcher(state)
         self.running: dict[str, StepRun] = {}
-        self._busy: dict[tuple[str, str], int] = {}  # how many steps of a name run in a scope
-        # Where the steps of a scope are asked for. Elsewhere too: then their order is a matter of chance.
-        self._places: dict[str, tuple[int, object]] = {}
-        self._waiters: list[
-            tuple[str, Callable[[], object]]
-        ] = []  # who waits until no step runs inside a scope
-        self._paused: dict[str, Emit] = {}  # steps that stream, between two chunks
-        self._leaving = False
-        self._uncounted: dict[str, dict[object, list[int]]] = {}  # numbers of what came to nothing
-        self.over: HoldfastError | None = None
-        """Why this holder can write no more."""
+        self._running_counts: dict[tuple[str, str], int] = {}  # running steps by scope and name
+        # The thread and asyncio task that run the steps of a scope. If others run steps of the
+        # scope too, the order of its steps is random.
+        self._callers: dict[str, tuple[int, object]] = {}
+        # Called when no step runs inside a scope any more.
+        self._idle_callbacks: list[tuple[str, Callable[[], object]]] = []
+        self._paused_streams: dict[str, Emit] = {}  # steps that stream, between two chunks
+        self._is_leaving = False
+        self._released_numbers: dict[str, dict[object, list[int]]] = {}
+        self.closed_error: HoldfastError | None = None
+        """Why this session can't write any more."""
         self.asynchronous = asynchronous
-        self.opened_ended = state.ended
+        self.was_ended = state.ended
         self.run = None if state.ended else state.runs
         self.salt = state.salt.encode()[:64]
-        self.incarnation_hex = incarnation_hex(incarnation)
+        self.incarnation_hex = incarnation.hex()
         self.drift: list[Drift] = []
-        self.names: set[str] = set()
-        """Names of steps that are known to be good."""
-        self._counts: dict[str, dict[object, int]] = {}
+        self.valid_names: set[str] = set()
+        """Step names that were checked before."""
+        self._next_numbers: dict[str, dict[object, int]] = {}
         if state.ended:
-            self.over = TaskEnded(str(self.key), status=state.status)
-        self.seen = state.version
-        self.unsure = False
-        """A write was cut off before its answer came: look at the stream before deciding anything."""
-        self.before, self.waited = HeadFields(), ev.TaskSuspended()
-        """How the task stood before it was claimed, and what it waited for."""
+            self.closed_error = TaskEnded(str(self.key), status=state.status)
+        self.seen_version = state.version
+        self.needs_catch_up = False
+        """A write was interrupted before its response: read the stream before any decision."""
+        self.head_before, self.waits_before = HeadFields(), ev.TaskSuspended()
+        """The task's head before the claim, and the waits it was suspended on."""
         self.untouched = True
-        """Whether this holder has written nothing but that it is alive."""
+        """Whether this session has written nothing except heartbeats."""
         self.branch = Branch()
-        self.waiting: dict[str, None] = {}
-        """What this run waits for: ids of waits."""
-        self.children: dict[str, None] = {}
-        """Children that this run waits for."""
-        self._asking: dict[str, str] = {}  # the questions of this run, by name
-        self._look_at: float | None = None  # when to look after a child that somebody else runs
+        self.waiting_for: dict[str, None] = {}
+        """Ids of the waits that this run waits for."""
+        self.waiting_children: dict[str, None] = {}
+        """Ids of the children that this run waits for."""
+        self._questions: dict[str, str] = {}  # wait ids of this run's questions, by name
+        self._recheck_at: float | None = None  # when to check a child that another process runs
         self.recalled: dict[str, None] = {}
-        """Texts of memories that the model was told in this run."""
-        self._cut: set[str] = set()  # steps that had to wait in the middle
-        self._taking: set[tuple[str, int]] = set()  # signals that a wait of this run is taking
+        """Texts of memories that this run gave to the model."""
+        self._interrupted: set[str] = set()  # steps that had to wait in the middle
+        self._taken_signals: set[tuple[str, int]] = set()  # signals that a wait is receiving now
         self.suspending = False
-        """Some line of work waits, or the run is to stop at its next step."""
-        self.stopping = ""
-        """Why the run is to stop, if so."""
-        self._below: set[Session] = set()  # of children that run inside this run
+        """Whether some branch waits, or the run stops at its next step."""
+        self.stop_reason = ""
+        """Why the run stops at its next step; "" if it doesn't."""
+        self._child_sessions: set[Session] = set()  # of children that run inside this run
         self._forks = process.forks
-        self._early: set[int] = set()  # versions after `seen` that are folded already
-        self._later: Waiting = {}
-        self._in_vain = False  # the engine was waited for, and did not come back
+        self._folded_early: set[int] = set()  # versions after `seen_version` already folded
+        self._pending: PendingChanges = {}
+        self._retries_spent = False  # the retry deadline passed; later writes are tried once
         self._offset = now - clock.monotonic()
         self.renewed_at = clock.monotonic()
 
-    # -- asking ----------------------------------------------------------------------------------
-
-    def is_here(self) -> bool:
-        """Whether this is the process that holds it, and still inside the block."""
-        return self._forks == process.forks and not isinstance(self.over, NoTask)
-
     replaying: ReplayState | None = None
-    """Set while a program is run against what is recorded: nothing is done or written then."""
+    """Set while code is replayed against the record: nothing is called or written then."""
 
-    def check(self, what: str = "write", asked: str = "to write") -> None:
-        """Raise why this holder can write no more, if so. A replay tells what would have been written."""
+    # -- checks ----------------------------------------------------------------------------------
+
+    def is_active(self) -> bool:
+        """Return whether this process is inside the task's block (a forked child is not)."""
+        return self._forks == process.forks and not isinstance(self.closed_error, NoTask)
+
+    def check_writable(self, what: str = "write", asked: str = "to write") -> None:
+        """Raise if this session can't write any more. A replay reports the write as new work."""
         if self.replaying is not None:
-            self.replaying.new("", what, asked)
+            self.replaying.require_recorded("", what, asked)
         if self._forks != process.forks:
-            raise LeaseLost(str(self.key), owner=self.owner)  # a fork: the parent holds it
-        if self.over is not None:
-            raise self.over
+            raise LeaseLost(str(self.key), owner=self.owner)  # the parent process has the lease
+        if self.closed_error is not None:
+            raise self.closed_error
 
     def is_stale(self) -> bool:
-        """Whether it must be asked if this is still the holder: the lease was not renewed in time, by our own clock."""
-        return self.unsure or (
+        """Return whether the lease may be lost, so that the stream must be read first."""
+        return self.needs_catch_up or (
             self.run is not None and clock.monotonic() - self.renewed_at > self.lease
         )
 
-    def check_here(self, *, ends: bool = False) -> None:
-        """`check`, but for a task that had ended: what it did before is there to be read. `ends`: it is done, and may say so."""
-        if not self.opened_ended and (self.over is not None or self._forks != process.forks):
-            self.check()
-        if self.suspending:
-            self.check_waiting(ends)
+    def check_active(self, *, ends: bool = False) -> None:
+        """Raise if the running code may not continue. The record of an ended task can be read.
 
-    def check_waiting(self, ends: bool) -> None:
-        """Raise `Suspended` again where the work waits, and if it is to stop and is not done."""
+        With `ends` the code only wants to finish the task, which a stopping run may still do.
+        """
+        if not self.was_ended and (self.closed_error is not None or self._forks != process.forks):
+            self.check_writable()
+        if self.suspending:
+            self.check_suspended(ends)
+
+    def check_suspended(self, ends: bool) -> None:
+        """Raise `Suspended` in a branch that waits, and in a run that stops and isn't done."""
         if self.replaying is not None:
             self.replaying.check()
             return
         inside = current_frame()
-        if inside is not None and inside.is_delicate():
+        if inside is not None and inside.inside_guarded_step():
             return
         branch = inside.branch if inside is not None and inside.session is self else self.branch
         if branch.is_suspended():
-            self._cut_off()
+            self._mark_interrupted()
             branch.check()
-        if self.stopping and not ends:
-            self.suspend(branch, self.stopping)
+        if self.stop_reason and not ends:
+            self.suspend(branch, self.stop_reason)
 
     def suspend(self, branch: Branch, why: str = "") -> NoReturn:
-        """This line of work can do nothing more now."""
+        """Suspend a branch: raise `Suspended`, now and whenever it calls the task again."""
         with self.lock:
             self.suspending = True
-            named = [self.state.waits.all[wait].event for wait in self.waiting]
-            waits = [repr(event.name) if event.name else "a time" for event in named]
-            waits += [f"child {child!r}" for child in self.children]
+            events = [self.state.waits.all[wait].event for wait in self.waiting_for]
+            waits = [repr(event.name) if event.name else "a time" for event in events]
+            waits += [f"child {child!r}" for child in self.waiting_children]
             branch.suspended = Suspended(str(self.key), waits=() if why else tuple(waits), why=why)
-            self._cut_off()
+            self._mark_interrupted()
         raise branch.suspended
 
-    def _cut_off(self) -> None:
-        """The steps that the running code is in did not get what they asked for: whatever they make of that, it is no outcome."""
+    def _mark_interrupted(self) -> None:
+        """Mark all enclosing steps as interrupted.
+
+        What they return after swallowing `Suspended` must not be recorded.
+        """
         inside = current_frame()
         step = inside.run if inside is not None and inside.session is self else None
         while step is not None:
-            self._cut.add(step.path)
+            self._interrupted.add(step.path)
             step = step.outer
 
-    def check_cut(self, path: str, branch: Branch) -> None:
-        """Raise `Suspended` again for a step that has swallowed it."""
-        if path in self._cut:
+    def check_interrupted(self, path: str, branch: Branch) -> None:
+        """Raise `Suspended` again for a step that swallowed it."""
+        if path in self._interrupted:
             branch.check()
 
-    def ask_alone(self, name: str, wait: str) -> None:
-        """Two questions of one name cannot be open at once: whoever answers means one, and might hit the other."""
+    def reserve_question(self, name: str, wait: str) -> None:
+        """Raise if this run has another open question of that name: an answer could hit it."""
         with self.lock:
-            other = self._asking.setdefault(name, wait)
-            if other != wait and not self.state.waits.is_over(other):
+            other = self._questions.setdefault(name, wait)
+            if other != wait and not self.state.waits.is_satisfied(other):
                 raise RuntimeError(
-                    f"{self.key} asks {name!r} about something else already, in another item of a map, say; "
-                    "give each question a name of its own"
+                    f"{self.key} already has an open question {name!r} with another text or "
+                    "payload, maybe from another item of a map; give each question its own name"
                 )
-            self._asking[name] = wait
+            self._questions[name] = wait
 
     def wait_for_child(self, child: str, until: float | None) -> None:
-        """The run waits for a child; if somebody else runs it, it is looked at again when that one's lease is over."""
+        """Make the run wait for a child. If another process runs it, check again at `until`."""
         with self.lock:
-            self.children[child] = None
+            self.waiting_children[child] = None
             if until is not None:
-                self._look_at = min(until, self._look_at or until)
+                self._recheck_at = min(until, self._recheck_at or until)
 
-    def wait_as_before(self) -> None:
-        """The run waits for what the task waited for before it."""
+    def restore_waits(self) -> None:
+        """Make the run wait for what the task waited for before it."""
         with self.lock:
-            self.waiting.update(dict.fromkeys(self.waited.waits))
-            self.children.update(dict.fromkeys(self.waited.children))
-            self._look_at = self.before.due_at
+            self.waiting_for.update(dict.fromkeys(self.waits_before.waits))
+            self.waiting_children.update(dict.fromkeys(self.waits_before.children))
+            self._recheck_at = self.head_before.due_at
 
     def stop(self, why: str) -> None:
-        """Let the run end at its next step, as if it had to wait."""
+        """End the run at its next step, as if it had to wait. Children inside it stop too."""
         with self.lock:
-            self.stopping, self.suspending = why, True
-            below = list(self._below)
-        for session in below:
+            self.stop_reason, self.suspending = why, True
+            child_sessions = list(self._child_sessions)
+        for session in child_sessions:
             session.stop(why)
 
-    def has_child(self, session: Session) -> None:
-        """A child runs inside this run: they stop together."""
+    def add_child(self, session: Session) -> None:
+        """Register a child that runs inside this run, to stop with it."""
         with self.lock:
-            self._below.add(session)
-        if self.stopping:
-            session.stop(self.stopping)
+            self._child_sessions.add(session)
+        if self.stop_reason:
+            session.stop(self.stop_reason)
 
-    def had_child(self, session: Session) -> None:
+    def remove_child(self, session: Session) -> None:
         with self.lock:
-            self._below.discard(session)
+            self._child_sessions.discard(session)
 
     def idempotency_key(self, identity: tuple[str, ...]) -> str:
-        """A key for the other side of a step's effect, made from what the step is, not from when it was asked for.
+        """Return a key for the external service that a step calls.
 
-        A path may have a number in it, which parallel steps get in the order in which they come; after a crash that may be
-        another one. So steps without a key go into it with their arguments.
+        It depends on the step's identity, not on its path: parallel steps are numbered in the order
+        they start, which may differ after a crash. So steps without a key count by their arguments.
         """
         digest = sha256()
         for part in (self.key.tenant, self.key.id, self.incarnation_hex, *identity):
@@ -269,151 +273,160 @@ class Session:
             digest.update(len(raw).to_bytes(8, "big") + raw)
         return digest.hexdigest()
 
-    def identity(self, path: str) -> tuple[str, ...]:
-        """What a running step is, from the outermost inwards."""
+    def step_identity(self, path: str) -> tuple[str, ...]:
+        """Return the identity of a running step, from the outermost step inwards."""
         run = self.running.get(path)
         return () if run is None else run.identity()
 
-    def begin(self, run: StepRun, call: StepCall) -> bool:
-        """A step runs. False if it was run since the call was made: two calls with one key are one step."""
+    def begin_step(self, run: StepRun, call: StepCall) -> bool:
+        """Register a step as running. Return False if another call with its key ran it since."""
         with self.lock:
-            if self._leaving and call.scope not in self.running:
-                raise NoTask(f"the block of {self.key} is being left; open it again to go on")
+            if self._is_leaving and call.scope not in self.running:
+                raise NoTask(f"the block of {self.key} is being left; open it again to continue")
             known = self.state.steps.get(run.path)
             if run.path in self.running or (0 if known is None else known.version) != call.version:
                 return False
             self.running[run.path] = run
-            busy = self._busy.get((call.scope, call.name), 0)
-            self._busy[call.scope, call.name] = busy + 1
+            busy = self._running_counts.get((call.scope, call.name), 0)
+            self._running_counts[call.scope, call.name] = busy + 1
             if self.asynchronous:
                 run.worker = _current_worker()
             here = (threading.get_ident(), run.worker)
-            run.beside = busy > 0 or self._places.setdefault(call.scope, here) != here
+            run.parallel = busy > 0 or self._callers.setdefault(call.scope, here) != here
             if not call.declared.eager:
-                self._later[run.path] = (run, clock.monotonic())  # an ordinary start can wait
+                self._pending[run.path] = (run, clock.monotonic())
             if call.scope:
                 run.outer = self.running.get(call.scope)
         return True
 
-    def entered_here(self) -> None:
-        """The block's own steps are asked for here."""
-        self._places[""] = (threading.get_ident(), _current_worker() if self.asynchronous else None)
+    def set_block_caller(self) -> None:
+        """Note that this thread and asyncio task run the block's own steps."""
+        self._callers[""] = (
+            threading.get_ident(),
+            _current_worker() if self.asynchronous else None,
+        )
 
-    def end(self, run: StepRun) -> None:
-        """A step runs no longer."""
+    def end_step(self, run: StepRun) -> None:
+        """Unregister a step, and call what waits for its scope to be idle."""
         with self.lock:
             self.running.pop(run.path, None)
-            self._busy[run.scope, run.name] -= 1
-            self._places.pop(run.path, None)
-            if self._waiters:
-                for waiter in [waiter for waiter in self._waiters if not self._inside(waiter[0])]:
-                    self._waiters.remove(waiter)
+            self._running_counts[run.scope, run.name] -= 1
+            self._callers.pop(run.path, None)
+            if self._idle_callbacks:
+                for waiter in [
+                    waiter for waiter in self._idle_callbacks if not self._steps_inside(waiter[0])
+                ]:
+                    self._idle_callbacks.remove(waiter)
                     waiter[1]()
 
-    def pause(self, emit: Emit, script: Script[Any]) -> None:
-        """A step that streams waits until its next chunk is asked for."""
-        emit.script = script
+    def pause_stream(self, emit: Emit, generator: TaskGen[Any]) -> None:
+        """Pause a streaming step until its consumer requests the next chunk."""
+        emit.generator = generator
         with self.lock:
-            self._paused[emit.path] = emit
+            self._paused_streams[emit.path] = emit
 
-    def go_on(self, emit: Emit) -> bool:
-        """The next chunk is asked for, or no other will be. False if the step was given up meanwhile."""
+    def resume_stream(self, emit: Emit) -> bool:
+        """Resume a paused step. Return False if `take_paused_streams` took it meanwhile."""
         with self.lock:
-            if self._paused.get(emit.path) is not emit:
+            if self._paused_streams.get(emit.path) is not emit:
                 return False
-            del self._paused[emit.path]
+            del self._paused_streams[emit.path]
             return True
 
-    def give_up(self, scope: str) -> list[Emit]:
-        """The paused steps inside a scope, to be ended: nobody can wait until somebody asks for their next chunk."""
+    def take_paused_streams(self, scope: str) -> list[Emit]:
+        """Take the paused steps inside a scope, to end them: their consumers may never return."""
         with self.lock:
             return [
-                self._paused.pop(run.path)
-                for run in self._inside(scope)
-                if run.path in self._paused
+                self._paused_streams.pop(run.path)
+                for run in self._steps_inside(scope)
+                if run.path in self._paused_streams
             ]
 
-    def _inside(self, scope: str) -> list[StepRun]:
-        """The steps that run inside a scope. Called with the lock held."""
+    def _steps_inside(self, scope: str) -> list[StepRun]:
+        """Return the steps that run inside a scope. Requires the lock."""
         if not scope:
             return list(self.running.values())
         return [run for path, run in self.running.items() if path.startswith(scope + "/")]
 
-    def tell_when_quiet(self, scope: str, tell: Callable[[], object]) -> list[asyncio.Task[Any]]:
-        """Call `tell` when no step runs inside a scope any more, perhaps now. The asyncio tasks in which some still run."""
+    def call_when_idle(self, scope: str, callback: Callable[[], object]) -> list[asyncio.Task[Any]]:
+        """Call `callback` when no step runs inside a scope any more, maybe at once.
+
+        Return the asyncio tasks in which steps still run.
+        """
         with self.lock:
             if not scope:
-                self._leaving = True
-            still = self._inside(scope)
-            if still:
-                self._waiters.append((scope, tell))
+                self._is_leaving = True
+            running = self._steps_inside(scope)
+            if running:
+                self._idle_callbacks.append((scope, callback))
             else:
-                tell()
-            return [run.worker for run in still if run.worker is not None]
+                callback()
+            return [run.worker for run in running if run.worker is not None]
 
-    def wait_until_quiet(self, scope: str) -> None:
-        """Return when no step runs inside a scope any more."""
-        quiet = threading.Event()
-        self.tell_when_quiet(scope, quiet.set)
-        if not quiet.is_set():
+    def wait_until_idle(self, scope: str) -> None:
+        """Block until no step runs inside a scope any more."""
+        idle = threading.Event()
+        self.call_when_idle(scope, idle.set)
+        if not idle.is_set():
             logger.info("steps of %s still run in other threads; waiting for them", self.key)
-            quiet.wait()
+            idle.wait()
 
-    def count(self, scope: str, what: object) -> int:
-        """How often this run has come to this, before."""
+    # -- numbers of repeated calls ---------------------------------------------------------------
+
+    def take_number(self, scope: str, what: object) -> int:
+        """Return how many times this run did `what` in this scope before, and count this time."""
         with self.lock:
-            if free := self._uncounted.get(scope, {}).get(what):
+            if free := self._released_numbers.get(scope, {}).get(what):
                 return free.pop()
-            counts = self._counts.setdefault(scope, {})
-            found = counts.get(what, 0)
-            counts[what] = found + 1
-        return found
+            numbers = self._next_numbers.setdefault(scope, {})
+            number = numbers.get(what, 0)
+            numbers[what] = number + 1
+        return number
 
-    def uncount(self, scope: str, what: object, number: int) -> None:
-        """What was counted came to nothing: the next time is this time again."""
+    def release_number(self, scope: str, what: object, number: int) -> None:
+        """Give a number back after the call failed: the next `take_number` returns it again."""
         with self.lock:
-            self._uncounted.setdefault(scope, {}).setdefault(what, []).append(number)
+            self._released_numbers.setdefault(scope, {}).setdefault(what, []).append(number)
 
-    def counted(self, scope: str, what: object) -> int:
-        """How often this run has come to this, without counting."""
-        return self._counts.get(scope, {}).get(what, 0)
+    def peek_number(self, scope: str, what: object) -> int:
+        """Return the number that `take_number` would return next, without counting."""
+        return self._next_numbers.get(scope, {}).get(what, 0)
 
     @contextmanager
-    def taking_signal(self, name: str) -> Iterator[int | None]:
-        """The number of the next signal of a name, for the wait that takes it inside the block; None if there is none."""
+    def take_signal(self, name: str) -> Iterator[int | None]:
+        """Reserve the next signal of a name inside a `with` block, and yield its number or None."""
         with self.lock:
-            left = [
-                each
-                for each in self.state.waits.signals.get(name, ())
-                if (name, each) not in self._taking
-            ]
-            taken = (name, min(left)) if left else None
+            numbers = self.state.waits.signals.get(name, ())
+            free = [number for number in numbers if (name, number) not in self._taken_signals]
+            taken = (name, min(free)) if free else None
             if taken is not None:
-                self._taking.add(taken)
+                self._taken_signals.add(taken)
         try:
             yield None if taken is None else taken[1]
         finally:
             if taken is not None:
                 with self.lock:
-                    self._taking.discard(taken)
+                    self._taken_signals.discard(taken)
 
-    def ask_again(self, path: str) -> None:
-        """A step gave nothing: if it is called again, what it asks for inside is what it asked for before."""
-        if path in self.matching.scopes or path in self._counts:
-            self.begin_again(path)
+    def reset_used_scope(self, path: str) -> None:
+        """Reset the scope of a step that recorded nothing, if code inside it used the task."""
+        if path in self.matching.scopes or path in self._next_numbers:
+            self.reset_scope(path)
 
-    def begin_again(self, path: str) -> None:
-        """A step is tried again in this run: what it asks for and says inside is what it did before."""
+    def reset_scope(self, path: str) -> None:
+        """Forget the calls inside a step before it is tried again: they get the same numbers."""
         with self.lock:
-            self.matching.begin_again(path, self.running)
+            self.matching.reset_scope(path, self.running)
             for scope in [
-                scope for scope in self._counts if scope == path or scope.startswith(path + "/")
+                scope
+                for scope in self._next_numbers
+                if scope == path or scope.startswith(path + "/")
             ]:
-                del self._counts[scope]
-                self._uncounted.pop(scope, None)
+                del self._next_numbers[scope]
+                self._released_numbers.pop(scope, None)
 
     def now(self) -> float:
-        """The engine's time."""
+        """Return the database's time."""
         return self._offset + clock.monotonic()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -427,27 +440,29 @@ class Session:
         large: bytes | None = None,
         unless: Callable[[], None] | None = None,
     ) -> Operation[AppendResult]:
-        """Append changes, together with what has been waiting. `large` is the result of the last of them, kept apart.
+        """Append changes, together with pending ones. `large` is the blob of the last change.
 
-        `unless` is called when everything that others have appended is known, and may raise. If the lease ends while the engine
-        is waited for and somebody takes over, that is noticed.
+        `unless` is called when all events of other writers are known, and may raise. The append is
+        retried while the database is unreachable; if another process takes over meanwhile,
+        `LeaseLost` is raised.
         """
-        return self.patiently(lambda: self._put(changes, stamp, fields, large, unless))
+        return self.retry_unavailable(lambda: self._put(changes, stamp, fields, large, unless))
 
-    def patiently(self, make: Callable[[], Operation[T]]) -> Operation[T]:
-        """Do what an operation does. What a task has to tell was paid for: an engine that cannot be reached is waited for."""
-        paused, pause = 0.0, FIRST_PAUSE
+    def retry_unavailable(self, make: Callable[[], Operation[T]]) -> Operation[T]:
+        """Run an operation, and retry it for `RETRY_DEADLINE` while the database is unreachable.
+
+        Results of steps were expensive: they should not be lost to a short outage.
+        """
+        paused, pause = 0.0, FIRST_RETRY_PAUSE
         while True:
             try:
                 return (yield from make())
             except Unavailable:
-                if self._in_vain or paused >= PATIENCE:
-                    self._in_vain = (
-                        True  # what comes next, that the run has failed for example, is tried once
-                    )
+                if self._retries_spent or paused >= RETRY_DEADLINE:
+                    self._retries_spent = True
                     raise
             if not paused:
-                logger.warning("the engine cannot be reached; %s goes on when it can", self.key)
+                logger.warning("the database is unreachable; retrying the write of %s", self.key)
             yield from ops.pause(pause)
             paused, pause = paused + pause, min(pause * 2, 1.0)
 
@@ -463,26 +478,25 @@ class Session:
             blob = yield from put_blob(self.key, self.incarnation_hex, large, stamp)
             name, last = changes[-1]
             changes = [*changes[:-1], (name, msgspec.structs.replace(last, blob=blob))]
-        waiting, told = self._take_waiting(changes)
+        pending, covered = self._take_pending(changes)
         try:
-            everything = [*map(_change, waiting.values()), *changes] if waiting else changes
+            written = [*map(_as_change, pending.values()), *changes] if pending else changes
             if self.log.redactor is not None:
-                everything = [
-                    (name, without_secrets(self.log.redactor, change))
-                    for name, change in everything
+                written = [
+                    (name, redact_event(self.log.redactor, change)) for name, change in written
                 ]
             events: list[NewEvent] = []
             blobs: dict[bytes, Blob] = {}
-            for name, change in everything:
-                data = ev.encoded(change)
+            for name, change in written:
+                data = ev.encode_data(change)
                 events.append(NewEvent(name, data))
                 if len(data) > INLINE_BYTES:
                     blobs[data] = yield from put_blob(self.key, self.incarnation_hex, data, stamp)
             bodies = encode_envelopes(events, stamp, blobs)
-            for _ in range(TRIES):
-                if self.over is not None or self._forks != process.forks:
-                    self.check()
-                if self.unsure:
+            for _ in range(MAX_CONFLICTS):
+                if self.closed_error is not None or self._forks != process.forks:
+                    self.check_writable()
+                if self.needs_catch_up:
                     yield from self.catch_up()
                 if unless is not None:
                     unless()
@@ -490,18 +504,16 @@ class Session:
                 renewal = None
                 if fields is not None:
                     renewal = fields()
-                elif (
-                    began - self.renewed_at >= self._third
-                ):  # not with each: it costs more than none
-                    renewal = self.fields("running")
-                # An end is exclusive: nothing of this process may slip in behind it.
+                elif began - self.renewed_at >= self._renew_seconds:  # not with each: it costs
+                    renewal = self.head_fields("running")
+                # An end is exclusive: this process must not append anything after it.
                 request = ops.AppendRecords(
                     self.key,
                     bodies,
                     stamp,
                     None,
                     None,
-                    self.seen,
+                    self.seen_version,
                     renewal,
                     self.incarnation,
                     fields is not None,
@@ -512,88 +524,93 @@ class Session:
                 except Conflict:
                     yield from self.catch_up()
             else:
-                raise Conflict(str(self.key), expected=self.seen, actual=self.state.version)
+                raise Conflict(str(self.key), expected=self.seen_version, actual=self.state.version)
         except BaseException as error:
             with self.lock:
-                self._later = {**waiting, **told, **self._later}
+                self._pending = {**pending, **covered, **self._pending}
                 if not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown):
-                    self.unsure = True
+                    self.needs_catch_up = True
             raise
-        self._in_vain = False
+        self._retries_spent = False
         with self.lock:
             if renewal is not None:
                 self.renewed_at = began
                 if answer.now:
                     self._offset = answer.now - clock.monotonic()
-            for version, (name, change) in enumerate(everything, answer.first):
+            for version, (name, change) in enumerate(written, answer.first):
                 self._fold(version, stamp.at, name, change)
                 if self.untouched and name not in (ev.RENEWED, ev.RECALLED):
                     self.untouched = False
         return answer
 
     def _fold(self, version: int, at: float, name: str, event: ev.TaskEvent) -> None:
-        """Take note of a stored event, once. Called with the lock held."""
-        if version <= self.seen or version in self._early:
+        """Apply a stored event to the state, once. Requires the lock."""
+        if version <= self.seen_version or version in self._folded_early:
             return
         self.state.apply(self.key, version, at, name, event)
-        if version > self.seen + 1:
-            self._early.add(version)
+        if version > self.seen_version + 1:
+            self._folded_early.add(version)
             return
-        self.seen = version
-        while self._early and self.seen + 1 in self._early:
-            self.seen += 1
-            self._early.remove(self.seen)
+        self.seen_version = version
+        while self._folded_early and self.seen_version + 1 in self._folded_early:
+            self.seen_version += 1
+            self._folded_early.remove(self.seen_version)
 
     def catch_up(self) -> Operation[None]:
-        """Read what others have appended, and what this holder has without hearing of it."""
+        """Read events of other writers, and own ones whose response was lost."""
         head = yield from ops.head(self.key)
         if head is None or head.incarnation != self.incarnation:
-            raise self._end(LeaseLost(str(self.key), owner=None))
-        after = self.seen
+            raise self._close(LeaseLost(str(self.key), owner=None))
+        after = self.seen_version
         while page := (yield from ops.read(self.key, after=after)):
             for stored in page:
-                name, event = yield from opened(self.key, stored)
+                name, event = yield from load_event(self.key, stored)
                 if isinstance(event, ev.Claimed) and event.owner != self.owner:
-                    raise self._end(LeaseLost(str(self.key), owner=head.fields.owner))
+                    raise self._close(LeaseLost(str(self.key), owner=head.fields.owner))
                 with self.lock:
                     self._fold(stored.version, stored.envelope.at, name, event)
             after = page[-1].version
-        self.unsure = False
-        self.renewed_at = max(
-            self.renewed_at, clock.monotonic() - self.lease / 2
-        )  # it is ours; a renewal is due
-        if self.state.owner is None and not self.state.ended and self.over is None:
-            raise self._end(NoTask(f"the block of {self.key} was left; open it again to go on"))
-        if self.state.ended and self.over is None:
-            raise self._end(TaskEnded(str(self.key), status=self.state.status))
+        self.needs_catch_up = False
+        # The lease is still owned here, and a renewal is due.
+        self.renewed_at = max(self.renewed_at, clock.monotonic() - self.lease / 2)
+        if self.state.owner is None and not self.state.ended and self.closed_error is None:
+            left = f"the block of {self.key} was left; open it again to continue"
+            raise self._close(NoTask(left))
+        if self.state.ended and self.closed_error is None:
+            raise self._close(TaskEnded(str(self.key), status=self.state.status))
 
-    def _end(self, error: HoldfastError) -> HoldfastError:
+    def _close(self, error: HoldfastError) -> HoldfastError:
         with self.lock:
-            self.over = self.over or error
-        return self.over
+            self.closed_error = self.closed_error or error
+        return self.closed_error
 
-    # -- what can wait ---------------------------------------------------------------------------
+    # -- pending changes -------------------------------------------------------------------------
 
     def put_later(self, path: str, change: Change | StepRun) -> None:
-        """Write a change, or the start of a step, with the next append, or soon."""
+        """Write a change, or the start of a step, with the next append or heartbeat."""
         with self.lock:
-            self._later[path] = (change, clock.monotonic())
+            self._pending[path] = (change, clock.monotonic())
 
-    def recall(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        """The model is told these memories. Written with the next append: what it makes of them cannot be stored before."""
+    def note_recalled(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        """Record memories that the model gets, before anything it derives from them is stored."""
         with self.lock:
             known = {**self.state.recalled, **self.recalled}
             new = [place for place, text in enumerate(texts) if text not in known]
-            if not new or self.run is None or self.over is not None or self.replaying is not None:
+            if (
+                not new
+                or self.run is None
+                or self.closed_error is not None
+                or self.replaying is not None
+            ):
                 return
             self.recalled.update(dict.fromkeys(texts))
-            told = ev.Recalled([ids[place] for place in new], [texts[place] for place in new])
-        self.put_later(f"\0recalled{len(self.recalled)}", (ev.RECALLED, told))
+            event = ev.Recalled([ids[place] for place in new], [texts[place] for place in new])
+        self.put_later(f"\0recalled{len(self.recalled)}", (ev.RECALLED, event))
 
     def unwritten_usage(self) -> Usage:
-        """What steps that were cut off have used, and is not written yet."""
+        """Return the usage of interrupted steps that is not written yet."""
         with self.lock:
-            changes = [change for change, _ in self._later.values() if isinstance(change, tuple)]
+            changes = [change for change, _ in self._pending.values() if isinstance(change, tuple)]
         used = [
             event.usage
             for _, event in changes
@@ -601,73 +618,81 @@ class Session:
         ]
         return sum(used, Usage())
 
-    def _take_waiting(self, changes: Sequence[Change]) -> tuple[Waiting, Waiting]:
-        """What has been waiting, but for the starts of steps of which these changes tell all."""
+    def _take_pending(self, changes: Sequence[Change]) -> tuple[PendingChanges, PendingChanges]:
+        """Take the pending changes: those to write, and the step starts that `changes` cover."""
         with self.lock:
-            waiting, self._later = self._later, {}
-        told: Waiting = {}
+            pending, self._pending = self._pending, {}
+        covered: PendingChanges = {}
         for _, event in changes:
             if (
                 isinstance(event, ev.StepEvent)
                 and event.since is not None
-                and event.step in waiting
+                and event.step in pending
             ):
-                told[event.step] = waiting.pop(event.step)
-        return waiting, told
+                covered[event.step] = pending.pop(event.step)
+        return pending, covered
 
     # -- the lease -------------------------------------------------------------------------------
 
-    def fields(
+    def head_fields(
         self, status: str, *, due_at: float | None = None, expires_at: float | None = None
     ) -> HeadFields:
-        """The head's fields for a status. `due_at`: when a worker is to look at it."""
+        """Return the head's fields for a status. `due_at` is when a worker should run the task."""
         state, running = self.state, status == "running"
         doubt = any(step.in_doubt(None) for step in state.steps.values()) if not running else False
-        label = label_of(state, doubt)
+        label = encode_label(state, doubt)
         due = self.now() + self.lease if running else due_at
         return HeadFields(status, label, self.owner if running else None, due, expires_at)
 
-    def fields_of_waiting(self) -> HeadFields:
-        """The head's fields while the task waits: due when one of the times comes, or now if it need not wait any more."""
+    def waiting_head_fields(self) -> HeadFields:
+        """Return the head's fields of a waiting task: due at its first timeout.
+
+        If a wait is over already, the task is pending and due now.
+        """
         waits, now = self.state.waits, self.now()
-        if waits.is_ready(self.waiting, self.children):
-            return self.fields("pending", due_at=now)
-        times = [time for time in (waits.wakes_at(self.waiting), self._look_at) if time is not None]
-        # Not in the past: workers look for what has become due lately.
-        return self.fields("suspended", due_at=max(min(times), now) if times else None)
+        if waits.is_ready(self.waiting_for, self.waiting_children):
+            return self.head_fields("pending", due_at=now)
+        times = [
+            time
+            for time in (waits.wakes_at(self.waiting_for), self._recheck_at)
+            if time is not None
+        ]
+        # Not in the past: workers look for tasks that became due since their last look.
+        return self.head_fields("suspended", due_at=max(min(times), now) if times else None)
 
     def save_progress(self) -> None:
-        """Write how far the steps that run have got, now."""
+        """Write the progress of the running steps now."""
         self.beat(after=0.0)
 
     def beat(self, after: float = PROGRESS_SECONDS) -> None:
-        """Called about every second by the store's heartbeat thread: write what is due."""
+        """Write progress, pending changes or a renewal, if due. Called about every second."""
         now = clock.monotonic()
         changes: list[Change] = []
         with self.lock:
-            if self.over is not None:
+            if self.closed_error is not None:
                 return
-            lazy = any(now - since >= LAZY_SECONDS for _, since in self._later.values())
+            lazy = any(now - since >= LAZY_SECONDS for _, since in self._pending.values())
             runs = list(self.running.values())
-        saved = [(run, change) for run in runs if (change := run.unsaved(after=after)) is not None]
+        saved = [
+            (run, change) for run in runs if (change := run.unsaved_change(after=after)) is not None
+        ]
         changes += [change for _, change in saved]
-        if now - self.renewed_at >= self._third and not lazy and not changes:
+        if now - self.renewed_at >= self._renew_seconds and not lazy and not changes:
             changes.append((ev.RENEWED, ev.Renewed(self.owner)))
         if lazy or changes:
-            ops.run(
-                self.log, self._put(changes, new_append_context())
-            )  # once: the next beat is soon
+            # Without retries: the next beat comes soon.
+            ops.run(self.log, self._put(changes, new_append_context()))
             for run, change in saved:
-                run.was_saved(change)
+                run.mark_saved(change)
 
 
-def _change(waiting: tuple[Change | StepRun, float]) -> Change:
-    change, _ = waiting
-    return change if isinstance(change, tuple) else (ev.STEP_STARTED, change.told())
+def _as_change(pending: tuple[Change | StepRun, float]) -> Change:
+    change, _ = pending
+    return change if isinstance(change, tuple) else (ev.STEP_STARTED, change.start_event())
 
 
 def _current_worker() -> asyncio.Task[Any] | None:
-    """The asyncio task that runs this; None in a thread without a loop."""
+    """Return the asyncio task that runs this code; None in a thread without a loop."""
     import asyncio
 
     try:

@@ -1,7 +1,6 @@
-"""SIGTERM while a task is worked on: leave its block in order, instead of being cut off in the middle.
+"""SIGTERM inside a task's block: raise `SystemExit`, to store progress and release the lease.
 
-Only where the program has no handler of its own, and only in the main thread: the signal then raises `SystemExit`, so
-that progress is stored and the lease is given back.
+Only in the main thread, and only if the application has no handler of its own.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ from typing import NoReturn
 _inside = 0
 
 
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+def _exit(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def entered() -> bool:
-    """A block is entered. Whether `left` has to be called."""
+def install() -> bool:
+    """Install the handler for a block. Return whether `uninstall` must be called after it."""
     global _inside
     if threading.current_thread() is not threading.main_thread():
         return False
-    import signal  # here: it takes a while, and not every program works on tasks
+    import signal  # here: the import is slow, and not every application opens tasks
 
     if _inside == 0:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return False
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, _exit)
     _inside += 1
     return True
 
 
-def left() -> None:
-    """A block is left."""
+def uninstall() -> None:
+    """Remove the handler when the last block is left."""
     global _inside
     import signal
 
     _inside -= 1
     main = threading.current_thread() is threading.main_thread()
-    if _inside == 0 and main and signal.getsignal(signal.SIGTERM) is _leave:
+    if _inside == 0 and main and signal.getsignal(signal.SIGTERM) is _exit:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

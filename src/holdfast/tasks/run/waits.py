@@ -1,7 +1,7 @@
-"""Waiting, from inside: a question to a person, a signal from elsewhere, a time.
+"""Waits of a running task: for an answer, a signal or a time.
 
-What is there already is given back. What is not, is recorded as a wait, and the run ends with `Suspended`: while it waits, a task
-holds no thread, no connection and no lease.
+If the outcome is known, it is returned. Otherwise the wait is recorded, and the run ends with
+`Suspended`: a waiting task needs no thread, no connection and no lease.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import msgspec
 
 from ...errors import SchemaMismatch
 from ...log.codec import Undecodable, check_declared, decode, decode_as, encode_as
-from ...log.ids import checked_id
+from ...log.ids import check_id
 from ...log.stream_ops import new_append_context
-from ...log.validation import seconds, timestamp
+from ...log.validation import check_seconds, check_timestamp
 from ..control.question_schema import schema_of
 from ..state import events as ev
 from ..state.waits import ASK, SIGNAL, TIMER, TaskWait
-from ..steps.identity import fingerprint, numbered
-from .claim import declared_type, encode_text
-from .effects import RunOperation, Script
+from ..steps.fingerprints import fingerprint
+from ..steps.paths import numbered_path
+from .claim import check_text, declared_type
+from .effects import RunOperation, TaskGen
 from .frames import Branch, current_frame
 from .session import Session
 
@@ -30,7 +31,7 @@ logger = logging.getLogger("holdfast")
 
 
 class _WaitPoint:
-    """Where the running code waits: in which line of work, inside which step."""
+    """The branch and the step in which the running code waits."""
 
     def __init__(self, session: Session) -> None:
         inside = current_frame()
@@ -38,13 +39,13 @@ class _WaitPoint:
         self.branch: Branch = inside.branch if inside is not None and here else session.branch
         self.scope = inside.path if inside is not None and here else ""
         step = inside.run if inside is not None and here else None
-        if inside is not None and here and inside.asking:
-            raise RuntimeError("a check cannot wait: it says what is known now")
+        if inside is not None and here and inside.in_check:
+            raise RuntimeError("a check cannot wait: it must report what is known now")
         while step is not None:
             if step.mode:
                 raise RuntimeError(
-                    f"step {step.path!r} must not be done twice and cannot wait in the middle: it would be in doubt; "
-                    "wait before it, or after it"
+                    f"step {step.path!r} must not run twice, so it cannot wait in the middle: "
+                    "its outcome would be unknown. Wait before or after the step"
                 )
             step = step.outer
 
@@ -56,54 +57,56 @@ def ask(
     payload: object,
     returns: Any,
     timeout: float | timedelta | None,
-) -> Script[Any]:
-    """The answer to a question; it belongs to this payload, and to no other."""
-    checked_id(name, "the name of a question")
-    encode_text(question, "the question")
+) -> TaskGen[Any]:
+    """Return the answer to a question. An answer is for one question text and payload only."""
+    check_id(name, "the name of a question")
+    check_text(question, "the question")
     check_declared(returns)
     raw = encode_as(payload, declared_type(payload))
     until = _until(session, timeout)
-    session.check_here()
+    session.check_active()
     place = _WaitPoint(session)
     about = f"{ASK} {name} {fingerprint(session.salt, (question, decode(raw)), {})}"
-    # Asked again after it was in vain, it is another question; asked again after an answer, it has that answer.
-    number = session.counted(place.scope, about)
+    # After a timeout, the next call is a new question; after an answer, it returns that answer.
+    number = session.peek_number(place.scope, about)
     wait = f"{about}#{number}" if number else about
     asked = ev.Asked(wait, ASK, name, question, until, schema_of(returns), msgspec.Raw(raw))
-    session.ask_alone(name, wait)
+    session.reserve_question(name, wait)
     try:
-        known = yield from _asked(session, asked, returns)
+        known = yield from _record_question(session, asked, returns)
         return (yield from _expire_or_suspend(session, place, wait, known, returns))
     except TimeoutError:
-        session.count(place.scope, about)
+        session.take_number(place.scope, about)
         raise
 
 
-def _asked(session: Session, asked: ev.Asked, returns: Any) -> Script[TaskWait]:
-    """A question as it is recorded, with its answer if there is one that fits. Recorded now, if it is not."""
+def _record_question(session: Session, asked: ev.Asked, returns: Any) -> TaskGen[TaskWait]:
+    """Return a question as recorded, with its answer if that has the right type.
+
+    Record the question first, if it isn't recorded yet.
+    """
     while True:
-        known = yield from _look(session, ASK, asked.name, asked.wait)
-        if known is not None and (session.opened_ended or known.how == "timeout"):
+        known = yield from _find_wait(session, ASK, asked.name, asked.wait)
+        if known is not None and (session.was_ended or known.how == "timeout"):
             return known
         if known is not None and known.how is not None:
             try:
-                _outcome(session, asked.name, known, returns)
+                _decode_outcome(session, asked.name, known, returns)
                 return known
             except SchemaMismatch:
                 logger.warning(
-                    "the answer to %r of %s is of another type than declared; it is asked again",
+                    "the answer to %r of %s doesn't have the declared type; asking again",
                     asked.name,
                     session.key,
                 )
-        elif known is not None and session.state.waits.current[asked.name] == asked.wait:
+        elif known is not None and session.state.waits.question_ids[asked.name] == asked.wait:
             if known.event.schema == asked.schema:
                 return known
-            asked = msgspec.structs.replace(
-                asked, until=known.event.until
-            )  # the program expects another type by now
-        session.check()
+            # The code now expects another type: record the question again with its schema.
+            asked = msgspec.structs.replace(asked, until=known.event.until)
+        session.check_writable()
         try:
-            yield from _begin(session, asked, known)
+            yield from _record_wait(session, asked, known)
             return session.state.waits.all[asked.wait]
         except _AskedElsewhere:
             continue
@@ -111,100 +114,99 @@ def _asked(session: Session, asked: ev.Asked, returns: Any) -> Script[TaskWait]:
 
 def wait_for(
     session: Session, name: str, returns: Any, timeout: float | timedelta | None
-) -> Script[Any]:
-    """What was signalled: each signal is taken once, by the first who waits for it."""
-    checked_id(name, "the name of a signal")
+) -> TaskGen[Any]:
+    """Return the payload of the next signal. Each signal is received by one wait."""
+    check_id(name, "the name of a signal")
     check_declared(returns)
     until = _until(session, timeout)
-    session.check_here()
+    session.check_active()
     place = _WaitPoint(session)
     what = (SIGNAL, name)
-    number = session.count(place.scope, what)
-    wait = f"{SIGNAL} {numbered(place.scope, name)}#{number}"
+    number = session.take_number(place.scope, what)
+    wait = f"{SIGNAL} {numbered_path(place.scope, name)}#{number}"
     try:
-        known = yield from _look(session, SIGNAL, name, wait)
+        known = yield from _find_wait(session, SIGNAL, name, wait)
         if known is not None and known.how is not None:
-            return _outcome(session, name, known, returns)
-        session.check()
+            return _decode_outcome(session, name, known, returns)
+        session.check_writable()
         if known is None:
-            yield from _begin(
+            yield from _record_wait(
                 session, ev.Asked(wait, SIGNAL, name, until=until, schema=schema_of(returns)), None
             )
             known = session.state.waits.all[wait]
         while known.how is None:
-            with session.taking_signal(name) as signal:
+            with session.take_signal(name) as signal:
                 if signal is None:
                     break
                 fits = _fits(session.state.waits.signals[name][signal], returns)
                 if not fits:
                     logger.warning(
-                        "a signal %r of %s is of another type than waited for; it is set aside",
+                        "a signal %r to %s doesn't have the declared type; skipping it",
                         name,
                         session.key,
                     )
-                yield from _end(
+                yield from _record_outcome(
                     session, ev.Answered(wait, "signalled" if fits else "unfit", signal=signal)
                 )
             known = session.state.waits.all[wait]
         return (yield from _expire_or_suspend(session, place, wait, known, returns))
     except (TimeoutError, SchemaMismatch):
-        raise  # that is what came of it: the next time is another
+        raise  # this is the outcome of the wait: the next call is another wait
     except BaseException:
-        session.uncount(place.scope, what, number)
+        session.release_number(place.scope, what, number)
         raise
 
 
 def sleep(
     session: Session, until: float | datetime | None, length: float | timedelta | None
-) -> Script[None]:
-    """Go on at a time; the one that was recorded first counts, however often the code runs."""
-    at = None if until is None else timestamp(until, "time")
+) -> TaskGen[None]:
+    """Continue at a time. Later runs use the time that the first run recorded."""
+    at = None if until is None else check_timestamp(until, "time")
     if length is not None:
-        length = seconds(length, "seconds")
-    session.check_here()
+        length = check_seconds(length, "seconds")
+    session.check_active()
     place = _WaitPoint(session)
-    number = session.count(place.scope, TIMER)
+    number = session.take_number(place.scope, TIMER)
     wait = f"{TIMER} {place.scope}#{number}"
     try:
-        known = yield from _look(session, TIMER, "", wait)
+        known = yield from _find_wait(session, TIMER, "", wait)
         if known is None:
             at = session.now() + (length or 0.0) if at is None else at
             asked = ev.Asked(wait, TIMER, until=at)
             if at > session.now():
-                session.check("new wait", "a sleep")
-                yield from _begin(session, asked, None)
+                session.check_writable("new wait", "a sleep")
+                yield from _record_wait(session, asked, None)
                 known = session.state.waits.all[wait]
-            elif not session.opened_ended:
-                session.put_later(
-                    wait, (ev.ASKED, asked)
-                )  # it has passed, also for later runs that give another one
-        if known is not None and known.how is None and not session.opened_ended:
+            elif not session.was_ended:
+                # The time has passed, also for later runs that pass another one.
+                session.put_later(wait, (ev.ASKED, asked))
+        if known is not None and known.how is None and not session.was_ended:
             if (known.event.until or 0.0) > session.now():
-                session.waiting[wait] = None
+                session.waiting_for[wait] = None
                 session.suspend(place.branch)
             session.put_later(wait, (ev.ANSWERED, ev.Answered(wait, "passed")))
     except BaseException:
-        session.uncount(place.scope, TIMER, number)
+        session.release_number(place.scope, TIMER, number)
         raise
 
 
 def _until(session: Session, timeout: float | timedelta | None) -> float | None:
-    return None if timeout is None else session.now() + seconds(timeout, "timeout")
+    return None if timeout is None else session.now() + check_seconds(timeout, "timeout")
 
 
-def _look(session: Session, kind: str, name: str, wait: str) -> Script[TaskWait | None]:
-    """What is recorded of a wait. What others have said meanwhile is read first, if it is not over yet."""
+def _find_wait(session: Session, kind: str, name: str, wait: str) -> TaskGen[TaskWait | None]:
+    """Return a recorded wait, or None. If it isn't over, read the stream first."""
     if session.replaying is not None:
         return session.replaying.wait(kind, name, wait)
     known = session.state.waits.all.get(wait)
-    if (known is None or known.how is None) and not session.opened_ended:
+    if (known is None or known.how is None) and not session.was_ended:
         yield RunOperation(session.catch_up)
         known = session.state.waits.all.get(wait)
     return known
 
 
-def _begin(session: Session, asked: ev.Asked, known: TaskWait | None) -> Script[None]:
-    """Record a wait; unless there is another by now than the one that is known: it may have been answered already."""
+def _record_wait(session: Session, asked: ev.Asked, known: TaskWait | None) -> TaskGen[None]:
+    """Record a wait. Raise `_AskedElsewhere` if the recorded one is no longer `known`."""
 
     def unless() -> None:
         if session.state.waits.all.get(asked.wait) is not known:
@@ -216,26 +218,26 @@ def _begin(session: Session, asked: ev.Asked, known: TaskWait | None) -> Script[
 
 
 class _AskedElsewhere(Exception):
-    """Another line of work asks the very same."""
+    """Another branch recorded the same question."""
 
 
-def _end(session: Session, answered: ev.Answered) -> Script[None]:
+def _record_outcome(session: Session, answered: ev.Answered) -> TaskGen[None]:
     yield RunOperation(lambda: session.put([(ev.ANSWERED, answered)], new_append_context()))
 
 
 def _expire_or_suspend(
     session: Session, place: _WaitPoint, wait: str, known: TaskWait, returns: Any
-) -> Script[Any]:
-    """The outcome of a wait, if there is one by now or its time is over; else the run ends here."""
+) -> TaskGen[Any]:
+    """Return the outcome of a wait, record its timeout, or suspend the run."""
     if known.how is None:
-        if session.opened_ended:
-            session.check()
+        if session.was_ended:
+            session.check_writable()
         if known.event.until is None or known.event.until > session.now():
-            session.waiting[wait] = None
+            session.waiting_for[wait] = None
             session.suspend(place.branch)
-        yield from _end(session, ev.Answered(wait, "timeout"))
+        yield from _record_outcome(session, ev.Answered(wait, "timeout"))
         known = session.state.waits.all[wait]
-    return _outcome(session, known.event.name, known, returns)
+    return _decode_outcome(session, known.event.name, known, returns)
 
 
 def _fits(raw: msgspec.Raw, returns: Any) -> bool:
@@ -246,9 +248,9 @@ def _fits(raw: msgspec.Raw, returns: Any) -> bool:
     return True
 
 
-def _outcome(session: Session, name: str, known: TaskWait, returns: Any) -> Any:
+def _decode_outcome(session: Session, name: str, known: TaskWait, returns: Any) -> Any:
     if known.how == "timeout":
-        raise TimeoutError(f"nothing came for {name!r} of {session.key} in time")
+        raise TimeoutError(f"the wait for {name!r} of {session.key} timed out")
     try:
         return decode_as(bytes(known.value), returns)
     except Undecodable as error:

@@ -1,7 +1,7 @@
-"""The events of a task, as they are stored.
+"""The stored events of a task.
 
-Results stand last and are kept raw: folding a task does not decode them. A result over 64 KiB is a blob that the event names,
-so that what a task has done can be told without loading what it has produced.
+A result comes last in its event and stays raw: replaying a task does not decode it. A result over
+64 KiB is a blob that the event references, so that a task can be shown without loading its results.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 from ...backends import StreamKey
 from ...errors import CorruptRecord, UnsupportedVersion
 from ...log.blobs import FILE_EVENT
-from ...log.codec.types import building
+from ...log.codec.types import build_lock
 from ...log.events import Blob, NewEvent
-from ..steps.identity import is_path
+from ..steps.paths import is_path
 from ..steps.usage import Budget, Usage
 
 KIND: Final = "task"
@@ -35,9 +35,9 @@ SUSPENDED: Final = "task.suspended"
 CHILD_ENDED: Final = "task.child_ended"
 REPORTED: Final = "task.reported"
 QUEUED: Final = "task.queued"
-PARKED: Final = "task.parked"
+STUCK: Final = "task.parked"
 BUDGETED: Final = "task.budgeted"
-LEFT: Final = "task.left"
+RELEASED: Final = "task.left"
 FAILED: Final = "task.failed"
 CANCELLED: Final = "task.cancelled"
 FINISHED: Final = "task.finished"
@@ -46,24 +46,27 @@ STEP_STARTED: Final = "step.started"
 STEP_PROGRESSED: Final = "step.progressed"
 STEP_COMPLETED: Final = "step.completed"
 STEP_FAILED: Final = "step.failed"
-STEP_SETTLED: Final = "step.settled"
+STEP_RESOLVED: Final = "step.settled"
 STEP_USED: Final = "step.used"
 ATTACHED: Final = FILE_EVENT
 
 
 class TaskEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of what an event holds."""
+    """The base of the data of all events."""
 
 
 class Parent(msgspec.Struct, frozen=True):
-    """Whose child a task is: the parent's id, and which life of it."""
+    """The parent of a child task: its id and incarnation."""
 
     id: str
     incarnation: str = msgspec.field(name="life")
 
 
 class Created(TaskEvent, frozen=True, omit_defaults=True):
-    """The admission: durable before any work. `salt` keys the fingerprints of arguments, so that they tell nothing."""
+    """The task exists; durable before any work.
+
+    `salt` keys the fingerprints of arguments, so that they reveal nothing.
+    """
 
     salt: str
     ttl: float | None
@@ -76,7 +79,7 @@ class Created(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Branched(TaskEvent, frozen=True, omit_defaults=True):
-    """The first event of a fork: it begins with the events 1 to `at` of that life of its parent."""
+    """The first event of a fork, which starts with events 1 to `at` of its parent's incarnation."""
 
     parent: str
     incarnation: str = msgspec.field(name="life")
@@ -84,14 +87,14 @@ class Branched(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Forked(TaskEvent, frozen=True, omit_defaults=True):
-    """A fork was taken at version `at`."""
+    """The task was forked at version `at`."""
 
     child: str
     at: int
 
 
 class Claimed(TaskEvent, frozen=True, omit_defaults=True):
-    """A run begins."""
+    """A run starts. `stolen`: it took the lease from a live owner."""
 
     owner: str = msgspec.field(name="holder")
     lease: float
@@ -99,13 +102,17 @@ class Claimed(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Renewed(TaskEvent, frozen=True, omit_defaults=True):
-    """The holder is alive."""
+    """A heartbeat of the lease owner."""
 
     owner: str = msgspec.field(name="holder")
 
 
 class Planned(TaskEvent, frozen=True, omit_defaults=True):
-    """The plan from now on. `id` tells repeated calls on resume from new ones. `paths`: the steps that the items are, if not as they are counted."""
+    """The plan from now on.
+
+    `id` distinguishes new calls from calls repeated on resume. `paths` are the steps of the items,
+    if they differ from counting the items by name.
+    """
 
     id: str
     items: list[Any]
@@ -113,7 +120,7 @@ class Planned(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Noted(TaskEvent, frozen=True, omit_defaults=True):
-    """A decision or a discovery. `id` tells repeated calls on resume from new ones."""
+    """A decision or a discovery. `id` distinguishes new calls from calls repeated on resume."""
 
     id: str
     text: str
@@ -122,23 +129,23 @@ class Noted(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Attached(TaskEvent, frozen=True, omit_defaults=True):
-    """A file was attached: from now on it is what is under that name. Its content was stored before."""
+    """A file was attached; it replaces one of the same name. Its content is stored first."""
 
     name: str
     blob: Blob
 
 
 class Recalled(TaskEvent, frozen=True, omit_defaults=True):
-    """Memories that the model was told, as far as it was told them: what it repeats of them is nothing new."""
+    """The memories that the model was shown, as shown: if it repeats them, that is nothing new."""
 
     ids: list[str]
     texts: list[str]
 
 
 class Asked(TaskEvent, frozen=True, omit_defaults=True):
-    """The task waits: for the answer to a question, for a signal, or until a time. `wait` names it among all that the task waits for.
+    """The task waits for an answer, for a signal, or until a time. `wait` is the id of the wait.
 
-    `schema` says what an answer looks like, as JSON Schema. `until`: the time it waits for, or after which it waits no longer.
+    `schema` is the JSON Schema of an answer. `until` is the time, or the deadline of the wait.
     """
 
     wait: str
@@ -151,9 +158,11 @@ class Asked(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Answered(TaskEvent, frozen=True, omit_defaults=True):
-    """A wait is over. `how`: "answered", "signalled" (by the `signal`-th of that name), "passed" (the time) or "timeout".
+    """A wait is over.
 
-    Or "unfit": that signal is of another type and was set aside; the wait goes on.
+    `how` is "answered", "signalled" (by the `signal`-th signal of the name), "passed" (the time has
+    come) or "timeout". "unfit" means that the signal has another type and was set aside; the wait
+    continues.
     """
 
     wait: str
@@ -164,59 +173,64 @@ class Answered(TaskEvent, frozen=True, omit_defaults=True):
 
 
 class Signalled(TaskEvent, frozen=True, omit_defaults=True):
-    """Something happened that the task may be waiting for, now or later."""
+    """A signal for the task, which may wait for it now or later."""
 
     name: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class TaskSuspended(TaskEvent, frozen=True, omit_defaults=True):
-    """The holder gave the task back until one of `waits` is over, or one of `children` has ended."""
+    """The run released the task until one of `waits` is over or one of `children` has ended."""
 
     waits: list[str] = []
     children: list[str] = []
 
 
 class ChildEnded(TaskEvent, frozen=True, omit_defaults=True):
-    """A child has ended on its own: the parent can go on."""
+    """A child has ended on its own, so the parent can resume."""
 
     child: str
     status: str
 
 
 class Reported(TaskEvent, frozen=True, omit_defaults=True):
-    """The parent knows that this task has ended."""
+    """The parent has been informed that this task has ended."""
 
 
 class Queued(TaskEvent, frozen=True, omit_defaults=True):
-    """It is to be run by a worker. What had gone wrong before does not count any more."""
+    """The task is queued for a worker. Earlier crashes and failures no longer count."""
 
     at: float | None = None
 
 
-class Parked(TaskEvent, frozen=True, omit_defaults=True):
-    """Its process died so many times in a row that no worker tries it again by itself."""
+class MarkedStuck(TaskEvent, frozen=True, omit_defaults=True):
+    """The task is stuck: its process died `crashes` times in a row, so workers leave it alone."""
 
     crashes: int
 
 
 class Budgeted(TaskEvent, frozen=True, omit_defaults=True):
-    """Somebody opened the task with another budget, which counts from now on."""
+    """The task has a new budget from now on."""
 
     budget: Budget
 
 
-class Left(TaskEvent, frozen=True, omit_defaults=True, rename={"orphaned": "unasked"}):
-    """The holder gave the task back without ending it. `looked`: and as it was before."""
+class Released(
+    TaskEvent,
+    frozen=True,
+    omit_defaults=True,
+    rename={"orphaned": "unasked", "unchanged": "looked"},
+):
+    """The run released the task without ending it. `unchanged`: with the status it had before."""
 
     orphaned: list[str] = []
     drift: list[list[str]] = []
     why: str = ""
-    looked: bool = False
+    unchanged: bool = False
 
 
 class Failed(TaskEvent, frozen=True, omit_defaults=True, rename={"orphaned": "unasked"}):
-    """A run ended with an exception. `steps` are those whose failure it was: the next run tries them again."""
+    """A run ended with an exception. The next run retries `steps`, whose failures caused it."""
 
     type: str
     message: str
@@ -237,9 +251,11 @@ class Finished(TaskEvent, frozen=True, omit_defaults=True, rename={"orphaned": "
 
 
 class ModelInputPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of what a model saw: messages of a conversation when it stood at version `at`, from one version to another; none: all.
+    """A part of a model's input: messages of a conversation, or other text.
 
-    Or what was beside them, by its digest; the first in the task to have it holds the `text` too, a list of messages.
+    Messages are version ranges of the conversation as of version `at`; no ranges: all of it. Other
+    text is referenced by its digest; the first part in the task with that digest also has the
+    `text`, a list of messages.
     """
 
     conversation: str = ""
@@ -251,7 +267,7 @@ class ModelInputPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the result of a step is: in that life of a conversation, the message at a version of it. `base` as in its fold."""
+    """The place of a step's result: the message at a version of a conversation's incarnation."""
 
     conversation: str
     incarnation: str = msgspec.field(name="life")
@@ -259,13 +275,15 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     base: int = 0
 
 
-class StepEvent(TaskEvent, frozen=True, omit_defaults=True, rename={"model_input": "saw"}):
-    """What happened to a step. One shape for all: an end that comes before its start was written tells the start too."""
+class StepEvent(
+    TaskEvent, frozen=True, omit_defaults=True, rename={"model_input": "saw", "parallel": "beside"}
+):
+    """An event of a step. All have these fields: an end also describes a start not yet written."""
 
     step: str
     args: str = ""
     nth: int = 0
-    beside: bool = False
+    parallel: bool = False
     mode: str = ""
     kind: str = "tool"
     code: str = ""
@@ -306,9 +324,9 @@ _TYPES: dict[str, type[TaskEvent]] = {
     CHILD_ENDED: ChildEnded,
     REPORTED: Reported,
     QUEUED: Queued,
-    PARKED: Parked,
+    STUCK: MarkedStuck,
     BUDGETED: Budgeted,
-    LEFT: Left,
+    RELEASED: Released,
     FAILED: Failed,
     CANCELLED: Cancelled,
     FINISHED: Finished,
@@ -316,56 +334,59 @@ _TYPES: dict[str, type[TaskEvent]] = {
     STEP_PROGRESSED: StepEvent,
     STEP_COMPLETED: StepEvent,
     STEP_FAILED: StepEvent,
-    STEP_SETTLED: StepEvent,
+    STEP_RESOLVED: StepEvent,
     STEP_USED: StepEvent,
 }
-_decoders: dict[
-    str, msgspec.json.Decoder[Any]
-] = {}  # made when they are first needed: all at once would be felt
-encoded = msgspec.json.Encoder().encode
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {}  # created on demand: all at once is slow
+encode_data = msgspec.json.Encoder().encode
 
 
 def new_event(name: str, data: TaskEvent) -> NewEvent:
-    return NewEvent(name, encoded(data))
+    """Return an event to append."""
+    return NewEvent(name, encode_data(data))
 
 
-def opened(key: StreamKey, version: int, name: str, data: bytes) -> TaskEvent:
-    """What an event holds, or `CorruptRecord`: whoever can write to the store can write anything."""
+def decode_event(key: StreamKey, version: int, name: str, data: bytes) -> TaskEvent:
+    """Decode the data of an event.
+
+    Raises `CorruptRecord` if it is not valid: anything with write access may have stored it.
+    """
     decoder = _decoders.get(name)
     if decoder is None:
         if name not in _TYPES:
             raise UnsupportedVersion(
-                f"{key} holds an event that this Holdfast does not know (version {version}); use a newer one"
+                f"{key} contains an event of an unknown type (version {version});"
+                " use a newer version of Holdfast"
             )
-        with building:
+        with build_lock:
             decoder = _decoders[name] = msgspec.json.Decoder(_TYPES[name])
     try:
         event: TaskEvent = decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise CorruptRecord(str(key), version=version, what=f"it is not a {name!r} event") from None
-    if isinstance(event, Planned) and event.paths and not _are_paths(event):
-        raise CorruptRecord(
-            str(key), version=version, what="it holds a plan whose items are no steps"
-        )
-    if isinstance(event, Planned) and not all(map(is_plan_item, event.items)):
-        raise CorruptRecord(
-            str(key), version=version, what="it holds a plan whose items have no names"
-        )
-    if isinstance(event, Attached) and (event.blob.size < 0 or not event.name):
-        raise CorruptRecord(
-            str(key), version=version, what="it holds an artifact without a name or a size"
-        )
-    if isinstance(event, StepEvent) and not is_path(event.step):
-        raise CorruptRecord(str(key), version=version, what="it is of a step without a proper path")
+    if (problem := _find_problem(event)) is not None:
+        raise CorruptRecord(str(key), version=version, what=problem)
     return event
 
 
+def _find_problem(event: TaskEvent) -> str | None:
+    if isinstance(event, StepEvent):
+        return None if is_path(event.step) else "its step has no valid path"
+    if isinstance(event, Planned):
+        if event.paths and not _are_paths(event):
+            return "its plan has items without a valid step path"
+        return None if all(map(is_plan_item, event.items)) else "its plan has items without a name"
+    if isinstance(event, Attached) and (event.blob.size < 0 or not event.name):
+        return "its artifact has no name or no valid size"
+    return None
+
+
 def _are_paths(plan: Planned) -> bool:
-    return len(set(plan.paths)) == len(plan.items) == len(plan.paths) and all(
-        map(is_path, plan.paths)
-    )
+    unique = len(set(plan.paths)) == len(plan.items) == len(plan.paths)
+    return unique and all(map(is_path, plan.paths))
 
 
 def is_plan_item(item: object) -> bool:
+    """Whether a value is a plan item: a name, or a dict with a name."""
     name = item.get("name") if type(item) is dict else item
     return type(name) is str and name != ""

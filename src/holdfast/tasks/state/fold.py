@@ -1,7 +1,7 @@
-"""A task as the fold of its events: what was planned, done, decided and left in doubt.
+"""The state of a task, derived from its events: plan, steps, notes, waits and how it ended.
 
-`apply` takes one event after the other. The events of one holder's parallel steps may be applied in another order than
-they are stored in; what is told in order (notes) is sorted by version when it is shown.
+`TaskState.apply` takes one event after the other. Events of parallel steps of a run may be applied
+in another order than they are stored in; notes are sorted by version when they are shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from ...backends import StreamKey
 from ...log.events import Blob
-from ..steps.identity import StepPath, numbered, place_of
+from ..steps.paths import StepPath, numbered_path, parse_path
 from ..steps.usage import Budget, Usage
 from . import events as ev
 from .view import ENDED, PlanItem, Status
@@ -21,24 +21,27 @@ from .waits import TaskWaits
 
 CHILD = "child"
 """The kind of a step that is a child task; its key is the child's id."""
-SPARED = 4
-"""Of the deaths of a run that was busy with a child, each so many count as one."""
+CHILD_CRASHES_PER_COUNT = 4
+"""Crashes while a child runs count once per this many: the child counts its own."""
 
 
 class StepRecord:
-    """One step: how it was last started, and how it ended, if it did.
+    """One step: its last start and, if it ended, its end.
 
-    `state` is "started", "completed", "failed" or "retrying" (failed or settled so that the next run does it again).
+    `state` is "started", "completed", "failed" or "retrying" (the next run does it again, after a
+    failure or because an operator resolved it so).
     """
 
-    # Defaults of the class, not of each instance: a step is made for each that runs, and most of this is never set.
+    # Defaults of the class, not of each instance: one is created per step that runs, and most of
+    # these are never set.
     state = "started"
     run = version = 0
     args = mode = code = message = ""
     origin, nth = "", 0
-    """The arguments it was first started with, and which of the calls with them it was: its idempotency key is made from that."""
-    beside = False
-    """Another of its name was running, or it was asked for in another thread."""
+    """The fingerprint of its first arguments, and which call with them it was. The idempotency key
+    is derived from these."""
+    parallel = False
+    """Another step of its name was running, or another thread called it."""
     kind, how = "tool", "ran"
     model: str | None = None
     attempts = 1
@@ -48,7 +51,7 @@ class StepRecord:
     blob: Blob | None = None
     blob_owner: StreamKey | None = None
     reply: ev.Reply | None = None
-    """Where its result is, if that is a message. Kept when it is run again, until there is another."""
+    """The place of its result, if that is a message. A rerun keeps it until there is a new one."""
     error: str | None = None
     causes: Sequence[str] = ()
     doubt = False
@@ -58,20 +61,20 @@ class StepRecord:
     progress_at = 0.0
     usage: Usage | None = None
     model_input: Sequence[ev.ModelInputPart] = ()
-    _place: StepPath | None = None
+    _parsed_path: StepPath | None = None
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     @property
-    def place(self) -> StepPath:
-        """Its path taken apart. When asked for: while a task runs, nobody does."""
-        if self._place is None:
-            self._place = place_of(self.path)
-        return self._place
+    def parsed_path(self) -> StepPath:
+        """The parsed path. Parsed on demand: a running task does not need it."""
+        if self._parsed_path is None:
+            self._parsed_path = parse_path(self.path)
+        return self._parsed_path
 
     def in_doubt(self, run: int | None) -> bool:
-        """Whether nobody knows if it was done. `run` is the one that is under way, if any: what it has started, it is at."""
+        """Whether its outcome is unknown. `run` is the current run, if any."""
         if not self.mode:
             return False
         return (self.state == "started" and self.run != run) or (
@@ -80,7 +83,7 @@ class StepRecord:
 
 
 class NoteRecord(msgspec.Struct, frozen=True):
-    """A decision or a discovery, at its place."""
+    """A decision or a discovery."""
 
     version: int
     at: float
@@ -90,7 +93,7 @@ class NoteRecord(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """What is attached under a name. `owner` is the task whose life its content belongs to: a fork has its parent's."""
+    """An attached file. `owner` is the task that stores it: a fork may use its parent's."""
 
     version: int
     at: float
@@ -100,7 +103,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 class TaskState:
-    """Everything that is known of a task."""
+    """The state of a task."""
 
     def __init__(self, key: StreamKey) -> None:
         self.key = key
@@ -117,9 +120,9 @@ class TaskState:
         self.subject: str | None = None
         self.runs = 0
         self.crashes = self.failures = 0
-        """How many runs in a row were killed, or failed, without getting any further."""
+        """How many runs in a row were killed, or failed, without progress."""
         self.ends = 0
-        """How often it was recorded that it has failed, or was given up; it may have gone on since."""
+        """How many times the task was recorded as failed or stuck; it may have resumed since."""
         self.waits = TaskWaits()
         self.suspended_on = ev.TaskSuspended()
         self.plan: list[PlanItem] = []
@@ -131,34 +134,34 @@ class TaskState:
         self.noted: set[str] = set()
         self.attached: dict[str, Attachment] = {}
         self.recalled: dict[str, None] = {}
-        """Texts of memories that its model was told."""
+        """Texts of memories that its model was shown."""
         self.usage = Usage()
         self.budget: Budget | None = None
         self.texts: dict[str, bytes] = {}
-        """What models saw beside conversations, by its digest."""
+        """Inputs of models that are not from conversations, by digest."""
         self.result: bytes = b"null"
         self.error: tuple[str, str] | None = None
         self.orphaned: list[str] = []
         self.drift: list[list[str]] = []
-        self._spared = 0
-        self._before: tuple[Status, tuple[str, str] | None] = (
-            "pending",
-            None,
-        )  # how it stood before the newest run
-        self._trailing: list[StepRecord] = []  # steps whose failure is the last that was heard
+        self._uncounted_crashes = 0
+        self._before: tuple[Status, tuple[str, str] | None] = ("pending", None)
+        """Status and error before the newest run."""
+        self._trailing: list[StepRecord] = []
+        """Steps that failed, with no later event that shows that the code continued."""
 
     @property
     def ended(self) -> bool:
+        """Whether the task does no more work."""
         return self.status in ENDED
 
     def apply(self, key: StreamKey, version: int, at: float, name: str, event: Any) -> None:
-        """Take the next event. `key` is the stream it is from: a fork begins with events of its parent."""
+        """Apply the next event. `key` is its stream: a fork starts with events of its parent."""
         if version > self.version and key == self.key:
             self.version = version
         if at > self.updated_at:
             self.updated_at = at
         _APPLY[name](self, key, version, at, event)
-        if self._trailing and name not in _SAYS_NOTHING:
+        if self._trailing and name not in _NEUTRAL_EVENTS:
             self._trailing.clear()
 
     # -- the task --------------------------------------------------------------------------------
@@ -170,21 +173,24 @@ class TaskState:
         self.created_at = at
 
     def _branched(self, _key: StreamKey, _version: int, at: float, _event: ev.Branched) -> None:
-        """What its parent did is done. Who held it and how it ended, is the parent's affair."""
+        """Keep what the parent did, and forget its lease owner and its end."""
         self.created_at = at
         self.status, self.owner, self.result, self.error = "pending", None, b"null", None
         self.parent, self.crashes, self.failures = None, 0, 0
         self.suspended_on = ev.TaskSuspended()
 
     def _claimed(self, _key: StreamKey, _version: int, _at: float, event: ev.Claimed) -> None:
-        # The program did not go on after these failures, as far as anybody knows: they may be what ended it.
+        # Nothing shows that the code continued after these failures: they may have ended the run.
         for step in self._trailing:
             if step.state == "failed" and not step.doubt:
                 step.state = "retrying"
         self._trailing.clear()
         if self.owner is not None and not event.stolen:
             counts = self.counts_as_crash(event)
-            self.crashes, self._spared = self.crashes + counts, 0 if counts else self._spared + 1
+            self.crashes, self._uncounted_crashes = (
+                self.crashes + counts,
+                0 if counts else self._uncounted_crashes + 1,
+            )
         self.waits.children.clear()
         self.suspended_on = ev.TaskSuspended()
         self._before = self.status, self.error
@@ -193,9 +199,10 @@ class TaskState:
         self.error, self.orphaned, self.drift = None, [], []
 
     def counts_as_crash(self, claim: ev.Claimed) -> bool:
-        """Whether a claim says that a run was killed, and that counts.
+        """Whether a claim shows that a run was killed, and that crash counts.
 
-        If it was busy with a child, that one counts for itself and may have got further: so not every death counts.
+        If the run was waiting for a child, the child counts the crash, and it may have progressed.
+        So only some of these crashes count.
         """
         if self.owner is None or claim.stolen:
             return False
@@ -203,12 +210,12 @@ class TaskState:
             s.kind == CHILD and s.state == "started" and s.run == self.runs
             for s in self.steps.values()
         )
-        return not in_child or self._spared + 1 >= SPARED
+        return not in_child or self._uncounted_crashes + 1 >= CHILD_CRASHES_PER_COUNT
 
     def _planned(self, _key: StreamKey, _version: int, _at: float, event: ev.Planned) -> None:
         self.plan = self.plans[event.id] = event.items
         self.plan_paths = {
-            path: index for index, path in enumerate(event.paths or paths_of(event.items))
+            path: index for index, path in enumerate(event.paths or plan_step_paths(event.items))
         }
 
     def _decided(self, key: StreamKey, version: int, at: float, event: ev.Noted) -> None:
@@ -222,7 +229,7 @@ class TaskState:
     ) -> None:
         if event.id not in self.noted:
             self.noted.add(event.id)
-            # What a fork has from its parent comes first; versions of two streams cannot be compared.
+            # A fork has the notes of its parent first: versions of two streams are not comparable.
             notes.append(NoteRecord(version if own else 0, at, event.text, event.why, event.step))
 
     def _attached(self, key: StreamKey, version: int, at: float, event: ev.Attached) -> None:
@@ -236,12 +243,12 @@ class TaskState:
     def _budgeted(self, _key: StreamKey, _version: int, _at: float, event: ev.Budgeted) -> None:
         self.budget = event.budget
 
-    def _left(self, _key: StreamKey, _version: int, _at: float, event: ev.Left) -> None:
+    def _released(self, _key: StreamKey, _version: int, _at: float, event: ev.Released) -> None:
         self.status, self.owner = "pending", None
-        if event.looked:
+        if event.unchanged:
             self.status, self.error = self._before
         self.orphaned, self.drift = event.orphaned, event.drift
-        if not event.why:  # not interrupted: it had gone on after whatever failed
+        if not event.why:  # not interrupted: the code continued after the failures
             self._trailing.clear()
 
     def _failed(self, _key: StreamKey, _version: int, _at: float, event: ev.Failed) -> None:
@@ -250,10 +257,10 @@ class TaskState:
         self.failures += 1
         self.ends += 1
         self.orphaned, self.drift = event.orphaned, event.drift
-        self._try_again(event.steps)
+        self._mark_retrying(event.steps)
 
-    def _try_again(self, paths: Iterable[str]) -> None:
-        """These have failed, and the program did not go on without them."""
+    def _mark_retrying(self, paths: Iterable[str]) -> None:
+        """Mark failed steps for a retry: the code did not continue without them."""
         for path in paths:
             step = self.steps.get(path)
             if step is not None and step.state == "failed" and not step.doubt:
@@ -266,18 +273,18 @@ class TaskState:
         self.status, self.owner, self.result = "finished", None, bytes(event.result)
         self.orphaned, self.drift = event.orphaned, event.drift
 
-    # -- waiting ---------------------------------------------------------------------------------
+    # -- waits -----------------------------------------------------------------------------------
 
     def _asked(self, _key: StreamKey, version: int, at: float, event: ev.Asked) -> None:
-        self.waits.asked(version, at, event)
+        self.waits.apply_asked(version, at, event)
 
     def _answered(self, _key: StreamKey, _version: int, at: float, event: ev.Answered) -> None:
-        self.waits.answered(at, event)
+        self.waits.apply_answered(at, event)
         self.crashes = self.failures = 0
         self._wake()
 
     def _signalled(self, _key: StreamKey, _version: int, _at: float, event: ev.Signalled) -> None:
-        self.waits.signalled(event)
+        self.waits.apply_signalled(event)
         self._wake()
 
     def _child_ended(
@@ -287,13 +294,13 @@ class TaskState:
         self._wake()
 
     def _wake(self) -> None:
-        """Whoever waited for what has just come, waits no longer."""
+        """Make the task pending if its wait is over."""
         if self.status == "suspended" and self.waits.is_ready(
             self.suspended_on.waits, self.suspended_on.children
         ):
             self.status = "pending"
         elif self.status == "failed" and self.agent is not None:
-            self.status = "pending"  # a worker tries it again
+            self.status = "pending"  # a worker retries it
 
     def _suspended(
         self, _key: StreamKey, _version: int, _at: float, event: ev.TaskSuspended
@@ -306,18 +313,18 @@ class TaskState:
         if self.owner is None:
             self.status, self.error = "pending", None
 
-    def _parked(self, _key: StreamKey, _version: int, _at: float, event: ev.Parked) -> None:
-        why = f"its process died {event.crashes} times in a row without getting any further"
+    def _stuck(self, _key: StreamKey, _version: int, _at: float, event: ev.MarkedStuck) -> None:
+        why = f"its process died {event.crashes} times in a row without progress"
         self.status, self.owner, self.error = "stuck", None, ("stuck", why)
         self.ends += 1
 
-    def _nothing(self, _key: StreamKey, _version: int, _at: float, _event: ev.TaskEvent) -> None:
-        """A heartbeat, a fork, or word to the parent."""
+    def _ignore(self, _key: StreamKey, _version: int, _at: float, _event: ev.TaskEvent) -> None:
+        """Ignore a heartbeat, a fork, or a report to the parent."""
 
-    # -- its steps -------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
     def _step(self, version: int, at: float, event: ev.StepEvent) -> StepRecord:
-        """The step of an event, with what the event tells of its start."""
+        """Return the step of an event, updated with the start that the event describes."""
         step = self.steps.get(event.step)
         if step is None:
             step = self.steps[event.step] = StepRecord(event.step)
@@ -328,14 +335,9 @@ class TaskState:
         if event.args:
             if not step.origin:
                 step.origin, step.nth = event.args, event.nth
-            step.beside = step.beside or event.beside
-            step.args, step.mode, step.kind, step.code = (
-                event.args,
-                event.mode,
-                event.kind,
-                event.code,
-            )
-            step.model = event.model
+            step.parallel = step.parallel or event.parallel
+            step.args, step.mode, step.kind = event.args, event.mode, event.kind
+            step.code, step.model = event.code, event.model
         elif event.model is not None and step.model is None:
             step.model = event.model
         if event.usage is not None:
@@ -354,22 +356,17 @@ class TaskState:
         step.usage = usage if step.usage is None else step.usage + usage
 
     def _is_late(self, event: ev.StepEvent) -> bool:
-        """Whether a step has ended in this run already: its start was written lazily, and arrived after its end."""
+        """Whether the step has already ended in this run: lazy events are written after the end."""
         step = self.steps.get(event.step)
         return step is not None and step.run == self.runs and step.state in ("completed", "failed")
 
     def _step_started(self, _key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
-        # The start of a `once` or `check` step is never lazy: after an end, it is begun anew.
+        # The start of a `once` or `check` step is never lazy: after an end, it is a new start.
         if not event.mode and self._is_late(event):
             return
         step = self._step(version, at, event)
-        step.state, step.started_at, step.ended_at, step.error, step.doubt = (
-            "started",
-            event.since or at,
-            None,
-            None,
-            False,
-        )
+        step.state, step.started_at = "started", event.since or at
+        step.ended_at, step.error, step.doubt = None, None, False
 
     def _step_progressed(
         self, _key: StreamKey, version: int, at: float, event: ev.StepEvent
@@ -377,33 +374,26 @@ class TaskState:
         if self._is_late(event):
             return
         step = self._step(version, at, event)
-        if event.args:  # it tells the start too
+        if event.args:  # it also describes the start
             step.state, step.ended_at, step.error, step.doubt = "started", None, None, False
         if step.cursor != event.cursor:
             self.crashes = self.failures = 0
-        step.cursor, step.done, step.total, step.progress_at = (
-            event.cursor,
-            event.done,
-            event.total,
-            at,
-        )
+        step.cursor, step.done, step.total = event.cursor, event.done, event.total
+        step.progress_at = at
 
     def _step_completed(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
         step = self._step(version, at, event)
         self.crashes = self.failures = 0
-        step.state, step.ended_at, step.how, step.error, step.doubt = (
-            "completed",
-            at,
-            event.how,
-            None,
-            False,
-        )
-        step.result, step.blob, step.blob_owner = (
-            event.result,
-            event.blob,
-            key if event.blob else None,
-        )
+        step.doubt = False
+        self._complete(step, key, at, event, event.how)
         step.cursor, step.reply = None, event.reply
+
+    def _complete(
+        self, step: StepRecord, key: StreamKey, at: float, event: ev.StepEvent, how: str
+    ) -> None:
+        step.state, step.ended_at, step.how, step.error = "completed", at, how, None
+        step.result, step.blob = event.result, event.blob
+        step.blob_owner = key if event.blob else None
 
     def _step_failed(self, _key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
         if event.again and self._is_late(event):
@@ -412,55 +402,57 @@ class TaskState:
         step.error, step.message, step.ended_at = event.error or "", event.message, at
         if event.again:
             step.state = "started"
-            self._try_again(event.causes)
+            self._mark_retrying(event.causes)
         else:
             step.state, step.doubt, step.causes = "failed", event.doubt, event.causes
             self._trailing.append(step)
 
-    def _step_settled(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
+    def _step_resolved(self, key: StreamKey, version: int, at: float, event: ev.StepEvent) -> None:
         step = self.steps.get(event.step)
         if step is None:
             return
         step.version, step.doubt = version, False
         if event.again:
             step.state = "retrying"
-            self._try_again(step.causes)  # the steps inside it whose failure it was
+            self._mark_retrying(step.causes)  # the inner steps that caused its failure
         else:
-            step.state, step.ended_at, step.how, step.error = "completed", at, "resolved", None
-            step.result, step.blob, step.blob_owner = (
-                event.result,
-                event.blob,
-                key if event.blob else None,
-            )
+            self._complete(step, key, at, event, "resolved")
         if self.agent is not None and self.owner is None and not self.is_blocked(None):
             self.status = "pending"
 
     def is_blocked(self, run: int | None) -> bool:
-        """Whether no worker may go on: a step without a check is in doubt. One with a check settles itself when it runs."""
+        """Whether a `once` step is in doubt, so that no worker may resume the task.
+
+        A `check` step resolves itself when it runs.
+        """
         return any(step.in_doubt(run) and step.mode == "once" for step in self.steps.values())
 
     def _step_used(self, _key: StreamKey, _version: int, _at: float, event: ev.StepEvent) -> None:
-        """What a step had used that was cut off."""
+        """Count the usage of a step that was interrupted."""
         if event.usage is not None:
             step = self.steps.get(event.step)
-            if step is None:  # its start was not told, because it was asked for again meanwhile
+            if step is None:  # its start was not written: it was called again
                 self.usage += event.usage
             else:
                 self._used(step, event.usage)
 
 
-def paths_of(plan: list[PlanItem]) -> list[str]:
-    """The step path of each item of a plan: the n-th of a name is the n-th step of that name at the top level."""
+def plan_step_paths(plan: list[PlanItem]) -> list[str]:
+    """Return the step path of each item of a plan.
+
+    The n-th item of a name is the n-th step of that name at the top level.
+    """
     counts: dict[str, int] = {}
     paths = []
     for item in plan:
-        name = name_of(item)
+        name = plan_item_name(item)
         counts[name] = counts.get(name, 0) + 1
-        paths.append(numbered("", name, counts[name]))
+        paths.append(numbered_path("", name, counts[name]))
     return paths
 
 
-def name_of(item: PlanItem) -> str:
+def plan_item_name(item: PlanItem) -> str:
+    """Return the name of a plan item."""
     return item if isinstance(item, str) else str(item["name"])
 
 
@@ -468,8 +460,8 @@ _APPLY: dict[str, Any] = {
     ev.CREATED: TaskState._created,
     ev.BRANCHED: TaskState._branched,
     ev.CLAIMED: TaskState._claimed,
-    ev.RENEWED: TaskState._nothing,
-    ev.FORKED: TaskState._nothing,
+    ev.RENEWED: TaskState._ignore,
+    ev.FORKED: TaskState._ignore,
     ev.PLANNED: TaskState._planned,
     ev.DECIDED: TaskState._decided,
     ev.DISCOVERED: TaskState._discovered,
@@ -480,11 +472,11 @@ _APPLY: dict[str, Any] = {
     ev.SIGNALLED: TaskState._signalled,
     ev.SUSPENDED: TaskState._suspended,
     ev.CHILD_ENDED: TaskState._child_ended,
-    ev.REPORTED: TaskState._nothing,
+    ev.REPORTED: TaskState._ignore,
     ev.QUEUED: TaskState._queued,
-    ev.PARKED: TaskState._parked,
+    ev.STUCK: TaskState._stuck,
     ev.BUDGETED: TaskState._budgeted,
-    ev.LEFT: TaskState._left,
+    ev.RELEASED: TaskState._released,
     ev.FAILED: TaskState._failed,
     ev.CANCELLED: TaskState._cancelled,
     ev.FINISHED: TaskState._finished,
@@ -492,21 +484,21 @@ _APPLY: dict[str, Any] = {
     ev.STEP_PROGRESSED: TaskState._step_progressed,
     ev.STEP_COMPLETED: TaskState._step_completed,
     ev.STEP_FAILED: TaskState._step_failed,
-    ev.STEP_SETTLED: TaskState._step_settled,
+    ev.STEP_RESOLVED: TaskState._step_resolved,
     ev.STEP_USED: TaskState._step_used,
 }
-_SAYS_NOTHING = {
+_NEUTRAL_EVENTS = {
     ev.RENEWED,
     ev.FORKED,
     ev.BRANCHED,
     ev.RECALLED,
-    ev.LEFT,
+    ev.RELEASED,
     ev.STEP_FAILED,
-    ev.STEP_SETTLED,
+    ev.STEP_RESOLVED,
     ev.ANSWERED,
     ev.SIGNALLED,
     ev.CHILD_ENDED,
     ev.QUEUED,
     ev.STEP_USED,
 }
-"""After these nobody can tell whether the program went on after a failed step."""
+"""Events that do not show whether the code continued after a failed step."""

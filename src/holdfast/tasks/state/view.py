@@ -1,4 +1,4 @@
-"""A task as it stands: what `store.get_task` shows, and what briefings, previews and checkpoints are made from."""
+"""Read-only views of a task, as returned by `store.get_task` and `store.tasks`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from ...log.leases import is_dead
-from ...log.reprs import Readable
+from ...log.reprs import ShortRepr
 from ..steps.usage import Budget, Usage
 
 if TYPE_CHECKING:
@@ -24,27 +24,30 @@ PlanItem = str | dict[str, Any]
 Status = Literal[
     "pending", "running", "suspended", "retrying", "failed", "finished", "cancelled", "stuck"
 ]
-"""How a task stands. retrying: its last run failed, and a worker will try again. failed: nobody will by itself."""
+"""The status of a task. retrying: its last run failed, and a worker will retry it. failed: it is
+not retried automatically."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 ENDED: frozenset[str] = frozenset({"cancelled", "finished"})
-"""In these a task does no more work."""
+"""The statuses in which a task does no more work."""
 
 StepStatus = Literal["running", "interrupted", "waiting", "completed", "failed", "retrying"]
-"""running: by the present holder. interrupted: started, never ended, and nobody is at it. retrying: the next run does it again.
+"""The status of a step.
 
-waiting: a child that had to wait, and so the task does; it goes on by itself.
+running: the lease owner is running it. interrupted: it was started, never ended, and does not run.
+retrying: the next run does it again. waiting: it is a child that waits, and so does the task; it
+resumes automatically.
 """
 
 
-class Failure(Readable, msgspec.Struct, frozen=True):
-    """What went wrong: the exception's type and its message."""
+class Failure(ShortRepr, msgspec.Struct, frozen=True):
+    """An error: the exception's type and its message."""
 
     type: str
     message: str
 
 
-class StepProgress(Readable, msgspec.Struct, frozen=True):
-    """How far a step had got when it last saved."""
+class StepProgress(ShortRepr, msgspec.Struct, frozen=True):
+    """The last saved progress of a step."""
 
     cursor: Any
     done: float | None
@@ -53,14 +56,14 @@ class StepProgress(Readable, msgspec.Struct, frozen=True):
 
 
 class ModelInput(msgspec.Struct, frozen=True):
-    """What a model saw of a conversation: its messages from one version to another. `store.model_input` gives them back."""
+    """The versions of conversation messages that a model saw. `store.model_input` reads them."""
 
     conversation: str
     versions: list[tuple[int, int]]
 
 
-class StepInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a task. `path` names it within the task, `parent` the step that it was called from ("" for none)."""
+class StepInfo(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a task. `parent` is the path of the step that called it ("" for none)."""
 
     _shown = ("path", "status", "in_doubt", "result", "error", "model", "started_at", "ended_at")
 
@@ -80,21 +83,25 @@ class StepInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
     how: Literal["ran", "checked", "resolved"] = "ran"
     error: Failure | None = None
     replays: bool = False
-    """Failed, and the program went on without it: the next run gets the same failure instead of a new attempt."""
+    """Whether it failed and the code continued: the next run gets the same failure again."""
     progress: StepProgress | None = None
     code: str = ""
-    """A digest of the function that ran, with the Python version; to notice that it has changed."""
+    """A digest of the function that ran, with the Python version, to detect changes."""
     version: int = 0
     usage: Usage | None = None
-    """What its model calls have used, in all attempts."""
+    """The usage of its model calls, in all attempts."""
     reply: tuple[str, int] | None = None
-    """Of a `task.reply`: the conversation whose message the result is, and its version there. If that is gone, `result` is None."""
+    """For a `task.reply`: the conversation and version of the message that is the result. If the
+    message is gone, `result` is None."""
     model_input: list[ModelInput] = []
-    """Which messages its model saw, as far as they are a conversation's."""
+    """The messages of conversations that its model saw."""
 
 
-class Question(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """A question to people. `id` is for `store.answer(…, question=id)`; `schema` says what an answer looks like, as JSON Schema."""
+class Question(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """A question to people.
+
+    `id` is for `store.answer(…, question=id)`; `schema` is the JSON Schema of an answer.
+    """
 
     _shown = ("name", "status", "text", "payload", "answer", "by", "asked_at", "until", "id")
 
@@ -111,8 +118,8 @@ class Question(Readable, msgspec.Struct, frozen=True, kw_only=True):
     answered_at: datetime | None = None
 
 
-class Note(Readable, msgspec.Struct, frozen=True):
-    """A decision (with its reason) or a discovery, and the step in which it was made."""
+class Note(ShortRepr, msgspec.Struct, frozen=True):
+    """A decision (with its reason) or a discovery, and the step that recorded it."""
 
     text: str
     why: str | None
@@ -121,7 +128,7 @@ class Note(Readable, msgspec.Struct, frozen=True):
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True):
-    """A file that is attached to a task: its size in bytes, the SHA-256 of its content in hex, and since when."""
+    """A file attached to a task: its size in bytes, the SHA-256 of its content in hex, the time."""
 
     name: str
     size: int
@@ -130,7 +137,7 @@ class ArtifactInfo(msgspec.Struct, frozen=True):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """A recorded step was asked for with other arguments, runs other code now, or asks another model."""
+    """A recorded step whose arguments, code or model are different now."""
 
     step: str
     what: Literal["arguments", "code", "model"]
@@ -138,8 +145,8 @@ class Drift(msgspec.Struct, frozen=True):
     now: str
 
 
-class TaskInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """A task as it is listed."""
+class TaskInfo(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """A task in a listing."""
 
     id: str
     status: Status
@@ -149,19 +156,19 @@ class TaskInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None
     lease_until: datetime | None
     due_at: datetime | None = None
-    """When a worker is to look at it: it was submitted, has something to go on with, or is to be tried again."""
+    """When a worker should pick it up: it was submitted, can resume, or is due for a retry."""
     expires_at: datetime | None
     crashes: int = 0
-    """How many runs in a row were killed without getting any further, when the newest began."""
+    """How many runs in a row had been killed without progress when the newest one started."""
 
     @property
     def abandoned(self) -> bool:
-        """Whether whoever held it is surely gone: a killed process of this machine."""
+        """Whether the lease owner is certainly dead: a killed process of this machine."""
         return self.owner is not None and is_dead(self.owner)
 
 
-class TaskView(Readable, msgspec.Struct, frozen=True, kw_only=True):
-    """A task as it stood at one version: read-only, complete, and without a connection to the store."""
+class TaskView(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
+    """A task at one version: read-only, complete, and without a connection to the store."""
 
     _shown = (
         "id",
@@ -197,34 +204,34 @@ class TaskView(Readable, msgspec.Struct, frozen=True, kw_only=True):
     version: int
     runs: int
     orphaned: list[str]
-    """Recorded steps that the newest run has not asked for."""
+    """Recorded steps that the newest run has not requested."""
     drift: list[Drift]
-    """What the newest run found changed."""
+    """The changes that the newest run detected."""
     questions: list[Question] = []
-    """The questions that the task has asked, except those that it has replaced."""
+    """The questions of the task, except those that it has replaced."""
     waits_for: list[str] = []
-    """What a suspended task waits for, in words."""
+    """Descriptions of what a suspended task waits for."""
     parent: str | None = None
-    """The task whose child it is."""
+    """The id of the parent task."""
     due_at: datetime | None = None
-    """When a worker is to look at it."""
+    """When a worker should pick it up."""
     crashes: int = 0
-    """How many runs in a row were killed without getting any further."""
+    """How many runs in a row were killed without progress."""
     usage: Usage = Usage()
-    """What the model calls of all steps have used."""
+    """The usage of the model calls of all steps."""
     budget: Budget | None = None
-    """How much they may use, if that is limited."""
+    """The limits of that usage, if any."""
     artifacts: list[ArtifactInfo] = []
-    """The files that are attached; `store.artifact` reads one."""
+    """The attached files; `store.artifact` reads one."""
 
     @property
     def in_doubt(self) -> list[str]:
-        """The paths of the steps of which nobody knows whether they were done."""
+        """The paths of the steps whose outcome is unknown."""
         return [step.path for step in self.steps if step.in_doubt]
 
     @property
     def children(self) -> dict[str, StepStatus]:
-        """The ids of its children, and how each stands as a step of this task."""
+        """The status of each child as a step of this task, by the child's id."""
         return {
             step.key: step.status
             for step in self.steps
@@ -233,26 +240,29 @@ class TaskView(Readable, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def abandoned(self) -> bool:
-        """Whether whoever held it is surely gone: a killed process of this machine. Whoever enters it next takes it over."""
+        """Whether the lease owner is certainly dead: a killed process of this machine.
+
+        The next process that opens the task takes it over.
+        """
         return self.owner is not None and is_dead(self.owner)
 
     def resume_context(
         self, max_tokens: int = 2000, *, notes: Sequence[str] = (), counter: Counter | None = None
     ) -> ResumeContext:
-        """`Task.resume_context`, of the task as it stood: its record alone, without memories."""
-        from ..resume_context.context import brief
+        """Return `Task.resume_context` for this version of the task, without memories."""
+        from ..resume_context.context import build_resume_context
 
-        return brief(self, max_tokens, notes=notes, counter=counter)
+        return build_resume_context(self, max_tokens, notes=notes, counter=counter)
 
     def preview(self) -> Preview:
-        """`Task.preview`, of the task as it stood."""
-        from ..preview import preview
-        from ..steps.declare import registered
+        """Return `Task.preview` for this version of the task."""
+        from ..preview import preview_resume
+        from ..steps.declare import registered_steps
 
-        return preview(self, registered)
+        return preview_resume(self, registered_steps)
 
     def checkpoint(self) -> AgentCheckpoint:
-        """`Task.checkpoint`, of the task as it stood."""
-        from ..checkpoint import checkpoint_of
+        """Return `Task.checkpoint` for this version of the task."""
+        from ..checkpoint import make_checkpoint
 
-        return checkpoint_of(self)
+        return make_checkpoint(self)

@@ -1,4 +1,4 @@
-"""What a task waits for, as the fold of its events: questions and their answers, signals, times, children."""
+"""The waits of a task, derived from its events: questions, signals, timers and children."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASK, SIGNAL, TIMER = "ask", "signal", "timer"
 
 
 class TaskWait:
-    """One thing that a task waits for, or waited for. `how` is None until it is over: see `Answered`."""
+    """One wait of a task. `how` is None until it is over; see `Answered`."""
 
     __slots__ = ("at", "by", "ended_at", "event", "how", "value", "version")
 
@@ -25,24 +25,28 @@ class TaskWait:
 
 
 class TaskWaits:
-    """All that a task has waited for, by its id."""
+    """All waits of a task."""
 
     def __init__(self) -> None:
         self.all: dict[str, TaskWait] = {}
-        self.current: dict[str, str] = {}
-        """The question that counts, by name: one that is asked later under the same name replaces it."""
+        """All waits, by id."""
+        self.question_ids: dict[str, str] = {}
+        """The id of the current question of each name; a later one of that name replaces it."""
         self.signals: dict[str, dict[int, msgspec.Raw]] = {}
-        """What was signalled and not taken yet, by name, then by number. Not by version: a fork has two streams of them."""
+        """Signals that no wait has taken, by name, then by number. Not by version: a fork has two
+        streams."""
         self._signalled: dict[str, int] = {}
         self.children: dict[str, str] = {}
-        """Children that have ended on their own since the newest run began, and how."""
+        """Children that have ended on their own since the newest run started, with their status."""
 
-    def asked(self, version: int, at: float, event: ev.Asked) -> None:
+    def apply_asked(self, version: int, at: float, event: ev.Asked) -> None:
+        """Add a wait."""
         self.all[event.wait] = TaskWait(version, at, event)
         if event.kind == ASK:
-            self.current[event.name] = event.wait
+            self.question_ids[event.name] = event.wait
 
-    def answered(self, at: float, event: ev.Answered) -> None:
+    def apply_answered(self, at: float, event: ev.Answered) -> None:
+        """End a wait, or set aside a signal of another type."""
         wait = self.all.get(event.wait)
         if wait is None or wait.how is not None:
             return
@@ -53,16 +57,17 @@ class TaskWaits:
         if event.signal:
             left = self.signals.get(wait.event.name, {})
             if event.signal not in left:
-                return  # another has taken it
+                return  # another wait has taken it
             value = left.pop(event.signal)
         wait.how, wait.by, wait.value, wait.ended_at = event.how, event.by, value, at
 
-    def signalled(self, event: ev.Signalled) -> None:
+    def apply_signalled(self, event: ev.Signalled) -> None:
+        """Keep a signal until a wait takes it."""
         number = self._signalled[event.name] = self._signalled.get(event.name, 0) + 1
         self.signals.setdefault(event.name, {})[number] = event.payload
 
-    def is_over(self, id: str) -> bool:
-        """Whether a task that waits for this can go on. Times pass without anybody saying so, and are not looked at."""
+    def is_satisfied(self, id: str) -> bool:
+        """Whether a wait is over or its signal has come. Times are not compared with the clock."""
         wait = self.all.get(id)
         return wait is not None and (
             wait.how is not None
@@ -70,23 +75,28 @@ class TaskWaits:
         )
 
     def is_ready(self, waits: Iterable[str], children: Iterable[str]) -> bool:
-        """Whether a task that waits for any of these can go on."""
-        return any(map(self.is_over, waits)) or any(child in self.children for child in children)
+        """Whether a task that waits for any of these can resume."""
+        return any(map(self.is_satisfied, waits)) or any(
+            child in self.children for child in children
+        )
 
     def wakes_at(self, waits: Iterable[str]) -> float | None:
-        """When the first of these times comes."""
-        times = [self.all[each].event.until for each in waits if each in self.all]
+        """Return the earliest time or deadline of these waits."""
+        times = [self.all[wait].event.until for wait in waits if wait in self.all]
         return min((time for time in times if time is not None), default=None)
 
     def open_signals(self, name: str) -> list[TaskWait]:
-        """Who waits for a signal of a name."""
-        found = [
+        """Return the open waits for a signal of a name."""
+        return [
             wait
             for wait in self.all.values()
-            if wait.event.kind == SIGNAL and wait.event.name == name
+            if wait.how is None and wait.event.kind == SIGNAL and wait.event.name == name
         ]
-        return [wait for wait in found if wait.how is None]
 
-    def open_asks(self) -> list[TaskWait]:
-        """The questions that nobody has answered yet."""
-        return [self.all[each] for each in self.current.values() if self.all[each].how is None]
+    def open_questions(self) -> list[TaskWait]:
+        """Return the questions without an answer."""
+        return [
+            wait
+            for wait in map(self.all.__getitem__, self.question_ids.values())
+            if wait.how is None
+        ]

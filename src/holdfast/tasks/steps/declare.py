@@ -1,4 +1,4 @@
-"""Steps: functions whose calls inside a task are recorded, once and for all."""
+"""The `@holdfast.step` decorator and `Step`: functions whose calls inside a task are recorded."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ import msgspec
 
 from ...errors import NoTask
 from ...log.codec import check_declared
-from ...log.ids import checked_id
-from ...log.validation import seconds, shown
-from ..run.frames import current_frame, refuse_if_left
-from .identity import code_digest
-from .usage import checked_price
+from ...log.ids import check_id
+from ...log.validation import check_seconds, describe_value
+from ..run.frames import check_not_left, current_frame
+from .fingerprints import code_digest
+from .usage import check_price
 
 if TYPE_CHECKING:
     from ...conversations.base import ConversationBase as Conversation
@@ -44,8 +44,8 @@ KEY_PARAMETER = "idempotency_key"
 UNRESOLVED: Any = object()
 
 
-class Options(msgspec.Struct, frozen=True):
-    """How a function is run as a step."""
+class StepOptions(msgspec.Struct, frozen=True):
+    """The options of a step."""
 
     key: Callable[..., object] | None = None
     once: bool = False
@@ -60,25 +60,27 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def mode(self) -> Literal["", "once", "check"]:
+        """How the step avoids running twice; "" if it may."""
         return "check" if self.check is not None else "once" if self.once else ""
 
 
 class Step(Generic[P, R]):
-    """A function that is a durable step inside a task, and a plain function outside of one.
+    """A function that is a durable step inside a task and an ordinary function outside.
 
-    `once` and `check` functions raise `NoTask` outside: without a record they could run twice.
+    `once` and `check` functions raise `NoTask` outside a task: nothing would stop them from running
+    twice.
     """
 
-    def __init__(self, fn: Callable[P, R], options: Options) -> None:
+    def __init__(self, fn: Callable[P, R], options: StepOptions) -> None:
         self.fn, self.options, self.mode = fn, options, options.mode
         self.eager = bool(options.mode) or options.kind == "child"
         """Whether its start is durable before it runs."""
         self.key: str | None = None
-        self.to: Conversation | None = None
-        """The conversation in which its result is a message: of a `task.reply`."""
-        self.owner: tuple[object, ...] = ()
-        self.streams = streams(fn)
-        """Whether it gives its result in chunks."""
+        self.conversation: Conversation | None = None
+        """The conversation of a `task.reply`, whose message is the result."""
+        self.instance: tuple[object, ...] = ()
+        self.streams = stream_kind(fn)
+        """Whether it is a generator, and of which kind."""
         self.is_async = is_async(fn) or self.streams == "async"
         self.is_model = options.kind == "model"
         functools.update_wrapper(self, fn, updated=())
@@ -87,7 +89,7 @@ class Step(Generic[P, R]):
         except (TypeError, ValueError):  # some builtins have none
             self.signature = None
         parameters = self.signature.parameters if self.signature else {}
-        self._simple = _simple(self.signature)
+        self._positional = _positional_parameters(self.signature)
         wants = parameters.get(KEY_PARAMETER)
         self.takes_key = wants is not None and wants.default is not inspect.Parameter.empty
         model = parameters.get("model")
@@ -95,47 +97,50 @@ class Step(Generic[P, R]):
             model.default if model is not None and isinstance(model.default, str) else None
         )
         self.code = code_digest(fn)
-        self.around = _around(fn)
-        """What the function brings along: its object, or what it was partially called with. Part of its arguments."""
+        self.bound_values = _bound_values(fn)
+        """The method's object and the arguments of a partial; they count as arguments."""
         self.chunk: Any = Any
         self._returns = options.returns
         if self.streams and self._returns is not UNRESOLVED:
-            self._returns = self._of_chunks(self._returns)
-        _refuse_what_cannot_work(self)
+            self._returns = self._set_chunk_type(self._returns)
+        _check_options(self)
         try:
-            self.returns  # noqa: B018  a type that cannot be stored is refused here, not after the work
+            self.returns  # noqa: B018  raises for a type that cannot be stored, before any work
         except NameError:
-            pass  # it names a class that is defined further down; asked again at the first call
+            pass  # a class that is defined later; resolved at the first call
 
     @property
     def name(self) -> str:
+        """The name of the function."""
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
     @property
     def returns(self) -> Any:
-        """The type of the result: as declared, else as annotated, else plain JSON values."""
+        """The type of the result: declared, or else annotated, or else Any (plain JSON values)."""
         if self._returns is UNRESOLVED:
-            declared = annotated(self.fn)
+            declared = return_annotation(self.fn)
             if self.streams:
-                declared = self._of_chunks(_chunk_of(declared))
+                declared = self._set_chunk_type(_chunk_type(declared))
             try:
                 check_declared(declared)
             except TypeError as error:
                 raise TypeError(
-                    f"the result of {self.name!r} is annotated with a type that cannot be stored ({error}); "
-                    "return something that can, or say which type to store: holdfast.step(returns=…)"
+                    f"the result of {self.name!r} is annotated with a type that can't be stored"
+                    f" ({error}); return another type, or pass holdfast.step(returns=…)"
                 ) from None
             self._returns = declared
         return self._returns
 
-    def _of_chunks(self, chunk: Any) -> Any:
+    def _set_chunk_type(self, chunk: Any) -> Any:
         self.chunk = chunk
         return Any if chunk is Any else list[chunk]
 
-    def bound(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments by name, as far as they are given; a TypeError if the function cannot be called with them."""
-        if self._simple is not None:
-            names, required = self._simple
+    def bind_arguments(
+        self, args: tuple[object, ...], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the arguments by name; raise TypeError if the function doesn't accept them."""
+        if self._positional is not None:
+            names, required = self._positional
             if not kwargs and required <= len(args) <= len(names):
                 return dict(zip(names, args, strict=False))
         if self.signature is None:
@@ -143,71 +148,75 @@ class Step(Generic[P, R]):
         return self.signature.bind(*args, **kwargs).arguments
 
     def using(self, *, key: object) -> Step[P, R]:
-        """The same step with a key for this call: `pay.using(key=order.id)(order)`."""
+        """Return the step with a key for one call: `pay.using(key=order.id)(order)`."""
         other = copy.copy(self)
-        other.key = as_key(key)
+        other.key = to_key(key)
         return other
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         frame = current_frame()
         if frame is None:
-            refuse_if_left()
+            check_not_left()
             if self.options.mode:
                 raise NoTask(
-                    f"{self.name!r} is a step that must not be done twice, and only a task can see to that: "
-                    "call it inside `with store.task(id) as task:`; in a thread of your own, as `task.step(name, fn, …)`"
+                    f"step {self.name!r} must not run twice, so it must run inside a task: call it"
+                    " inside `with store.task(id) as task:`; in a thread of your own, use"
+                    " `task.step(name, fn, …)`"
                 )
-            return self.fn(*self.owner, *args, **kwargs)  # type: ignore[arg-type]  # the owner is the method's self
+            return self.fn(*self.instance, *args, **kwargs)  # type: ignore[arg-type]  # the instance is self
         return cast("R", frame.task._call(self, frame, args, kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> Step[..., R]:
         if instance is None:
             return self
         bound = copy.copy(self)
-        bound.owner = (instance,)
+        bound.instance = (instance,)
         return bound
 
     def __repr__(self) -> str:
         return f"<Step {self.name!r}>"
 
 
-def _refuse_what_cannot_work(step: Step[Any, Any]) -> None:
+def _check_options(step: Step[Any, Any]) -> None:
+    """Raise for options that are out of range or do not work together."""
     options, name = step.options, step.name
     if step.streams and (options.max_attempts != 1 or options.timeout is not None):
         raise TypeError(
-            f"{name!r} is a generator, whose chunks are used as they come: it cannot be tried again (max_attempts), or cut off (timeout)"
+            f"{name!r} is a generator function, whose chunks are used as they come:"
+            " it can't have max_attempts or timeout"
         )
     if options.timeout is not None and not step.is_async:
         raise TypeError(
-            f"{name!r} is not async, and nothing can stop a plain function that runs: "
-            "give its own calls a timeout, or make it async"
+            f"{name!r} is not async, so a timeout can't stop it: set timeouts on its own calls,"
+            " or make it async"
         )
     if type(options.max_attempts) is not int or options.max_attempts < 1:
-        raise ValueError(f"max_attempts must be an integer >= 1, got {shown(options.max_attempts)}")
+        raise ValueError(
+            f"max_attempts must be an integer >= 1, got {describe_value(options.max_attempts)}"
+        )
     if options.drift not in ("refuse", "keep", "rerun"):
         raise ValueError(f"drift must be 'refuse', 'keep' or 'rerun', got {options.drift!r}")
     for what, given in (("key", options.key), ("check", options.check)):
         if given is not None and not callable(given):
             raise TypeError(
-                f"{what} must be a function of the step's arguments; for one call: step.using(key=…)"
+                f"{what} must be a function of the step's arguments, got {type(given).__name__};"
+                " for a key of one call use step.using(key=…)"
             )
     if options.check is not None and is_async(options.check) and not step.is_async:
         raise TypeError(
-            f"the check of {name!r} is async and {name!r} is not; make both async, or neither"
+            f"the check of {name!r} is async and {name!r} isn't; make both async, or neither"
         )
-    if options.check is not None and not _takes_the_same(options.check, step):
-        raise TypeError(
-            f"the check of {name!r} is called with the arguments of {name!r}; let it take the same ones"
-        )
+    if options.check is not None and not _accepts_arguments_of(options.check, step):
+        raise TypeError(f"the check of {name!r} must accept the same arguments as {name!r}")
     if options.returns is not UNRESOLVED:
         check_declared(options.returns)
-    checked_price(options.price)
+    check_price(options.price)
 
 
-def _takes_the_same(check: Callable[..., Any], step: Step[Any, Any]) -> bool:
-    """Whether a check can be called with whatever its step can be called with. Better now than after the first crash."""
+def _accepts_arguments_of(check: Callable[..., Any], step: Step[Any, Any]) -> bool:
+    """Whether a check accepts the arguments of its step. Known now, not after the first crash."""
     try:
-        taken = inspect.signature(check)
+        signature = inspect.signature(check)
     except (TypeError, ValueError):  # some builtins have none
         return True
     if step.signature is None:
@@ -218,36 +227,35 @@ def _takes_the_same(check: Callable[..., Any], step: Step[Any, Any]) -> bool:
         if each.name != KEY_PARAMETER or not step.takes_key
     ]
     required = [each for each in own if each.default is each.empty]
-    return _can_take(taken, own) and _can_take(taken, required)
+    return _accepts(signature, own) and _accepts(signature, required)
 
 
-def _can_take(taken: inspect.Signature, parameters: list[inspect.Parameter]) -> bool:
-    by_place = [
+def _accepts(signature: inspect.Signature, parameters: list[inspect.Parameter]) -> bool:
+    positional = [
         each
         for each in parameters
         if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
     ]
-    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
     try:
-        taken.bind(*by_place, **dict.fromkeys(by_name))
+        signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError:
         return False
     return True
 
 
 def is_async(fn: object) -> bool:
-    """Whether calling it gives something to await."""
+    """Whether calling it returns an awaitable."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, Step):
         return fn.is_async
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(fn, "__call__", None)
-    )  # noqa: B004
+    call = getattr(fn, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
 
-def streams(fn: object) -> Literal["", "plain", "async"]:
-    """Whether calling it gives something to iterate over, and how."""
+def stream_kind(fn: object) -> Literal["", "plain", "async"]:
+    """Return the kind of a generator function; "" for other functions."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if isinstance(fn, Step):
@@ -260,8 +268,13 @@ def streams(fn: object) -> Literal["", "plain", "async"]:
     return ""
 
 
-def _simple(signature: inspect.Signature | None) -> tuple[tuple[str, ...], int] | None:
-    """The names of the parameters and how many must be given, if all can be given by place: no need for a slow `bind`."""
+def _positional_parameters(
+    signature: inspect.Signature | None,
+) -> tuple[tuple[str, ...], int] | None:
+    """Return the names of the parameters, and how many are required, if all are positional.
+
+    This avoids the slow `Signature.bind`.
+    """
     if signature is None:
         return None
     parameters = signature.parameters.values()
@@ -272,7 +285,7 @@ def _simple(signature: inspect.Signature | None) -> tuple[tuple[str, ...], int] 
     )
 
 
-def _around(fn: Callable[..., Any]) -> tuple[object, ...]:
+def _bound_values(fn: Callable[..., Any]) -> tuple[object, ...]:
     found: list[object] = []
     while isinstance(fn, functools.partial):
         found += [fn.args, fn.keywords]
@@ -282,38 +295,44 @@ def _around(fn: Callable[..., Any]) -> tuple[object, ...]:
     return tuple(found)
 
 
-def annotated(fn: Callable[..., Any]) -> Any:
-    """The type that a function is annotated to return; Any if it is not."""
+def return_annotation(fn: Callable[..., Any]) -> Any:
+    """Return the type that a function is annotated to return; Any if there is none."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    # An object that can be called has the annotations of its class, which are those of its attributes.
+    # The annotations of a callable object are those of its attributes.
     is_function = inspect.isroutine(fn) or inspect.isclass(fn) or hasattr(fn, "__wrapped__")
-    holder: Any = fn if is_function else type(fn).__call__
+    function: Any = fn if is_function else type(fn).__call__
     try:
-        told = inspect.unwrap(holder)
-        told = getattr(told, "__func__", told)
-        # That one alone: others may name what is imported for type checkers only.
+        function = inspect.unwrap(function)
+        function = getattr(function, "__func__", function)
+        # Only this annotation: others may name types that are imported for type checkers only.
         only = types.SimpleNamespace(
-            __annotations__={"return": getattr(told, "__annotations__", {}).get("return", Any)}
+            __annotations__={"return": getattr(function, "__annotations__", {}).get("return", Any)}
         )
-        hints: Mapping[str, Any] = get_type_hints(only, globalns=getattr(told, "__globals__", {}))
+        hints: Mapping[str, Any] = get_type_hints(
+            only, globalns=getattr(function, "__globals__", {})
+        )
     except NameError:
         raise
-    except Exception:  # annotations that are no types
+    except Exception:  # annotations that are not types
         return Any
     found = hints.get("return", Any)
     return Any if isinstance(found, TypeVar) else found
 
 
-def _chunk_of(declared: Any) -> Any:
-    """The type of one chunk, of a generator function with that annotation."""
+def _chunk_type(declared: Any) -> Any:
+    """Return the type of one chunk, given the annotation of a generator function."""
     arguments = get_args(declared)
-    if get_origin(declared) not in _OF_CHUNKS or not arguments or isinstance(arguments[0], TypeVar):
+    if (
+        get_origin(declared) not in _CHUNK_TYPES
+        or not arguments
+        or isinstance(arguments[0], TypeVar)
+    ):
         return Any
     return arguments[0]
 
 
-_OF_CHUNKS = (
+_CHUNK_TYPES = (
     abc.Iterator,
     abc.Iterable,
     abc.Generator,
@@ -323,19 +342,19 @@ _OF_CHUNKS = (
 )
 
 
-def as_key(key: object) -> str:
-    """A key as text. Numbers may be keys too; 7 and "7" are the same."""
+def to_key(key: object) -> str:
+    """Return a key as text. An integer is allowed; 7 and "7" are the same key."""
     if type(key) is int:
         key = str(key)
     if not isinstance(key, str):
         raise TypeError(f"a step's key must be text or an integer, got {type(key).__name__}")
-    return checked_id(str(key), "key")
+    return check_id(str(key), "key")
 
 
-def as_step(fn: Callable[..., Any]) -> Step[Any, Any]:
-    """A step of any callable; what is not decorated gets the ordinary options."""
+def to_step(fn: Callable[..., Any]) -> Step[Any, Any]:
+    """Return a step for any callable; one that is not decorated gets the default options."""
     if type(fn) is types.FunctionType:
-        return _ordinary(fn)
+        return _default_step(fn)
     if isinstance(fn, Step):
         return fn
     if not callable(fn):
@@ -345,32 +364,31 @@ def as_step(fn: Callable[..., Any]) -> Step[Any, Any]:
     try:
         hash(fn)
     except TypeError:
-        return Step(fn, _ORDINARY)
-    return _ordinary(fn)
+        return Step(fn, _DEFAULT_OPTIONS)
+    return _default_step(fn)
 
 
 @functools.lru_cache(256)
-def _ordinary(fn: Callable[..., Any]) -> Step[Any, Any]:
-    return Step(fn, _ORDINARY)
+def _default_step(fn: Callable[..., Any]) -> Step[Any, Any]:
+    return Step(fn, _DEFAULT_OPTIONS)
 
 
-_ORDINARY = Options()
-registered: dict[str, str] = {}
-"""The code of every decorated function, by name: what `preview` compares with."""
+_DEFAULT_OPTIONS = StepOptions()
+registered_steps: dict[str, str] = {}
+"""The code digest of every decorated function by name, for `preview`."""
 
 
 class _StepDecorator:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: StepOptions) -> None:
         self._options = options
 
     def __call__(self, fn: Callable[P, R]) -> Step[P, R]:
         if isinstance(fn, Step):
             fn = fn.fn  # other options for the same function
         step = Step(fn, self._options)
-        same = registered.get(step.name, step.code) == step.code
-        registered[step.name] = (
-            step.code if same else ""
-        )  # two functions of one name: nothing can be compared
+        same = registered_steps.get(step.name, step.code) == step.code
+        # Two functions of one name can't be told apart by name.
+        registered_steps[step.name] = step.code if same else ""
         return step
 
 
@@ -429,30 +447,30 @@ def step(
 ) -> Any:
     """Make a function a durable step: inside a task it runs once, and its result is recorded.
 
-    Outside of a task it is a plain function, unless it has `once` or `check`.
+    Outside a task it is an ordinary function, unless it has `once` or `check`.
 
     Args:
-        fn: The function. A generator function gives its chunks as they come.
-        key: A function of the arguments that says what the call is about. Calls are then told apart
-            by it alone.
-        once: Never run it again when its outcome is unknown. The step is then in doubt, and a
-            person settles it (`store.resolve`).
-        check: A function with the same arguments that finds out whether it was done, and returns
-            the result; None means it was not done.
-        max_attempts: How often to try, with growing pauses.
-        retry_on: The exceptions that are tried again.
-        timeout: How long one attempt may take, in seconds or as a timedelta; for async functions.
+        fn: The function. The chunks of a generator function are passed on as they come.
+        key: A function of the arguments that returns the identity of the call. Calls are then
+            distinguished by it alone.
+        once: Never run it again when its outcome is unknown. The step is then in doubt until a
+            person resolves it (`store.resolve`).
+        check: A function of the same arguments that finds out whether the step was done. It returns
+            the result, or None if the step was not done.
+        max_attempts: The maximum number of attempts, with growing pauses.
+        retry_on: The exceptions that are retried.
+        timeout: The time limit of one attempt, in seconds or as a timedelta; for async functions.
         returns: The type of the result, or of one chunk, if not the annotated one.
-        kind: "model" for a call of a model: its usage is counted, and what it saw is recorded.
-        drift: What to do if a finished step is asked for with other arguments: "refuse", "keep" the
-            recorded result, or "rerun".
-        price: What a million tokens cost, of input and of output.
+        kind: "model" for a model call: its usage is counted, and its input is recorded.
+        drift: What to do if a finished step is called with other arguments: "refuse" it, "keep" the
+            recorded result, or "rerun" it.
+        price: The cost of a million input tokens and of a million output tokens.
 
     Returns:
         A `Step`, called like the function.
 
     Raises:
-        TypeError: The function cannot be a step with these options.
+        TypeError: The function can't be a step with these options.
         ValueError: An option is out of range.
 
     Example:
@@ -465,8 +483,8 @@ def step(
         raise TypeError("retry_on must be an exception class, or a tuple of them")
     if kind not in ("tool", "model"):
         raise ValueError(f"kind must be 'tool' or 'model', got {kind!r}")
-    limit = None if timeout is None else seconds(timeout, "timeout", 0.001)
-    made = _StepDecorator(
-        Options(key, once, check, max_attempts, kinds, limit, returns, kind, drift, price)
+    limit = None if timeout is None else check_seconds(timeout, "timeout", 0.001)
+    decorator = _StepDecorator(
+        StepOptions(key, once, check, max_attempts, kinds, limit, returns, kind, drift, price)
     )
-    return made if fn is None else made(fn)
+    return decorator if fn is None else decorator(fn)

@@ -1,4 +1,4 @@
-"""Many at once: one step for each item of a list, so many at a time; and functions that know their task in any thread."""
+"""`task.map`: one step per item, several at a time; and `bind`, for threads of your own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...errors import NoTask, StepFailed, Suspended
-from ...log.validation import whole_number
+from ...log.validation import check_int
 from ..run.frames import Branch, Frame, current_frame, frame
-from .declare import Step, as_key, as_step, is_async
-from .run import failed_steps
+from .declare import Step, is_async, to_key, to_step
+from .run import find_failed_steps
 
 if TYPE_CHECKING:
     from ..base import TaskBase
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class MapRun:
-    """The items of a `map`, each a step in a line of work of its own, and what became of them."""
+    """The items of a `map`, each a step in a branch of its own, and their outcomes."""
 
     def __init__(
         self,
@@ -32,38 +32,38 @@ class MapRun:
         fn: Callable[..., Any],
         items: Iterable[Any],
         key: Callable[[Any], object] | None,
-        wide: int,
+        concurrency: int,
     ) -> None:
-        whole_number(wide, "concurrency", 1)
-        self.session: Session = task._held()
-        self.session.check_here()
+        check_int(concurrency, "concurrency", 1)
+        self.session: Session = task._require_session()
+        self.session.check_active()
         self.items: list[Any] = list(items)
-        # Replayed one after the other, as they were begun: those behind one that failed may not be recorded.
-        self.wide = min(wide if self.session.replaying is None else 1, len(self.items))
-        declared = as_step(fn)
+        # A replay runs them one by one, as they were started: after a failed one, the others may
+        # not be recorded.
+        self.concurrency = min(
+            concurrency if self.session.replaying is None else 1, len(self.items)
+        )
+        declared = to_step(fn)
         self.steps: Sequence[Step[Any, Any]] = [declared] * len(self.items)
         if key is not None:
-            keys = [as_key(key(item)) for item in self.items]
-            twice = (
-                {each for each in keys if keys.count(each) > 1}
-                if len(set(keys)) < len(keys)
-                else None
-            )
-            if twice:
+            keys = [to_key(key(item)) for item in self.items]
+            if len(set(keys)) < len(keys):
+                repeated = {each for each in keys if keys.count(each) > 1}
                 raise ValueError(
-                    f"{len(twice)} keys belong to several items; each item needs a key of its own"
+                    f"each item must have its own key, got {len(repeated)} keys for several items"
                 )
             self.steps = [declared.using(key=each) for each in keys]
         inside = current_frame()
-        here = inside is not None and inside.session is self.session
-        self._outer: Branch = inside.branch if inside is not None and here else self.session.branch
+        if inside is not None and inside.session is not self.session:
+            inside = None
+        self._outer: Branch = self.session.branch if inside is None else inside.branch
         self._frames = [
             Frame(
                 task,  # type: ignore[arg-type]  # a Task or an AsyncTask
                 self.session,
                 Branch(self._outer),
-                inside.path if inside is not None and here else "",
-                inside.run if inside is not None and here else None,
+                "" if inside is None else inside.path,
+                None if inside is None else inside.run,
             )
             for _ in self.items
         ]
@@ -73,26 +73,27 @@ class MapRun:
         self.errors: dict[int, BaseException] = {}
         self.stopped = False
 
-    def take(self) -> int | None:
-        """The next item to do; None if there is none, or one has failed."""
+    def take_item(self) -> int | None:
+        """Take the next item; None if there is none, or one has failed."""
         with self._lock:
             if self._next == len(self.items) or self.stopped:
                 return None
             self._next += 1
             return self._next - 1
 
-    def enter(self, number: int) -> Frame:
-        """The running code is in the line of work of this item."""
+    def enter_item(self, number: int) -> Frame:
+        """Enter the branch of an item."""
         frame.set(self._frames[number])
         return self._frames[number]
 
-    def ended(self, number: int, error: BaseException) -> None:
+    def record_error(self, number: int, error: BaseException) -> None:
+        """Record the error of an item, and stop unless it only waits."""
         self.errors[number] = error
         if not isinstance(error, Suspended):
             self.stopped = True
 
-    def outcome(self) -> list[Any]:
-        """The results in order; or the first error; or, if some wait, that the task waits."""
+    def collect(self) -> list[Any]:
+        """Return the results in order, raise the first error, or suspend if some items wait."""
         failed = [
             error for _, error in sorted(self.errors.items()) if not isinstance(error, Suspended)
         ]
@@ -100,35 +101,37 @@ class MapRun:
             first, *others = failed
             if isinstance(
                 first, StepFailed
-            ):  # if it ends the run, the next one tries all of them again
+            ):  # if it ends the run, the next one retries all of them
                 paths = [
-                    path for error in others for path in failed_steps(error, str(self.session.key))
+                    path
+                    for error in others
+                    for path in find_failed_steps(error, str(self.session.key))
                 ]
                 first.causes = (*first.causes, *paths)
             raise first
         if self.errors:
-            self.session.suspend(self._outer, self.session.stopping)
+            self.session.suspend(self._outer, self.session.stop_reason)
         return self.results
 
 
-def spread(fan: MapRun, do: Callable[[int], Any]) -> list[Any]:
-    """Do all items in threads."""
+def map_in_threads(run: MapRun, do: Callable[[int], Any]) -> list[Any]:
+    """Run all items in threads."""
 
     def work() -> None:
-        while (number := fan.take()) is not None:
+        while (number := run.take_item()) is not None:
             try:
-                fan.results[number] = copy_context().run(one, number)
+                run.results[number] = copy_context().run(one, number)
             except BaseException as error:
-                fan.ended(number, error)
+                run.record_error(number, error)
 
     def one(number: int) -> Any:
-        fan.enter(number)
+        run.enter_item(number)
         return do(number)
 
-    # Not a pool: its threads would outlive an interrupt of this one, which has to wait for what is under way.
+    # Not a pool: its threads would outlive an interrupt of this thread, which must wait for them.
     threads = [
         threading.Thread(target=copy_context().run, args=(work,), daemon=True)
-        for _ in range(fan.wide)
+        for _ in range(run.concurrency)
     ]
     started: list[threading.Thread] = []
     try:
@@ -138,29 +141,29 @@ def spread(fan: MapRun, do: Callable[[int], Any]) -> list[Any]:
         for thread in started:
             thread.join()
     except BaseException:
-        fan.stopped = True
+        run.stopped = True
         for thread in started:
             thread.join()
         raise
-    return fan.outcome()
+    return run.collect()
 
 
-async def spread_async(fan: MapRun, do: Callable[[int], Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Do all items in tasks of the event loop."""
+async def map_in_loop(run: MapRun, do: Callable[[int], Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run all items in tasks of the event loop."""
     import asyncio
 
     async def work() -> None:
-        while (number := fan.take()) is not None:
-            fan.enter(number)
+        while (number := run.take_item()) is not None:
+            run.enter_item(number)
             try:
-                fan.results[number] = await do(number)
+                run.results[number] = await do(number)
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-                fan.stopped = True
+                run.stopped = True
                 raise
             except BaseException as error:
-                fan.ended(number, error)
+                run.record_error(number, error)
 
-    workers = [asyncio.ensure_future(work()) for _ in range(fan.wide)]
+    workers = [asyncio.ensure_future(work()) for _ in range(run.concurrency)]
     try:
         await asyncio.gather(*workers)
     except BaseException:
@@ -168,20 +171,18 @@ async def spread_async(fan: MapRun, do: Callable[[int], Coroutine[Any, Any, Any]
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         raise
-    return fan.outcome()
+    return run.collect()
 
 
 def bind(fn: Callable[P, R]) -> Callable[P, R]:
-    """The same function, that knows the task it was bound in wherever it is called: `pool.map(holdfast.bind(work), items)`.
+    """Return a function that runs in the current task wherever it is called.
 
-    Threads of a pool do not inherit where they are. Steps that `fn` calls, or asks for by `current_task()`, belong to
-    the task (and step) in which `bind` was called.
+    Threads of a pool do not inherit the task: use `pool.map(holdfast.bind(work), items)`. Steps
+    that `fn` calls belong to the task and step in which `bind` was called.
     """
     inside = current_frame()
     if inside is None:
-        raise NoTask(
-            "there is no task here to bind to; call it inside `with store.task(id) as task:`"
-        )
+        raise NoTask("bind() must be called inside a task: `with store.task(id) as task:`")
     if is_async(fn):
 
         @functools.wraps(fn)
@@ -192,7 +193,7 @@ def bind(fn: Callable[P, R]) -> Callable[P, R]:
             finally:
                 frame.reset(token)
 
-        return bound_async  # type: ignore[return-value]  # as async as it was
+        return bound_async  # type: ignore[return-value]  # as async as fn
     context = copy_context()
 
     @functools.wraps(fn)

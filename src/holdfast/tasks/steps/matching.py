@@ -1,9 +1,12 @@
-"""Which recorded step a call is.
+"""How a step is matched on resume: decide which recorded step a call is.
 
-A step is a path: its scope, its name, and a key or a number. With a key, the key is the identity. A plan's item is the one that is
-equal, else the next of its name, that this run has not asked for. Any other call is the recorded step of its scope
-and name with the same arguments, whatever the order (so threads are stable); failing that, the next of that name that
-this run has not asked for, unless steps of that name ran beside each other: then it is a new one.
+A step is identified by a path: its scope, its name, and a key or a number.
+
+- A call with a key is the step with that key.
+- A call named by the plan is an unrequested item of that name: the equal one, or else the next.
+- Any other call is the recorded step of the same scope, name and arguments, in any order, so that
+  threads are matched stably. If there is none, it is the next unrequested step of that name, unless
+  steps of that name ran in parallel: then it is a new step.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state.fold import StepRecord, TaskState
 from ..state.view import PlanItem
-from .identity import keyed, nth, numbered, place_of
+from .paths import keyed_path, nth_path, numbered_path, parse_path
 
 if TYPE_CHECKING:
     from .progress import StepRun
@@ -25,7 +28,7 @@ class _Siblings:
     __slots__ = ("by_args", "count", "first", "order", "parallel", "path")
 
     def __init__(self, scope: str, name: str) -> None:
-        self.path = numbered(scope, name)
+        self.path = numbered_path(scope, name)
         self.count = 0
         self.order: list[StepRecord] = []
         self.first = 0
@@ -33,8 +36,8 @@ class _Siblings:
         self.parallel = False
 
 
-class _Items:
-    """The items of one name in the plan; those before `first` are asked for."""
+class _PlanItems:
+    """The plan items of one name; those before `first` are requested."""
 
     __slots__ = ("first", "paths")
 
@@ -43,173 +46,173 @@ class _Items:
         self.paths: list[str] = []
 
 
-class Matching:
-    """What this run has asked for, and what is left. Not thread-safe: the session's lock guards it."""
+class StepMatcher:
+    """The steps that this run has requested, and those that are left.
+
+    Not thread-safe: the session's lock guards it.
+    """
 
     def __init__(self, state: TaskState) -> None:
         self._state = state
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
         self.scopes: set[str] = set()
-        """Scopes in which something was asked for."""
-        self._siblings: dict[tuple[str, str], _Siblings] = {}
-        self._calls: dict[
-            tuple[str, str, str], int | set[int]
-        ] = {}  # which are taken; n: all below n
-        self._returned: dict[tuple[str, str, str], list[str]] = {}
+        """The scopes in which a step was requested."""
         self.numbers: dict[str, int] = {}
-        """Which of the calls with its arguments a step is that is not recorded yet."""
+        """For each step that is not recorded yet: which call with its arguments it is."""
+        self._siblings: dict[tuple[str, str], _Siblings] = {}
+        self._taken: dict[tuple[str, str, str], int | set[int]] = {}
+        """The numbers in use per scope, name and arguments; n stands for all below n."""
+        self._released: dict[tuple[str, str, str], list[str]] = {}
         self._plan: dict[str, int] = {}
-        self._items: dict[str, _Items] = {}
-        self._remember(state.steps.values())
+        self._items: dict[str, _PlanItems] = {}
+        self._index_steps(state.steps.values())
 
-    def _remember(self, steps: Iterable[StepRecord]) -> None:
+    def _index_steps(self, steps: Iterable[StepRecord]) -> None:
         found: dict[tuple[str, str], _Siblings] = {}
         for step in steps:
-            scope, name, key, number = step.place
+            scope, name, key, number = step.parsed_path
             if key is None:
-                same = found.get((scope, name))
-                if same is None:
-                    same = found[scope, name] = _Siblings(scope, name)
-                same.count = max(same.count, number)
-                same.order.append(step)
-                same.parallel = same.parallel or step.beside
-                self._take((scope, name, step.origin), step.nth)
-        for same in found.values():
-            same.order.sort(key=lambda step: step.place.number)
-            for step in reversed(same.order):
-                same.by_args.setdefault(step.args, []).append(step)
+                siblings = found.get((scope, name))
+                if siblings is None:
+                    siblings = found[scope, name] = _Siblings(scope, name)
+                siblings.count = max(siblings.count, number)
+                siblings.order.append(step)
+                siblings.parallel = siblings.parallel or step.parallel
+                self._take_number((scope, name, step.origin), step.nth)
+        for siblings in found.values():
+            siblings.order.sort(key=lambda step: step.parsed_path.number)
+            for step in reversed(siblings.order):
+                siblings.by_args.setdefault(step.args, []).append(step)
         self._siblings.update(found)
 
-    def begin_again(self, scope: str, running: Mapping[str, StepRun]) -> None:
-        """A step is tried again: what was asked for inside it is there to be asked for again, unless it still runs."""
+    def reset_scope(self, scope: str, running: Mapping[str, StepRun]) -> None:
+        """Make the steps inside a step available again, because it is retried."""
         inside = scope + "/"
-        self.asked = {path for path in self.asked if not path.startswith(inside)}
-        known: tuple[dict[Any, Any], ...] = (self._siblings, self._calls, self._returned)
-        for places in known:
-            for place in [
-                place for place in places if place[0] == scope or place[0].startswith(inside)
-            ]:
-                del places[place]
-        self._remember(
+        self.requested = {path for path in self.requested if not path.startswith(inside)}
+        indexes: tuple[dict[Any, Any], ...] = (self._siblings, self._taken, self._released)
+        for index in indexes:
+            for key in [key for key in index if key[0] == scope or key[0].startswith(inside)]:
+                del index[key]
+        self._index_steps(
             [step for path, step in self._state.steps.items() if path.startswith(inside)]
         )
         for path, run in running.items():
-            if path.startswith(inside):  # asked for again, it is that step, not another beside it
-                self._returned.setdefault((run.scope, run.name, run.fingerprint), []).append(path)
+            if path.startswith(inside):  # if it is called again, it is this step and not a new one
+                self._released.setdefault((run.scope, run.name, run.fingerprint), []).append(path)
 
-    def by_key(self, scope: str, name: str, key: str) -> str:
-        path = keyed(scope, name, key)
-        self.asked.add(path)
+    def match_key(self, scope: str, name: str, key: str) -> str:
+        """Return the path of a call with a key."""
+        path = keyed_path(scope, name, key)
+        self.requested.add(path)
         self.scopes.add(scope)
         return path
 
-    def item(self, name: str, item: PlanItem) -> str | None:
-        """The path of an item of the plan; None if none of that name is left."""
+    def match_item(self, name: str, item: PlanItem) -> str | None:
+        """Return the path of a plan item; None if none of that name is left."""
         if self._state.plan_paths is not self._plan:
             self._plan, self._items = self._state.plan_paths, {}
             for path in self._plan:
-                self._items.setdefault(place_of(path).name, _Items()).paths.append(path)
+                self._items.setdefault(parse_path(path).name, _PlanItems()).paths.append(path)
         items = self._items.get(name)
         if items is None:
             return None
-        while items.first < len(items.paths) and items.paths[items.first] in self.asked:
+        while items.first < len(items.paths) and items.paths[items.first] in self.requested:
             items.first += 1
         found = None
         for index in range(items.first, len(items.paths)):
             path = items.paths[index]
-            if path not in self.asked:
+            if path not in self.requested:
                 if self._state.plan[self._plan[path]] == item:
                     found = path
                     break
                 found = found or path
         if found is not None:
-            self.asked.add(found)
+            self.requested.add(found)
         return found
 
-    def by_args(self, scope: str, name: str, args: str) -> str:
-        """The path of a call."""
-        path = self._known(scope, name, args) or self._new(scope, name, args)
-        self.asked.add(path)
+    def match_args(self, scope: str, name: str, args: str) -> str:
+        """Return the path of a call without a key, by the fingerprint of its arguments."""
+        path = self._match_recorded(scope, name, args) or self._add_path(scope, name, args)
+        self.requested.add(path)
         self.scopes.add(scope)
         return path
 
-    def _new(self, scope: str, name: str, args: str) -> str:
-        """The path of a step that is not recorded."""
-        same = self._siblings[scope, name]
+    def _add_path(self, scope: str, name: str, args: str) -> str:
+        """Return the path of a new step."""
+        siblings = self._siblings[scope, name]
         while True:
-            same.count += 1
-            path = nth(same.path, same.count)
-            if path not in self.asked and path not in self._plan:
-                self.numbers[path] = self._number((scope, name, args))
+            siblings.count += 1
+            path = nth_path(siblings.path, siblings.count)
+            if path not in self.requested and path not in self._plan:
+                self.numbers[path] = self._next_number((scope, name, args))
                 return path
 
-    def _known(self, scope: str, name: str, args: str) -> str | None:
-        """The path of a recorded step that a call is, or of one that was given back."""
-        returned = self._returned.get((scope, name, args))
-        while returned:
-            if (path := returned.pop()) not in self.asked:
+    def _match_recorded(self, scope: str, name: str, args: str) -> str | None:
+        """Return the path of a recorded or released step that a call is; None if it is new."""
+        released = self._released.get((scope, name, args))
+        while released:
+            if (path := released.pop()) not in self.requested:
                 return path
-        same = self._siblings.get((scope, name))
-        if same is None:
-            same = self._siblings[scope, name] = _Siblings(scope, name)
-        recorded = same.by_args.get(args)
+        siblings = self._siblings.get((scope, name))
+        if siblings is None:
+            siblings = self._siblings[scope, name] = _Siblings(scope, name)
+        recorded = siblings.by_args.get(args)
         while recorded:
-            if (path := recorded.pop().path) not in self.asked:
+            if (path := recorded.pop().path) not in self.requested:
                 return path
-        while not same.parallel and same.first < len(same.order):
-            path = same.order[same.first].path
-            same.first += 1
-            if path not in self.asked:
+        while not siblings.parallel and siblings.first < len(siblings.order):
+            path = siblings.order[siblings.first].path
+            siblings.first += 1
+            if path not in self.requested:
                 return path
         return None
 
-    def _number(self, call: tuple[str, str, str]) -> int:
-        """Which of the calls with these arguments a new step is: the first number that none has yet."""
-        taken = self._calls.get(call)
-        if taken is None:
-            self._calls[call] = 1
-            return 0
-        number = (
-            taken
-            if isinstance(taken, int)
-            else next(each for each in range(len(taken) + 1) if each not in taken)
-        )
-        self._take(call, number)
+    def _next_number(self, call: tuple[str, str, str]) -> int:
+        """Take and return the first free number among the calls with these arguments."""
+        taken = self._taken.get(call, 0)
+        number = taken if isinstance(taken, int) else min({*range(len(taken) + 1)} - taken)
+        self._take_number(call, number)
         return number
 
-    def _take(self, call: tuple[str, str, str], number: int) -> None:
-        taken = self._calls.get(call, 0)
+    def _take_number(self, call: tuple[str, str, str], number: int) -> None:
+        taken = self._taken.get(call, 0)
         if number == taken:
-            self._calls[call] = number + 1
+            self._taken[call] = number + 1
         elif isinstance(taken, int):
-            self._calls[call] = {*range(taken), number}
+            self._taken[call] = {*range(taken), number}
         else:
             taken.add(number)
             if max(taken) == len(taken) - 1:  # without a gap again
-                self._calls[call] = len(taken)
+                self._taken[call] = len(taken)
 
-    def give_back(self, scope: str, name: str, args: str, path: str) -> None:
-        """A call was refused, cut off, or nobody knows what it did: the next one with these arguments is that step again."""
+    def release(self, scope: str, name: str, args: str, path: str) -> None:
+        """Let the next call with these arguments be this step again.
+
+        The call was rejected, interrupted, or its outcome is unknown.
+        """
         step = self._state.steps.get(path)
         if step is not None and step.state == "failed" and not step.doubt:
-            return  # a failure that is known: the next call is another step
-        self.asked.discard(path)
+            return  # the failure is known: the next call is another step
+        self.requested.discard(path)
         if name in self._items:
             self._items[name].first = 0
-        same = self._siblings.get((scope, name))
-        if same is not None:
-            same.first = 0  # other arguments may mean it too: they are compared with its own
-        self._returned.setdefault((scope, name, args), []).append(path)
+        siblings = self._siblings.get((scope, name))
+        if siblings is not None:
+            siblings.first = 0  # a call with other arguments may match it too
+        self._released.setdefault((scope, name, args), []).append(path)
 
     def orphaned(self) -> list[str]:
-        """Recorded steps that this run has not asked for, leaving out those inside a step that was not run again."""
-        asked = self.asked
+        """Return the recorded steps that this run has not requested.
+
+        Steps inside a step that did not run again are left out.
+        """
+        requested = self.requested
         return [
             path
             for path, step in self._state.steps.items()
-            if path not in asked and not self._is_inside_done(step.place.scope)
+            if path not in requested and not self._is_inside_done(step.parsed_path.scope)
         ]
 
     def _is_inside_done(self, scope: str) -> bool:
         step = self._state.steps.get(scope)
-        return step is not None and (step.state == "completed" or scope not in self.asked)
+        return step is not None and (step.state == "completed" or scope not in self.requested)

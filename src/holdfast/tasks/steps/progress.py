@@ -1,4 +1,4 @@
-"""A step that is running: its key for the outside world, and how far it has got."""
+"""A running step: its idempotency key, its progress, and the usage it reports."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from .run import StepCall
 
 PROGRESS_SECONDS: Final = 60.0
-"""A step's progress is written at most this often."""
+"""The minimum time between two writes of a step's progress."""
 
 
-class Saved(Awaitable[None]):
-    """What `save` returns. In an async function it can be awaited, to know that it is stored."""
+class PendingSave(Awaitable[None]):
+    """The result of `save`. In an async function, await it to be sure that it is stored."""
 
     def __init__(self, writing: Awaitable[None] | None = None) -> None:
         self._writing = writing
@@ -38,32 +38,49 @@ class Saved(Awaitable[None]):
 
 
 class StepRun:
-    """The step that is running now, as `holdfast.current_step()` gives it."""
+    """The step that is running, as returned by `holdfast.current_step()`."""
 
     __slots__ = (
-        "_call", "_cursor", "_saved_at", "_session", "_since", "_unsaved", "attempt", "awaited", "beside",
-        "fingerprint", "meter", "model_input", "name", "outer", "path", "scope", "worker",
+        "_call",
+        "_cursor",
+        "_saved_at",
+        "_session",
+        "_since",
+        "_unsaved",
+        "attempt",
+        "fingerprint",
+        "is_awaited",
+        "meter",
+        "model_input",
+        "name",
+        "outer",
+        "parallel",
+        "path",
+        "scope",
+        "worker",
     )  # fmt: skip
 
     def __init__(self, session: Session, call: StepCall) -> None:
         self._session, self._call = session, call
         self.path, self.scope, self.name, self.attempt = call.path, call.scope, call.name, 1
         self.fingerprint = call.fingerprint
-        kept = (
-            call.record.cursor if call.record is not None and call.is_about(call.record) else None
-        )
+        record = call.record
+        cursor = None if record is None or not call.applies_to(record) else record.cursor
+        self._cursor = None if cursor is None else bytes(cursor)
         self._since = clock.time()
-        self.beside = False  # whether another of its name runs
-        self.outer: StepRun | None = (
-            None  # kept: what a step began may go on after its end, and ask for its key
-        )
-        self.awaited = False  # whether it is an async function that runs
-        self.worker: asyncio.Task[Any] | None = None  # in which it runs, in an async task
-        self._cursor = None if kept is None else bytes(kept)
-        self._unsaved: ev.StepEvent | None = None
         self._saved_at = clock.monotonic()
-        self.meter: Meter | None = None  # what it has used, as long as that is not written
-        self.model_input: ModelInputRecorder | None = None  # what its model sees
+        self._unsaved: ev.StepEvent | None = None
+        self.parallel = False
+        """Whether another step of its name is running."""
+        self.outer: StepRun | None = None
+        """The step it runs in. Kept: code that a step started may outlive it and use its key."""
+        self.is_awaited = False
+        """Whether an async function is running."""
+        self.worker: asyncio.Task[Any] | None = None
+        """The asyncio task it runs in, in an async task."""
+        self.meter: Meter | None = None
+        """Its usage, until that is written."""
+        self.model_input: ModelInputRecorder | None = None
 
     def __repr__(self) -> str:
         return f"<StepRun {self.path!r}>"
@@ -79,13 +96,13 @@ class StepRun:
         return self._call.declared.mode
 
     def identity(self) -> tuple[str, ...]:
-        """What this step is, from the outermost inwards."""
+        """Return the identities of the enclosing steps and of this one, outermost first."""
         own = self._call.identity()
         return own if self.outer is None else (*self.outer.identity(), *own)
 
     @property
     def cursor(self) -> Any:
-        """What was last given to `save`, also by an earlier run; None at first."""
+        """The cursor last given to `save`, also in an earlier run; None if there is none."""
         return None if self._cursor is None else decode(self._cursor)
 
     def save(
@@ -95,31 +112,32 @@ class StepRun:
         done: float | None = None,
         total: float | None = None,
         flush: bool = False,
-    ) -> Saved:
-        """Save how far the step has got.
+    ) -> PendingSave:
+        """Save the progress of the step.
 
-        `cursor` (plain JSON values) is given back if the step has to run again. Costs next to
-        nothing: it is stored at most every 60 seconds, when the task's block is left, and on
-        SIGTERM; with `flush=True` now. In an async function, await it to know that it is stored.
+        If the step has to run again, it gets the `cursor` (plain JSON values) back. This is cheap:
+        the progress is stored at most every 60 seconds, when the task's block is left, and on
+        SIGTERM; with `flush=True` immediately. In an async function, await it to be sure that it
+        is stored.
         """
-        self._session.check()
-        self._cursor = self._session.log.redaction.encoded(encode(cursor))
+        self._session.check_writable()
+        self._cursor = self._session.log.redaction.redact_json(encode(cursor))
         self._unsaved = self.event(cursor=msgspec.Raw(self._cursor), done=done, total=total)
-        change = self.unsaved(after=0.0 if flush else PROGRESS_SECONDS)
+        change = self.unsaved_change(after=0.0 if flush else PROGRESS_SECONDS)
         if change is None:
-            return Saved()
+            return PendingSave()
         operation = self._session.put([change], new_append_context())
-        if not (self.awaited and in_event_loop()):
+        if not (self.is_awaited and in_event_loop()):
             ops.run(self._session.log, operation)
-            self.was_saved(change)
-            return Saved()
+            self.mark_saved(change)
+            return PendingSave()
         import asyncio
 
         async def write() -> None:
             await ops.run_async(self._session.log, operation)
-            self.was_saved(change)
+            self.mark_saved(change)
 
-        return Saved(asyncio.ensure_future(write()))
+        return PendingSave(asyncio.ensure_future(write()))
 
     def use(
         self,
@@ -129,30 +147,30 @@ class StepRun:
         cost: float | None = None,
         model: str | None = None,
     ) -> None:
-        """Count what a model call has used; it adds up.
+        """Add the usage of a model call.
 
-        Stored with the result, or with the failure. In a step of kind "model" it counts instead of
-        what the returned value says. In another, each `use` is one call.
+        It is stored with the result or the failure. In a step of kind "model" it replaces the usage
+        in the returned value. In other steps, each `use` is one call.
         """
-        self._session.check()
+        self._session.check_writable()
         with self._session.lock:
             if self.meter is None:
                 options = self._call.declared.options
                 self.meter = Meter(options.price, options.kind == "model")
             self.meter.use(input_tokens, output_tokens, cost, model)
 
-    def count(self, used: Usage) -> None:
-        """What a child has used, in all."""
+    def set_usage(self, used: Usage) -> None:
+        """Set the total usage of a child."""
         if used != Usage():
             self.meter = Meter(None, False)
             self.meter.used = used
 
-    def used(self) -> Usage:
-        """What is not written yet of what it has used."""
+    def unwritten_usage(self) -> Usage:
+        """Return the usage that is not written yet."""
         return Usage() if self.meter is None else self.meter.used
 
-    def end(self, event: ev.StepEvent) -> ev.StepEvent:
-        """How the step ended, with what it used and what its model saw. To be written: it is told once."""
+    def end_event(self, event: ev.StepEvent) -> ev.StepEvent:
+        """Return the event with the usage and model input taken out of this run."""
         meter, self.meter = self.meter, None
         if meter is None:
             return event
@@ -162,32 +180,30 @@ class StepRun:
             event, usage=used, model_input=seen, model=event.model or meter.model
         )
 
-    def cut_off(self) -> Change | None:
-        """What it has used, if it did not come to an end."""
-        used, self.meter = self.used(), None
-        return (
-            None
-            if used == Usage()
-            else (ev.STEP_USED, ev.StepEvent(self.path, attempt=self.attempt, usage=used))
-        )
+    def take_usage_event(self) -> Change | None:
+        """Take the usage of an interrupted step as an event to write; None if there is none."""
+        used, self.meter = self.unwritten_usage(), None
+        if used == Usage():
+            return None
+        return ev.STEP_USED, ev.StepEvent(self.path, attempt=self.attempt, usage=used)
 
     def event(self, **facts: Any) -> ev.StepEvent:
-        """An event of this step, with its start if that is not known to be stored."""
+        """Return an event of this step that describes its start, unless that is stored."""
         session = self._session
         known = session.state.steps.get(self.path)
         if known is None or known.run != session.state.runs or known.state != "started":
-            return self.told(**facts)
+            return self.start_event(**facts)
         return ev.StepEvent(self.path, attempt=self.attempt, **facts)
 
-    def told(self, **facts: Any) -> ev.StepEvent:
-        """An event that tells how the step was started."""
+    def start_event(self, **facts: Any) -> ev.StepEvent:
+        """Return an event that describes how the step was started."""
         call = self._call
         options = call.declared.options
         return ev.StepEvent(
             self.path,
             args=call.fingerprint,
             nth=call.nth,
-            beside=self.beside,
+            parallel=self.parallel,
             mode=call.declared.mode,
             kind=options.kind,
             code=call.declared.code,
@@ -197,17 +213,18 @@ class StepRun:
             **facts,
         )
 
-    def unsaved(self, *, after: float) -> Change | None:
-        """What is to be written, if the last time is `after` seconds ago."""
+    def unsaved_change(self, *, after: float) -> Change | None:
+        """Return the progress to write, if the last write is `after` seconds ago."""
         if self._unsaved is None or clock.monotonic() - self._saved_at < after:
             return None
         return ev.STEP_PROGRESSED, self._unsaved
 
-    def was_saved(self, change: Change) -> None:
+    def mark_saved(self, change: Change) -> None:
+        """Note that this progress is written."""
         self._saved_at = clock.monotonic()
-        if self._unsaved is change[1]:  # else there is something newer by now
+        if self._unsaved is change[1]:  # else there is newer progress
             self._unsaved = None
 
-    def forget(self) -> None:
-        """There is nothing more to save: the step has ended."""
+    def discard_unsaved(self) -> None:
+        """Discard unsaved progress: the step has ended."""
         self._unsaved = None

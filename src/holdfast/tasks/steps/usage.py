@@ -1,4 +1,4 @@
-"""What model calls use, and how much a task may use."""
+"""The usage of model calls, and the budget of a task."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from ...errors import BudgetExceeded
-from ...log.validation import shown
+from ...log.validation import describe_value
 
-MOST: Final = 1 << 53
-"""No count is above this, whatever a service or a stored record says."""
-PER_PRICE: Final = 1_000_000
+MAX_AMOUNT: Final = 1 << 53
+"""The upper limit of all counts and costs, whatever a service reports."""
+TOKENS_PER_PRICE: Final = 1_000_000
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What model calls have used, as far as they told. `cost` is in your own currency."""
+    """The reported usage of model calls. `cost` is in your own currency."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -25,7 +25,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -37,7 +37,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        """What came since; never less than nothing."""
+        """Return the difference, never below zero."""
         return Usage(
             max(self.calls - other.calls, 0),
             max(self.input_tokens - other.input_tokens, 0),
@@ -47,7 +47,10 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much the model calls of a task may use in all. When a limit is reached, the next call is `BudgetExceeded`."""
+    """Limits for all model calls of a task.
+
+    When one is reached, the next call raises `BudgetExceeded`.
+    """
 
     tokens: int | None = None
     cost: float | None = None
@@ -55,17 +58,17 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         for name, limit in (("tokens", self.tokens), ("calls", self.calls)):
-            if limit is not None and (type(limit) is not int or not 1 <= limit <= MOST):
-                raise ValueError(f"{name} must be an integer >= 1, got {shown(limit)}")
+            if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_AMOUNT):
+                raise ValueError(f"{name} must be an integer >= 1, got {describe_value(limit)}")
         if self.cost is not None and (
-            type(self.cost) not in (int, float) or not 0 < self.cost <= MOST
+            type(self.cost) not in (int, float) or not 0 < self.cost <= MAX_AMOUNT
         ):
-            raise ValueError(f"cost must be a number > 0, got {shown(self.cost)}")
+            raise ValueError(f"cost must be a number > 0, got {describe_value(self.cost)}")
         if self.tokens is self.cost is self.calls is None:
             raise ValueError("a Budget must have at least one of tokens=, cost= and calls=")
 
     def left(self, used: Usage) -> Budget:
-        """What is left of it; at least the smallest there is, because a budget is looked at before a call."""
+        """Return what is left, at least a minimal budget: it is only checked before calls."""
         return Budget(
             tokens=None if self.tokens is None else max(self.tokens - used.tokens, 1),
             cost=None if self.cost is None else max(self.cost - used.cost, 1e-9),
@@ -73,19 +76,19 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def exceeded(self, task: str, used: Usage) -> BudgetExceeded | None:
-        """The error, if a limit is reached."""
-        for unit, limit, so_far in (
+        """Return the error if a limit is reached."""
+        for unit, limit, amount in (
             ("tokens", self.tokens, used.tokens),
             ("cost", self.cost, used.cost),
             ("calls", self.calls, used.calls),
         ):
-            if limit is not None and so_far >= limit:
-                return BudgetExceeded(needed=so_far, budget=limit, unit=unit, task=task)
+            if limit is not None and amount >= limit:
+                return BudgetExceeded(needed=amount, budget=limit, unit=unit, task=task)
         return None
 
 
 class Meter:
-    """What a running step has used, and which model it said it asked."""
+    """Counts the usage of a running step, and notes the model it reports."""
 
     __slots__ = ("_called", "_counted", "_is_model", "_paid", "_price", "model", "used")
 
@@ -93,49 +96,50 @@ class Meter:
         self._price, self._is_model = price, is_model
         self.model: str | None = None
         self.used = Usage()
-        self.begin()
+        self.start_attempt()
 
-    def begin(self) -> None:
-        """An attempt begins."""
+    def start_attempt(self) -> None:
+        """Start an attempt."""
         self._called = self._counted = self._paid = False
 
     def use(
         self, input_tokens: int, output_tokens: int, cost: float | None, model: str | None
     ) -> None:
-        """What the step's function tells."""
+        """Count usage that the step's function reports."""
         for name, tokens in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
-            if type(tokens) is not int or not 0 <= tokens <= MOST:
-                raise ValueError(f"{name} must be an integer >= 0, got {shown(tokens)}")
-        if cost is not None and (type(cost) not in (int, float) or not 0 <= cost <= MOST):
-            raise ValueError(f"cost must be a number >= 0, got {shown(cost)}")
+            if type(tokens) is not int or not 0 <= tokens <= MAX_AMOUNT:
+                raise ValueError(f"{name} must be an integer >= 0, got {describe_value(tokens)}")
+        if cost is not None and (type(cost) not in (int, float) or not 0 <= cost <= MAX_AMOUNT):
+            raise ValueError(f"cost must be a number >= 0, got {describe_value(cost)}")
         if model is not None and type(model) is not str:
             raise TypeError(f"model must be a name, got {type(model).__name__}")
         self.model = model or self.model
         self._add(input_tokens, output_tokens, cost)
 
-    def returned(self, value: object) -> None:
-        """A model step has its answer: what that tells counts, unless the function told it itself."""
-        tokens = (0, 0) if self._counted else usage_in(value)
+    def count_result(self, value: object) -> None:
+        """Count the usage in a model's answer, unless the function has reported it itself."""
+        tokens = (0, 0) if self._counted else extract_usage(value)
         self._add(*tokens, cost=0.0 if self._paid else None)
 
     def _add(self, input_tokens: int, output_tokens: int, cost: float | None) -> None:
-        calls = (
-            0 if self._is_model and self._called else 1
-        )  # an attempt of a model step is one call, however it is told
+        # An attempt of a model step is one call, however often it reports usage.
+        calls = 0 if self._is_model and self._called else 1
         if cost is not None:
             self._paid = True
         elif self._price is not None:
-            cost = (input_tokens * self._price[0] + output_tokens * self._price[1]) / PER_PRICE
+            cost = (
+                input_tokens * self._price[0] + output_tokens * self._price[1]
+            ) / TOKENS_PER_PRICE
         self._counted = self._counted or input_tokens + output_tokens > 0
         self._called = True
         self.used += Usage(calls, input_tokens, output_tokens, cost or 0.0)
 
 
-def usage_in(value: object) -> tuple[int, int]:
-    """The input and output tokens that a model's answer tells of, as the services name them; (0, 0) if it tells nothing."""
+def extract_usage(value: object) -> tuple[int, int]:
+    """Return the input and output tokens in a model's answer, (0, 0) if it has none."""
     for name in ("usage", "usage_metadata"):
-        told = _part(value, name)
-        found = [_tokens(told, names) for names in _NAMES] if told is not None else []
+        usage = _get(value, name)
+        found = [_tokens(usage, names) for names in _NAMES] if usage is not None else []
         if any(found):
             return found[0], found[1]
     return 0, 0
@@ -144,30 +148,31 @@ def usage_in(value: object) -> tuple[int, int]:
 _NAMES: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
 
 
-def _tokens(told: object, names: tuple[str, ...]) -> int:
+def _tokens(usage: object, names: tuple[str, ...]) -> int:
     for name in names:
-        count = _part(told, name)
-        if type(count) is int and 0 <= count <= MOST:
+        count = _get(usage, name)
+        if type(count) is int and 0 <= count <= MAX_AMOUNT:
             return count
     return 0
 
 
-def _part(value: object, name: str) -> Any:
+def _get(value: object, name: str) -> Any:
     try:
         return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-    except Exception:  # a property of somebody else's class; the answer itself is good
+    except Exception:  # a property of a foreign class fails; the answer itself is fine
         return None
 
 
-def checked_price(price: object) -> None:
-    """ValueError if that is not what tokens cost."""
+def check_price(price: object) -> None:
+    """Raise ValueError if the price is not valid."""
     if price is None:
         return
     if (
         not isinstance(price, tuple)
         or len(price) != 2
-        or any(type(each) not in (int, float) or not 0 <= each <= MOST for each in price)
+        or any(type(each) not in (int, float) or not 0 <= each <= MAX_AMOUNT for each in price)
     ):
         raise ValueError(
-            "price must be what a million tokens cost, of input and of output: price=(1.25, 10)"
+            "price must be two numbers >= 0, the cost of a million input and output tokens,"
+            " like price=(1.25, 10)"
         )

@@ -1,0 +1,1 @@
+"""Servers, proxies before them, and engines in memory that can fail."""

@@ -1,0 +1,1 @@
+"""Memories, embedders, and the engines their index is in."""

@@ -1,0 +1,1 @@
+"""Stores with something in them: written, copied, altered, or judged."""

@@ -1,0 +1,1 @@
+"""Tasks, steps and workers for tests to run."""
