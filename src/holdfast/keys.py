@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol, Union
 
 import msgspec
 
-from .backends.objects.aws_logs import bodies_unsaid
+from .backends.objects.aws_logs import hide_bodies
 from .errors import AccessDenied, InvalidKey, MissingExtra, TamperDetected, Unavailable
 
 KEY_BYTES: Final = 32
@@ -223,7 +223,7 @@ class _RawKey:
         if len(secret) != KEY_BYTES:
             raise InvalidKey(
                 f"key must be {KEY_BYTES} random bytes, got {len(secret)} bytes; generate one with "
-                "holdfast.keys.generate(), or use keys.passphrase for a passphrase"
+                "holdfast.keys.generate(), or use keys.passphrase(…) for words"
             )
         if len(set(secret)) == 1:
             raise InvalidKey(
@@ -232,8 +232,7 @@ class _RawKey:
         if all(32 <= byte < 127 for byte in secret):  # true of one random key in 10^13
             raise InvalidKey(
                 "the key looks like text, which can be guessed; generate one with "
-                "holdfast.keys.generate() or holdfast key FILE, or use keys.passphrase for a "
-                "passphrase"
+                "holdfast.keys.generate() or holdfast key FILE, or use keys.passphrase(…) for words"
             )
         self._secret, self.id = secret, id
 
@@ -381,7 +380,7 @@ class _KMSKey:
         from botocore.exceptions import BotoCoreError, ClientError, NoRegionError  # type: ignore[import-untyped]
 
         try:
-            with bodies_unsaid():
+            with hide_bodies():
                 return getattr(self._client(), name)(**arguments)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))

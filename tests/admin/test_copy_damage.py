@@ -25,7 +25,7 @@ from holdfast.backends import (
 )
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.objects.backend import ObjectsBackend
-from holdfast.backends.objects.format import root_place
+from holdfast.backends.objects.format import root_partition
 from holdfast.errors import CorruptRecord, TooLarge
 from holdfast.log import operations as ops
 from holdfast.log.stream_ops import append_audit_event, new_append_context
@@ -136,7 +136,7 @@ def test_a_destination_that_stores_other_fields_is_found_out(
             )
 
     many(on(source), 1)
-    with pytest.raises(CorruptRecord, match="something else than the source"):
+    with pytest.raises(CorruptRecord, match="differs from the source"):
         holdfast.copy(source, Careless(target), verify=False)
 
 
@@ -368,7 +368,7 @@ def test_on_an_object_store_one_damaged_stream_keeps_no_other_back(
 ) -> None:
     space = MemorySpace()
     many(on(ObjectsBackend(space)), 4)
-    place = root_place(key("s-0001"))
+    place = root_partition(key("s-0001"))
     [root] = space.objects[place]
     space.objects[place] = {root: (left, 0)} if left else {}
     with pytest.raises(CorruptRecord, match="stream 's-0001' is damaged"):

@@ -205,7 +205,7 @@ def test_a_large_value_that_both_have_written_is_never_taken_away(
             raise AssertionError(f"{stream} is deleted")
 
     for _ in range(2):
-        with pytest.raises(AlreadyExists, match="stream 's' is at the destination"):
+        with pytest.raises(AlreadyExists, match="stream 's' at the destination"):
             holdfast.copy(source, Keeping(target), delete=True)
     assert [event.data for event in on(target).stream("s").read()] == [1, LARGE]
 
@@ -230,7 +230,7 @@ def test_what_may_have_records_of_its_own_stays_unless_the_destination_is_to_fol
     before = bodies(target, "s")
     if again:
         on(source).stream("s").append(("new", 1))
-        with pytest.raises(AlreadyExists, match="shorter form of its former life"):
+        with pytest.raises(AlreadyExists, match="shorter version of its previous incarnation"):
             holdfast.copy(source, target)
     else:
         assert holdfast.copy(source, target).extra_names == ["stream 's'"]
@@ -281,7 +281,7 @@ def test_each_place_where_a_deletion_was_tried_is_proof(
         store.stream(name).append(("new", 1))
     before = bodies(target, "apart")
     with pytest.raises(
-        AlreadyExists, match="stream 'apart' is at the destination, and is not a copy"
+        AlreadyExists, match="stream 'apart' at the destination is not a copy"
     ):
         holdfast.copy(source, target)
     assert bodies(target, "copied") == bodies(source, "copied")

@@ -301,5 +301,5 @@ def test_who_goes_on_with_the_destination_is_told_so(tmp_path: Path) -> None:
     for url, key in ((clear, None), (sealed, KEY)):
         with holdfast.open(url, key=key) as store:
             store.conversation("chat").append(say(f"two, {key is None}"))
-    with pytest.raises(AlreadyExists, match="written to at the destination"):
+    with pytest.raises(AlreadyExists, match="another process wrote to"):
         holdfast.encrypt(clear, sealed, key=KEY)

@@ -41,7 +41,7 @@ from holdfast.admin.verify.chain import MAX_FAULTS, ChainWalk
 from holdfast.backends import Append, Head, Record, StreamKey, memory
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.objects.backend import ObjectsBackend
-from holdfast.backends.objects.format import root_place
+from holdfast.backends.objects.format import root_partition
 from holdfast.log import chain
 from holdfast.log.ids import append_id, new_id
 from holdfast.types import VerifyResult
@@ -244,7 +244,7 @@ def test_on_an_object_store_what_lists_leave_out_is_named(left: bytes | None) ->
     store = store_of(ObjectsBackend(space))
     for name in ("a", "b", "c") * 3:
         store.stream(name).append(("noted", 1))
-    place = root_place(key("b"))
+    place = root_partition(key("b"))
     [root] = space.objects[place]
     space.objects[place] = {root: (left, 0)} if left else {}
     report = store_of(ObjectsBackend(space)).verify()

@@ -32,7 +32,7 @@ from holdfast.backends import (
     Record,
     VersionMismatch,
 )
-from holdfast.conformance.build import Life, all_due, all_heads, ids, key, must_head, read_all
+from holdfast.conformance.build import StreamTracker, all_due, all_heads, ids, key, must_head, read_all
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
@@ -136,14 +136,14 @@ def settled(
 
 def at(head: Head | None, stream: str, *bodies: bytes) -> Append:
     """An append behind this head."""
-    life = Life(stream)
+    tracker = StreamTracker(stream)
     if head is not None:
-        life.incarnation, life.version, life.hash = head.incarnation, head.version, head.hash
+        tracker.incarnation, tracker.version, tracker.hash = head.incarnation, head.version, head.hash
     indexed = os.urandom(1)[0] % 3 == 0
     fields = (
         HeadFields(status=f"{os.urandom(1)[0] % 2}", due_at=1.0) if os.urandom(1)[0] % 2 else None
     )
-    return life.next(*bodies, indexed=indexed, fields=fields)
+    return tracker.next(*bodies, indexed=indexed, fields=fields)
 
 
 def write(place: Place, writer: int, count: int) -> Notes:
@@ -205,26 +205,26 @@ def test_what_several_writers_were_told_is_true(seed: int, place: Place) -> None
 def test_streams_that_are_deleted_and_begun_again_are_as_they_were_left(place: Place) -> None:
     place.proxy.rule = Weather(3, lose=9, throttle=14, cut=14, late=12)
     backend = place.open(faults=True)
-    lives: dict[str, int] = {}
+    trackers: dict[str, int] = {}
     for number in range(24):
         stream = f"s{number % 4}"
         head = until_answered(partial(backend.head, key(stream)))
-        assert (head.version if head else 0) == lives.get(stream, 0)
+        assert (head.version if head else 0) == trackers.get(stream, 0)
         if head is not None and number % 3:
             assert until_answered(partial(deleted, backend, head))
-            lives.pop(stream)
+            trackers.pop(stream)
             continue
         append = at(head, stream, b"%d" % number)
         while (answer := settled(backend, append)) is None:
             pass
         assert isinstance(answer, AppendResult)
-        lives[stream] = append.expected + 1
+        trackers[stream] = append.expected + 1
     backend.close()
     place.proxy.rule = Request.pass_on
     assert place.proxy.faults["late"] > 0, place.proxy.faults
     assert place.proxy.faults["lost"] > 0, place.proxy.faults
     direct = place.open(faults=False)
-    assert {head.stream.id: head.version for head in all_heads(direct)} == lives
+    assert {head.stream.id: head.version for head in all_heads(direct)} == trackers
     due = [head.stream.id for head in all_heads(direct) if head.fields.due is not None]
     assert sorted(ids(all_due(direct))) == sorted(due)
     direct.close()
@@ -245,26 +245,26 @@ def deleted(backend: Backend, head: Head) -> bool:
 
 
 def test_a_reader_gets_everything_or_an_error(place: Place) -> None:
-    direct, life = place.open(faults=False), Life()
+    direct, tracker = place.open(faults=False), StreamTracker()
     for number in range(12):
-        life.write(
+        tracker.write(
             direct,
             b"%d" % number,
             b"x" * 400_000 * (number % 5 == 0),
             fields=HeadFields(status="s", due_at=1.0),
         )
-    records = read_all(direct, life.stream)
+    records = read_all(direct, tracker.stream)
     direct.close()
     place.proxy.rule = Weather(4, throttle=12, cut=12, fail=15)
     backend = place.open(faults=True)
     for _ in range(5):
-        assert until_answered(lambda: read_all(backend, life.stream)) == records
+        assert until_answered(lambda: read_all(backend, tracker.stream)) == records
         assert (
-            until_answered(lambda: read_all(backend, life.stream, limit=5, reverse=True))
+            until_answered(lambda: read_all(backend, tracker.stream, limit=5, reverse=True))
             == records[::-1]
         )
         assert (
-            until_answered(lambda: must_head(backend, life.stream)).version == records[-1].version
+            until_answered(lambda: must_head(backend, tracker.stream)).version == records[-1].version
         )
         assert until_answered(lambda: ids(all_heads(backend, status="s"))) == ["s"]
         assert until_answered(lambda: ids(all_due(backend))) == ["s"]

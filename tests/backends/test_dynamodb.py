@@ -17,7 +17,7 @@ import pytest
 
 from helpers.engines.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, url_on
-from holdfast.backends.dynamodb.backend import open_space, table_of
+from holdfast.backends.dynamodb.backend import open_space, parse_table_name
 from holdfast.backends.dynamodb.space import PART_BYTES, DynamoDBSpace
 from holdfast.errors import (
     AccessDenied,
@@ -54,7 +54,7 @@ class Table:
     """The table as it is, without us."""
 
     def __init__(self, url: str) -> None:
-        self.name = table_of(url)
+        self.name = parse_table_name(url)
         self.client = boto3.session.Session().client(
             "dynamodb", region_name="eu-central-1", endpoint_url=aws()
         )

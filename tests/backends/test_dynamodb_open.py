@@ -24,8 +24,8 @@ from botocore import exceptions as boto
 import holdfast
 from helpers.engines.aws_proxy import AwsProxy, Reply, Request, proxy_to
 from helpers.servers import aws, free_port, url_on
-from holdfast.backends.dynamodb.backend import create_table_json, open_space, table_of
-from holdfast.backends.dynamodb.space import SCHEMA_PLACE
+from holdfast.backends.dynamodb.backend import create_table_json, open_space, parse_table_name
+from holdfast.backends.dynamodb.space import SCHEMA_KEY
 from holdfast.backends.objects import aws as _aws
 from holdfast.backends.objects.aws import ServerClock
 from holdfast.errors import (
@@ -85,9 +85,9 @@ def opens(url: str) -> bool:
 def test_sixteen_who_start_at_once_make_one_table(url: str, client: Any) -> None:
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(lambda _: opens(url), range(16)))
-    table = client.describe_table(TableName=table_of(url))["Table"]
+    table = client.describe_table(TableName=parse_table_name(url))["Table"]
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    assert not client.describe_time_to_live(TableName=table_of(url))["TimeToLiveDescription"].get(
+    assert not client.describe_time_to_live(TableName=parse_table_name(url))["TimeToLiveDescription"].get(
         "AttributeName"
     )
 
@@ -125,7 +125,7 @@ def test_who_lost_the_race_to_create_it_waits_with_the_others(url: str, proxy: A
 def test_the_printed_definition_makes_a_table_that_is_taken_as_it_is(
     url: str, client: Any, proxy: AwsProxy
 ) -> None:
-    client.create_table(**json.loads(create_table_json(table_of(url))))
+    client.create_table(**json.loads(create_table_json(parse_table_name(url))))
     assert opens(url)
     assert "CreateTable" not in proxy.operations()
 
@@ -144,7 +144,7 @@ def test_it_says_what_it_is_and_where(url: str, proxy: AwsProxy) -> None:
     assert (described.engine, described.durability) == ("dynamodb", "disk")
     assert (
         described.location
-        == f"dynamodb://{table_of(url)}?region=eu-central-1&endpoint={proxy.endpoint}"
+        == f"dynamodb://{parse_table_name(url)}?region=eu-central-1&endpoint={proxy.endpoint}"
     )
     assert described.warnings == []
     assert described.limits["record"] == space.max_bytes > 20_000_000
@@ -155,7 +155,7 @@ def test_it_says_what_it_is_and_where(url: str, proxy: AwsProxy) -> None:
 
 def test_a_table_with_other_keys_is_refused_and_left_alone(url: str, client: Any) -> None:
     client.create_table(
-        TableName=table_of(url),
+        TableName=parse_table_name(url),
         AttributeDefinitions=[
             {"AttributeName": "p", "AttributeType": "S"},
             {"AttributeName": "n", "AttributeType": "S"},
@@ -167,12 +167,12 @@ def test_a_table_with_other_keys_is_refused_and_left_alone(url: str, client: Any
         BillingMode="PAY_PER_REQUEST",
     )
     assert isinstance(refused(url), UnsupportedVersion)
-    assert client.scan(TableName=table_of(url))["Items"] == []
+    assert client.scan(TableName=parse_table_name(url))["Items"] == []
 
 
 def test_a_store_of_a_newer_holdfast_is_refused(url: str) -> None:
     space = open_space(url)
-    space.put(*SCHEMA_PLACE, b"2")
+    space.put(*SCHEMA_KEY, b"2")
     space.close()
     error = refused(url)
     assert isinstance(error, UnsupportedVersion)
@@ -244,7 +244,7 @@ def test_each_refusal_of_the_service_has_its_error(
 
 def test_a_table_that_vanishes_is_not_set_up(url: str, client: Any) -> None:
     space = open_space(url)
-    client.delete_table(TableName=table_of(url))
+    client.delete_table(TableName=parse_table_name(url))
     for call in (
         lambda: space.create("p", b"a", b""),
         lambda: space.get("p", b"a"),
@@ -273,14 +273,14 @@ def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
 def test_the_address_of_aws_is_shown_if_nobody_is_there() -> None:
     address = "https://bucket.s3.eu-central-1.amazonaws.com"
     for kind in (boto.EndpointConnectionError, boto.ConnectTimeoutError):
-        error = _aws.meaning(
+        error = _aws.translate_error(
             kind(endpoint_url=f"{address}/agents/name-of-it?x=y"), "s3://bucket/agents"
         ).error
         assert f"s3://bucket/agents cannot be reached at {address}" in str(error)
         assert "name-of-it" not in str(error)
     proxy = boto.ProxyConnectionError(proxy_url=f"http://me:{SECRET}@proxy:3128")
-    assert "check HTTPS_PROXY" in str(_aws.meaning(proxy, "s3://bucket").error)
-    assert SECRET not in str(_aws.meaning(proxy, "s3://bucket").error)
+    assert "check HTTPS_PROXY" in str(_aws.translate_error(proxy, "s3://bucket").error)
+    assert SECRET not in str(_aws.translate_error(proxy, "s3://bucket").error)
 
 
 def test_a_host_that_never_answers_is_unavailable_in_time(
@@ -432,7 +432,7 @@ def test_no_error_shows_what_was_stored_or_the_driver_s_words(url: str, proxy: A
 def answer(clock: ServerClock, ahead: float, *, sent: float, took: float, at: float) -> None:
     """An answer by a server whose clock is `ahead` of ours, that looked at it after the part `at`
     of the time it took."""
-    clock.set(formatdate(ahead + sent + took * at, usegmt=True), sent=sent, heard=sent + took)
+    clock.set(formatdate(ahead + sent + took * at, usegmt=True), sent=sent, received=sent + took)
 
 
 def test_the_clock_of_the_server_is_found_from_whole_seconds() -> None:
@@ -468,7 +468,7 @@ def test_a_clock_that_was_wrong_is_corrected_by_the_next_answer() -> None:
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Nov 2026 99:00:00 GMT"])
 def test_a_date_that_is_none_is_ignored(date: str | None) -> None:
     clock = ServerClock()
-    clock.set(date, sent=0.0, heard=0.0)
+    clock.set(date, sent=0.0, received=0.0)
     assert abs(clock.now() - time.time()) < 60
 
 

@@ -13,7 +13,7 @@ from holdfast.backends import Append, AppendResult, Backend, StreamKey, VersionM
 from holdfast.backends.faulty import Fault, FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.conformance import BackendConformance
-from holdfast.conformance.build import Life, bodies, key, must_head, read_all, stored
+from holdfast.conformance.build import StreamTracker, bodies, key, must_head, read_all, stored
 from holdfast.errors import HoldfastError, OutcomeUnknown, StorageFull, Unavailable
 
 
@@ -48,7 +48,7 @@ def faulty(inner: MemoryBackend) -> FaultyBackend:
 def test_an_append_that_fails_is_stored_or_not_as_the_fault_says(
     inner: MemoryBackend, faulty: FaultyBackend, fault: Fault, error: type[Exception], kept: bool
 ) -> None:
-    append = Life().next(b"a")
+    append = StreamTracker().next(b"a")
     faulty.next(fault)
     with pytest.raises(error):
         faulty.append([append])
@@ -60,7 +60,7 @@ def test_an_append_that_fails_is_stored_or_not_as_the_fault_says(
 def test_a_late_append_arrives_before_one_of_the_next_calls(
     inner: MemoryBackend, faulty: FaultyBackend
 ) -> None:
-    append = Life().next(b"a")
+    append = StreamTracker().next(b"a")
     faulty.next("late")
     with pytest.raises(OutcomeUnknown):
         faulty.append([append])
@@ -75,7 +75,7 @@ def test_a_late_append_arrives_before_one_of_the_next_calls(
 def test_a_late_append_that_was_retried_meanwhile_is_not_stored_twice(
     inner: MemoryBackend, faulty: FaultyBackend
 ) -> None:
-    append = Life().next(b"a")
+    append = StreamTracker().next(b"a")
     faulty.next("late")
     with pytest.raises(OutcomeUnknown):
         faulty.append([append])
@@ -88,7 +88,7 @@ def test_a_late_append_that_was_retried_meanwhile_is_not_stored_twice(
 def test_a_late_append_that_another_overtook_conflicts_in_silence(
     inner: MemoryBackend, faulty: FaultyBackend
 ) -> None:
-    late, other = Life().next(b"late"), Life()
+    late, other = StreamTracker().next(b"late"), StreamTracker()
     faulty.next("late")
     with pytest.raises(OutcomeUnknown):
         faulty.append([late])
@@ -102,7 +102,7 @@ def test_some_members_of_a_batch_may_arrive_late_and_others_at_once_or_never() -
     for seed in range(20):
         inner = MemoryBackend()
         faulty = FaultyBackend(inner, seed=seed)
-        batch = [Life(f"{number}").next(b"x") for number in range(3)]
+        batch = [StreamTracker(f"{number}").next(b"x") for number in range(3)]
         faulty.next("late_part")
         with pytest.raises(OutcomeUnknown):
             faulty.append(batch)
@@ -116,35 +116,35 @@ def test_some_members_of_a_batch_may_arrive_late_and_others_at_once_or_never() -
 
 def test_a_batch_of_one_has_no_parts(faulty: FaultyBackend) -> None:
     faulty.next("late_part")
-    assert stored(faulty.append([Life().next(b"x")])) == [(1, 1, False)]
+    assert stored(faulty.append([StreamTracker().next(b"x")])) == [(1, 1, False)]
     with pytest.raises(OutcomeUnknown):
-        faulty.append([Life("a").next(b"x"), Life("b").next(b"x")])
+        faulty.append([StreamTracker("a").next(b"x"), StreamTracker("b").next(b"x")])
 
 
 def test_a_foreign_writer_gets_ahead_and_causes_a_true_conflict(
     inner: MemoryBackend, faulty: FaultyBackend
 ) -> None:
-    life = Life()
+    tracker = StreamTracker()
     for version in (1, 2):
         faulty.next("foreign")
-        [answer] = faulty.append([life.next(b"mine")])
+        [answer] = faulty.append([tracker.next(b"mine")])
         assert isinstance(answer, VersionMismatch)
         assert answer.head is not None
         assert answer.head.version == version
-        life.version, life.hash, life.incarnation = (
+        tracker.version, tracker.hash, tracker.incarnation = (
             version,
             answer.head.hash,
             answer.head.incarnation,
         )
-    assert [body[:8] for body in bodies(inner.read(life.stream))] == [b"foreign "] * 2
+    assert [body[:8] for body in bodies(inner.read(tracker.stream))] == [b"foreign "] * 2
 
 
 def test_the_foreign_append_can_be_given(inner: MemoryBackend) -> None:
-    rival = Life()
+    rival = StreamTracker()
     faulty = FaultyBackend(
         inner, seed=1, foreign=1.0, foreign_append=lambda append: rival.next(b"rival")
     )
-    [answer] = faulty.append([Life().next(b"mine")])
+    [answer] = faulty.append([StreamTracker().next(b"mine")])
     assert isinstance(answer, VersionMismatch)
     assert bodies(inner.read(rival.stream)) == [b"rival"]
 
@@ -179,13 +179,13 @@ def test_a_read_that_fails_says_unavailable_and_works_again(
 def test_a_deletion_that_fails_is_done_or_not_as_the_fault_says(
     inner: MemoryBackend, faulty: FaultyBackend, fault: Fault, error: type[Exception], gone: bool
 ) -> None:
-    life = Life()
-    life.write(faulty, b"a")
-    head = must_head(faulty, life.stream)
+    tracker = StreamTracker()
+    tracker.write(faulty, b"a")
+    head = must_head(faulty, tracker.stream)
     faulty.next(fault)
     with pytest.raises(error):
-        faulty.delete(life.stream, expected=head)
-    assert (inner.head(life.stream) is None) == gone
+        faulty.delete(tracker.stream, expected=head)
+    assert (inner.head(tracker.stream) is None) == gone
     assert faulty.injected[f"delete_{fault}"] == 1
 
 
@@ -193,7 +193,7 @@ def test_a_fault_waits_for_the_next_call_that_can_have_it(faulty: FaultyBackend)
     faulty.next("full")
     faulty.read(key())
     with pytest.raises(StorageFull):
-        faulty.append([Life().next(b"a")])
+        faulty.append([StreamTracker().next(b"a")])
 
 
 def test_an_empty_batch_cannot_fail(inner: MemoryBackend) -> None:
@@ -211,7 +211,7 @@ def test_closing_delivers_what_is_in_flight(inner: MemoryBackend, faulty: Faulty
     inner.append = watch  # type: ignore[method-assign, assignment]
     faulty.next("late")
     with pytest.raises(OutcomeUnknown):
-        faulty.append([Life().next(b"a")])
+        faulty.append([StreamTracker().next(b"a")])
     faulty.close()
     assert arrived == [key()]
 
@@ -255,12 +255,12 @@ def run(seed: int) -> tuple[list[str], Counter[str], list[bytes], int]:
         read_unavailable=0.1,
         delay=0.1,
     )
-    life, other = Life(), Life("other")
-    life.incarnation, other.incarnation = b"one", b"two"
+    tracker, other = StreamTracker(), StreamTracker("other")
+    tracker.incarnation, other.incarnation = b"one", b"two"
     got: list[str] = []
     for number in range(60):
         batch = [
-            life.next(b"%d" % number, id=b"%d" % number),
+            tracker.next(b"%d" % number, id=b"%d" % number),
             other.next(b"%d" % number, id=b"%d" % number),
         ]
         while True:
@@ -271,13 +271,13 @@ def run(seed: int) -> tuple[list[str], Counter[str], list[bytes], int]:
                 continue
             break
         assert all(isinstance(answer, AppendResult) for answer in answers)
-        life.follow(batch[0])
+        tracker.follow(batch[0])
         other.follow(batch[1])
     faulty.deliver()
     return (
         got,
         faulty.injected,
-        bodies(read_all(inner, life.stream)),
+        bodies(read_all(inner, tracker.stream)),
         len(read_all(inner, other.stream)),
     )
 

@@ -24,7 +24,7 @@ from holdfast.backends.files.frame import encode_frame
 from holdfast.backends.files.names import file_name, path_of
 from holdfast.backends.filesystem import detect_filesystem, refuse_network_filesystem
 from holdfast.conformance.build import (
-    Life,
+    StreamTracker,
     all_heads,
     bodies,
     ids,
@@ -94,10 +94,10 @@ def backend(root: Path) -> Iterator[FilesBackend]:
 
 
 def test_every_line_is_json_with_the_body_as_it_was(backend: FilesBackend, root: Path) -> None:
-    life = Life("chat")
-    life.write(backend, b'{"role": "user", "content": "hi"}', b"\x00binary\n")
-    life.write(backend, b'{"n":1}', fields=HeadFields(status="open"))
-    lines = [json.loads(line) for line in file_of(root, life.stream).read_bytes().splitlines()]
+    tracker = StreamTracker("chat")
+    tracker.write(backend, b'{"role": "user", "content": "hi"}', b"\x00binary\n")
+    tracker.write(backend, b'{"n":1}', fields=HeadFields(status="open"))
+    lines = [json.loads(line) for line in file_of(root, tracker.stream).read_bytes().splitlines()]
     records = [
         record for line in lines for append in line["appends"] for record in append["records"]
     ]
@@ -145,11 +145,11 @@ def test_every_line_is_json_with_the_body_as_it_was(backend: FilesBackend, root:
 def test_a_body_comes_back_byte_for_byte_and_leaves_the_line_json(
     backend: FilesBackend, root: Path, body: bytes
 ) -> None:
-    life = Life()
-    life.write(backend, body)
-    assert bodies(read_all(backend, life.stream)) == [body]
-    assert bodies(read_all(FilesBackend(root), life.stream)) == [body]
-    [line] = file_of(root, life.stream).read_bytes().splitlines()
+    tracker = StreamTracker()
+    tracker.write(backend, body)
+    assert bodies(read_all(backend, tracker.stream)) == [body]
+    assert bodies(read_all(FilesBackend(root), tracker.stream)) == [body]
+    [line] = file_of(root, tracker.stream).read_bytes().splitlines()
     assert line.count(b"\0") == 0
     json.loads(line)
 
@@ -172,10 +172,10 @@ def test_frames_of_any_bodies_survive_encoding(records: list[bytes]) -> None:
 
 @pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
 def test_jq_reads_the_files(backend: FilesBackend, root: Path) -> None:
-    life = Life()
+    tracker = StreamTracker()
     for n in range(3):
-        life.write(backend, b'{"n":%d}' % n)
-    command = ["jq", "-c", ".appends[].records[].body.n", str(file_of(root, life.stream))]
+        tracker.write(backend, b'{"n":%d}' % n)
+    command = ["jq", "-c", ".appends[].records[].body.n", str(file_of(root, tracker.stream))]
     assert subprocess.run(command, capture_output=True, check=True).stdout.split() == [
         b"0",
         b"1",
@@ -188,7 +188,7 @@ def test_only_the_owner_can_read_anything_whatever_the_umask(tmp_path: Path) -> 
         root, before = tmp_path / f"store{umask}", os.umask(umask)
         try:
             backend = FilesBackend(root)
-            Life().write(backend)
+            StreamTracker().write(backend)
         finally:
             os.umask(before)
         found = {oct(stat.S_IMODE(root.stat().st_mode)): "root"} | {
@@ -206,11 +206,11 @@ def test_hostile_ids_stay_inside_the_root_and_apart(root: Path) -> None:
         for odd in HOSTILE
         for names in (("t", "k", odd), (odd, "k", odd), ("t", odd, odd))
     }
-    lives = [Life(stream) for stream in sorted(streams)]
-    for n, life in enumerate(lives):
-        life.write(backend, b'{"n":%d}' % n)
-    for n, life in enumerate(lives):
-        assert bodies(read_all(backend, life.stream)) == [b'{"n":%d}' % n]
+    trackers = [StreamTracker(stream) for stream in sorted(streams)]
+    for n, tracker in enumerate(trackers):
+        tracker.write(backend, b'{"n":%d}' % n)
+    for n, tracker in enumerate(trackers):
+        assert bodies(read_all(backend, tracker.stream)) == [b'{"n":%d}' % n]
     assert sorted(root.parent.iterdir()) == outside
     assert {path.name for path in root.iterdir()} <= {"holdfast.json", "lock", "streams"} | {
         f"index.db{suffix}" for suffix in ("", "-wal", "-shm")
@@ -220,10 +220,10 @@ def test_hostile_ids_stay_inside_the_root_and_apart(root: Path) -> None:
     again = FilesBackend(root, durability="process")
     listed = {
         head.stream
-        for life in lives
-        for head in all_heads(again, tenant=life.stream.tenant, kind=life.stream.kind)
+        for tracker in trackers
+        for head in all_heads(again, tenant=tracker.stream.tenant, kind=tracker.stream.kind)
     }
-    assert listed == {life.stream for life in lives if life.stream.id}, (
+    assert listed == {tracker.stream for tracker in trackers if tracker.stream.id}, (
         "a listing begins behind the empty id"
     )
 
@@ -251,10 +251,10 @@ def test_any_id_is_kept_inside_the_root(id: str, body: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "store"
         backend = FilesBackend(root, durability="process")
-        life = Life(StreamKey(id, id, id))
-        life.write(backend, body)
-        assert bodies(read_all(backend, life.stream)) == [body]
-        assert file_of(root, life.stream).resolve().is_relative_to(root.resolve())
+        tracker = StreamTracker(StreamKey(id, id, id))
+        tracker.write(backend, body)
+        assert bodies(read_all(backend, tracker.stream)) == [body]
+        assert file_of(root, tracker.stream).resolve().is_relative_to(root.resolve())
         assert [path.name for path in Path(folder).iterdir()] == ["store"]
         backend.close()
 
@@ -268,8 +268,8 @@ def test_an_id_that_is_not_text_is_refused(backend: FilesBackend) -> None:
 def test_pipes_folders_and_stray_files_among_the_streams_are_not_listed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     backend = FilesBackend(root)
-    life = Life("kept")
-    life.write(backend, b"x")
+    tracker = StreamTracker("kept")
+    tracker.write(backend, b"x")
     [folder] = (root / "streams").glob("*/*/*")
     os.mkfifo(folder / "pipe.jsonl")
     (folder / "folder.jsonl").mkdir()
@@ -279,8 +279,8 @@ def test_pipes_folders_and_stray_files_among_the_streams_are_not_listed(tmp_path
         leftover.unlink()
     backend = FilesBackend(root)
     try:
-        heads = backend.heads(tenant=life.stream.tenant, kind=life.stream.kind)
-        assert [head.stream for head in heads] == [life.stream]
+        heads = backend.heads(tenant=tracker.stream.tenant, kind=tracker.stream.kind)
+        assert [head.stream for head in heads] == [tracker.stream]
     finally:
         backend.close()
 
@@ -313,12 +313,12 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_describe_says_what_and_where_it_is(tmp_path: Path) -> None:
     backend = FilesBackend(tmp_path / "a b")
-    life = Life()
-    life.write(backend)
+    tracker = StreamTracker()
+    tracker.write(backend)
     description = backend.describe()
     assert (description.engine, description.durability) == ("files", "disk")
     assert description.location == (tmp_path / "a b").resolve().as_uri()
-    assert description.sizes["data"] == file_of(tmp_path / "a b", life.stream).stat().st_size
+    assert description.sizes["data"] == file_of(tmp_path / "a b", tracker.stream).stat().st_size
     assert description.sizes["index"] > 0
     assert not description.warnings
     assert FilesBackend(tmp_path / "c", durability="process").describe().durability == "process"
@@ -330,62 +330,62 @@ def test_describe_says_what_and_where_it_is(tmp_path: Path) -> None:
 def test_a_deleted_stream_leaves_one_line_and_nothing_of_its_content(
     backend: FilesBackend, root: Path
 ) -> None:
-    life = Life()
-    life.write(backend, b'{"secret":1}')
-    path = file_of(root, life.stream)
+    tracker = StreamTracker()
+    tracker.write(backend, b'{"secret":1}')
+    path = file_of(root, tracker.stream)
     with path.open("ab") as file:
         file.write(b'{"secret":')
     forget_index(root)
-    backend.append([life.next(b'{"secret":2}')])
+    backend.append([tracker.next(b'{"secret":2}')])
     assert list(root.glob("torn/*"))
-    assert backend.delete(life.stream, expected=must_head(backend, life.stream))
+    assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
     [line] = path.read_bytes().splitlines()
-    assert json.loads(line)["deleted"] == [life.incarnation.hex()]
+    assert json.loads(line)["deleted"] == [tracker.incarnation.hex()]
     assert not [path for path in root.rglob("*.jsonl*") if b"secret" in path.read_bytes()]
     assert not list(root.glob("torn/*"))
 
 
-def test_former_lives_are_refused_even_after_the_index_was_lost(
+def test_former_incarnations_are_refused_even_after_the_index_was_lost(
     backend: FilesBackend, root: Path
 ) -> None:
-    lives = [Life() for _ in range(3)]
-    for life in lives:
-        life.write(backend, b"x", indexed=True)
-        assert backend.delete(life.stream, expected=must_head(backend, life.stream))
+    trackers = [StreamTracker() for _ in range(3)]
+    for tracker in trackers:
+        tracker.write(backend, b"x", indexed=True)
+        assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
     backend.close()
     forget_index(root)
     again = FilesBackend(root)
     assert ids(all_heads(again)) == []
-    for life in lives:
-        life.version, life.hash = 0, b""
-        [answer] = again.append([life.next()])
+    for tracker in trackers:
+        tracker.version, tracker.hash = 0, b""
+        [answer] = again.append([tracker.next()])
         assert not isinstance(answer, AppendResult)
-    Life().write(again, b"new")
+    StreamTracker().write(again, b"new")
     assert bodies(read_all(again, key())) == [b"new"]
 
 
 def test_ids_are_found_even_after_the_index_was_lost(backend: FilesBackend, root: Path) -> None:
-    life = Life()
-    first = life.write(backend, b"1", b"2", b"3", indexed=True)
-    second = life.write(backend, b"4", indexed=True)
-    life.write(backend, b"5")
+    tracker = StreamTracker()
+    first = tracker.write(backend, b"1", b"2", b"3", indexed=True)
+    second = tracker.write(backend, b"4", indexed=True)
+    tracker.write(backend, b"5")
     backend.close()
     forget_index(root)
     backend = FilesBackend(root, durability="process")
-    assert stored(backend.append([life.next(id=first.id, indexed=True)])) == [(1, 3, True)]
-    assert stored(backend.append([life.next(id=second.id, indexed=True)])) == [(4, 4, True)]
+    assert stored(backend.append([tracker.next(id=first.id, indexed=True)])) == [(1, 3, True)]
+    assert stored(backend.append([tracker.next(id=second.id, indexed=True)])) == [(4, 4, True)]
     backend.close()
 
 
 def test_a_reader_that_is_under_way_is_not_disturbed_by_a_deletion(backend: FilesBackend) -> None:
-    life = Life()
+    tracker = StreamTracker()
     for n in range(20):
-        life.write(backend, b"%d" % n)
-    with backend._streams.look(life.stream) as (span, _):
+        tracker.write(backend, b"%d" % n)
+    with backend._streams.look(tracker.stream) as (span, _):
         before = span.get(0, span.end)
-        assert backend.delete(life.stream, expected=must_head(backend, life.stream))
+        assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
         assert span.get(0, span.end) == before
-    assert read_all(backend, life.stream) == []
+    assert read_all(backend, tracker.stream) == []
 
 
 # -- links, file systems, processes ----------------------------------------------------------------
@@ -397,29 +397,29 @@ def test_a_planted_link_is_refused_and_what_it_points_to_is_untouched(
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("precious")
-    life = Life()
+    tracker = StreamTracker()
     for link in (
         "streams",
         "streams/tenant",
         "streams/tenant/kind",
-        path_of(life.stream).rpartition("/")[0],
+        path_of(tracker.stream).rpartition("/")[0],
     ):
         backend = FilesBackend(root, durability="process")
         (root / link).parent.mkdir(parents=True, exist_ok=True)
         (root / link).symlink_to(outside)
         with pytest.raises(UnsupportedVersion):
-            backend.append([life.next()])
+            backend.append([tracker.next()])
         with pytest.raises(UnsupportedVersion):
-            backend.head(life.stream)
+            backend.head(tracker.stream)
         backend.close()
         shutil.rmtree(root)
-    for link in (path_of(life.stream), "lock", "holdfast.json"):
+    for link in (path_of(tracker.stream), "lock", "holdfast.json"):
         FilesBackend(root, durability="process").close()
         (root / link).parent.mkdir(parents=True, exist_ok=True)
         (root / link).unlink(missing_ok=True)
         (root / link).symlink_to(outside / "file")
         with pytest.raises(UnsupportedVersion):
-            FilesBackend(root, durability="process").append([life.next()])
+            FilesBackend(root, durability="process").append([tracker.next()])
         shutil.rmtree(root)
     assert [path.name for path in outside.iterdir()] == ["file"]
     assert (outside / "file").read_text() == "precious"
@@ -428,7 +428,7 @@ def test_a_planted_link_is_refused_and_what_it_points_to_is_untouched(
 def test_a_link_in_the_place_of_the_index_is_replaced_not_followed(
     backend: FilesBackend, root: Path, tmp_path: Path
 ) -> None:
-    Life().write(backend)
+    StreamTracker().write(backend)
     backend.close()
     forget_index(root)
     (tmp_path / "victim").write_text("precious")
@@ -461,13 +461,13 @@ def test_network_file_systems_are_refused_by_their_mount(tmp_path: Path) -> None
 def test_a_forked_child_and_its_parent_go_on_independently(
     backend: FilesBackend, root: Path
 ) -> None:
-    parent = Life("parent")
+    parent = StreamTracker("parent")
     parent.write(backend, b"1")
     child = os.fork()
     if not child:
         status = 1
         try:
-            Life("child").write(backend, b"c")
+            StreamTracker("child").write(backend, b"c")
             assert bodies(read_all(backend, parent.stream))[0] == b"1"
             backend.close()
             status = 0
@@ -533,5 +533,5 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_acknowledged(root: Path) 
         assert versions(records) == list(range(1, len(records) + 1))
         assert {b"w%d %d" % (kill, n) for n in range(last + 1)} <= set(bodies(records))
         assert {f"w{kill}-{n}" for n in range(last + 1)} <= set(ids(all_heads(backend)))
-        Life(f"after {kill}").write(backend)
+        StreamTracker(f"after {kill}").write(backend)
         backend.close()

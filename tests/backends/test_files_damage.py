@@ -15,7 +15,7 @@ from holdfast.backends import HeadFields
 from holdfast.backends.files import FilesBackend, catalog
 from holdfast.backends.files.disk import Disk
 from holdfast.conformance.build import (
-    Life,
+    StreamTracker,
     all_heads,
     bodies,
     ids,
@@ -55,16 +55,16 @@ class Sample:
     """A store with one stream of three frames, which can be brought back to that state at once."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.life = root, Life()
+        self.root, self.tracker = root, StreamTracker()
         backend = FilesBackend(root, durability="process")
-        self.life.write(backend, b'{"n":1}', b"\x00two")
-        self.life.write(backend, b'{"n":3}', indexed=True)
-        self.before = self.life.version
-        self.start = file_of(root, self.life.stream).stat().st_size
-        self.life.write(backend, b'{"n":4}', b'{"n":5}')
-        self.path = file_of(root, self.life.stream)
+        self.tracker.write(backend, b'{"n":1}', b"\x00two")
+        self.tracker.write(backend, b'{"n":3}', indexed=True)
+        self.before = self.tracker.version
+        self.start = file_of(root, self.tracker.stream).stat().st_size
+        self.tracker.write(backend, b'{"n":4}', b'{"n":5}')
+        self.path = file_of(root, self.tracker.stream)
         self.data = self.path.read_bytes()
-        self.records = read_all(backend, self.life.stream)
+        self.records = read_all(backend, self.tracker.stream)
         backend.close()
 
     def reopened(self, data: bytes, *, same_boot: bool = False) -> FilesBackend:
@@ -76,12 +76,12 @@ class Sample:
             forget_index(self.root)
         return FilesBackend(self.root, durability="process")
 
-    def next_after(self, count: int) -> Life:
+    def next_after(self, count: int) -> StreamTracker:
         """A writer that knows the first `count` records."""
-        life = Life(self.life.stream)
-        life.incarnation, life.version = self.life.incarnation, count
-        life.hash = self.records[count - 1].hash
-        return life
+        tracker = StreamTracker(self.tracker.stream)
+        tracker.incarnation, tracker.version = self.tracker.incarnation, count
+        tracker.hash = self.records[count - 1].hash
+        return tracker
 
 
 @pytest.fixture
@@ -95,14 +95,14 @@ def test_a_tail_torn_at_any_byte_is_ignored_by_readers_and_cut_by_the_next_write
     for cut in range(sample.start, len(sample.data)):
         backend = sample.reopened(sample.data[:cut])
         torn = sample.data[sample.start : cut]
-        assert read_all(backend, sample.life.stream) == sample.records[: sample.before]
-        assert must_head(backend, sample.life.stream).version == sample.before
+        assert read_all(backend, sample.tracker.stream) == sample.records[: sample.before]
+        assert must_head(backend, sample.tracker.stream).version == sample.before
         assert ids(all_heads(backend)) == ["s"]
         assert sample.path.read_bytes() == sample.data[:cut], "readers never repair"
         caplog.clear()
         with caplog.at_level(logging.WARNING, "holdfast"):
             sample.next_after(sample.before).write(backend, b"after")
-        assert bodies(read_all(backend, sample.life.stream))[sample.before :] == [b"after"]
+        assert bodies(read_all(backend, sample.tracker.stream))[sample.before :] == [b"after"]
         assert sample.path.read_bytes().startswith(sample.data[: sample.start])
         kept = [path.read_bytes() for path in sample.root.glob("torn/*")]
         assert kept == ([torn] if torn else [])
@@ -122,7 +122,7 @@ def test_nothing_that_was_acknowledged_in_this_boot_is_taken_for_a_torn_tail(
             sample.next_after(sample.before).write(backend)
         assert caught.value.version == sample.before + 1
         assert f"byte offset {sample.start}" in str(caught.value)
-        assert backend.read(sample.life.stream) == sample.records[: sample.before]
+        assert backend.read(sample.tracker.stream) == sample.records[: sample.before]
         assert sample.path.read_bytes() == sample.data[:cut]
         backend.close()
 
@@ -132,27 +132,27 @@ def test_nothing_that_was_acknowledged_in_this_boot_is_taken_for_a_torn_tail(
 def test_a_tail_of_zeros_is_torn(sample: Sample, written: int, zeros: int) -> None:
     data = sample.data[: sample.start + written] + bytes(zeros)
     backend = sample.reopened(data)
-    assert read_all(backend, sample.life.stream) == sample.records[: sample.before]
+    assert read_all(backend, sample.tracker.stream) == sample.records[: sample.before]
     sample.next_after(sample.before).write(backend, b"after")
     assert [path.read_bytes() for path in sample.root.glob("torn/*")] == [data[sample.start :]]
 
 
 def test_a_sector_that_never_reached_the_disk_is_torn_even_if_the_end_did(root: Path) -> None:
     backend = FilesBackend(root, durability="process")
-    life = Life()
-    life.write(backend, b"a")
-    start = file_of(root, life.stream).stat().st_size
-    known = (life.version, life.hash)
-    life.write(backend, b'{"big":"%s"}' % (b"x" * 5000))
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
+    start = file_of(root, tracker.stream).stat().st_size
+    known = (tracker.version, tracker.hash)
+    tracker.write(backend, b'{"big":"%s"}' % (b"x" * 5000))
     backend.close()
-    path = file_of(root, life.stream)
+    path = file_of(root, tracker.stream)
     data = path.read_bytes()
     path.write_bytes(data[:1024] + bytes(1024) + data[2048:])
     forget_index(root)
     backend = FilesBackend(root, durability="process")
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
-    life.version, life.hash = known
-    life.write(backend, b"b")
+    assert bodies(read_all(backend, tracker.stream)) == [b"a"]
+    tracker.version, tracker.hash = known
+    tracker.write(backend, b"b")
     assert path.read_bytes()[:start] == data[:start]
 
 
@@ -162,7 +162,7 @@ def test_a_sector_that_never_reached_the_disk_is_torn_even_if_the_end_did(root: 
 )
 def test_a_tail_of_garbage_without_an_end_is_torn(sample: Sample, garbage: bytes) -> None:
     backend = sample.reopened(sample.data + garbage)
-    assert read_all(backend, sample.life.stream) == sample.records
+    assert read_all(backend, sample.tracker.stream) == sample.records
     sample.next_after(5).write(backend, b"six")
     assert [path.read_bytes() for path in sample.root.glob("torn/*")] == [garbage]
 
@@ -175,14 +175,14 @@ def test_a_tail_that_could_have_been_acknowledged_is_damage_and_stays(
 ) -> None:
     backend = sample.reopened(sample.data + garbage)
     with pytest.raises(CorruptRecord):
-        backend.head(sample.life.stream)
+        backend.head(sample.tracker.stream)
     with pytest.raises(CorruptRecord):
         sample.next_after(5).write(backend)
     with pytest.raises(CorruptRecord):
-        backend.read(sample.life.stream, reverse=True)
-    assert backend.read(sample.life.stream) == sample.records
+        backend.read(sample.tracker.stream, reverse=True)
+    assert backend.read(sample.tracker.stream) == sample.records
     with pytest.raises(CorruptRecord):
-        backend.read(sample.life.stream, after=5)
+        backend.read(sample.tracker.stream, after=5)
     assert sample.path.read_bytes() == sample.data + garbage
 
 
@@ -197,15 +197,15 @@ def test_a_flipped_bit_at_any_byte_is_reported_and_never_returned_or_cut(
         seen, problems = [], 0
         for after in range(5):
             try:
-                seen += backend.read(sample.life.stream, after=after, limit=1)
+                seen += backend.read(sample.tracker.stream, after=after, limit=1)
             except CorruptRecord as error:
                 problems += 1
                 assert "byte offset" in str(error)
         assert problems, offset
         assert all(record == sample.records[record.version - 1] for record in seen), offset
         try:
-            head = must_head(backend, sample.life.stream)
-            assert (head.version, head.hash) == (5, sample.life.hash)
+            head = must_head(backend, sample.tracker.stream)
+            assert (head.version, head.hash) == (5, sample.tracker.hash)
             sample.next_after(5).write(backend)
         except CorruptRecord:
             pass
@@ -218,14 +218,14 @@ def test_damage_in_the_middle_leaves_what_is_before_and_behind_it_readable(sampl
     middle = sample.data.index(b'{"n":3}')
     damaged = sample.data[:middle] + b'{"n":9}' + sample.data[middle + 7 :]
     backend = sample.reopened(damaged)
-    assert backend.read(sample.life.stream) == sample.records[:2]
+    assert backend.read(sample.tracker.stream) == sample.records[:2]
     with pytest.raises(CorruptRecord) as caught:
-        backend.read(sample.life.stream, after=2)
+        backend.read(sample.tracker.stream, after=2)
     assert caught.value.version == 3
-    assert backend.read(sample.life.stream, after=3) == sample.records[3:]
-    assert versions(backend.read(sample.life.stream, reverse=True)) == [5, 4]
+    assert backend.read(sample.tracker.stream, after=3) == sample.records[3:]
+    assert versions(backend.read(sample.tracker.stream, reverse=True)) == [5, 4]
     with pytest.raises(CorruptRecord):
-        backend.read(sample.life.stream, after=4, reverse=True)
+        backend.read(sample.tracker.stream, after=4, reverse=True)
     assert sample.path.read_bytes() == damaged
 
 
@@ -242,16 +242,16 @@ def test_an_id_that_may_be_in_a_damaged_frame_is_neither_known_nor_new(sample: S
 def test_a_missing_frame_is_noticed(sample: Sample) -> None:
     lines = sample.data.splitlines(keepends=True)
     backend = sample.reopened(lines[0] + lines[2])
-    assert backend.read(sample.life.stream) == sample.records[:2]
+    assert backend.read(sample.tracker.stream) == sample.records[:2]
     for query in ({"after": 2}, {"after": 4, "reverse": True}):
         with pytest.raises(CorruptRecord):
-            backend.read(sample.life.stream, **query)  # type: ignore[arg-type]
+            backend.read(sample.tracker.stream, **query)  # type: ignore[arg-type]
 
 
 def test_a_valid_file_under_the_name_of_another_stream_is_refused(sample: Sample) -> None:
     other = key("other")
     backend = sample.reopened(sample.data)
-    Life(other).write(backend)
+    StreamTracker(other).write(backend)
     file_of(sample.root, other).write_bytes(sample.data)
     for again in (backend, sample.reopened(sample.data)):
         with pytest.raises(CorruptRecord):
@@ -259,7 +259,7 @@ def test_a_valid_file_under_the_name_of_another_stream_is_refused(sample: Sample
         with pytest.raises(CorruptRecord):
             again.read(other)
         with pytest.raises(CorruptRecord):
-            Life(other).write(again)
+            StreamTracker(other).write(again)
 
 
 def test_a_file_that_was_taken_away_is_reported_within_the_boot(sample: Sample) -> None:
@@ -267,9 +267,9 @@ def test_a_file_that_was_taken_away_is_reported_within_the_boot(sample: Sample) 
     backend = FilesBackend(sample.root)
     for call in (backend.head, backend.read):
         with pytest.raises(CorruptRecord):
-            call(sample.life.stream)
+            call(sample.tracker.stream)
     forget_index(sample.root)
-    assert backend.head(sample.life.stream) is None
+    assert backend.head(sample.tracker.stream) is None
 
 
 def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) -> None:
@@ -287,7 +287,7 @@ def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) 
         line += _sum(line)
         backend = sample.reopened(sample.data + line)
         with pytest.raises(CorruptRecord):
-            backend.head(sample.life.stream)
+            backend.head(sample.tracker.stream)
         backend.close()
 
 
@@ -297,9 +297,9 @@ def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) 
 def test_a_lost_index_is_rebuilt_with_heads_due_times_and_ids(
     backend: FilesBackend, root: Path
 ) -> None:
-    lives = [Life(f"s{n}") for n in range(20)]
-    for n, life in enumerate(lives):
-        life.write(
+    trackers = [StreamTracker(f"s{n}") for n in range(20)]
+    for n, tracker in enumerate(trackers):
+        tracker.write(
             backend,
             b"a",
             indexed=True,
@@ -320,28 +320,28 @@ def test_a_lost_index_is_rebuilt_with_heads_due_times_and_ids(
         4,
         5,
     ]
-    for life in lives:
-        assert stored(again.append([life.next(id=b"chosen", indexed=True)])) == [(1, 1, True)]
+    for tracker in trackers:
+        assert stored(again.append([tracker.next(id=b"chosen", indexed=True)])) == [(1, 1, True)]
 
 
 def test_an_index_that_is_deleted_while_the_store_is_open_is_replaced(
     backend: FilesBackend, root: Path
 ) -> None:
     other = FilesBackend(root, durability="process")
-    Life("a").write(backend)
-    Life("b").write(other)
+    StreamTracker("a").write(backend)
+    StreamTracker("b").write(other)
     forget_index(root)
-    Life("c").write(backend)
+    StreamTracker("c").write(backend)
     assert ids(all_heads(other)) == ids(all_heads(backend)) == ["a", "b", "c"]
     forget_index(root)
     assert ids(all_heads(other)) == ["a", "b", "c"]
     other.close()
-    Life("d").write(backend)
+    StreamTracker("d").write(backend)
     assert ids(all_heads(FilesBackend(root))) == ["a", "b", "c", "d"]
 
 
 def test_an_index_that_lost_its_log_is_replaced(backend: FilesBackend, root: Path) -> None:
-    Life("a").write(backend)
+    StreamTracker("a").write(backend)
     backend.close()
     (root / "index.db-wal").unlink()
     assert ids(all_heads(FilesBackend(root))) == ["a"]
@@ -351,20 +351,20 @@ def test_an_index_that_lost_its_log_is_replaced(backend: FilesBackend, root: Pat
 def test_an_index_that_is_not_one_is_replaced(
     backend: FilesBackend, root: Path, content: bytes
 ) -> None:
-    life = Life()
-    life.write(backend, indexed=True, id=b"chosen")
+    tracker = StreamTracker()
+    tracker.write(backend, indexed=True, id=b"chosen")
     backend.close()
     for path in root.glob("index.db*"):
         path.write_bytes(content)
     again = FilesBackend(root)
     assert ids(all_heads(again)) == ["s"]
-    assert stored(again.append([life.next(id=b"chosen", indexed=True)])) == [(1, 1, True)]
+    assert stored(again.append([tracker.next(id=b"chosen", indexed=True)])) == [(1, 1, True)]
 
 
 def test_an_index_whose_tables_are_gone_or_changed_is_replaced(
     backend: FilesBackend, root: Path
 ) -> None:
-    Life().write(backend)
+    StreamTracker().write(backend)
     for sql in ("DROP TABLE streams", "UPDATE streams SET fields = x'ff'", "DROP TABLE meta"):
         backend.close()
         tamper(root, sql)
@@ -376,8 +376,8 @@ def test_an_index_whose_tables_are_gone_or_changed_is_replaced(
 def test_the_index_of_another_boot_or_of_a_copied_store_is_not_believed(
     backend: FilesBackend, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Life("a").write(backend)
-    Life("b").write(backend)
+    StreamTracker("a").write(backend)
+    StreamTracker("b").write(backend)
     backend.close()
 
     def omit(store: Path) -> FilesBackend:
@@ -404,22 +404,22 @@ def test_without_room_for_an_index_the_store_is_still_readable(
                 raise OSError(28, "no space")
             return super().open(top, path, write=write, create=create)
 
-    life = Life()
-    life.write(backend, b"a", fields=HeadFields(due_at=1.0))
+    tracker = StreamTracker()
+    tracker.write(backend, b"a", fields=HeadFields(due_at=1.0))
     backend.close()
     forget_index(root)
     again = FilesBackend(root, disk=NoNewFiles())
     assert ids(all_heads(again)) == ["s"]
     assert len(again.due(tenant="tenant", kind="kind")) == 1
-    assert bodies(read_all(again, life.stream)) == [b"a"]
-    assert must_head(again, life.stream).version == 1
+    assert bodies(read_all(again, tracker.stream)) == [b"a"]
+    assert must_head(again, tracker.stream).version == 1
     assert again.describe().sizes["data"] > 0
 
 
 def test_a_version_is_found_without_reading_the_history(backend: FilesBackend) -> None:
-    life = Life()
+    tracker = StreamTracker()
     for n in range(300):
-        life.write(backend, b'{"n":%d,"x":"%s"}' % (n, b"x" * 2000))
+        tracker.write(backend, b'{"n":%d,"x":"%s"}' % (n, b"x" * 2000))
     read = []
 
     class Counting(Disk):
@@ -429,9 +429,9 @@ def test_a_version_is_found_without_reading_the_history(backend: FilesBackend) -
             return data
 
     again = FilesBackend(backend._root, durability="process", disk=Counting())
-    assert must_head(again, life.stream).version == 300
+    assert must_head(again, tracker.stream).version == 300
     for query in ({"after": 150, "limit": 1}, {"after": 150, "limit": 1, "reverse": True}):
         read.clear()
-        [record] = again.read(life.stream, **query)  # type: ignore[arg-type]
+        [record] = again.read(tracker.stream, **query)  # type: ignore[arg-type]
         assert record.version in (149, 151)
         assert sum(read) < 150_000, "600 000 bytes are there"

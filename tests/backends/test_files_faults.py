@@ -22,7 +22,7 @@ from holdfast.backends.files.disk import Disk
 from holdfast.backends.files.streams import FileStreams
 from holdfast.backends.memory import MemoryBackend
 from holdfast.conformance.build import (
-    Life,
+    StreamTracker,
     all_heads,
     bodies,
     ids,
@@ -45,25 +45,25 @@ BIG = b'{"big":"%s"}' % (b"x" * 3000)
 
 def tell() -> list[Step]:
     """Each step can be repeated: appends have ids, a deletion is of one life at one version."""
-    a, b, c, new_b = Life(A), Life(B), Life(C), Life(B)
+    a, b, c, new_b = StreamTracker(A), StreamTracker(B), StreamTracker(C), StreamTracker(B)
 
     def append(*batch: Append) -> Step:
         return lambda backend: stored(backend.append(batch))
 
-    def delete(life: Life) -> Step:
-        incarnation, version = life.incarnation, life.version
+    def delete(tracker: StreamTracker) -> Step:
+        incarnation, version = tracker.incarnation, tracker.version
 
         def step(backend: Backend) -> None:
-            head = backend.head(life.stream)
+            head = backend.head(tracker.stream)
             if head and (head.incarnation, head.version) == (incarnation, version):
-                assert backend.delete(life.stream, expected=head)
+                assert backend.delete(tracker.stream, expected=head)
 
         return step
 
     def made(
-        life: Life, *bodies: bytes, indexed: bool = False, fields: HeadFields | None = None
+        tracker: StreamTracker, *bodies: bytes, indexed: bool = False, fields: HeadFields | None = None
     ) -> Append:
-        return life.follow(life.next(*bodies, indexed=indexed, fields=fields))
+        return tracker.follow(tracker.next(*bodies, indexed=indexed, fields=fields))
 
     return [
         append(made(a, b'{"a":1}', indexed=True, fields=HeadFields(status="open", due_at=5.0))),
@@ -318,7 +318,7 @@ def test_without_one_of_its_syncs_the_power_loss_test_finds_a_loss(
 def test_without_durability_a_power_loss_does_lose_what_was_acknowledged(tmp_path: Path) -> None:
     machine = Machine()
     backend = FilesBackend(tmp_path / "store", disk=machine, durability="process")
-    Life(A).write(backend)
+    StreamTracker(A).write(backend)
     machine.boot(tmp_path / "store", tmp_path / "after", "nothing that was not synced")
     assert FilesBackend(tmp_path / "after").head(A) is None
 
@@ -540,9 +540,9 @@ def test_without_writing_again_after_a_failed_sync_a_loss_is_found(
 def test_an_append_whose_sync_failed_is_settled_by_its_id(tmp_path: Path) -> None:
     disk = Faulty("fsync", 1_000_000, errno.EIO)
     backend = FilesBackend(tmp_path / "store", disk=disk)
-    life = Life(A)
-    life.write(backend, b"1")
-    doubtful = life.next(b"2")
+    tracker = StreamTracker(A)
+    tracker.write(backend, b"1")
+    doubtful = tracker.next(b"2")
     disk.left = 0
     with pytest.raises(OutcomeUnknown):
         backend.append([doubtful])
@@ -584,7 +584,7 @@ def test_a_full_disk_refuses_appends_keeps_the_rest_readable_and_works_again_whe
 ) -> None:
     disk = Limited()
     backend = FilesBackend(tmp_path / "store", disk=disk)
-    a, c = Life(A), Life(C)
+    a, c = StreamTracker(A), StreamTracker(C)
     a.write(backend, b"1")
     before = (tmp_path / "store").rglob("*.jsonl").__next__().read_bytes()
     for append in (a.next(BIG), c.next(BIG)):
@@ -605,9 +605,9 @@ def test_a_full_disk_refuses_appends_keeps_the_rest_readable_and_works_again_whe
 def test_a_deletion_without_room_changes_nothing(tmp_path: Path) -> None:
     disk = Limited()
     backend = FilesBackend(tmp_path / "store", disk=disk)
-    life = Life(A)
-    life.write(backend, b"1")
-    life.write(backend, b"2")
+    tracker = StreamTracker(A)
+    tracker.write(backend, b"1")
+    tracker.write(backend, b"2")
     for room in (0, 1, 50):
         disk.room = room
         with pytest.raises(StorageFull):
@@ -618,8 +618,8 @@ def test_a_deletion_without_room_changes_nothing(tmp_path: Path) -> None:
 
 def test_an_index_without_room_refuses_appends_and_nothing_else(tmp_path: Path) -> None:
     backend = FilesBackend(tmp_path / "store")
-    life = Life(A)
-    life.write(backend, b"1")
+    tracker = StreamTracker(A)
+    tracker.write(backend, b"1")
 
     def limit(pages: int) -> None:
         backend._catalog.use(
@@ -629,7 +629,7 @@ def test_an_index_without_room_refuses_appends_and_nothing_else(tmp_path: Path) 
     limit(1)
     refused = 0
     for n in range(300):
-        stream = Life(f"{n}-{'x' * 300}")
+        stream = StreamTracker(f"{n}-{'x' * 300}")
         try:
             stream.write(backend, b"x")
         except StorageFull:
@@ -639,7 +639,7 @@ def test_an_index_without_room_refuses_appends_and_nothing_else(tmp_path: Path) 
     assert bodies(read_all(backend, A)) == [b"1"]
     limit(1_000_000)
     assert len(all_heads(backend)) == 301 - refused
-    life.write(backend, b"2")
+    tracker.write(backend, b"2")
 
 
 class WriteProtected(Disk):
@@ -660,8 +660,8 @@ def test_a_read_only_store_can_be_read_and_says_why_it_cannot_be_written(
     tmp_path: Path, with_index: bool
 ) -> None:
     backend = FilesBackend(tmp_path / "store")
-    life = Life(A)
-    life.write(backend, b"1", fields=HeadFields(status="open", due_at=1.0))
+    tracker = StreamTracker(A)
+    tracker.write(backend, b"1", fields=HeadFields(status="open", due_at=1.0))
     backend.close()
     if not with_index:
         for path in (tmp_path / "store").glob("index.db*"):
@@ -672,8 +672,8 @@ def test_a_read_only_store_can_be_read_and_says_why_it_cannot_be_written(
     assert ids(all_heads(protected, status="open")) == ["a"]
     assert len(protected.due(tenant="tenant", kind="kind")) == 1
     for call in (
-        lambda: protected.append([life.next()]),
-        lambda: protected.append([Life(B).next()]),
+        lambda: protected.append([tracker.next()]),
+        lambda: protected.append([StreamTracker(B).next()]),
         lambda: protected.delete(A, expected=must_head(protected, A)),
     ):
         with pytest.raises(ReadOnly):

@@ -117,14 +117,14 @@ def test_a_file_that_was_left_empty_is_no_store(tmp_path: Path) -> None:
 
 
 def test_an_empty_table_of_dynamodb_is_no_store_and_stays_empty(tmp_path: Path) -> None:
-    from holdfast.backends.dynamodb.table import definition
+    from holdfast.backends.dynamodb.table import define_table
 
     url = url_on("dynamodb", tmp_path)
     name = url.partition("?")[0].rpartition("/")[2]
     client: Any = boto3.session.Session().client(
         "dynamodb", region_name="eu-central-1", endpoint_url=aws()
     )
-    client.create_table(**definition(name))
+    client.create_table(**define_table(name))
     with pytest.raises(holdfast.errors.NotSetUp, match="only an empty table"):
         holdfast.open(url, create=False)
     assert client.scan(TableName=name)["Count"] == 0

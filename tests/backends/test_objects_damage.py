@@ -22,7 +22,7 @@ from holdfast.backends.s3.backend import open_space
 from holdfast.conformance.build import (
     KIND,
     TENANT,
-    Life,
+    StreamTracker,
     all_due,
     all_heads,
     at,
@@ -44,29 +44,29 @@ def opened(space: MemorySpace) -> ObjectsBackend:
     return ObjectsBackend(space, width=0)
 
 
-def commits(life: Life) -> str:
-    return form.commits_place(form.life_id(life.stream, life.incarnation))
+def commits(tracker: StreamTracker) -> str:
+    return form.commits_partition(form.lineage_of(tracker.stream, tracker.incarnation))
 
 
-def garbage_in_root(space: MemorySpace, life: Life) -> None:
-    space.put(form.root_place(life.stream), form.ROOT, b"garbage")
+def garbage_in_root(space: MemorySpace, tracker: StreamTracker) -> None:
+    space.put(form.root_partition(tracker.stream), form.ROOT, b"garbage")
 
 
-def garbage_in_newest(space: MemorySpace, life: Life) -> None:
-    space.put(commits(life), form.version_name(life.version), b"garbage")
+def garbage_in_newest(space: MemorySpace, tracker: StreamTracker) -> None:
+    space.put(commits(tracker), form.version_name(tracker.version), b"garbage")
 
 
-def commits_lost(space: MemorySpace, life: Life) -> None:
-    del space.objects[commits(life)]
+def commits_lost(space: MemorySpace, tracker: StreamTracker) -> None:
+    del space.objects[commits(tracker)]
 
 
-def root_lost(space: MemorySpace, life: Life) -> None:
-    del space.objects[form.root_place(life.stream)]
+def root_lost(space: MemorySpace, tracker: StreamTracker) -> None:
+    del space.objects[form.root_partition(tracker.stream)]
 
 
-def root_of_another(space: MemorySpace, life: Life) -> None:
-    other = form.root_place(key("s0"))
-    space.objects[form.root_place(life.stream)] = space.objects[other].copy()
+def root_of_another(space: MemorySpace, tracker: StreamTracker) -> None:
+    other = form.root_partition(key("s0"))
+    space.objects[form.root_partition(tracker.stream)] = space.objects[other].copy()
 
 
 DAMAGES = [garbage_in_root, garbage_in_newest, commits_lost, root_lost, root_of_another]
@@ -84,14 +84,14 @@ class Unlistable(MemorySpace):
         return found
 
 
-def written(space: MemorySpace) -> dict[str, Life]:
+def written(space: MemorySpace) -> dict[str, StreamTracker]:
     """Six streams of three appends; the first one is too large to stay in the root."""
-    lives = {name: Life(name) for name in NAMES}
-    for life in lives.values():
-        life.write(opened(space), b"x" * (appending.KEPT_IN_ROOT + 1), fields=LISTED, indexed=True)
-        life.write(opened(space), b"b")
-        life.write(opened(space), b"c")
-    return lives
+    trackers = {name: StreamTracker(name) for name in NAMES}
+    for tracker in trackers.values():
+        tracker.write(opened(space), b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1), fields=LISTED, indexed=True)
+        tracker.write(opened(space), b"b")
+        tracker.write(opened(space), b"c")
+    return trackers
 
 
 @pytest.fixture(params=[MemorySpace, Unlistable])
@@ -103,34 +103,34 @@ def space(request: pytest.FixtureRequest) -> MemorySpace:
 @pytest.mark.parametrize("damage", UNREADABLE)
 @pytest.mark.parametrize("known", [False, True])
 def test_what_is_asked_of_a_damaged_stream_is_refused_under_its_name(
-    space: MemorySpace, damage: Callable[[MemorySpace, Life], None], known: bool
+    space: MemorySpace, damage: Callable[[MemorySpace, StreamTracker], None], known: bool
 ) -> None:
-    life = written(space)["s3"]
+    tracker = written(space)["s3"]
     backend = opened(space)
     if known:
-        must_head(backend, life.stream)
-    damage(space, life)
+        must_head(backend, tracker.stream)
+    damage(space, tracker)
     if known and damage in (garbage_in_newest, commits_lost):
-        assert timeless(backend.head(life.stream)) == at(life, LISTED), "that was read before"
+        assert timeless(backend.head(tracker.stream)) == at(tracker, LISTED), "that was read before"
         backend = opened(space)
     for _ in range(2):
         for call in (
-            lambda: backend.head(life.stream),
-            lambda: read_all(backend, life.stream),
-            lambda: read_all(backend, life.stream, reverse=True),
+            lambda: backend.head(tracker.stream),
+            lambda: read_all(backend, tracker.stream),
+            lambda: read_all(backend, tracker.stream, reverse=True),
         ):
             with pytest.raises(CorruptRecord) as caught:
                 call()
-            assert caught.value.stream == str(life.stream)
+            assert caught.value.stream == str(tracker.stream)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("limit", [500, 1])
 def test_a_damaged_stream_is_left_out_of_lists_and_named_apart_from_them(
-    space: MemorySpace, damage: Callable[[MemorySpace, Life], None], limit: int
+    space: MemorySpace, damage: Callable[[MemorySpace, StreamTracker], None], limit: int
 ) -> None:
-    lives = written(space)
-    damage(space, lives["s3"])
+    trackers = written(space)
+    damage(space, trackers["s3"])
     others = [name for name in NAMES if name != "s3"]
     backend = ObjectsBackend(space)
     for _ in range(2):
@@ -144,10 +144,10 @@ def test_a_damaged_stream_is_left_out_of_lists_and_named_apart_from_them(
 
 
 def test_a_process_that_knew_the_stream_leaves_it_out_as_well(space: MemorySpace) -> None:
-    lives = written(space)
+    trackers = written(space)
     backend = opened(space)
     assert ids(all_heads(backend)) == NAMES
-    garbage_in_root(space, lives["s3"])
+    garbage_in_root(space, trackers["s3"])
     assert ids(all_heads(backend)) == [name for name in NAMES if name != "s3"]
     assert backend.list_damaged(TENANT, KIND) == [key("s3")]
 
@@ -155,9 +155,9 @@ def test_a_process_that_knew_the_stream_leaves_it_out_as_well(space: MemorySpace
 def test_that_a_stream_is_left_out_is_logged_once(
     space: MemorySpace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lives = written(space)
-    garbage_in_root(space, lives["s1"])
-    garbage_in_newest(space, lives["s4"])
+    trackers = written(space)
+    garbage_in_root(space, trackers["s1"])
+    garbage_in_newest(space, trackers["s4"])
     backend = opened(space)
     with caplog.at_level(logging.WARNING, "holdfast"):
         for _ in range(3):
@@ -170,15 +170,15 @@ def test_that_a_stream_is_left_out_is_logged_once(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_left_of_a_damaged_stream_is_kept_until_it_is_discarded(
-    space: MemorySpace, damage: Callable[[MemorySpace, Life], None]
+    space: MemorySpace, damage: Callable[[MemorySpace, StreamTracker], None]
 ) -> None:
-    lives = written(space)
-    damage(space, lives["s3"])
-    left = space.objects.get(commits(lives["s3"]), {}).copy()
+    trackers = written(space)
+    damage(space, trackers["s3"])
+    left = space.objects.get(commits(trackers["s3"]), {}).copy()
     space.ahead = 10_000.0
     for _ in range(3):
         assert len(all_heads(opened(space))) == len(all_due(opened(space))) == 5
-    assert space.objects.get(commits(lives["s3"]), {}) == left
+    assert space.objects.get(commits(trackers["s3"]), {}) == left
 
 
 def test_what_is_left_of_a_stream_without_root_is_kept_even_if_it_was_begun_anew(
@@ -187,7 +187,7 @@ def test_what_is_left_of_a_stream_without_root_is_kept_even_if_it_was_begun_anew
     lost = written(space)["s3"]
     root_lost(space, lost)
     left = space.objects[commits(lost)].copy()
-    Life("s3").write(opened(space), b"anew", fields=LISTED)
+    StreamTracker("s3").write(opened(space), b"anew", fields=LISTED)
     space.ahead = 10_000.0
     for _ in range(3):
         assert ids(all_heads(opened(space))) == ids(all_due(opened(space))) == NAMES
@@ -196,12 +196,12 @@ def test_what_is_left_of_a_stream_without_root_is_kept_even_if_it_was_begun_anew
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_stream_can_be_discarded_and_begun_anew(
-    space: MemorySpace, damage: Callable[[MemorySpace, Life], None]
+    space: MemorySpace, damage: Callable[[MemorySpace, StreamTracker], None]
 ) -> None:
-    lives = written(space)
-    damage(space, lives["s3"])
+    trackers = written(space)
+    damage(space, trackers["s3"])
     backend, slow = opened(space), opened(space)
-    stale = lives["s3"].next(b"stale")
+    stale = trackers["s3"].next(b"stale")
     assert backend.discard(key("s3")) is True
     assert backend.head(key("s3")) is None
     assert read_all(backend, key("s3")) == []
@@ -210,10 +210,10 @@ def test_a_damaged_stream_can_be_discarded_and_begun_anew(
     assert (
         ids(all_heads(backend)) == ids(all_due(backend)) == [name for name in NAMES if name != "s3"]
     )
-    life = form.life_id(key("s3"), lives["s3"].incarnation).hex()
-    assert [place for place, _ in space.held("c", "i") if place[2:] == life] == []
+    lineage = form.lineage_of(key("s3"), trackers["s3"].incarnation).hex()
+    assert [place for place, _ in space.held("c", "i") if place[2:] == lineage] == []
     assert backend.discard(key("s3")) is False
-    anew = Life("s3")
+    anew = StreamTracker("s3")
     anew.write(backend, b"anew", fields=LISTED)
     assert ids(all_heads(backend)) == ids(all_heads(opened(space), status="open")) == NAMES
     assert len(space.held("a")) == len(space.held("s")) == len(space.held("d")) == len(NAMES)
@@ -222,20 +222,20 @@ def test_a_damaged_stream_can_be_discarded_and_begun_anew(
 
 
 def test_a_writer_that_knew_a_discarded_stream_gets_a_conflict(space: MemorySpace) -> None:
-    life = written(space)["s3"]
+    tracker = written(space)["s3"]
     late = opened(space)
-    life.write(late, b"d")
-    garbage_in_root(space, life)
-    assert opened(space).discard(life.stream)
-    assert conflict(late.append([life.next(b"late")])) is None
-    assert late.head(life.stream) is None
-    assert [place for place, _ in space.held("c") if place == commits(life)] == []
+    tracker.write(late, b"d")
+    garbage_in_root(space, tracker)
+    assert opened(space).discard(tracker.stream)
+    assert conflict(late.append([tracker.next(b"late")])) is None
+    assert late.head(tracker.stream) is None
+    assert [place for place, _ in space.held("c") if place == commits(tracker)] == []
 
 
 def test_a_stream_that_is_sound_or_was_deleted_is_not_discarded(space: MemorySpace) -> None:
-    lives = written(space)
+    trackers = written(space)
     backend = opened(space)
-    assert backend.delete(key("s0"), expected=at(lives["s0"]))
+    assert backend.delete(key("s0"), expected=at(trackers["s0"]))
     for name in ("s0", "s1", "never there"):
         assert backend.discard(key(name)) is False
     assert ids(all_heads(backend)) == NAMES[1:]
@@ -246,8 +246,8 @@ def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_ea
 ) -> None:
     """An entry whose stream has not begun is no damage, and one that begins just now is none
     either."""
-    life = Life("early")
-    begun = life.next(b"a", fields=LISTED)
+    tracker = StreamTracker("early")
+    begun = tracker.next(b"a", fields=LISTED)
     listed: list[object] = []
 
     def act(operation: str, partition: str) -> None:
@@ -259,7 +259,7 @@ def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_ea
     space.before = act
     opened(space).append([begun])
     assert listed == [True, [], []]
-    life.follow(begun)
+    tracker.follow(begun)
     grown: list[object] = []
 
     def grow(operation: str, partition: str) -> None:
@@ -269,7 +269,7 @@ def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_ea
             other.write(opened(space), b"a")
             other.write(opened(space), b"b")
 
-    other = Life("z")
+    other = StreamTracker("z")
     space.before = lambda operation, partition: None
     announce_only(space, other)
     space.before = grow
@@ -277,7 +277,7 @@ def test_of_a_stream_that_lost_its_root_nothing_is_taken_for_an_entry_that_is_ea
     assert grown
 
 
-def announce_only(space: MemorySpace, life: Life) -> None:
+def announce_only(space: MemorySpace, tracker: StreamTracker) -> None:
     """The entries of a stream whose process is stopped before it makes the root."""
 
     class Stopped(BaseException):
@@ -289,58 +289,58 @@ def announce_only(space: MemorySpace, life: Life) -> None:
 
     space.before = stop
     with pytest.raises(Stopped):
-        opened(space).append([life.next(b"a", fields=LISTED)])
+        opened(space).append([tracker.next(b"a", fields=LISTED)])
     space.before = lambda operation, partition: None
 
 
 @pytest.mark.parametrize("lost", [commits_lost, garbage_in_newest])
 def test_a_stream_that_is_deleted_while_it_is_looked_at_is_not_damaged(
-    space: MemorySpace, lost: Callable[[MemorySpace, Life], None]
+    space: MemorySpace, lost: Callable[[MemorySpace, StreamTracker], None]
 ) -> None:
     """What a reader meets in a life that has just ended (nothing, or a commit astray that is torn)
     does not count."""
-    life = written(space)["s3"]
+    tracker = written(space)["s3"]
     acted: list[bool] = []
 
     def act(operation: str, partition: str) -> None:
-        if operation in ("list", "get") and partition == commits(life) and not acted:
+        if operation in ("list", "get") and partition == commits(tracker) and not acted:
             acted.append(True)
-            assert opened(space).delete(life.stream, expected=at(life, LISTED))
-            space.put(partition, form.version_name(life.version + 1), b"garbage")
+            assert opened(space).delete(tracker.stream, expected=at(tracker, LISTED))
+            space.put(partition, form.version_name(tracker.version + 1), b"garbage")
             if lost is commits_lost:
                 del space.objects[partition]
 
     space.before = act
     backend = opened(space)
-    assert backend.head(life.stream) is None
+    assert backend.head(tracker.stream) is None
     assert acted
-    assert read_all(backend, life.stream) == []
+    assert read_all(backend, tracker.stream) == []
 
 
-def test_a_place_that_is_remembered_of_a_former_life_leads_to_no_alarm(space: MemorySpace) -> None:
-    life = written(space)["s3"]
+def test_a_place_that_is_remembered_of_a_former_incarnation_leads_to_no_alarm(space: MemorySpace) -> None:
+    tracker = written(space)["s3"]
     knowing = opened(space)
-    must_head(knowing, life.stream)
-    assert opened(space).delete(life.stream, expected=at(life, LISTED))
+    must_head(knowing, tracker.stream)
+    assert opened(space).delete(tracker.stream, expected=at(tracker, LISTED))
     space.put(
-        commits(life), form.version_name(life.version + 1), b"garbage"
+        commits(tracker), form.version_name(tracker.version + 1), b"garbage"
     )  # of a late writer, and torn
-    anew = Life("s3")
+    anew = StreamTracker("s3")
     anew.write(opened(space), b"anew")
-    assert must_head(knowing, life.stream).incarnation == anew.incarnation
-    assert bodies(read_all(knowing, life.stream)) == [b"anew"]
+    assert must_head(knowing, tracker.stream).incarnation == anew.incarnation
+    assert bodies(read_all(knowing, tracker.stream)) == [b"anew"]
     assert ids(all_heads(knowing)) == NAMES
 
 
 def test_a_writer_that_meets_a_torn_commit_astray_is_in_doubt_once_and_then_looks(
     space: MemorySpace,
 ) -> None:
-    life = written(space)["s3"]
+    tracker = written(space)["s3"]
     knowing = opened(space)
-    must_head(knowing, life.stream)
-    assert opened(space).delete(life.stream, expected=at(life, LISTED))
-    space.put(commits(life), form.version_name(life.version + 1), b"garbage")
-    append = life.next(b"late")
+    must_head(knowing, tracker.stream)
+    assert opened(space).delete(tracker.stream, expected=at(tracker, LISTED))
+    space.put(commits(tracker), form.version_name(tracker.version + 1), b"garbage")
+    append = tracker.next(b"late")
     if isinstance(space, Unlistable):
         with pytest.raises(appending.OutcomeUnknown):
             knowing.append([append])
@@ -356,7 +356,7 @@ def test_the_page_about_damage_is_true(tmp_path: Path) -> None:
         holdfast.copy(store, backup)
         store.stream("orders-8").append(("noted", "newer"))
     space = open_space(url)
-    space.put(form.root_place(StreamKey("default", "stream", "orders-7")), form.ROOT, b"garbage")
+    space.put(form.root_partition(StreamKey("default", "stream", "orders-7")), form.ROOT, b"garbage")
     space.close()
     with holdfast.open(url) as store:
         assert [stream.id for stream in store.streams()] == ["orders-6", "orders-8"]

@@ -24,7 +24,7 @@ from holdfast.backends.objects import append as appending
 from holdfast.backends.objects import format as form
 from holdfast.backends.objects.backend import ObjectsBackend
 from holdfast.conformance.build import (
-    Life,
+    StreamTracker,
     all_due,
     all_heads,
     bodies,
@@ -77,15 +77,15 @@ class Told:
             if found
             else True
         )
-        lives = {record.body.split(b":")[0] for record in records}
-        assert len(lives) <= 1, "records of two lives"
+        trackers = {record.body.split(b":")[0] for record in records}
+        assert len(trackers) <= 1, "records of two lives"
         for record in records:
-            life, version, _ = record.body.split(b":")
+            tracker, version, _ = record.body.split(b":")
             assert int(version) == record.version
-            assert self.bodies.setdefault((life, record.version), record.body) == record.body, (
+            assert self.bodies.setdefault((tracker, record.version), record.body) == record.body, (
                 "two in one place"
             )
-            assert self.over.get(life, since) >= since, "what was deleted is shown"
+            assert self.over.get(tracker, since) >= since, "what was deleted is shown"
 
 
 class Process:
@@ -146,22 +146,22 @@ class Process:
 
     def _append(self, head: Head | None, stream: str) -> None:
         append = self._made(head, stream)
-        doubt = False
+        in_doubt = False
         for _ in range(6):
             try:
                 [answer] = self._backend.append([append])
             except OutcomeUnknown:
-                doubt = True
+                in_doubt = True
                 continue
             except DataProblem:
                 raise
             except HoldfastError:
-                if doubt:
+                if in_doubt:
                     continue
                 self._told.refused |= {body for _, body in append.records}
                 return
             if isinstance(answer, VersionMismatch):
-                self._told.refused |= set() if doubt else {body for _, body in append.records}
+                self._told.refused |= set() if in_doubt else {body for _, body in append.records}
             else:
                 self._told.stored.append((append, answer))
                 if not answer.duplicate:
@@ -173,15 +173,15 @@ class Process:
 
     def _made(self, head: Head | None, stream: str) -> Append:
         chance = self._chance
-        life = chance.randbytes(6).hex().encode() if head is None else head.incarnation
+        tracker = chance.randbytes(6).hex().encode() if head is None else head.incarnation
         version, digest = (0, b"") if head is None else (head.version, head.hash)
         if version > 1 and chance.random() < 0.1:
             version -= 1  # a writer who is wrong
         nonce = chance.randbytes(6).hex().encode()
-        filler = b"x" * (appending.KEPT_IN_ROOT + 1 if chance.random() < 0.2 else 1)
+        filler = b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1 if chance.random() < 0.2 else 1)
         count = chance.choice([1, 1, 2])
         texts = [
-            b"%s:%d:%s%s" % (life, version + 1 + number, nonce, filler) for number in range(count)
+            b"%s:%d:%s%s" % (tracker, version + 1 + number, nonce, filler) for number in range(count)
         ]
         indexed = chance.random() < 0.6
         name = b"id %d" % chance.randrange(6) if indexed else nonce
@@ -190,7 +190,7 @@ class Process:
         )
         fields = chance.choice([None, changed])
         records = [(hashlib.sha256(text).digest(), text) for text in texts]
-        return Append(key(stream), version, digest, life, name, records, indexed, fields)
+        return Append(key(stream), version, digest, tracker, name, records, indexed, fields)
 
 
 def _trouble(space: Space, chance: random.Random, failing: float, killing: float) -> None:
@@ -318,11 +318,11 @@ def test_a_deletion_that_takes_the_parts_of_an_append_along_leaves_nobody_with_d
     monkeypatch: pytest.MonkeyPatch, indexed: bool
 ) -> None:
     monkeypatch.setattr(dynamodb, "PART_BYTES", 1000)
-    space, life, healthy = FakeTableSpace(), Life(), Life("healthy")
+    space, tracker, healthy = FakeTableSpace(), StreamTracker(), StreamTracker("healthy")
     one, other = opened(space), opened(space)
     healthy.write(one, b"a")
-    life.write(one, b"a")
-    large = life.next(b"y" * 5_000, indexed=indexed)
+    tracker.write(one, b"a")
+    large = tracker.next(b"y" * 5_000, indexed=indexed)
     puts: list[str] = []
 
     def is_behind_its_parts(operation: str, partition: str) -> bool:
@@ -331,28 +331,28 @@ def test_a_deletion_that_takes_the_parts_of_an_append_along_leaves_nobody_with_d
 
     space.before = once(
         is_behind_its_parts,
-        lambda: other.delete(life.stream, expected=must_head(other, life.stream)),
+        lambda: other.delete(tracker.stream, expected=must_head(other, tracker.stream)),
     )
     with pytest.raises(OutcomeUnknown):
         one.append([large])
-    commits = form.commits_place(form.life_id(life.stream, life.incarnation))
+    commits = form.commits_partition(form.lineage_of(tracker.stream, tracker.incarnation))
     assert space.list(commits, limit=9) == [], "what is torn is not left there"
     assert conflict(one.append([large])) is None
-    assert one.head(life.stream) is None
-    anew = Life()
+    assert one.head(tracker.stream) is None
+    anew = StreamTracker()
     anew.write(other, b"anew")
     for backend in (one, other, opened(space)):
-        assert must_head(backend, life.stream).incarnation == anew.incarnation
+        assert must_head(backend, tracker.stream).incarnation == anew.incarnation
         assert ids(all_heads(backend)) == ["healthy", "s"]
-        assert bodies(read_all(backend, life.stream)) == [b"anew"]
+        assert bodies(read_all(backend, tracker.stream)) == [b"anew"]
 
 
 def test_a_beginning_whose_answer_was_lost_is_not_denied_when_others_have_changed_the_root() -> (
     None
 ):
-    space, life = MemorySpace(), Life()
+    space, tracker = MemorySpace(), StreamTracker()
     one, other = opened(space), opened(space)
-    first = life.next(b"x" * (appending.KEPT_IN_ROOT + 1))
+    first = tracker.next(b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1))
     gets: list[str] = []
 
     def fail(operation: str, partition: str) -> None:
@@ -361,8 +361,8 @@ def test_a_beginning_whose_answer_was_lost_is_not_denied_when_others_have_change
             raise Unavailable("here")
 
     def go_on() -> None:
-        life.follow(first)
-        life.write(other, b"b")
+        tracker.follow(first)
+        tracker.write(other, b"b")
         space.after = lambda operation, partition: None
         space.before = fail
         raise OutcomeUnknown("the answer was lost")
@@ -373,35 +373,35 @@ def test_a_beginning_whose_answer_was_lost_is_not_denied_when_others_have_change
     with pytest.raises(OutcomeUnknown):
         one.append([first])
     space.before = lambda operation, partition: None
-    assert versions(read_all(one, life.stream)) == [1, 2]
+    assert versions(read_all(one, tracker.stream)) == [1, 2]
 
 
 def test_a_beginning_whose_answer_was_lost_is_known_again_although_the_root_has_changed() -> None:
-    space, life = MemorySpace(), Life()
+    space, tracker = MemorySpace(), StreamTracker()
     one, other = opened(space), opened(space)
-    first = life.next(b"x" * (appending.KEPT_IN_ROOT + 1))
+    first = tracker.next(b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1))
 
     def go_on() -> None:
-        life.follow(first)
-        life.write(other, b"b")
+        tracker.follow(first)
+        tracker.write(other, b"b")
         raise OutcomeUnknown("the answer was lost")
 
     space.after = once(
         lambda operation, partition: operation == "create" and partition[0] == "r", go_on
     )
     assert stored(one.append([first])) == [(1, 1, False)], "it was this very call"
-    assert versions(read_all(one, life.stream)) == [1, 2]
+    assert versions(read_all(one, tracker.stream)) == [1, 2]
 
 
 def test_a_stream_that_is_read_beyond_its_end_may_grow_by_several_records_meanwhile() -> None:
-    space, life = MemorySpace(), Life()
+    space, tracker = MemorySpace(), StreamTracker()
     writer, reader = opened(space), opened(space)
-    life.write(writer, b"one")
+    tracker.write(writer, b"one")
     # The reader has found nothing behind version 1, and asks whether that is the end.
     grow = once(
         lambda operation, partition: operation == "list" and partition[0] == "c",
-        lambda: life.write(writer, b"two", b"three"),
+        lambda: tracker.write(writer, b"two", b"three"),
     )
     space.before = grow
-    assert versions(reader.read(life.stream, after=2)) == [3]
-    assert life.version == 3
+    assert versions(reader.read(tracker.stream, after=2)) == [3]
+    assert tracker.version == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from holdfast.backends.sqlite import SQLiteBackend
 
-from holdfast.conformance.build import Life, bodies, read_all
+from holdfast.conformance.build import StreamTracker, bodies, read_all
 from holdfast.errors import TooLarge
 
 
@@ -16,11 +16,11 @@ def test_the_largest_record_is_as_large_as_it_says_and_a_larger_one_is_refused(
 ) -> None:
     backend = SQLiteBackend(tmp_path / "agents.db", durability="process")
     limit = backend.describe().limits["record"]
-    life, other = Life("s"), Life("other")
-    life.write(backend, b"a")
+    tracker, other = StreamTracker("s"), StreamTracker("other")
+    tracker.write(backend, b"a")
     with pytest.raises(TooLarge, match=f"at most {limit} bytes; nothing was written"):
-        backend.append([other.next(b"small"), life.next(bytes(limit + 8192))])
+        backend.append([other.next(b"small"), tracker.next(bytes(limit + 8192))])
     assert backend.head(other.stream) is None
-    life.write(backend, bytes(limit))
-    assert [len(body) for body in bodies(read_all(backend, life.stream))] == [1, limit]
+    tracker.write(backend, bytes(limit))
+    assert [len(body) for body in bodies(read_all(backend, tracker.stream))] == [1, limit]
     backend.close()

@@ -15,21 +15,20 @@ from typing import Any
 
 import psycopg
 import pytest
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.schema import render_schema_script
-from holdfast.backends.postgres.listen import NotifyListener
-from holdfast.backends.postgres.pool import PostgresPool
-from holdfast.backends.postgres.url import parse_conninfo
-from holdfast.backends.postgres.query_sql import QueryStatements
 
 import holdfast
 from helpers.servers import postgres as server_url
 from helpers.servers import url_on
 from holdfast.backends import Append, AppendResult, StreamKey
-from holdfast.backends.postgres import backend as postgres
+from holdfast.backends.postgres import PostgresBackend, listen
 from holdfast.backends.postgres import append as postgres_append
-from holdfast.backends.postgres import listen
+from holdfast.backends.postgres import backend as postgres
 from holdfast.backends.postgres import pool as _postgres_connections
+from holdfast.backends.postgres.listen import NotifyListener
+from holdfast.backends.postgres.pool import PostgresPool
+from holdfast.backends.postgres.query_sql import QueryStatements
+from holdfast.backends.postgres.schema import render_schema_script
+from holdfast.backends.postgres.url import parse_conninfo
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast.backends.postgres import PostgresBackend
 
 from helpers.servers import url_on
 from holdfast.backends import Append, AppendResult, HeadFields, StreamKey
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres import pool as connections
 from holdfast.backends.postgres.query_sql import limit_rows
 

@@ -31,7 +31,7 @@ from holdfast.backends.redis.url import parse_redis_url
 from holdfast.conformance.build import (
     KIND,
     TENANT,
-    Life,
+    StreamTracker,
     all_due,
     all_heads,
     at,
@@ -43,7 +43,7 @@ from holdfast.conformance.build import (
     timeless,
     versions,
 )
-from holdfast.conformance.life import exit_code, fork
+from holdfast.conformance.tracker import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     CorruptRecord,
@@ -71,15 +71,15 @@ def backend(server: Server) -> Iterator[RedisBackend]:
     backend.close()
 
 
-def every_call(backend: Backend, life: Life) -> list[Callable[[], object]]:
+def every_call(backend: Backend, tracker: StreamTracker) -> list[Callable[[], object]]:
     return [
-        lambda: backend.append([life.next()]),
-        lambda: backend.append([Life("new").next(), Life("other").next()]),
-        lambda: backend.read(life.stream),
-        lambda: backend.head(life.stream),
+        lambda: backend.append([tracker.next()]),
+        lambda: backend.append([StreamTracker("new").next(), StreamTracker("other").next()]),
+        lambda: backend.read(tracker.stream),
+        lambda: backend.head(tracker.stream),
         lambda: backend.heads(tenant=TENANT, kind=KIND),
         lambda: backend.due(tenant=TENANT, kind=KIND),
-        lambda: backend.delete(life.stream, expected=at(life)),
+        lambda: backend.delete(tracker.stream, expected=at(tracker)),
         lambda: backend.describe(),
     ]
 
@@ -90,8 +90,8 @@ def every_call(backend: Backend, life: Life) -> list[Callable[[], object]]:
 def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
     server(
         "ACL", "SETUSER", "viewer", "on", ">pw", "~*", "+@read", "+info", "+config|get", "+select"
     )
@@ -100,10 +100,10 @@ def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(
         RedisBackend(url)
     viewing = RedisBackend(url, create=False)
     assert (
-        bodies(read_all(viewing, life.stream)) == [b"a"] and viewing.describe().durability == "disk"
+        bodies(read_all(viewing, tracker.stream)) == [b"a"] and viewing.describe().durability == "disk"
     )
     with pytest.raises(AccessDenied, match="may not run"):
-        viewing.append([life.next(b"b")])
+        viewing.append([tracker.next(b"b")])
     viewing.close()
 
 
@@ -126,16 +126,16 @@ def test_one_who_only_looks_notices_that_the_store_is_gone(
 def test_after_a_restart_with_its_files_everything_goes_on_by_itself(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a", fields=LISTED)
+    tracker = StreamTracker()
+    tracker.write(backend, b"a", fields=LISTED)
     server.restart()
-    life.write(backend, b"b")
+    tracker.write(backend, b"b")
     server.restart()
-    assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
     server.restart()
     assert ids(all_due(backend)) == ["s"]
     server.restart()
-    assert backend.delete(life.stream, expected=must_head(backend, life.stream))
+    assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
 
 
 @pytest.mark.parametrize("number", range(8))
@@ -144,17 +144,17 @@ def test_a_server_that_was_restarted_empty_is_not_written_to_again(
 ) -> None:
     server = Server(tmp_path / "redis", durable=False)
     backend = RedisBackend(server.url(), durability="memory")
-    life = Life()
-    life.write(backend, b"a")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
     server.restart(lose=True)
-    first = every_call(backend, life)[number]
-    for call in [first, *every_call(backend, life), first]:
+    first = every_call(backend, tracker)[number]
+    for call in [first, *every_call(backend, tracker), first]:
         with pytest.raises(HeadRegressed, match="the database lost writes"):
             call()
     assert server("DBSIZE") == 0
     backend.close()
     again = RedisBackend(server.url(), durability="memory")
-    Life().write(again, b"anew")
+    StreamTracker().write(again, b"anew")
     again.close()
     server.kill()
 
@@ -163,10 +163,10 @@ def test_a_server_that_was_restarted_empty_is_not_written_to_again(
 def test_a_server_that_was_emptied_meanwhile_is_not_written_to_again(
     server: Server, backend: RedisBackend, number: int
 ) -> None:
-    life = Life()
-    life.write(backend, b"a")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
     server("FLUSHALL")
-    for call in [every_call(backend, life)[number], *every_call(backend, life)]:
+    for call in [every_call(backend, tracker)[number], *every_call(backend, tracker)]:
         with pytest.raises(HeadRegressed):
             call()
     assert server("DBSIZE") == 0
@@ -175,18 +175,18 @@ def test_a_server_that_was_emptied_meanwhile_is_not_written_to_again(
 def test_a_server_that_lost_the_newest_writes_is_not_written_to_again(
     server: Server, backend: RedisBackend, tmp_path: Path
 ) -> None:
-    life, same_shard = Life(), Life(_of_the_shard_of("s"))
-    life.write(backend, b"a")
+    tracker, same_shard = StreamTracker(), StreamTracker(_of_the_shard_of("s"))
+    tracker.write(backend, b"a")
     shutil.copytree(server.place, tmp_path / "earlier")
-    life.write(backend, b"b")
+    tracker.write(backend, b"b")
     server.restart(files=tmp_path / "earlier")
     # Not even to a stream that lost nothing: what else is gone, nobody knows.
     with pytest.raises(HeadRegressed, match="has 1 of the 2 writes that it had acknowledged"):
         backend.append([same_shard.next()])
     with pytest.raises(HeadRegressed):
-        backend.head(life.stream)
+        backend.head(tracker.stream)
     again = RedisBackend(server.url())
-    assert bodies(read_all(again, life.stream)) == [b"a"]
+    assert bodies(read_all(again, tracker.stream)) == [b"a"]
     assert again.head(same_shard.stream) is None
     again.close()
 
@@ -194,13 +194,13 @@ def test_a_server_that_lost_the_newest_writes_is_not_written_to_again(
 def test_a_deletion_that_was_lost_is_noticed_too(
     server: Server, backend: RedisBackend, tmp_path: Path
 ) -> None:
-    life = Life()
-    life.write(backend, b"a", b"b")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a", b"b")
     shutil.copytree(server.place, tmp_path / "earlier")
-    assert backend.delete(life.stream, expected=at(life))
+    assert backend.delete(tracker.stream, expected=at(tracker))
     server.restart(files=tmp_path / "earlier")
     with pytest.raises(HeadRegressed):
-        backend.delete(life.stream, expected=at(life))
+        backend.delete(tracker.stream, expected=at(tracker))
 
 
 def test_through_the_log_a_lost_store_is_an_error_and_nothing_begins_anew(tmp_path: Path) -> None:
@@ -223,20 +223,20 @@ def test_through_the_log_a_lost_store_is_an_error_and_nothing_begins_anew(tmp_pa
 def test_connections_that_the_server_closed_are_not_used_again(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
+    tracker = StreamTracker()
     for _ in range(3):
         server("CLIENT", "KILL", "TYPE", "normal")
-        life.write(backend)
+        tracker.write(backend)
         server("CLIENT", "KILL", "TYPE", "normal")
-        must_head(backend, life.stream)
+        must_head(backend, tracker.stream)
 
 
 def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appends_in_doubt(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a")
-    append = life.follow(life.next(b"b"))
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
+    append = tracker.follow(tracker.next(b"b"))
 
     def break_unseen() -> None:
         server("CLIENT", "KILL", "TYPE", "normal")
@@ -244,7 +244,7 @@ def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appe
             connection.can_read = lambda timeout: False  # it breaks right after one has looked
 
     for read in (
-        lambda: backend.read(life.stream),
+        lambda: backend.read(tracker.stream),
         lambda: backend.heads(tenant=TENANT, kind=KIND),
     ):
         break_unseen()
@@ -257,34 +257,34 @@ def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appe
 
 def test_an_append_whose_answer_does_not_come_is_in_doubt_and_stored_once(server: Server) -> None:
     backend = RedisBackend(server.url("?timeout_ms=1000&connect_timeout_ms=3000&wait_ms=1"))
-    life = Life()
-    life.write(backend, b"a")
-    append = life.follow(life.next(b"b"))
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
+    append = tracker.follow(tracker.next(b"b"))
     server.process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(OutcomeUnknown):
             backend.append([append])
         with pytest.raises(Unavailable):
-            backend.read(life.stream)
+            backend.read(tracker.stream)
     finally:
         server.process.send_signal(signal.SIGCONT)
-    until(lambda: must_head(backend, life.stream).version == 2)
+    until(lambda: must_head(backend, tracker.stream).version == 2)
     assert stored(backend.append([append])) == [(2, 2, True)]
-    assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
     backend.close()
 
 
 def test_a_server_that_went_away_is_unavailable_and_nothing_is_in_doubt(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
     server.kill()
-    for call in every_call(backend, life):
+    for call in every_call(backend, tracker):
         with pytest.raises(Unavailable, match="cannot connect"):
             call()
     server.start()
-    life.write(backend, b"b")
+    tracker.write(backend, b"b")
 
 
 def test_a_forked_child_has_connections_of_its_own(backend: RedisBackend) -> None:
@@ -301,23 +301,23 @@ def test_a_forked_child_has_connections_of_its_own(backend: RedisBackend) -> Non
 def test_scripts_that_the_server_forgot_are_sent_again(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
+    tracker = StreamTracker()
     server("SCRIPT", "FLUSH")
-    life.write(backend, b"a")
+    tracker.write(backend, b"a")
     server("SCRIPT", "FLUSH")
-    assert bodies(backend.read(life.stream)) == [b"a"]
+    assert bodies(backend.read(tracker.stream)) == [b"a"]
     server("SCRIPT", "FLUSH")
-    assert backend.delete(life.stream, expected=at(life))
+    assert backend.delete(tracker.stream, expected=at(tracker))
 
 
 def test_any_number_of_threads_share_a_bounded_number_of_connections(
     server: Server, backend: RedisBackend
 ) -> None:
     def work(number: int) -> None:
-        life = Life(f"{number}")
+        tracker = StreamTracker(f"{number}")
         for _ in range(5):
-            life.write(backend)
-            read_all(backend, life.stream)
+            tracker.write(backend)
+            read_all(backend, tracker.stream)
 
     with ThreadPoolExecutor(redis_pool.MAX_CONNECTIONS + 20) as pool:
         list(pool.map(work, range(redis_pool.MAX_CONNECTIONS + 20)))
@@ -332,7 +332,7 @@ def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(
     for _ in range(redis_pool.MAX_CONNECTIONS):
         backend._pool._permits.get()
     with pytest.raises(Unavailable, match="are in use"):
-        backend.head(Life().stream)
+        backend.head(StreamTracker().stream)
     backend.close()
 
 
@@ -386,19 +386,19 @@ def test_an_interrupt_at_any_instant_loses_no_place_for_a_connection() -> None:
 def test_after_a_deletion_nothing_is_left_but_the_tombstone(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a", b"b", indexed=True, fields=LISTED)
+    tracker = StreamTracker()
+    tracker.write(backend, b"a", b"b", indexed=True, fields=LISTED)
     assert len(server("KEYS", "*:kind*")) == 4
-    assert backend.delete(life.stream, expected=at(life))
+    assert backend.delete(tracker.stream, expected=at(tracker))
     [tombstone] = server("KEYS", "*:kind*")
-    assert server("SMEMBERS", tombstone) in ([life.incarnation], {life.incarnation})
+    assert server("SMEMBERS", tombstone) in ([tracker.incarnation], {tracker.incarnation})
 
 
 def test_the_index_holds_what_is_true_now_and_nothing_else(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    index = backend._keys.for_stream(life.stream).shard_index
+    tracker = StreamTracker()
+    index = backend._keys.for_stream(tracker.stream).shard_index
     for fields in (
         LISTED,
         HeadFields(status="t", expires_at=2.0),
@@ -406,8 +406,8 @@ def test_the_index_holds_what_is_true_now_and_nothing_else(
         HeadFields(status="t", due_at=-3.0),
         HeadFields(),
     ):
-        life.write(backend, fields=fields)
-        fields = must_head(backend, life.stream).fields
+        tracker.write(backend, fields=fields)
+        fields = must_head(backend, tracker.stream).fields
         wanted = {b"as"}
         if fields.status is not None:
             wanted.add(b"s00000001" + fields.status.encode() + b"s")
@@ -419,39 +419,39 @@ def test_the_index_holds_what_is_true_now_and_nothing_else(
 def test_what_is_not_as_holdfast_wrote_it_is_reported_and_never_returned(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a", b"b", fields=LISTED)
-    head, records, _, _, index, _ = backend._keys.for_stream(life.stream)
+    tracker = StreamTracker()
+    tracker.write(backend, b"a", b"b", fields=LISTED)
+    head, records, _, _, index, _ = backend._keys.for_stream(tracker.stream)
     record = server("LINDEX", records, 0)
     for bad in (b"", b"\xff\xff\xff\xff", record[:10], record[:30]):
         server("LSET", records, 0, bad)
         with pytest.raises(CorruptRecord):
-            backend.read(life.stream)
+            backend.read(tracker.stream)
     server("LSET", records, 0, record)
-    assert bodies(backend.read(life.stream)) == [b"a", b"b"]
+    assert bodies(backend.read(tracker.stream)) == [b"a", b"b"]
     server("ZADD", index, 0, b"a\x80")
     with pytest.raises(CorruptRecord):
         backend.heads(tenant=TENANT, kind=KIND)
     server("HSET", head, "d", "soon")
     with pytest.raises(CorruptRecord):
-        backend.head(life.stream)
+        backend.head(tracker.stream)
     server("HSET", head, "v", "1")
     with pytest.raises(CorruptRecord):
-        backend.append([msgspec.structs.replace(life.next(), expected=1)])
+        backend.append([msgspec.structs.replace(tracker.next(), expected=1)])
     server("RPOP", records)
     with pytest.raises(CorruptRecord):
         server("HSET", head, "v", "2")
-        backend.read(life.stream)
+        backend.read(tracker.stream)
 
 
 @pytest.mark.parametrize("which", range(5))
 def test_a_key_of_another_type_stops_an_append_before_anything_is_written(
     server: Server, backend: RedisBackend, which: int
 ) -> None:
-    life, good = Life(), Life("good")
-    keys = backend._keys.for_stream(life.stream)
+    tracker, good = StreamTracker(), StreamTracker("good")
+    keys = backend._keys.for_stream(tracker.stream)
     server("SET", keys[which], "x")
-    bad = life.next(b"a", indexed=True, fields=LISTED)
+    bad = tracker.next(b"a", indexed=True, fields=LISTED)
     with pytest.raises(CorruptRecord):
         backend.append([bad])
     assert set(server("KEYS", "*:kind*")) == {keys[which]}
@@ -464,27 +464,27 @@ def test_a_key_of_another_type_stops_an_append_before_anything_is_written(
 def test_an_append_with_an_index_entry_of_another_type_leaves_the_stream_as_it_was(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
-    life.write(backend, b"a", fields=LISTED)
-    index = backend._keys.for_stream(life.stream).shard_index
+    tracker = StreamTracker()
+    tracker.write(backend, b"a", fields=LISTED)
+    index = backend._keys.for_stream(tracker.stream).shard_index
     server("DEL", index)
     server("SET", index, "x")
     for call in (
-        lambda: backend.append([life.next(b"b", fields=HeadFields(status="t"))]),
-        lambda: backend.delete(life.stream, expected=at(life)),
+        lambda: backend.append([tracker.next(b"b", fields=HeadFields(status="t"))]),
+        lambda: backend.delete(tracker.stream, expected=at(tracker)),
     ):
         with pytest.raises(CorruptRecord):
             call()
-    assert timeless(backend.head(life.stream)) == at(life, LISTED)
-    assert bodies(backend.read(life.stream)) == [b"a"]
+    assert timeless(backend.head(tracker.stream)) == at(tracker, LISTED)
+    assert bodies(backend.read(tracker.stream)) == [b"a"]
 
 
 def test_index_entries_without_a_stream_or_of_another_time_are_passed_over(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life("m")
-    life.write(backend, b"a", fields=LISTED)
-    index = backend._keys.for_stream(life.stream).shard_index
+    tracker = StreamTracker("m")
+    tracker.write(backend, b"a", fields=LISTED)
+    index = backend._keys.for_stream(tracker.stream).shard_index
     for number in range(50):
         server("ZADD", index, 0, b"a0%02d" % number, 0, b"s00000001s0%02d" % number)
         server("ZADD", index, 0, b"d" + encode_due(number / 100) + b"m")
@@ -498,58 +498,58 @@ def test_index_entries_without_a_stream_or_of_another_time_are_passed_over(
 
 def test_a_listing_leaves_none_out_if_most_are_in_one_shard(backend: RedisBackend) -> None:
     tags = {
-        f"{number:04}": backend._keys.tag(Life(f"{number:04}").stream) for number in range(3000)
+        f"{number:04}": backend._keys.tag(StreamTracker(f"{number:04}").stream) for number in range(3000)
     }
     crowded = [name for name, tag in tags.items() if tag == tags["0000"]]
     wanted = sorted([*crowded, *(name for name in tags if name.endswith("77"))])
     assert len(crowded) > 30
-    backend.append([Life(name).next(fields=LISTED) for name in wanted])
+    backend.append([StreamTracker(name).next(fields=LISTED) for name in wanted])
     for limit in (1, 20, 30):
         assert ids(all_heads(backend, limit=limit)) == ids(all_due(backend, limit=limit)) == wanted
 
 
 def test_small_records_behind_a_large_one_are_all_read(backend: RedisBackend) -> None:
-    life = Life()
+    tracker = StreamTracker()
     sizes = [10] * 150 + [5 * 1024 * 1024] + [10] * 150
-    life.write(backend, *(bytes(size) for size in sizes))
+    tracker.write(backend, *(bytes(size) for size in sizes))
     for reverse in (False, True):
-        records = read_all(backend, life.stream, reverse=reverse)
+        records = read_all(backend, tracker.stream, reverse=reverse)
         assert [len(record.body) for record in records] == sizes
         assert versions(records) == (list(range(301, 0, -1)) if reverse else list(range(1, 302)))
-    assert len(backend.read(life.stream, limit=140)) <= 140
+    assert len(backend.read(tracker.stream, limit=140)) <= 140
 
 
-def test_a_page_read_while_the_stream_is_begun_anew_is_of_one_life(
+def test_a_page_read_while_the_stream_is_begun_anew_is_of_one_incarnation(
     backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former, life, asked = Life(), Life(), backend._send
+    former, tracker, asked = StreamTracker(), StreamTracker(), backend._send
     former.write(backend, b"old", b"old", b"old")
 
     def begin_anew_after_a_page(*commands: Any) -> list[Any]:
         answers = asked(*commands)
-        if commands[0][0] == "HMGET" and not life.version:
+        if commands[0][0] == "HMGET" and not tracker.version:
             assert backend.delete(former.stream, expected=at(former))
-            life.write(backend, b"new", b"new")
+            tracker.write(backend, b"new", b"new")
         return answers
 
     monkeypatch.setattr(backend._reader, "_send", begin_anew_after_a_page)
-    assert bodies(backend.read(life.stream)) == [b"new", b"new"]
+    assert bodies(backend.read(tracker.stream)) == [b"new", b"new"]
 
 
 def test_thousands_of_records_in_one_append(backend: RedisBackend) -> None:
-    life = Life()
+    tracker = StreamTracker()
     texts = [b"%d" % number for number in range(25_000)]
-    life.write(backend, *texts)
-    assert bodies(read_all(backend, life.stream)) == texts
-    assert bodies(read_all(backend, life.stream, reverse=True)) == texts[::-1]
+    tracker.write(backend, *texts)
+    assert bodies(read_all(backend, tracker.stream)) == texts
+    assert bodies(read_all(backend, tracker.stream, reverse=True)) == texts[::-1]
 
 
 def test_a_batch_too_large_for_one_script_is_several_in_order(
     backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def batches() -> list[list[Append]]:
-        life, other = Life(os.urandom(4).hex()), Life(os.urandom(4).hex())
-        return [[one.follow(one.next(b"x" * 10)) for _ in range(5) for one in (life, other)]]
+        tracker, other = StreamTracker(os.urandom(4).hex()), StreamTracker(os.urandom(4).hex())
+        return [[one.follow(one.next(b"x" * 10)) for _ in range(5) for one in (tracker, other)]]
 
     for name, value in (("CALL_APPENDS", 3), ("CALL_BYTES", 25)):
         with monkeypatch.context() as patch:
@@ -575,9 +575,9 @@ def test_what_is_too_large_or_no_time_is_refused_before_anything_is_sent(
 ) -> None:
     monkeypatch.setattr(redis, "MAX_APPEND_BYTES", 100)
     with pytest.raises(TooLarge):
-        backend.append([Life("good").next(), Life().next(b"x" * 60, b"x" * 60)])
+        backend.append([StreamTracker("good").next(), StreamTracker().next(b"x" * 60, b"x" * 60)])
     with pytest.raises(ValueError, match="NaN"):
-        backend.append([Life("good").next(), Life().next(fields=HeadFields(due_at=float("nan")))])
+        backend.append([StreamTracker("good").next(), StreamTracker().next(fields=HeadFields(due_at=float("nan")))])
     assert all_heads(backend) == []
 
 
@@ -589,7 +589,7 @@ def test_endless_times_are_times(backend: RedisBackend) -> None:
         ("d", -0.0),
         ("e", 0.0),
     ):
-        Life(name).write(backend, fields=HeadFields(due_at=due))
+        StreamTracker(name).write(backend, fields=HeadFields(due_at=due))
     assert ids(all_due(backend)) == ["c", "d", "e", "b", "a"]
     assert ids(all_due(backend, before=float("inf"))) == ["c", "d", "e", "b", "a"]
     assert ids(all_due(backend, before=0.0)) == ["c", "d", "e"]
@@ -598,14 +598,14 @@ def test_endless_times_are_times(backend: RedisBackend) -> None:
 def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
+    tracker = StreamTracker()
     before = _time(server)
-    [answer] = backend.append([life.follow(life.next(fields=LISTED))])
+    [answer] = backend.append([tracker.follow(tracker.next(fields=LISTED))])
     assert isinstance(answer, AppendResult)
-    assert before <= answer.now <= must_head(backend, life.stream).now <= _time(server)
+    assert before <= answer.now <= must_head(backend, tracker.stream).now <= _time(server)
     with testing.fake_clock(start=1000.0):
-        [answer] = backend.append([life.next()])
-        listed = [*all_heads(backend), *all_due(backend), must_head(backend, life.stream)]
+        [answer] = backend.append([tracker.next()])
+        listed = [*all_heads(backend), *all_due(backend), must_head(backend, tracker.stream)]
     assert isinstance(answer, AppendResult)
     assert [answer.now, *(head.now for head in listed)] == [1000.0] * 4
 
@@ -616,7 +616,7 @@ def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(
 def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
     server: Server, backend: RedisBackend
 ) -> None:
-    life, other, writer = Life("a b:{c}"), Life("other"), RedisBackend(server.url())
+    tracker, other, writer = StreamTracker("a b:{c}"), StreamTracker("other"), RedisBackend(server.url())
     heard: Counter[str] = Counter()
 
     def hear(name: str) -> Callable[[], None]:
@@ -625,16 +625,16 @@ def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
     def fail() -> None:
         raise RuntimeError
 
-    stops = [backend.watch(life.stream, hear("first")), backend.watch(life.stream, fail)]
+    stops = [backend.watch(tracker.stream, hear("first")), backend.watch(tracker.stream, fail)]
     until(lambda: heard["first"] == 1)  # that it is listened to, from now on
     stops.append(
-        backend.watch(life.stream, hear("second"))
+        backend.watch(tracker.stream, hear("second"))
     )  # who comes later is not told of that, and is told last
-    life.write(writer)
+    tracker.write(writer)
     until(lambda: heard["second"] == 1)
     assert heard["first"] == 2
     other.write(writer)
-    life.write(writer)
+    tracker.write(writer)
     until(lambda: heard["second"] == 2)
     assert heard["first"] == 3
     stops[0]()
@@ -642,7 +642,7 @@ def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
     until(lambda: heard["other"] == 1)
     other.write(writer)
     until(lambda: heard["other"] == 2)
-    life.write(writer)
+    tracker.write(writer)
     until(lambda: heard["second"] == 3)
     assert heard == {"first": 3, "second": 3, "other": 2}
     for stop in stops:
@@ -658,15 +658,15 @@ def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
 def test_watching_goes_on_after_the_server_was_restarted(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
+    tracker = StreamTracker()
     came = threading.Event()
-    backend.watch(life.stream, came.set)
+    backend.watch(tracker.stream, came.set)
     assert came.wait(30)
     came.clear()
     server.restart()
     assert came.wait(30), "what was appended meanwhile would not be told"
     came.clear()
-    life.write(backend)
+    tracker.write(backend)
     assert came.wait(30)
     backend.close()
     until(lambda: server("PUBSUB", "CHANNELS") == [])
@@ -675,25 +675,25 @@ def test_watching_goes_on_after_the_server_was_restarted(
 def test_nothing_of_watching_is_left_in_a_forked_child(
     server: Server, backend: RedisBackend
 ) -> None:
-    life = Life()
+    tracker = StreamTracker()
     came = threading.Event()
-    backend.watch(life.stream, came.set)
+    backend.watch(tracker.stream, came.set)
     assert came.wait(30)  # it is listened to
     came.clear()
 
     def child() -> None:
         assert backend._watcher._watching == {}
         mine = threading.Event()
-        backend.watch(Life("child").stream, mine.set)
+        backend.watch(StreamTracker("child").stream, mine.set)
         until(lambda: len(server("PUBSUB", "CHANNELS")) == 2)
-        Life("child").write(backend)
+        StreamTracker("child").write(backend)
         assert mine.wait(30)
         assert not came.is_set()
         backend.close()
 
     assert exit_code(fork(child)) == 0
     assert len(server("PUBSUB", "CHANNELS")) == 1
-    life.write(backend)
+    tracker.write(backend)
     assert came.wait(30)
 
 
@@ -707,9 +707,9 @@ def test_the_python_on_the_page_about_redis_runs(server: Server, tmp_path: Path)
 
 def _of_the_shard_of(id: str) -> str:
     keys = redis.RedisKeys("holdfast", 0)
-    tag = keys.tag(Life(id).stream)
+    tag = keys.tag(StreamTracker(id).stream)
     return next(
-        name for number in range(10_000) if keys.tag(Life(name := f"{number}").stream) == tag
+        name for number in range(10_000) if keys.tag(StreamTracker(name := f"{number}").stream) == tag
     )
 
 

@@ -13,7 +13,7 @@ from holdfast.backends import Backend
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.keys import SHARDS
 from holdfast.conformance import BackendConformance
-from holdfast.conformance.build import Life
+from holdfast.conformance.build import StreamTracker
 from holdfast.errors import HeadRegressed, UnsupportedServer
 
 
@@ -41,22 +41,22 @@ class TestRedisInAClusterOfOneNode(BackendConformance):
     ) -> None:
         with pytest.raises(Exception, match=r"CROSSSLOT|same slot"):
             self.server("MGET", "a", "b")
-        lives = [Life(f"{number}") for number in range(500)]
-        backend.append([life.next() for life in lives])
-        assert len({backend._keys.tag(life.stream) for life in lives}) == SHARDS
+        trackers = [StreamTracker(f"{number}") for number in range(500)]
+        backend.append([tracker.next() for tracker in trackers])
+        assert len({backend._keys.tag(tracker.stream) for tracker in trackers}) == SHARDS
         assert all(
             self.server("CLUSTER", "COUNTKEYSINSLOT", slot)
-            for slot in _slots(self.server, backend, lives[:3])
+            for slot in _slots(self.server, backend, trackers[:3])
         )
 
     def test_a_cluster_that_lost_what_was_acknowledged_is_not_written_to_again(
         self, backend: RedisBackend
     ) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        self.server("DEL", backend._keys.for_stream(life.stream).counter)
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        self.server("DEL", backend._keys.for_stream(tracker.stream).counter)
         with pytest.raises(HeadRegressed):
-            backend.append([life.next(b"b")])
+            backend.append([tracker.next(b"b")])
 
 
 def test_one_node_of_several_is_refused(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_one_node_of_several_is_refused(tmp_path: Path) -> None:
         backend = RedisBackend(one.url())
         try:
             for number in range(64):
-                Life(f"{number}").write(backend)
+                StreamTracker(f"{number}").write(backend)
         finally:
             backend.close()
     one.kill()
@@ -82,9 +82,9 @@ def _cluster_node(place: Path, slots: range) -> Server:
     return node
 
 
-def _slots(server: Server, backend: RedisBackend, lives: list[Life]) -> list[int]:
+def _slots(server: Server, backend: RedisBackend, trackers: list[StreamTracker]) -> list[int]:
     return [
-        server("CLUSTER", "KEYSLOT", backend._keys.for_stream(life.stream).head) for life in lives
+        server("CLUSTER", "KEYSLOT", backend._keys.for_stream(tracker.stream).head) for tracker in trackers
     ]
 
 

@@ -12,7 +12,7 @@ import holdfast
 from helpers.engines.redis_server import Server, until
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.redis.errors import ConnectionLost
-from holdfast.conformance.build import Life, bodies, must_head, read_all
+from holdfast.conformance.build import StreamTracker, bodies, must_head, read_all
 from holdfast.errors import OutcomeUnknown, ReadOnly, Unavailable
 
 SECRET = "s3cr3t-pass"
@@ -36,15 +36,15 @@ def test_a_replica_can_be_read_and_says_that_it_cannot_be_written(
     server: Server, tmp_path: Path
 ) -> None:
     primary = RedisBackend(server.url())
-    life = Life()
-    life.write(primary, b"a")
+    tracker = StreamTracker()
+    tracker.write(primary, b"a")
     replica = server.replicate(tmp_path / "replica")
     backend = RedisBackend(replica.url())
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"a"]
     with pytest.raises(ReadOnly, match="name the primary"):
-        backend.append([life.next(b"b")])
+        backend.append([tracker.next(b"b")])
     with pytest.raises(ReadOnly):
-        backend.delete(life.stream, expected=must_head(backend, life.stream))
+        backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
     assert any("replica" in warning for warning in backend.describe().warnings)
     backend.close()
     server.kill()
@@ -60,12 +60,12 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = RedisBackend(server.url("?wait_replicas=1&wait_ms=300"))
-    life = Life()
-    append = life.follow(life.next(b"a"))
+    tracker = StreamTracker()
+    append = tracker.follow(tracker.next(b"a"))
 
     def readable() -> bool:
         try:
-            return bool(backend.read(life.stream))
+            return bool(backend.read(tracker.stream))
         except Unavailable:
             return False
 
@@ -78,7 +78,7 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
         ):
             backend.append([append])
         with pytest.raises(Unavailable, match="is not confirmed: 0 of 1 replicas"):
-            backend.read(life.stream)
+            backend.read(tracker.stream)
     [said] = caplog.messages
     assert "0 of 1 replicas confirmed" in said
     replica = server.replicate(tmp_path / "replica")
@@ -86,12 +86,12 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
     assert "confirmed again" in caplog.messages[-1]
     assert len(caplog.messages) == 2
     assert backend.describe().warnings == []
-    assert bodies(backend.read(life.stream)) == [b"a"]
-    life.write(backend, b"b")
+    assert bodies(backend.read(tracker.stream)) == [b"a"]
+    tracker.write(backend, b"b")
     [answer] = backend.append([append])
     assert isinstance(answer, holdfast.backends.AppendResult)
     assert answer.duplicate
-    late = life.follow(life.next(b"c"))
+    late = tracker.follow(tracker.next(b"c"))
     replica.process.send_signal(signal.SIGSTOP)
     for _ in range(
         2
@@ -102,9 +102,9 @@ def test_an_append_that_too_few_replicas_confirm_is_in_doubt_until_they_do(
     replica.process.send_signal(signal.SIGCONT)
     # WAIT is for what a connection wrote itself, so a repeat that is to be confirmed is a write,
     # too.
-    assert int(server("GET", backend._keys.for_stream(life.stream).counter)) > 3
+    assert int(server("GET", backend._keys.for_stream(tracker.stream).counter)) > 3
     until(readable)
-    assert bodies(read_all(backend, life.stream)) == [b"a", b"b", b"c"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b", b"c"]
     backend.close()
     replica.kill()
 
@@ -113,7 +113,7 @@ def test_who_may_not_ask_for_confirmations_is_told_so(server: Server) -> None:
     server("ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), "-wait")
     backend = RedisBackend(server.url("?wait_replicas=1", user=f"agent:{SECRET}@"))
     with pytest.raises(OutcomeUnknown, match="may not run wait"):
-        backend.append([Life().next(b"a")])
+        backend.append([StreamTracker().next(b"a")])
     backend.close()
 
 
@@ -144,7 +144,7 @@ def test_a_server_that_wants_replicas_of_its_own_is_unavailable_without_them(
     backend = RedisBackend(server.url())
     server("CONFIG", "SET", "min-replicas-to-write", "1")
     with pytest.raises(Unavailable, match="NOREPLICAS"):
-        backend.append([Life().next()])
+        backend.append([StreamTracker().next()])
     server("CONFIG", "SET", "min-replicas-to-write", "0")
-    Life().write(backend)
+    StreamTracker().write(backend)
     backend.close()

@@ -29,14 +29,14 @@ from holdfast.backends.redis.url import parse_redis_url
 from holdfast.conformance.build import (
     KIND,
     TENANT,
-    Life,
+    StreamTracker,
     all_heads,
     bodies,
     ids,
     must_head,
     read_all,
 )
-from holdfast.conformance.life import exit_code, fork
+from holdfast.conformance.tracker import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     InvalidURL,
@@ -114,8 +114,8 @@ def test_a_database_that_is_not_there_is_a_bad_url(server: Server) -> None:
 
 def test_another_database_is_another_store(server: Server) -> None:
     zero, one = RedisBackend(server.url()), RedisBackend(f"redis://127.0.0.1:{server.port}/1")
-    Life().write(zero)
-    assert one.head(Life().stream) is None
+    StreamTracker().write(zero)
+    assert one.head(StreamTracker().stream) is None
     zero.close()
     one.close()
 
@@ -158,20 +158,20 @@ def test_a_wrong_password_or_none_is_denied_and_never_shown(server: Server) -> N
 def test_the_documented_rights_are_enough(server: Server) -> None:
     server("ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split())
     backend = RedisBackend(server.url(user=f"agent:{SECRET}@"))
-    life = Life()
+    tracker = StreamTracker()
     heard = threading.Event()
-    stop = backend.watch(life.stream, heard.set)
+    stop = backend.watch(tracker.stream, heard.set)
     until(lambda: server("PUBSUB", "CHANNELS"))
-    life.write(
+    tracker.write(
         backend, b"a", indexed=True, fields=holdfast.backends.HeadFields(status="s", due_at=1.0)
     )
     assert heard.wait(30)
     stop()
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"a"]
     assert (
         ids(all_heads(backend, status="s")) == ids(backend.due(tenant=TENANT, kind=KIND)) == ["s"]
     )
-    assert backend.delete(life.stream, expected=must_head(backend, life.stream))
+    assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
     assert backend.describe().durability == "disk"
     assert list(server("KEYS", "*probe*")) == []
     backend.close()
@@ -187,7 +187,7 @@ def test_a_right_that_is_missing_is_named_before_anything_is_written(
     with pytest.raises(AccessDenied, match=rf"may not run {command}\b"):
         backend = RedisBackend(server.url(user=f"agent:{SECRET}@"))
         try:
-            Life().write(backend)
+            StreamTracker().write(backend)
         finally:
             backend.close()
     assert [
@@ -206,7 +206,7 @@ def test_who_may_not_publish_appends_all_the_same(server: Server) -> None:
         "ACL", "SETUSER", "agent", "on", f">{SECRET}", *RIGHTS.split(), "resetchannels", "-publish"
     )
     backend = RedisBackend(server.url(user=f"agent:{SECRET}@"))
-    Life().write(backend, b"a")
+    StreamTracker().write(backend, b"a")
     backend.close()
 
 
@@ -295,15 +295,15 @@ def test_tls_is_used_and_the_certificate_is_verified(server: Server, tmp_path: P
                 f"rediss://127.0.0.1:{port}/0?ca={certificate}"
             )  # trusted, but of another host
         backend = RedisBackend(f"rediss://localhost:{port}/0?ca={certificate}")
-        Life().write(backend, b"a")
-        assert bodies(read_all(backend, Life().stream)) == [b"a"]
+        StreamTracker().write(backend, b"a")
+        assert bodies(read_all(backend, StreamTracker().stream)) == [b"a"]
         backend.close()
 
 
 def test_a_server_that_loads_its_data_is_unavailable_until_it_has(server: Server) -> None:
     backend = RedisBackend(server.url())
     for number in range(40):
-        Life(f"{number}").write(backend, os.urandom(500_000))
+        StreamTracker(f"{number}").write(backend, os.urandom(500_000))
     server("BGREWRITEAOF")
     until(lambda: b"aof_rewrite_in_progress:0" in server.info("persistence"))
     server.kill()
@@ -312,9 +312,9 @@ def test_a_server_that_loads_its_data_is_unavailable_until_it_has(server: Server
     with pytest.raises(Unavailable, match=r"load|LOADING"):
         RedisBackend(server.url())
     with pytest.raises(Unavailable):
-        backend.append([Life("new").next()])
+        backend.append([StreamTracker("new").next()])
     until(lambda: b"loading:0" in server.info("persistence"))
-    Life("new").write(backend)
+    StreamTracker("new").write(backend)
     backend.close()
 
 
@@ -406,11 +406,11 @@ def test_a_server_whose_aof_was_just_switched_on_is_unavailable_until_the_file_i
     until(lambda: backend.describe().durability == "disk")  # Redis begins again by itself
     backend.close()
     backend = RedisBackend(server.url(), durability=durability)
-    life = Life()
-    life.write(backend, b"a")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
     server.options = DURABLE  # also after a restart
     server.restart()
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"a"]
     backend.close()
     server.kill()
 
@@ -428,7 +428,7 @@ def test_an_ordinary_rewrite_changes_nothing(server: Server, earlier: int, refus
         backend = RedisBackend(server.url())
         assert (backend.describe().durability, backend.describe().warnings) == ("disk", [])
         server("CONFIG", "SET", "min-replicas-to-write", 0)
-        Life().write(backend, b"a")
+        StreamTracker().write(backend, b"a")
         assert server("KEYS", "*probe*") == []
         backend.close()
 
@@ -510,14 +510,14 @@ def test_where_config_is_forbidden_disk_is_refused_and_the_rest_is_said(tmp_path
 
 def test_every_new_connection_looks_again(server: Server) -> None:
     backend = RedisBackend(server.url())
-    Life().write(backend)
+    StreamTracker().write(backend)
     server("CONFIG", "SET", "appendfsync", "everysec")
     server("CLIENT", "KILL", "TYPE", "normal")
     for _ in range(2):
         with pytest.raises(UnsupportedServer, match="appendfsync everysec"):
-            backend.append([Life("new").next()])
+            backend.append([StreamTracker("new").next()])
     server("CONFIG", "SET", "appendfsync", "always")
-    Life("new").write(backend)
+    StreamTracker("new").write(backend)
     backend.close()
 
 
@@ -551,38 +551,38 @@ def test_a_server_too_old_for_waitaof_is_refused_if_asked_for_it(server: Server)
 
 def test_a_full_server_refuses_appends_whole_and_deletes(server: Server) -> None:
     backend = RedisBackend(server.url())
-    life, spare = Life(), Life("spare")
-    life.write(backend, b"a", indexed=True)
+    tracker, spare = StreamTracker(), StreamTracker("spare")
+    tracker.write(backend, b"a", indexed=True)
     spare.write(backend, *[b"x" * 100_000] * 30)
     server("CONFIG", "SET", "maxmemory", "100kb")
-    before = server("DUMP", backend._keys.for_stream(life.stream).head)
-    for batch in ([life.next(b"b", indexed=True)], [life.next(b"b"), Life("new").next(b"c")]):
+    before = server("DUMP", backend._keys.for_stream(tracker.stream).head)
+    for batch in ([tracker.next(b"b", indexed=True)], [tracker.next(b"b"), StreamTracker("new").next(b"c")]):
         with pytest.raises(StorageFull):
             backend.append(batch)
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
-    assert server("DUMP", backend._keys.for_stream(life.stream).head) == before
+    assert bodies(read_all(backend, tracker.stream)) == [b"a"]
+    assert server("DUMP", backend._keys.for_stream(tracker.stream).head) == before
     assert ids(all_heads(backend)) == ["s", "spare"]
     RedisBackend(server.url()).close()  # it can still be opened and read
     assert backend.delete(spare.stream, expected=must_head(backend, spare.stream))
     with pytest.raises(StorageFull):
-        backend.append([Life("new").next(b"b")])
+        backend.append([StreamTracker("new").next(b"b")])
     server("CONFIG", "SET", "maxmemory", "0")
-    life.write(backend, b"b")
+    tracker.write(backend, b"b")
     backend.close()
 
 
 def test_a_server_that_cannot_save_refuses_appends(tmp_path: Path) -> None:
     server = Server(tmp_path / "redis", durable=False)
     backend = RedisBackend(server.url(), durability="memory")
-    life = Life()
-    life.write(backend, b"a")
+    tracker = StreamTracker()
+    tracker.write(backend, b"a")
     server("CONFIG", "SET", "save", "3600 1")
     shutil.rmtree(server.place)
     server("BGSAVE")
     until(lambda: b"rdb_last_bgsave_status:err" in server.info("persistence"))
     with pytest.raises(StorageFull, match="cannot write to its disk"):
-        backend.append([life.next(b"b")])
-    assert bodies(read_all(backend, life.stream)) == [b"a"]
+        backend.append([tracker.next(b"b")])
+    assert bodies(read_all(backend, tracker.stream)) == [b"a"]
     backend.close()
     server.kill()
 
@@ -608,7 +608,7 @@ def test_a_newer_schema_and_foreign_keys_are_refused(server: Server) -> None:
 def test_sixteen_processes_that_start_at_once_make_one_store(server: Server) -> None:
     def work() -> None:
         backend = RedisBackend(server.url())
-        Life(f"{id(backend)}-{threading.get_native_id()}").write(backend, b"x")
+        StreamTracker(f"{id(backend)}-{threading.get_native_id()}").write(backend, b"x")
         backend.close()
 
     children = [fork(work) for _ in range(16)]

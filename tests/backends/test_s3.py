@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from holdfast.backends.s3.backend import S3Backend, open_space
-from holdfast.backends.s3.space import ALPHABET, S3Space, to_bytes, to_text
+from holdfast.backends.s3.space import ALPHABET, S3Space, decode_name, encode_name
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
 from helpers import servers
-from holdfast.backends.objects.aws import _shown
+from holdfast.backends.objects.aws import _format_address
 from holdfast.backends.s3 import space as s3_space
-from holdfast.conformance.build import Life, all_heads, bodies, ids, read_all
+from holdfast.conformance.build import StreamTracker, all_heads, bodies, ids, read_all
 from holdfast.errors import (
     AccessDenied,
     HoldfastError,
@@ -38,24 +38,24 @@ from holdfast.errors import (
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_names_as_text_are_ordered_like_the_names(one: bytes, other: bytes) -> None:
-    assert (one < other) == (to_text(one) < to_text(other))
-    assert to_bytes(to_text(one)) == one
+    assert (one < other) == (encode_name(one) < encode_name(other))
+    assert decode_name(encode_name(one)) == one
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_a_name_that_begins_another_sorts_before_it(one: bytes, more: bytes) -> None:
-    assert (to_text(one) < to_text(one + more)) == bool(more)
+    assert (encode_name(one) < encode_name(one + more)) == bool(more)
 
 
 def test_the_alphabet_is_in_order_and_harmless_in_a_key() -> None:
     assert list(ALPHABET) == sorted(set(ALPHABET))
     assert len(ALPHABET) == 64
-    assert len(to_text(b"x" * 600)) == 800
+    assert len(encode_name(b"x" * 600)) == 800
 
 
 @pytest.mark.parametrize("text", ["a", "!", "a/b", "zz", "--é", "-1"])
 def test_text_that_is_no_name_is_told_apart(text: str) -> None:
-    assert to_bytes(text) is None
+    assert decode_name(text) is None
 
 
 # -- URLs ------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_names_are_listed_in_order_within_their_partition(
     for name in names[::-1]:
         space.put("p", name, name)
         space.put("p2", b"x" + name[:599], b"")
-    monkeypatch.setattr(s3_space, "AT_ONCE", 3)
-    monkeypatch.setattr(s3_space, "WIDTH", 2)
+    monkeypatch.setattr(s3_space, "KEYS_PER_REQUEST", 3)
+    monkeypatch.setattr(s3_space, "PARALLEL_READS", 2)
     for limit in (1, 4, 100):
         assert list(space.list("p", limit=limit)) == names[:limit]
         assert [named.data for named in space.scan("p", limit=limit)] == names[:limit]
@@ -443,24 +443,24 @@ def _commits(method: str, path: str) -> bool:
 def test_a_refused_put_says_whether_it_may_have_been_stored(
     between: Between, through: str, status: int, code: str, error: type[HoldfastError]
 ) -> None:
-    backend, life = S3Backend(through), Life()
-    life.write(backend, b"a")
+    backend, tracker = S3Backend(through), StreamTracker()
+    tracker.write(backend, b"a")
     between.answer = lambda method, path: (status, code) if _commits(method, path) else None
     with pytest.raises(error) as caught:
-        backend.append([life.next(b"b")])
+        backend.append([tracker.next(b"b")])
     assert type(caught.value) is error
     between.answer = lambda method, path: None
-    life.write(backend, b"b")
-    assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+    tracker.write(backend, b"b")
+    assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
     backend.close()
 
 
 def test_a_conflict_of_two_puts_at_once_is_tried_again(between: Between, through: str) -> None:
-    backend, life = S3Backend(through), Life()
-    life.write(backend, b"a")
+    backend, tracker = S3Backend(through), StreamTracker()
+    tracker.write(backend, b"a")
     left = [(409, "ConditionalRequestConflict"), (409, "OperationAborted")]
     between.answer = lambda method, path: left.pop() if _commits(method, path) and left else None
-    life.write(backend, b"b")
+    tracker.write(backend, b"b")
     assert left == []
     backend.close()
 
@@ -468,7 +468,7 @@ def test_a_conflict_of_two_puts_at_once_is_tried_again(between: Between, through
 def test_an_append_whose_answer_is_lost_is_stored_once_and_acknowledged(
     between: Between, through: str
 ) -> None:
-    backend, life = S3Backend(through), Life()
+    backend, tracker = S3Backend(through), StreamTracker()
     lost: list[str] = []
 
     def lose(method: str, path: str, body: bytes) -> bytes | None:
@@ -479,9 +479,9 @@ def test_an_append_whose_answer_is_lost_is_stored_once_and_acknowledged(
 
     between.after = lose
     for number in range(3):
-        life.write(backend, b"%d" % number, indexed=number == 1)
+        tracker.write(backend, b"%d" % number, indexed=number == 1)
     assert sum("/c/" in path for path in lost) == 2
-    assert bodies(read_all(backend, life.stream)) == [b"0", b"1", b"2"]
+    assert bodies(read_all(backend, tracker.stream)) == [b"0", b"1", b"2"]
     assert ids(all_heads(backend)) == ["s"]
     backend.close()
 
@@ -515,8 +515,8 @@ def test_of_an_endpoint_only_its_address_is_shown(url: str) -> None:
     space = open_space(f"{url}/")
     assert space.describe().location == url
     space.close()
-    assert _shown("https://me:secret@[::1]:9000/path?query") == "https://[::1]:9000"
-    assert _shown("http://[") == _shown("") == ""
+    assert _format_address("https://me:secret@[::1]:9000/path?query") == "https://[::1]:9000"
+    assert _format_address("http://[") == _format_address("") == ""
 
 
 def test_a_program_runs_on_a_bucket(url: str) -> None:

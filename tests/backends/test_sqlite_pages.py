@@ -14,7 +14,7 @@ from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from holdfast.backends import HeadFields, HeadSummary, VersionMismatch
-from holdfast.conformance.build import KIND, TENANT, Life, key
+from holdfast.conformance.build import KIND, TENANT, StreamTracker, key
 from holdfast.errors import CorruptRecord
 
 STREAMS = 4_000
@@ -47,7 +47,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLiteBackend]:
             fields = HeadFields(
                 status=status, label=b"a label", due_at=int(digest(-number)[:8], 16) / 16**8
             )
-            batch.append(Life(digest(number)[:16]).next(b"x" * 600, fields=fields))
+            batch.append(StreamTracker(digest(number)[:16]).next(b"x" * 600, fields=fields))
         backend.append(batch)
     yield backend
     backend.close()
@@ -67,11 +67,11 @@ def test_a_page_of_a_list_is_read_from_a_few_pages_of_the_file(
 def test_an_append_that_changes_no_field_writes_its_records_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    backend, life = SQLiteBackend(tmp_path / "agents.db"), Life()
-    life.write(backend, fields=HeadFields(status="open", due_at=1.0))
+    backend, tracker = SQLiteBackend(tmp_path / "agents.db"), StreamTracker()
+    tracker.write(backend, fields=HeadFields(status="open", due_at=1.0))
     assert backend._writer is not None
     before = backend._writer.connection.total_changes()
-    life.write(backend, b"a", b"b")
+    tracker.write(backend, b"a", b"b")
     assert backend._writer.connection.total_changes() - before == 2
     backend.close()
 
@@ -101,11 +101,11 @@ def test_a_stream_whose_records_are_gone_is_said_to_be_damaged(tmp_path: Path) -
 
 def test_a_deleted_stream_leaves_nothing_to_those_that_come_after(tmp_path: Path) -> None:
     backend = SQLiteBackend(tmp_path / "agents.db")
-    old = Life("old")
+    old = StreamTracker("old")
     first = old.write(backend, b"old", id=b"i" * 16, indexed=True)
     head = backend.head(old.stream)
     assert head is not None and backend.delete(old.stream, expected=head)
-    new, other = Life("new"), Life("other")
+    new, other = StreamTracker("new"), StreamTracker("other")
     backend.append(
         [
             new.follow(new.next(b"new", id=first.id, indexed=True)),

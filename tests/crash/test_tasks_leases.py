@@ -343,7 +343,7 @@ def test_a_fork_of_the_holder_cannot_write_and_does_not_disturb_it(
 def test_processes_that_race_for_a_task_have_it_one_after_the_other(
     durable_url: str, durable_store: holdfast.Store, start: Callable[..., Holder]
 ) -> None:
-    times = 25
+    times = 5 if durable_url.startswith(("dynamodb", "s3")) else 25  # simulated servers are slow
     racers = [start("racing", durable_url, times) for _ in range(3)]
     assert [racer.hear() for racer in racers] == ["ready"] * 3
     for racer in racers:
@@ -410,7 +410,7 @@ def test_a_thread_whose_lease_has_run_out_is_refused_when_another_has_taken_over
 
         with first.task("t", lease=SHORT) as task:
             task.step("first", mark)
-            first._log.heartbeat.remove(task._require_session().holder)
+            first._log.heartbeat.remove(task._require_session().owner)
             thread = threading.Thread(target=take)
             thread.start()
             assert taken.wait(PATIENCE_SECONDS) and not failed

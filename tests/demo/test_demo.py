@@ -13,13 +13,13 @@ import pytest
 
 import holdfast
 from helpers.run_cli import run
+from holdfast.demo.agent_runs import choose_moments, rehearse
 from holdfast.demo.claim import PAY, RECEIPTS, KillMoment
-from holdfast.demo.lives import choose, rehearse
 from holdfast.demo.run import run_demo
-from holdfast.demo.verdict import from_zero, problems
+from holdfast.demo.verdict import count_from_zero, find_problems
 from holdfast.demo.world import MODEL_CALLS, World
 
-EFFECTS = ["payments to the customer", "mails to the customer", "mails to the repair shop"]
+EFFECTS = ["payments to the customer", "emails to the customer", "emails to the repair shop"]
 
 
 def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -132,7 +132,8 @@ def test_an_agent_that_fails_by_itself_is_a_failure_of_the_demo(
 
 
 @pytest.mark.parametrize(
-    ("url", "says"), [("memory://", "lost when the agent"), ("mongodb://host/db", "a store URL must be")]
+    ("url", "says"),
+    [("memory://", "lost when the agent"), ("mongodb://host/db", "a store URL must be")],
 )
 def test_a_store_that_cannot_be_used_is_one_line_and_exit_code_1(url: str, says: str) -> None:
     result = run("demo", "--url", url)
@@ -141,17 +142,17 @@ def test_a_store_that_cannot_be_used_is_one_line_and_exit_code_1(url: str, says:
 
 
 AS_ASKED: dict[str, Any] = {
-    "asked": {"payments": 1, MODEL_CALLS: 17},
+    "undisturbed": {"payments": 1, MODEL_CALLS: 17},
     "counted": {"payments": 1, MODEL_CALLS: 19},
     "expected": {"amount": 7},
     "result": {"amount": 7},
-    "kills": 5,
-    "struck": 5,
+    "planned_kills": 5,
+    "actual_kills": 5,
 }
 
 
 def test_more_calls_of_the_model_are_no_problem() -> None:
-    assert problems(**AS_ASKED) == []
+    assert find_problems(**AS_ASKED) == []
 
 
 @pytest.mark.parametrize(
@@ -160,14 +161,14 @@ def test_more_calls_of_the_model_are_no_problem() -> None:
         ({"counted": {"payments": 2}}, "payments: 2, not 1"),
         ({"counted": {}}, "payments: 0, not 1"),
         ({"counted": {"payments": 1, "mails": 1}}, "mails: 1, not 0"),
-        ({"asked": {"payments": 2}, "counted": {"payments": 2}}, "payments: 2, not 2"),
+        ({"undisturbed": {"payments": 2}, "counted": {"payments": 2}}, "payments: 2, not 2"),
         ({"result": {"amount": 8}}, "the result is not that of the undisturbed run"),
         ({"result": None}, "the result is not that of the undisturbed run"),
-        ({"struck": 4}, "the agent was killed 4 times, not 5"),
+        ({"actual_kills": 4}, "the agent was killed 4 times, not 5"),
     ],
 )
 def test_what_must_not_be_is_a_problem(change: dict[str, Any], problem: str) -> None:
-    assert problems(**{**AS_ASKED, **change}) == [problem]
+    assert find_problems(**{**AS_ASKED, **change}) == [problem]
 
 
 def test_five_kills_are_of_every_kind_and_in_the_order_of_the_work(
@@ -176,8 +177,8 @@ def test_five_kills_are_of_every_kind_and_in_the_order_of_the_work(
     order = list(moments)
     seen = set()
     for seed in range(50):
-        chosen = choose(order, 5, seed)
-        assert chosen == choose(order, 5, seed)
+        chosen = choose_moments(order, 5, seed)
+        assert chosen == choose_moments(order, 5, seed)
         assert chosen == sorted(set(chosen), key=order.index) and len(chosen) == 5
         assert {moment.kind for moment in chosen} == {"effect", "reading", "asked", "between"}
         assert ("effect", PAY) in {(moment.kind, moment.step) for moment in chosen}
@@ -187,7 +188,7 @@ def test_five_kills_are_of_every_kind_and_in_the_order_of_the_work(
 
 def test_every_moment_can_be_chosen_and_none_twice(moments: dict[KillMoment, Counter[str]]) -> None:
     assert len(moments) >= 25  # as many kills as the command takes
-    assert choose(list(moments), len(moments), 3) == list(moments)
+    assert choose_moments(list(moments), len(moments), 3) == list(moments)
 
 
 def test_from_zero_each_run_does_again_what_was_done_by_its_end(
@@ -195,11 +196,13 @@ def test_from_zero_each_run_does_again_what_was_done_by_its_end(
 ) -> None:
     total = Counter({MODEL_CALLS: 17, "payments to the customer": 1})
     fourth = next(
-        moment for moment in moments if moment.step == RECEIPTS and "receipt 4 " in moment.words
+        moment
+        for moment in moments
+        if moment.step == RECEIPTS and "receipt 4 " in moment.description
     )
     paid = next(moment for moment in moments if (moment.kind, moment.step) == ("effect", PAY))
     # The plan, the claim and four receipts; then these with all twelve and the comparison; then
     # everything.
-    computed = from_zero(moments, total, [fourth, paid])
+    computed = count_from_zero(moments, total, [fourth, paid])
     assert computed == Counter({MODEL_CALLS: 6 + 15 + 17, "payments to the customer": 0 + 1 + 1})
     assert total[MODEL_CALLS] == 17

@@ -270,7 +270,7 @@ def test_the_key_of_a_tenant_that_somebody_took_away_is_not_made_anew() -> None:
 def test_a_tenant_whose_first_process_died_before_it_made_a_key_gets_one() -> None:
     backend = Lasting()
     with holdfast.open(backend, key=KEY) as store:
-        store._log._register("default")
+        store._log._append_registration("default")
     with holdfast.open(backend, key=KEY) as store:
         store.conversation("chat").append(say("hello"))
         assert store.conversation("chat").messages() == [say("hello")]
@@ -390,7 +390,7 @@ def test_a_label_is_bound_to_its_stream(
     moved: tuple[StreamKey, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = data_keys.DataKey(os.urandom(32))
-    monkeypatch.setattr(data_keys.DataKeys, "house", lambda *_: key)
+    monkeypatch.setattr(data_keys.DataKeys, "tenant_key", lambda *_: key)
     with holdfast.open("memory://", key=KEY) as store:
         cipher = store._log.cipher
         assert cipher is not None
@@ -412,7 +412,7 @@ def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(
         assert cipher is not None
         master = cipher.keys.ring.current
         wrapped = data_keys.DataKey(os.urandom(32)).wrap_with(master, "t", "name")
-        assert len(master.unwrap(wrapped, data_keys.about("t", "name", master.id))) == 32
+        assert len(master.unwrap(wrapped, data_keys.wrapping_data("t", "name", master.id))) == 32
         for place in (
             ("u", "name", master.id),
             ("t", "other", master.id),
@@ -420,7 +420,7 @@ def test_a_wrapped_key_is_bound_to_its_tenant_its_name_and_its_master(
             ("tn", "ame", master.id),
         ):
             with pytest.raises(TamperDetected):
-                master.unwrap(wrapped, data_keys.about(*place))
+                master.unwrap(wrapped, data_keys.wrapping_data(*place))
 
 
 @pytest.mark.slow

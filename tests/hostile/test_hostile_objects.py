@@ -145,9 +145,9 @@ def _streams_by_partition(space: Space, roots: list[str]) -> dict[str, StreamKey
         assert named is not None
         root = msgspec.msgpack.decode(named.data[20:], type=form.StreamRoot)
         stream = found[partition] = StreamKey(root.tenant, root.kind, root.id)
-        if root.life is not None:
-            life = form.life_id(stream, root.life)
-            found[form.commits_place(life)] = found[form.ids_place(life)] = stream
+        if root.incarnation is not None:
+            life = form.lineage_of(stream, root.incarnation)
+            found[form.commits_partition(life)] = found[form.ids_partition(life)] = stream
     return found
 
 
@@ -176,7 +176,7 @@ def test_whatever_an_object_is_the_store_has_only_our_errors(
         opened = objects.with_planted(plant)
         return foreign_errors(lambda: holdfast.open(opened), tmp_path, asynchronous=asynchronous)
 
-    look(("nothing", form.root_place(EVENTS), b"x", None))  # what is imported is imported by now
+    look(("nothing", form.root_partition(EVENTS), b"x", None))  # what is imported is imported by now
     assert in_turn(share(objects.plants(), 997, asynchronous), look) == {}
 
 
@@ -355,9 +355,9 @@ def partition_of(kind: str, backend: ObjectsBackend) -> str:
 
     head = backend.head(EVENTS)
     assert head is not None
-    life = form.life_id(EVENTS, head.incarnation)
+    life = form.lineage_of(EVENTS, head.incarnation)
     return {"a": all_partition("default", "stream"), "d": due_partition("default", "stream"),
-            "r": form.root_place(EVENTS), "c": form.commits_place(life)}[kind]  # fmt: skip
+            "r": form.root_partition(EVENTS), "c": form.commits_partition(life)}[kind]  # fmt: skip
 
 
 def test_items_without_a_name_are_in_no_list_of_dynamodb(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_an_item_of_dynamodb_with_other_types_is_damaged_and_stops_nobody_else(
     for value in ({"N": "9" * 38}, {"S": CONTENT}, {"L": [{"M": {"x": {"NULL": True}}}]}):
         with holdfast.open(url) as store:
             backend: Any = store._log.backend
-            key = {"p": {"S": form.root_place(EVENTS)}, "n": {"B": b"\x01root"}}
+            key = {"p": {"S": form.root_partition(EVENTS)}, "n": {"B": b"\x01root"}}
             item = {**key, "t": {"B": b"t"}, "d": {"B": b"x"}, attribute: value}
             backend._space._call("put_item", writes=True, Item=item)
             with pytest.raises(CorruptRecord) as caught:
@@ -431,7 +431,7 @@ def test_an_object_of_s3_that_is_too_large_is_not_read(
     monkeypatch.setattr(S3Space, "max_bytes", 100_000)
     with holdfast.open(url) as store:
         space: Any = store._log.backend._space  # type: ignore[attr-defined]
-        space._put(space._key(form.root_place(EVENTS), form.ROOT), b"x" * 100_001)
+        space._put(space._key(form.root_partition(EVENTS), form.ROOT), b"x" * 100_001)
         with pytest.raises(CorruptRecord, match="larger than any") as caught:
             list(store.stream("events").read())
         assert caught.value.stream == str(EVENTS)

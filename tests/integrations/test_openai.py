@@ -247,10 +247,10 @@ def test_a_message_that_came_while_the_model_was_answering_is_answered_next(loop
 
 
 def test_client_and_conversation_are_of_the_same_kind(chat: holdfast.Conversation) -> None:
-    with pytest.raises(TypeError, match="AsyncOpenAI with that of an async store"):
+    with pytest.raises(TypeError, match="AsyncOpenAI for one of store.aio"):
         complete(openai.AsyncOpenAI(api_key="none"), chat, model="any")  # type: ignore[call-overload]
     with holdfast.open("memory://") as store:
-        with pytest.raises(TypeError, match="AsyncOpenAI with that of an async store"):
+        with pytest.raises(TypeError, match="AsyncOpenAI for one of store.aio"):
             complete(openai.OpenAI(api_key="none"), store.aio.conversation("chat"), model="any")  # type: ignore[call-overload]
 
 
@@ -286,7 +286,7 @@ def test_wrong_arguments_say_what_to_pass(chat: holdfast.Conversation) -> None:
 )
 def test_options_that_contradict_the_chat_are_refused(option: dict[str, Any], loop: Loop) -> None:
     loop.chat.append(HELLO)
-    with pytest.raises(TypeError, match="cannot be given"):
+    with pytest.raises(TypeError, match="is not accepted"):
         loop.complete(**option)
     assert loop.server.requests == []
 

@@ -267,7 +267,7 @@ def test_namespaces_and_tenants_do_not_find_each_others_meaning(
         assert texts(other.recall("puppy hound terrier")) in ([], ["the clinic opens at nine"])
 
 
-def test_a_namespace_that_begins_anew_knows_nothing_of_its_former_life(
+def test_a_namespace_that_begins_anew_knows_nothing_of_its_former_incarnation(
     store: holdfast.Store, embed: Concepts
 ) -> None:
     memory = store.memory("m", embed=embed)

@@ -135,7 +135,7 @@ def test_a_writer_that_was_away_is_not_refused_for_what_it_no_longer_knows(
         assert theirs.state("doc").load("nothing") == "nothing" and doc.version() == 14
 
 
-def test_if_version_of_a_former_life_is_a_conflict(durable_url: str) -> None:
+def test_if_version_of_a_former_incarnation_is_a_conflict(durable_url: str) -> None:
     with holdfast.open(durable_url) as ours, holdfast.open(durable_url) as theirs:
         doc = ours.state("doc")
         doc.save("decided on this")

@@ -73,11 +73,11 @@ def test_sqlite_urls_name_relative_and_absolute_files(
         ("sqlite:///", "sqlite"),
         ("file://host/dir", "file"),
         ("sqlite:///a.db?mode=rw", "takes no options"),
-        ("sqlite:a.db", "just these slashes"),
-        ("sqlite:/a.db", "just these slashes"),
-        ("sqlite://a.db", "just these slashes"),
-        ("file://dir", "just these slashes"),
-        ("memory://a/b", "just these slashes"),
+        ("sqlite:a.db", "exactly these slashes"),
+        ("sqlite:/a.db", "exactly these slashes"),
+        ("sqlite://a.db", "exactly these slashes"),
+        ("file://dir", "exactly these slashes"),
+        ("memory://a/b", "exactly these slashes"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused_with_a_hint(url: str, hint: str) -> None:

@@ -119,9 +119,9 @@ def _schema(url: str) -> str:
         store = render_schema_script(url)  # its last lines grant privileges on all tables
         return setup_script(read_schema_option(parse_postgres_url(url).options)) + store
     if scheme == "dynamodb":
-        from ..backends.dynamodb.backend import create_table_json, table_of
+        from ..backends.dynamodb.backend import create_table_json, parse_table_name
 
-        return create_table_json(table_of(url))
+        return create_table_json(parse_table_name(url))
     if scheme == "s3":
         return "only the bucket is needed: the rest is created when the store is first opened"
     if scheme not in _ENGINES:

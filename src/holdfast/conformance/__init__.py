@@ -47,10 +47,10 @@ _THEMES = (
     "bodies",
     "deletion",
     "racing",
-    "life",
+    "lifecycle",
     "durable",
 )
-pytest.register_assert_rewrite(*(f"{__name__}._{theme}" for theme in _THEMES))
+pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in _THEMES))
 
 from .suite import BackendConformance, DurableBackendConformance  # noqa: E402 - after the call above
 

@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from ..backends import AppendResult, Backend, HeadFields
-from .build import Life, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
+from .build import StreamTracker, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
 
 EVERY_FIELD = HeadFields(
     status="Running ✓",
@@ -20,30 +20,30 @@ EVERY_FIELD = HeadFields(
 
 class AppendTests:
     def test_a_first_append_creates_the_stream_at_version_one(self, backend: Backend) -> None:
-        life = Life()
-        [answer] = backend.append([life.next(b"a")])
+        tracker = StreamTracker()
+        [answer] = backend.append([tracker.next(b"a")])
         assert isinstance(answer, AppendResult)
         assert (answer.first, answer.last, answer.duplicate) == (1, 1, False)
-        assert bodies(backend.read(life.stream)) == [b"a"]
+        assert bodies(backend.read(tracker.stream)) == [b"a"]
 
     def test_versions_are_contiguous_over_appends_of_several_records(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        life.write(backend, b"b", b"c", b"d")
-        life.write(backend, b"e")
-        records = read_all(backend, life.stream)
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        tracker.write(backend, b"b", b"c", b"d")
+        tracker.write(backend, b"e")
+        records = read_all(backend, tracker.stream)
         assert versions(records) == [1, 2, 3, 4, 5]
         assert bodies(records) == [b"a", b"b", b"c", b"d", b"e"]
 
     def test_a_record_comes_back_exactly_as_it_was_appended(self, backend: Backend) -> None:
-        life = Life()
-        first = life.write(backend, b"a", b"b", id=b"\x00\xff id")
-        second = life.write(backend, b"c", id=os.urandom(200))
+        tracker = StreamTracker()
+        first = tracker.write(backend, b"a", b"b", id=b"\x00\xff id")
+        second = tracker.write(backend, b"c", id=os.urandom(200))
         got = [
             (record.version, record.append_id, record.hash, record.body)
-            for record in backend.read(life.stream)
+            for record in backend.read(tracker.stream)
         ]
         assert got == [
             (1, first.id, first.records[0][0], b"a"),
@@ -54,105 +54,105 @@ class AppendTests:
     def test_the_head_is_the_newest_version_hash_incarnation_and_fields(
         self, backend: Backend
     ) -> None:
-        life = Life()
+        tracker = StreamTracker()
         for size in (1, 3, 1):
-            life.write(backend, *[b"x"] * size, fields=EVERY_FIELD)
-            assert timeless(backend.head(life.stream)) == at(life, EVERY_FIELD)
+            tracker.write(backend, *[b"x"] * size, fields=EVERY_FIELD)
+            assert timeless(backend.head(tracker.stream)) == at(tracker, EVERY_FIELD)
 
     def test_a_stale_append_writes_nothing_and_says_the_true_head(self, backend: Backend) -> None:
-        life = Life()
-        stale = life.next(b"stale", b"stale")
-        life.write(backend, b"a", fields=EVERY_FIELD)
-        assert timeless(conflict(backend.append([stale]))) == at(life, EVERY_FIELD)
-        assert bodies(read_all(backend, life.stream)) == [b"a"]
-        behind = life.next(b"behind")
-        life.write(backend, b"b")
-        assert timeless(conflict(backend.append([behind]))) == at(life, EVERY_FIELD)
-        assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+        tracker = StreamTracker()
+        stale = tracker.next(b"stale", b"stale")
+        tracker.write(backend, b"a", fields=EVERY_FIELD)
+        assert timeless(conflict(backend.append([stale]))) == at(tracker, EVERY_FIELD)
+        assert bodies(read_all(backend, tracker.stream)) == [b"a"]
+        behind = tracker.next(b"behind")
+        tracker.write(backend, b"b")
+        assert timeless(conflict(backend.append([behind]))) == at(tracker, EVERY_FIELD)
+        assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
 
     def test_an_append_ahead_of_the_head_conflicts(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        ahead = msgspec.structs.replace(life.next(b"x"), expected=2)
-        assert timeless(conflict(backend.append([ahead]))) == at(life)
-        assert versions(read_all(backend, life.stream)) == [1]
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        ahead = msgspec.structs.replace(tracker.next(b"x"), expected=2)
+        assert timeless(conflict(backend.append([ahead]))) == at(tracker)
+        assert versions(read_all(backend, tracker.stream)) == [1]
 
     def test_an_append_to_a_missing_stream_at_a_later_version_conflicts_and_creates_nothing(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.follow(life.next(b"never stored"))
-        assert conflict(backend.append([life.next(b"x")])) is None
-        assert backend.head(life.stream) is None
-        assert list(backend.read(life.stream)) == []
+        tracker = StreamTracker()
+        tracker.follow(tracker.next(b"never stored"))
+        assert conflict(backend.append([tracker.next(b"x")])) is None
+        assert backend.head(tracker.stream) is None
+        assert list(backend.read(tracker.stream)) == []
 
     def test_the_right_version_with_another_hash_conflicts(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        for wrong in (b"", bytes(32), life.hash[:-1], life.hash + b"\x00"):
-            answer = backend.append([msgspec.structs.replace(life.next(b"x"), expected_hash=wrong)])
-            assert timeless(conflict(answer)) == at(life)
-        assert versions(read_all(backend, life.stream)) == [1]
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        for wrong in (b"", bytes(32), tracker.hash[:-1], tracker.hash + b"\x00"):
+            answer = backend.append([msgspec.structs.replace(tracker.next(b"x"), expected_hash=wrong)])
+            assert timeless(conflict(answer)) == at(tracker)
+        assert versions(read_all(backend, tracker.stream)) == [1]
 
     def test_the_right_version_and_hash_with_another_incarnation_conflicts(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        other = msgspec.structs.replace(life.next(b"x"), incarnation=os.urandom(16))
-        assert timeless(conflict(backend.append([other]))) == at(life)
-        assert versions(read_all(backend, life.stream)) == [1]
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        other = msgspec.structs.replace(tracker.next(b"x"), incarnation=os.urandom(16))
+        assert timeless(conflict(backend.append([other]))) == at(tracker)
+        assert versions(read_all(backend, tracker.stream)) == [1]
 
     def test_creating_a_stream_that_exists_conflicts_whatever_the_incarnation(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        again, same = Life(), Life()
-        same.incarnation = life.incarnation
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        again, same = StreamTracker(), StreamTracker()
+        same.incarnation = tracker.incarnation
         for other in (again, same):
-            assert timeless(conflict(backend.append([other.next(b"x")]))) == at(life)
-        assert bodies(read_all(backend, life.stream)) == [b"a"]
+            assert timeless(conflict(backend.append([other.next(b"x")]))) == at(tracker)
+        assert bodies(read_all(backend, tracker.stream)) == [b"a"]
 
     def test_a_refused_append_leaves_no_fields_and_no_due_time(self, backend: Backend) -> None:
-        life = Life()
-        stale = life.next(b"x", fields=HeadFields(status="stale", due_at=1.0))
-        life.write(backend, b"a", fields=HeadFields(status="true"))
+        tracker = StreamTracker()
+        stale = tracker.next(b"x", fields=HeadFields(status="stale", due_at=1.0))
+        tracker.write(backend, b"a", fields=HeadFields(status="true"))
         conflict(backend.append([stale]))
-        assert timeless(backend.head(life.stream)) == at(life, HeadFields(status="true"))
-        assert list(backend.due(tenant=life.stream.tenant, kind=life.stream.kind)) == []
+        assert timeless(backend.head(tracker.stream)) == at(tracker, HeadFields(status="true"))
+        assert list(backend.due(tenant=tracker.stream.tenant, kind=tracker.stream.kind)) == []
 
     def test_an_append_without_fields_keeps_those_of_the_head(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, fields=EVERY_FIELD)
-        life.write(backend, fields=None)
-        assert must_head(backend, life.stream).fields == EVERY_FIELD
+        tracker = StreamTracker()
+        tracker.write(backend, fields=EVERY_FIELD)
+        tracker.write(backend, fields=None)
+        assert must_head(backend, tracker.stream).fields == EVERY_FIELD
 
     def test_an_append_with_fields_replaces_all_of_them(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, fields=EVERY_FIELD)
-        life.write(backend, fields=HeadFields(owner="other"))
-        assert must_head(backend, life.stream).fields == HeadFields(owner="other")
-        life.write(backend, fields=HeadFields())
-        assert must_head(backend, life.stream).fields == HeadFields()
+        tracker = StreamTracker()
+        tracker.write(backend, fields=EVERY_FIELD)
+        tracker.write(backend, fields=HeadFields(owner="other"))
+        assert must_head(backend, tracker.stream).fields == HeadFields(owner="other")
+        tracker.write(backend, fields=HeadFields())
+        assert must_head(backend, tracker.stream).fields == HeadFields()
 
     def test_empty_and_zero_are_fields_like_others_and_not_the_same_as_none(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.write(backend)
-        assert must_head(backend, life.stream).fields == HeadFields()
+        tracker = StreamTracker()
+        tracker.write(backend)
+        assert must_head(backend, tracker.stream).fields == HeadFields()
         empty = HeadFields(status="", label=b"", owner="", due_at=0.0, expires_at=0.0)
-        life.write(backend, fields=empty)
-        assert must_head(backend, life.stream).fields == empty
+        tracker.write(backend, fields=empty)
+        assert must_head(backend, tracker.stream).fields == empty
 
     def test_one_append_may_hold_many_records(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, *(b"%d" % number for number in range(1000)))
-        assert bodies(read_all(backend, life.stream)) == [b"%d" % number for number in range(1000)]
+        tracker = StreamTracker()
+        tracker.write(backend, *(b"%d" % number for number in range(1000)))
+        assert bodies(read_all(backend, tracker.stream)) == [b"%d" % number for number in range(1000)]
 
     def test_a_stream_is_not_touched_by_appends_to_another(self, backend: Backend) -> None:
-        one, two = Life("one"), Life("two")
+        one, two = StreamTracker("one"), StreamTracker("two")
         one.write(backend, b"1")
         two.write(backend, b"2", b"2")
         one.write(backend, b"1")
@@ -163,11 +163,11 @@ class AppendTests:
     def test_the_same_id_in_another_tenant_or_kind_is_another_stream(
         self, backend: Backend
     ) -> None:
-        lives = [
-            Life(key(tenant=tenant, kind=kind)) for tenant in ("a", "b") for kind in ("a", "b")
+        trackers = [
+            StreamTracker(key(tenant=tenant, kind=kind)) for tenant in ("a", "b") for kind in ("a", "b")
         ]
-        for life in lives:
-            life.write(backend, str(life.stream[:2]).encode())
-        for life in lives:
-            assert bodies(read_all(backend, life.stream)) == [str(life.stream[:2]).encode()]
-            assert timeless(backend.head(life.stream)) == at(life)
+        for tracker in trackers:
+            tracker.write(backend, str(tracker.stream[:2]).encode())
+        for tracker in trackers:
+            assert bodies(read_all(backend, tracker.stream)) == [str(tracker.stream[:2]).encode()]
+            assert timeless(backend.head(tracker.stream)) == at(tracker)

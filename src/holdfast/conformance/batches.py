@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import AppendResult, Backend, HeadFields, VersionMismatch
-from .build import Life, at, bodies, must_head, read_all, stored, timeless, versions
+from .build import StreamTracker, at, bodies, must_head, read_all, stored, timeless, versions
 
 
 class BatchTests:
@@ -11,60 +11,60 @@ class BatchTests:
         assert list(backend.append([])) == []
 
     def test_the_members_of_a_batch_are_answered_in_order(self, backend: Backend) -> None:
-        lives = [Life(f"s{number}") for number in (3, 1, 2)]
-        lives[1].write(backend, b"before")
-        batch = [life.next(*[b"x"] * size) for size, life in enumerate(lives, 1)]
+        trackers = [StreamTracker(f"s{number}") for number in (3, 1, 2)]
+        trackers[1].write(backend, b"before")
+        batch = [tracker.next(*[b"x"] * size) for size, tracker in enumerate(trackers, 1)]
         assert stored(backend.append(batch)) == [(1, 1, False), (2, 3, False), (1, 3, False)]
-        for life, append in zip(lives, batch, strict=True):
-            life.follow(append)
-            assert timeless(backend.head(life.stream)) == at(life)
+        for tracker, append in zip(trackers, batch, strict=True):
+            tracker.follow(append)
+            assert timeless(backend.head(tracker.stream)) == at(tracker)
 
     def test_two_members_may_follow_each_other_on_one_stream(self, backend: Backend) -> None:
-        life = Life()
-        batch = [life.follow(life.next(*texts, fields=fields)) for texts, fields in _FOLLOWING]
+        tracker = StreamTracker()
+        batch = [tracker.follow(tracker.next(*texts, fields=fields)) for texts, fields in _FOLLOWING]
         assert stored(backend.append(batch)) == [(1, 1, False), (2, 3, False), (4, 4, False)]
-        assert bodies(read_all(backend, life.stream)) == [b"a", b"b", b"c", b"d"]
-        assert timeless(backend.head(life.stream)) == at(life, HeadFields(status="second"))
+        assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b", b"c", b"d"]
+        assert timeless(backend.head(tracker.stream)) == at(tracker, HeadFields(status="second"))
 
     def test_a_member_that_expects_what_was_before_the_batch_conflicts_with_what_the_batch_made(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        stale = life.next(b"stale")
-        first = life.follow(life.next(b"first"))
+        tracker = StreamTracker()
+        stale = tracker.next(b"stale")
+        first = tracker.follow(tracker.next(b"first"))
         [one, two] = backend.append([first, stale])
         assert isinstance(one, AppendResult)
         assert isinstance(two, VersionMismatch)
-        assert timeless(two.head) == at(life)
-        assert bodies(read_all(backend, life.stream)) == [b"first"]
+        assert timeless(two.head) == at(tracker)
+        assert bodies(read_all(backend, tracker.stream)) == [b"first"]
 
     def test_a_conflict_of_one_member_does_not_affect_the_others(self, backend: Backend) -> None:
         for place in range(3):
-            lives = [Life(f"{place}-{number}") for number in range(3)]
-            behind = lives[place].next(
+            trackers = [StreamTracker(f"{place}-{number}") for number in range(3)]
+            behind = trackers[place].next(
                 b"behind", b"behind", fields=HeadFields(status="behind"), indexed=True
             )
-            lives[place].write(backend, b"before")
+            trackers[place].write(backend, b"before")
             batch = [
-                behind if number == place else life.next(b"in batch")
-                for number, life in enumerate(lives)
+                behind if number == place else tracker.next(b"in batch")
+                for number, tracker in enumerate(trackers)
             ]
             answers = backend.append(batch)
             assert [isinstance(answer, VersionMismatch) for answer in answers] == [
                 number == place for number in range(3)
             ]
-            for number, life in enumerate(lives):
+            for number, tracker in enumerate(trackers):
                 expected = b"before" if number == place else b"in batch"
-                assert bodies(read_all(backend, life.stream)) == [expected]
-                assert must_head(backend, life.stream).fields == HeadFields()
+                assert bodies(read_all(backend, tracker.stream)) == [expected]
+                assert must_head(backend, tracker.stream).fields == HeadFields()
 
     def test_what_follows_a_refused_member_on_its_stream_is_refused_too(
         self, backend: Backend
     ) -> None:
-        life, other = Life(), Life("other")
-        refused = life.follow(life.next(b"refused"))
-        following = life.follow(life.next(b"following"))
-        true = Life()
+        tracker, other = StreamTracker(), StreamTracker("other")
+        refused = tracker.follow(tracker.next(b"refused"))
+        following = tracker.follow(tracker.next(b"following"))
+        true = StreamTracker()
         true.write(backend, b"true")
         answers = backend.append([refused, other.next(b"other"), following])
         assert [isinstance(answer, VersionMismatch) for answer in answers] == [True, False, True]
@@ -73,35 +73,35 @@ class BatchTests:
     def test_a_refused_member_and_a_good_one_may_be_on_the_same_stream(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        stale = life.next(b"stale")
-        life.write(backend, b"a")
-        answers = backend.append([stale, life.next(b"b")])
+        tracker = StreamTracker()
+        stale = tracker.next(b"stale")
+        tracker.write(backend, b"a")
+        answers = backend.append([stale, tracker.next(b"b")])
         assert isinstance(answers[0], VersionMismatch)
         assert stored(answers[1:]) == [(2, 2, False)]
-        assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+        assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
 
     def test_a_duplicate_in_a_batch_is_answered_beside_new_members(self, backend: Backend) -> None:
-        life, other = Life(), Life("other")
-        first = life.write(backend, b"a")
-        answers = backend.append([other.next(b"x"), first, life.next(b"b")])
+        tracker, other = StreamTracker(), StreamTracker("other")
+        first = tracker.write(backend, b"a")
+        answers = backend.append([other.next(b"x"), first, tracker.next(b"b")])
         assert stored(answers) == [(1, 1, False), (1, 1, True), (2, 2, False)]
-        assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+        assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
 
     def test_a_batch_may_have_hundreds_of_members(self, backend: Backend) -> None:
-        lives = [Life(f"s{number:03}") for number in range(300)]
+        trackers = [StreamTracker(f"s{number:03}") for number in range(300)]
         assert (
-            stored(backend.append([life.next(b"x", b"y") for life in lives]))
+            stored(backend.append([tracker.next(b"x", b"y") for tracker in trackers]))
             == [(1, 2, False)] * 300
         )
-        for life in lives[::29]:
-            assert versions(read_all(backend, life.stream)) == [1, 2]
+        for tracker in trackers[::29]:
+            assert versions(read_all(backend, tracker.stream)) == [1, 2]
 
     def test_a_stream_may_be_many_times_in_one_batch(self, backend: Backend) -> None:
-        life = Life()
-        batch = [life.follow(life.next(b"%d" % number)) for number in range(100)]
+        tracker = StreamTracker()
+        batch = [tracker.follow(tracker.next(b"%d" % number)) for number in range(100)]
         assert stored(backend.append(batch)) == [(n, n, False) for n in range(1, 101)]
-        assert bodies(read_all(backend, life.stream)) == [b"%d" % number for number in range(100)]
+        assert bodies(read_all(backend, tracker.stream)) == [b"%d" % number for number in range(100)]
 
 
 _FOLLOWING: list[tuple[tuple[bytes, ...], HeadFields | None]] = [

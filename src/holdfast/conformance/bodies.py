@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..backends import Backend
-from .build import Life, bodies, read_all
+from .build import StreamTracker, bodies, read_all
 
 ODD = [
     b"",
@@ -40,32 +40,32 @@ ODD = [
 class BodyTests:
     def test_a_body_of_any_bytes_comes_back_as_it_was(self, backend: Backend) -> None:
         for place, body in enumerate(ODD):
-            life = Life(f"{place}")
-            life.write(backend, body)
-            assert bodies(read_all(backend, life.stream)) == [body]
+            tracker = StreamTracker(f"{place}")
+            tracker.write(backend, body)
+            assert bodies(read_all(backend, tracker.stream)) == [body]
 
     def test_odd_bodies_side_by_side_in_one_append_stay_apart(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, *ODD)
-        life.write(backend, *ODD[::-1])
-        assert bodies(read_all(backend, life.stream)) == ODD + ODD[::-1]
+        tracker = StreamTracker()
+        tracker.write(backend, *ODD)
+        tracker.write(backend, *ODD[::-1])
+        assert bodies(read_all(backend, tracker.stream)) == ODD + ODD[::-1]
 
     def test_a_body_of_four_mebibytes_comes_back_as_it_was(self, backend: Backend) -> None:
-        life = Life()
+        tracker = StreamTracker()
         big = [
             os.urandom(4 * 1024 * 1024),
             b"a" * 4 * 1024 * 1024,
             b'{"text":"' + b"\n" * (4 * 1024 * 1024 - 12) + b'"}',
         ]
         for body in big:
-            life.write(backend, body)
-        found = bodies(read_all(backend, life.stream))
+            tracker.write(backend, body)
+        found = bodies(read_all(backend, tracker.stream))
         # Not one assert on the lists: explaining how 12 MiB differ takes minutes.
         assert [len(body) for body in found] == [len(body) for body in big]
         assert all(a == b for a, b in zip(found, big, strict=True))
 
     def test_sizes_around_powers_of_two_are_kept(self, backend: Backend) -> None:
-        life = Life()
+        tracker = StreamTracker()
         sizes = [size + off for size in (64, 512, 4096, 65536, 262144) for off in (-1, 0, 1)]
-        life.write(backend, *(os.urandom(size) for size in sizes))
-        assert [len(body) for body in bodies(read_all(backend, life.stream))] == sizes
+        tracker.write(backend, *(os.urandom(size) for size in sizes))
+        assert [len(body) for body in bodies(read_all(backend, tracker.stream))] == sizes

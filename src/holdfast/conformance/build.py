@@ -28,7 +28,7 @@ def key(id: str = "s", *, tenant: str = TENANT, kind: str = KIND) -> StreamKey:
     return StreamKey(tenant, kind, id)
 
 
-class Life:
+class StreamTracker:
     """One life of a stream as its writer knows it: where it stands, and the append that comes next.
 
     `life.next(b"a")` only makes an append, `life.write(backend, b"a")` stores it and moves on.
@@ -118,9 +118,9 @@ def assert_listed(found: Sequence[HeadSummary], wanted: Sequence[Head]) -> None:
             )
 
 
-def at(life: Life, fields: HeadFields | None = None) -> Head:
+def at(tracker: StreamTracker, fields: HeadFields | None = None) -> Head:
     """The head that a stream at this point of its life must have."""
-    return Head(life.stream, life.incarnation, fields or HeadFields(), 0.0, life.version, life.hash)
+    return Head(tracker.stream, tracker.incarnation, fields or HeadFields(), 0.0, tracker.version, tracker.hash)
 
 
 def must_head(backend: Backend, stream: StreamKey) -> Head:

@@ -14,7 +14,7 @@ import pytest
 from ..backends import AppendResult, Backend, Head, HeadFields
 from ..errors import StoreClosed
 from .build import (
-    Life,
+    StreamTracker,
     all_due,
     all_heads,
     assert_listed,
@@ -27,7 +27,7 @@ from .build import (
     timeless,
     versions,
 )
-from .life import exit_code, fork
+from .lifecycle import exit_code, fork
 from .racing import together
 
 Opener = Callable[[], Backend]
@@ -41,14 +41,14 @@ class DurableTests:
     def test_everything_is_there_after_opening_again(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        first, second = Life("😀 first"), Life("second")
+        first, second = StreamTracker("😀 first"), StreamTracker("second")
         first.write(backend, b"a", bytes(range(256)), fields=FIELDS)
         second.write(backend, b"")
         first.write(backend, b"c")
-        before = [_everything(backend, life) for life in (first, second)]
+        before = [_everything(backend, tracker) for tracker in (first, second)]
         backend.close()
         again = open_again()
-        assert [_everything(again, life) for life in (first, second)] == before
+        assert [_everything(again, tracker) for tracker in (first, second)] == before
         assert_listed(all_due(again), [at(first, FIELDS)])
         assert_listed(all_heads(again), [at(second), at(first, FIELDS)])
         first.write(again, b"d")
@@ -57,20 +57,20 @@ class DurableTests:
     def test_ids_and_versions_are_still_checked_after_opening_again(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        life = Life()
-        stale = life.next(b"stale")
-        indexed = life.write(backend, b"a", b"b", indexed=True)
-        plain = life.write(backend, b"c")
+        tracker = StreamTracker()
+        stale = tracker.next(b"stale")
+        indexed = tracker.write(backend, b"a", b"b", indexed=True)
+        plain = tracker.write(backend, b"c")
         backend.close()
         again = open_again()
         assert stored(again.append([plain])) == [(3, 3, True)]
-        assert stored(again.append([life.next(id=indexed.id, indexed=True)])) == [(1, 2, True)]
-        assert timeless(conflict(again.append([stale]))) == at(life)
+        assert stored(again.append([tracker.next(id=indexed.id, indexed=True)])) == [(1, 2, True)]
+        assert timeless(conflict(again.append([stale]))) == at(tracker)
 
     def test_what_was_deleted_stays_deleted_after_opening_again(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        gone, kept = Life("gone"), Life("kept")
+        gone, kept = StreamTracker("gone"), StreamTracker("kept")
         first = gone.write(backend, b"x", indexed=True, fields=FIELDS)
         kept.write(backend, b"1", b"2", b"3")
         backend.delete(gone.stream, expected=must_head(backend, gone.stream))
@@ -81,17 +81,17 @@ class DurableTests:
         assert bodies(read_all(again, kept.stream)) == [b"1", b"2", b"3"]
         assert_listed(all_heads(again), [at(kept)])
         assert all_due(again) == []
-        Life("gone").write(again, b"new", id=first.id, indexed=True)
+        StreamTracker("gone").write(again, b"new", id=first.id, indexed=True)
 
     def test_what_one_backend_acknowledged_another_over_the_same_place_sees(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        other, life = open_again(), Life()
+        other, tracker = open_again(), StreamTracker()
         for writer, reader in [(backend, other), (other, backend)] * 3:
-            fields = HeadFields(owner=f"{life.version}", due_at=1.0)
-            life.write(writer, b"x", fields=fields)
-            assert _everything(reader, life) == _everything(writer, life)
-            wanted = [at(life, fields)]
+            fields = HeadFields(owner=f"{tracker.version}", due_at=1.0)
+            tracker.write(writer, b"x", fields=fields)
+            assert _everything(reader, tracker) == _everything(writer, tracker)
+            wanted = [at(tracker, fields)]
             for where in (reader, writer):
                 assert_listed(all_heads(where), wanted)
                 assert_listed(all_due(where), wanted)
@@ -99,22 +99,22 @@ class DurableTests:
     def test_a_backend_is_not_fooled_by_what_it_knew_before_another_wrote(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        other, former, life = open_again(), Life(), Life()
+        other, former, tracker = open_again(), StreamTracker(), StreamTracker()
         former.write(backend, b"a", indexed=True)
         following = former.next(b"late")
         assert other.delete(former.stream, expected=must_head(other, former.stream)) is True
         assert conflict(backend.append([following])) is None
-        append = life.write(other, b"b", indexed=True)
-        assert timeless(conflict(backend.append([following]))) == at(life)
-        assert stored(backend.append([life.next(id=append.id, indexed=True)])) == [(1, 1, True)]
-        assert bodies(read_all(backend, life.stream)) == [b"b"]
+        append = tracker.write(other, b"b", indexed=True)
+        assert timeless(conflict(backend.append([following]))) == at(tracker)
+        assert stored(backend.append([tracker.next(id=append.id, indexed=True)])) == [(1, 1, True)]
+        assert bodies(read_all(backend, tracker.stream)) == [b"b"]
 
     def test_of_several_backends_with_the_same_expectation_exactly_one_wins(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        backends, life = [backend, open_again(), open_again()], Life()
+        backends, tracker = [backend, open_again(), open_again()], StreamTracker()
         for _ in range(8):
-            contenders = [(one, life.next(b"%d" % number)) for number, one in enumerate(backends)]
+            contenders = [(one, tracker.next(b"%d" % number)) for number, one in enumerate(backends)]
             answers = together([partial(one.append, [append]) for one, append in contenders])
             won = [
                 append
@@ -122,57 +122,57 @@ class DurableTests:
                 if isinstance(answer, AppendResult)
             ]
             assert len(won) == 1
-            life.follow(won[0])
-            assert all(_everything(one, life) == _everything(backend, life) for one in backends)
+            tracker.follow(won[0])
+            assert all(_everything(one, tracker) == _everything(backend, tracker) for one in backends)
 
     def test_closing_one_backend_leaves_the_others_working(
         self, backend: Backend, open_again: Opener
     ) -> None:
-        other, life = open_again(), Life()
-        life.write(backend, b"a")
+        other, tracker = open_again(), StreamTracker()
+        tracker.write(backend, b"a")
         backend.close()
-        life.write(other, b"b")
-        assert bodies(read_all(other, life.stream)) == [b"a", b"b"]
+        tracker.write(other, b"b")
+        assert bodies(read_all(other, tracker.stream)) == [b"a", b"b"]
         with pytest.raises(StoreClosed):
-            backend.head(life.stream)
+            backend.head(tracker.stream)
 
     def test_many_may_open_an_empty_place_at_once(self, place: Path) -> None:
         empty = place / "empty"
         empty.mkdir()
         opened = together([lambda: self.open_backend(empty)] * 5)
-        life = Life()
+        tracker = StreamTracker()
         for one in opened:
-            life.write(one, b"x")
-        assert [versions(read_all(one, life.stream)) for one in opened] == [[1, 2, 3, 4, 5]] * 5
+            tracker.write(one, b"x")
+        assert [versions(read_all(one, tracker.stream)) for one in opened] == [[1, 2, 3, 4, 5]] * 5
         for one in opened:
             one.close()
 
     if hasattr(os, "fork"):
 
         def test_what_a_forked_child_wrote_is_there_for_the_parent(self, backend: Backend) -> None:
-            life = Life()
-            life.write(backend, b"parent")
-            append = life.follow(life.next(b"child"))
+            tracker = StreamTracker()
+            tracker.write(backend, b"parent")
+            append = tracker.follow(tracker.next(b"child"))
             assert exit_code(fork(lambda: stored(backend.append([append])))) == 0
-            assert bodies(read_all(backend, life.stream)) == [b"parent", b"child"]
+            assert bodies(read_all(backend, tracker.stream)) == [b"parent", b"child"]
             assert stored(backend.append([append])) == [(2, 2, True)]
-            life.write(backend, b"parent")
-            assert timeless(backend.head(life.stream)) == at(life)
+            tracker.write(backend, b"parent")
+            assert timeless(backend.head(tracker.stream)) == at(tracker)
 
         def test_processes_that_race_have_one_winner_per_version(
             self, backend: Backend, open_again: Opener
         ) -> None:
-            life = Life()
-            life.write(backend, b"x")
+            tracker = StreamTracker()
+            tracker.write(backend, b"x")
 
             def compete() -> None:
                 one = open_again()
-                mine = Life()
-                mine.incarnation = life.incarnation
+                mine = StreamTracker()
+                mine.incarnation = tracker.incarnation
                 while mine.version < 40:
                     [answer] = one.append([mine.next(b"%d" % os.getpid())])
                     head = (
-                        must_head(one, life.stream)
+                        must_head(one, tracker.stream)
                         if isinstance(answer, AppendResult)
                         else answer.head
                     )
@@ -181,7 +181,7 @@ class DurableTests:
 
             children = [fork(compete) for _ in range(3)]
             assert [exit_code(child) for child in children] == [0, 0, 0]
-            records = read_all(backend, life.stream)
+            records = read_all(backend, tracker.stream)
             assert versions(records) == list(range(1, len(records) + 1))
             assert len({record.append_id for record in records}) == len(records)
             assert len(records) >= 40
@@ -189,38 +189,38 @@ class DurableTests:
         def test_what_was_acknowledged_survives_a_killed_process(
             self, backend: Backend, open_again: Opener
         ) -> None:
-            life = Life()
-            acknowledged = _write_until_killed(open_again, life, acknowledgements=25)
+            tracker = StreamTracker()
+            acknowledged = _write_until_killed(open_again, tracker, acknowledgements=25)
             again = open_again()
             for one in (backend, again):
-                records = read_all(one, life.stream)
+                records = read_all(one, tracker.stream)
                 assert len(records) >= acknowledged
                 assert len(records) % 3 == 0, "half of an append survived"
                 assert bodies(records) == [b"%d" % (place // 3) for place in range(len(records))]
                 assert versions(records) == list(range(1, len(records) + 1))
-                head = must_head(one, life.stream)
+                head = must_head(one, tracker.stream)
                 assert (head.version, head.hash) == (len(records), records[-1].hash)
                 assert head.fields == HeadFields(owner=f"{head.version // 3 - 1}")
 
 
 def _everything(
-    backend: Backend, life: Life
+    backend: Backend, tracker: StreamTracker
 ) -> tuple[Head | None, list[tuple[int, bytes, bytes, bytes]]]:
-    records = read_all(backend, life.stream)
-    return timeless(backend.head(life.stream)), [
+    records = read_all(backend, tracker.stream)
+    return timeless(backend.head(tracker.stream)), [
         (r.version, r.append_id, r.hash, r.body) for r in records
     ]
 
 
-def _write_until_killed(open_again: Opener, life: Life, *, acknowledgements: int) -> int:
+def _write_until_killed(open_again: Opener, tracker: StreamTracker, *, acknowledgements: int) -> int:
     """A child appends three records at a time until it is killed; returns the last version it acknowledged."""
     answers, says = os.pipe()
 
     def write_for_ever() -> None:
         backend = open_again()
         for number in range(1_000_000):
-            life.write(backend, *[b"%d" % number] * 3, fields=HeadFields(owner=f"{number}"))
-            os.write(says, struct.pack("q", life.version))
+            tracker.write(backend, *[b"%d" % number] * 3, fields=HeadFields(owner=f"{number}"))
+            os.write(says, struct.pack("q", tracker.version))
 
     child = fork(write_for_ever)
     os.close(says)

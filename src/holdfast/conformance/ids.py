@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from ..backends import Backend, HeadFields
-from .build import Life, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
+from .build import StreamTracker, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
 
 
 class IdTests:
@@ -15,47 +15,47 @@ class IdTests:
         self, backend: Backend
     ) -> None:
         for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            append = life.write(backend, b"a", b"b", indexed=indexed)
+            tracker = StreamTracker(f"indexed {indexed}")
+            append = tracker.write(backend, b"a", b"b", indexed=indexed)
             for _ in range(2):
                 assert stored(backend.append([append])) == [(1, 2, True)]
-            assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
-            assert timeless(backend.head(life.stream)) == at(life)
+            assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
+            assert timeless(backend.head(tracker.stream)) == at(tracker)
 
     def test_the_id_is_checked_before_the_version(self, backend: Backend) -> None:
         for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            life.write(backend, b"a")
-            append = life.write(backend, b"b", b"c", indexed=indexed)
-            life.write(backend, b"d")
+            tracker = StreamTracker(f"indexed {indexed}")
+            tracker.write(backend, b"a")
+            append = tracker.write(backend, b"b", b"c", indexed=indexed)
+            tracker.write(backend, b"d")
             assert stored(backend.append([append])) == [(2, 3, True)]
-            assert versions(read_all(backend, life.stream)) == [1, 2, 3, 4]
+            assert versions(read_all(backend, tracker.stream)) == [1, 2, 3, 4]
 
     def test_a_duplicate_leaves_the_fields_as_they_are_now(self, backend: Backend) -> None:
         for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            append = life.write(
+            tracker = StreamTracker(f"indexed {indexed}")
+            append = tracker.write(
                 backend, b"a", indexed=indexed, fields=HeadFields(status="old", due_at=1.0)
             )
-            life.write(backend, b"b", fields=HeadFields(status="new"))
+            tracker.write(backend, b"b", fields=HeadFields(status="new"))
             assert stored(backend.append([append])) == [(1, 1, True)]
-            assert must_head(backend, life.stream).fields == HeadFields(status="new")
+            assert must_head(backend, tracker.stream).fields == HeadFields(status="new")
 
     def test_bodies_are_not_compared(self, backend: Backend) -> None:
         for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            append = life.write(backend, b"a", indexed=indexed)
+            tracker = StreamTracker(f"indexed {indexed}")
+            append = tracker.write(backend, b"a", indexed=indexed)
             other = msgspec.structs.replace(append, records=[(os.urandom(32), b"other")])
             assert stored(backend.append([other])) == [(1, 1, True)]
-            assert bodies(read_all(backend, life.stream)) == [b"a"]
+            assert bodies(read_all(backend, tracker.stream)) == [b"a"]
 
     def test_a_duplicate_is_answered_with_the_versions_it_has_and_not_those_of_the_retry(
         self, backend: Backend
     ) -> None:
         for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            append = life.write(backend, b"a", b"b", indexed=indexed)
-            life.write(backend, b"c")
+            tracker = StreamTracker(f"indexed {indexed}")
+            append = tracker.write(backend, b"a", b"b", indexed=indexed)
+            tracker.write(backend, b"c")
             longer = msgspec.structs.replace(
                 append, records=[*append.records, (os.urandom(32), b"x")]
             )
@@ -63,52 +63,52 @@ class IdTests:
             assert stored(backend.append([longer, shorter])) == [(1, 2, True)] * 2
 
     def test_an_id_that_is_not_indexed_is_found_only_at_its_place(self, backend: Backend) -> None:
-        life = Life()
-        append = life.write(backend, b"a")
-        life.write(backend, b"b")
-        life.write(backend, b"c", id=append.id)
+        tracker = StreamTracker()
+        append = tracker.write(backend, b"a")
+        tracker.write(backend, b"b")
+        tracker.write(backend, b"c", id=append.id)
         misplaced = msgspec.structs.replace(append, expected=1, expected_hash=append.records[0][0])
-        assert timeless(conflict(backend.append([misplaced]))) == at(life)
-        assert bodies(read_all(backend, life.stream)) == [b"a", b"b", b"c"]
+        assert timeless(conflict(backend.append([misplaced]))) == at(tracker)
+        assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b", b"c"]
 
     def test_an_indexed_id_is_found_anywhere_whatever_version_is_expected(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        append = life.write(backend, b"b", b"c", indexed=True)
-        life.write(backend, b"d")
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        append = tracker.write(backend, b"b", b"c", indexed=True)
+        tracker.write(backend, b"d")
         for expected in (0, 1, 2, 3, 4, 5, 99):
             again = msgspec.structs.replace(append, expected=expected)
             assert stored(backend.append([again])) == [(2, 3, True)]
-        assert stored(backend.append([life.next(b"other body", id=append.id, indexed=True)])) == [
+        assert stored(backend.append([tracker.next(b"other body", id=append.id, indexed=True)])) == [
             (2, 3, True)
         ]
-        assert versions(read_all(backend, life.stream)) == [1, 2, 3, 4]
+        assert versions(read_all(backend, tracker.stream)) == [1, 2, 3, 4]
 
     def test_an_indexed_id_is_found_behind_many_others(self, backend: Backend) -> None:
-        life = Life()
-        appends = [life.write(backend, b"%d" % number, indexed=True) for number in range(50)]
+        tracker = StreamTracker()
+        appends = [tracker.write(backend, b"%d" % number, indexed=True) for number in range(50)]
         answers = backend.append(
-            [life.next(b"x", id=append.id, indexed=True) for append in appends]
+            [tracker.next(b"x", id=append.id, indexed=True) for append in appends]
         )
         assert stored(answers) == [(version, version, True) for version in range(1, 51)]
-        assert must_head(backend, life.stream).version == 50
+        assert must_head(backend, tracker.stream).version == 50
 
     def test_a_duplicate_within_one_batch_is_found(self, backend: Backend) -> None:
         for indexed in (False, True):
-            life = Life(f"indexed {indexed}")
-            append = life.next(b"a", b"b", indexed=indexed)
+            tracker = StreamTracker(f"indexed {indexed}")
+            append = tracker.next(b"a", b"b", indexed=indexed)
             assert stored(backend.append([append, append])) == [(1, 2, False), (1, 2, True)]
-            assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+            assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
 
     def test_an_indexed_id_is_found_later_in_the_batch_that_stores_it(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        append = life.follow(life.next(b"a", indexed=True))
-        between = life.follow(life.next(b"b"))
-        again = life.next(b"c", id=append.id, indexed=True)
+        tracker = StreamTracker()
+        append = tracker.follow(tracker.next(b"a", indexed=True))
+        between = tracker.follow(tracker.next(b"b"))
+        again = tracker.next(b"c", id=append.id, indexed=True)
         assert stored(backend.append([append, between, again])) == [
             (1, 1, False),
             (2, 2, False),
@@ -116,11 +116,11 @@ class IdTests:
         ]
 
     def test_the_id_of_a_refused_append_is_not_remembered(self, backend: Backend) -> None:
-        life = Life()
-        stale = life.next(b"stale", indexed=True)
-        life.write(backend, b"a")
+        tracker = StreamTracker()
+        stale = tracker.next(b"stale", indexed=True)
+        tracker.write(backend, b"a")
         conflict(backend.append([stale]))
-        assert stored(backend.append([life.next(b"b", id=stale.id, indexed=True)])) == [
+        assert stored(backend.append([tracker.next(b"b", id=stale.id, indexed=True)])) == [
             (2, 2, False)
         ]
 
@@ -129,13 +129,13 @@ class IdTests:
         for indexed in (False, True):
             same = os.urandom(16)
             for stream in streams:
-                life = Life(stream._replace(id=f"{stream.id} {indexed}"))
-                life.write(backend, b"x", id=same, indexed=indexed)
-                life.write(backend, b"y")
-                assert bodies(read_all(backend, life.stream)) == [b"x", b"y"]
+                tracker = StreamTracker(stream._replace(id=f"{stream.id} {indexed}"))
+                tracker.write(backend, b"x", id=same, indexed=indexed)
+                tracker.write(backend, b"y")
+                assert bodies(read_all(backend, tracker.stream)) == [b"x", b"y"]
 
     def test_ids_that_look_alike_are_different(self, backend: Backend) -> None:
-        life = Life()
+        tracker = StreamTracker()
         alike = [
             b"id",
             b"ID",
@@ -151,8 +151,8 @@ class IdTests:
             b"%",
         ]
         for version, look_alike in enumerate(alike, 1):
-            assert life.write(backend, b"x", id=look_alike, indexed=True).expected == version - 1
+            assert tracker.write(backend, b"x", id=look_alike, indexed=True).expected == version - 1
         for version, look_alike in enumerate(alike, 1):
-            assert stored(backend.append([life.next(id=look_alike, indexed=True)])) == [
+            assert stored(backend.append([tracker.next(id=look_alike, indexed=True)])) == [
                 (version, version, True)
             ], look_alike

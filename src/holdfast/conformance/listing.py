@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ..backends import Backend, HeadFields
-from .build import KIND, TENANT, Life, all_due, all_heads, assert_listed, at, conflict, ids, key
+from .build import KIND, TENANT, StreamTracker, all_due, all_heads, assert_listed, at, conflict, ids, key
 
 # UTF-16 and some collations put U+1F600 before U+FF5E, and "a" before "B"; UTF-8 bytes do not.
 IN_ORDER = [*"!", "0", "10", *"2BZ_a", "a ", "a!", "aa", *"b~\x7féñд語\uff5e😀", "😀a"]
@@ -20,7 +20,7 @@ class ListingTests:
 
     def test_heads_are_whole_and_up_to_date(self, backend: Backend) -> None:
         fields = HeadFields(status="s", label=b"\x00l", owner="o", due_at=5.5, expires_at=7.25)
-        one, two = Life("one"), Life("two")
+        one, two = StreamTracker("one"), StreamTracker("two")
         one.write(backend, fields=HeadFields(status="before", due_at=1.0))
         two.write(backend)
         one.write(backend, b"a", b"b", fields=fields)
@@ -65,7 +65,7 @@ class ListingTests:
             "g": "open ",
         }
         for name, status in statuses.items():
-            Life(name).write(backend, fields=HeadFields(status=status))
+            StreamTracker(name).write(backend, fields=HeadFields(status=status))
         for status in ("open", "done", "Open", "", "open ", "missing", "%", "*"):
             wanted = [name for name, has in statuses.items() if has == status]
             assert ids(all_heads(backend, status=status)) == wanted
@@ -74,10 +74,10 @@ class ListingTests:
         assert ids(backend.heads(tenant=TENANT, kind=KIND)) == list(statuses)
 
     def test_a_changed_status_is_listed_under_the_new_one_only(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, fields=HeadFields(status="open"))
-        life.write(backend, fields=HeadFields(status="done"))
-        life.write(backend, fields=None)
+        tracker = StreamTracker()
+        tracker.write(backend, fields=HeadFields(status="open"))
+        tracker.write(backend, fields=HeadFields(status="done"))
+        tracker.write(backend, fields=None)
         assert ids(all_heads(backend, status="open")) == []
         assert ids(all_heads(backend, status="done")) == ["s"]
 
@@ -90,18 +90,18 @@ class ListingTests:
             "e": (None, None),
         }
         for name, (due_at, expires_at) in times.items():
-            Life(name).write(backend, fields=HeadFields(due_at=due_at, expires_at=expires_at))
+            StreamTracker(name).write(backend, fields=HeadFields(due_at=due_at, expires_at=expires_at))
         assert ids(backend.due(tenant=TENANT, kind=KIND)) == ["d", "c", "b", "a"]
         assert ids(backend.due(tenant=TENANT, kind=KIND, before=4.0)) == ["d", "c", "b"]
 
     def test_due_includes_the_moment_itself_and_nothing_later(self, backend: Backend) -> None:
-        Life().write(backend, fields=HeadFields(due_at=1700000000.123456))
+        StreamTracker().write(backend, fields=HeadFields(due_at=1700000000.123456))
         assert ids(backend.due(tenant=TENANT, kind=KIND, before=1700000000.123456)) == ["s"]
         assert ids(backend.due(tenant=TENANT, kind=KIND, before=1700000000.123455)) == []
 
     def test_a_due_time_of_zero_or_before_1970_is_a_time(self, backend: Backend) -> None:
         for name, time in (("a", 0.0), ("b", -1.5), ("c", -1e9), ("d", 0.25)):
-            Life(name).write(backend, fields=HeadFields(expires_at=time))
+            StreamTracker(name).write(backend, fields=HeadFields(expires_at=time))
         assert ids(all_due(backend)) == ["c", "b", "a", "d"]
         assert ids(all_due(backend, limit=1)) == ["c", "b", "a", "d"]
         assert ids(all_due(backend, before=0.0)) == ["c", "b", "a"]
@@ -113,7 +113,7 @@ class ListingTests:
             (time, f"{name}{time}") for time in (1.0, 2.5, 10.0, 1e10) for name in IN_ORDER[::2]
         ]
         for time, name in random.Random(7).sample(places, len(places)):  # noqa: S311 - an order, not a secret
-            Life(name).write(backend, fields=HeadFields(due_at=time))
+            StreamTracker(name).write(backend, fields=HeadFields(due_at=time))
         wanted = [
             name for _, name in sorted(places, key=lambda place: (place[0], place[1].encode()))
         ]
@@ -123,7 +123,7 @@ class ListingTests:
     def test_a_page_of_due_starts_behind_the_cursor(self, backend: Backend) -> None:
         for name in ("a", "b", "c"):
             for time in (1.0, 2.0):
-                Life(f"{name}{time:.0f}").write(backend, fields=HeadFields(due_at=time))
+                StreamTracker(f"{name}{time:.0f}").write(backend, fields=HeadFields(due_at=time))
         assert ids(backend.due(tenant=TENANT, kind=KIND, after=(1.0, "b1"))) == [
             "c1",
             "a2",
@@ -142,9 +142,9 @@ class ListingTests:
         assert ids(backend.due(tenant=TENANT, kind=KIND, after=(1.0, "c1"), before=1.0)) == []
 
     def test_a_moved_or_removed_due_time_is_listed_where_it_is_now(self, backend: Backend) -> None:
-        moved, removed, kept = Life("moved"), Life("removed"), Life("kept")
-        for life in (moved, removed, kept):
-            life.write(backend, fields=HeadFields(due_at=1.0))
+        moved, removed, kept = StreamTracker("moved"), StreamTracker("removed"), StreamTracker("kept")
+        for tracker in (moved, removed, kept):
+            tracker.write(backend, fields=HeadFields(due_at=1.0))
         moved.write(backend, fields=HeadFields(due_at=9.0))
         removed.write(backend, fields=HeadFields())
         kept.write(backend, fields=None)
@@ -157,7 +157,7 @@ class ListingTests:
         names = ["a", "b", "A", "a%", "_", "*", "ab", "a/b", "a'--"]
         for tenant in names:
             for kind in ("k", "kk"):
-                Life(key(f"{tenant}.{kind}", tenant=tenant, kind=kind)).write(
+                StreamTracker(key(f"{tenant}.{kind}", tenant=tenant, kind=kind)).write(
                     backend, fields=HeadFields(status="s", due_at=1.0)
                 )
         for tenant in names:
@@ -170,14 +170,14 @@ class ListingTests:
         assert list(backend.due(tenant="a", kind="missing")) == []
 
     def test_a_refused_append_lists_no_stream(self, backend: Backend) -> None:
-        life = Life()
-        life.follow(life.next(b"never stored"))
-        conflict(backend.append([life.next(b"x", fields=HeadFields(status="s", due_at=1.0))]))
+        tracker = StreamTracker()
+        tracker.follow(tracker.next(b"never stored"))
+        conflict(backend.append([tracker.next(b"x", fields=HeadFields(status="s", due_at=1.0))]))
         assert all_heads(backend) == []
         assert all_due(backend) == []
 
 
 def _create(backend: Backend, names: list[str], fields: HeadFields | None = None) -> None:
     shuffled = random.Random(1).sample(names, len(names))  # noqa: S311 - an order, not a secret
-    answers = backend.append([Life(name).next(b"x", fields=fields) for name in shuffled])
+    answers = backend.append([StreamTracker(name).next(b"x", fields=fields) for name in shuffled])
     assert len(answers) == len(names)

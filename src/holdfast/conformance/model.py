@@ -70,7 +70,7 @@ intents = st.builds(
     Intent,
     # Mostly appends that fit, or streams would never grow and nothing could be repeated.
     what=st.sampled_from(
-        ["fits"] * 6 + ["repeated"] * 2 + ["known id", "stale", "ahead", "other hash", "other life"]
+        ["fits"] * 6 + ["repeated"] * 2 + ["known id", "stale", "ahead", "other hash", "other incarnation"]
     ),
     place=st.integers(0, 99),
     size=st.integers(1, 3),
@@ -113,7 +113,7 @@ class BackendModel(RuleBasedStateMachine):
 
     @precondition(lambda self: bool(self._former()))
     @rule(place=st.integers(0, 99))
-    def append_of_a_former_life(self, place: int) -> None:
+    def append_of_a_former_incarnation(self, place: int) -> None:
         late = self._former()[place % len(self._former())]
         expected = self.lists.append(late)
         assert [_without_now(answer) for answer in self.backend.append([late])] == [expected]
@@ -145,7 +145,7 @@ class BackendModel(RuleBasedStateMachine):
                 return msgspec.structs.replace(fits, expected=head.version + intent.size)
             case "other hash" if head.version:
                 return msgspec.structs.replace(fits, expected_hash=self._new() * 2)
-            case "other life":
+            case "other incarnation":
                 return msgspec.structs.replace(fits, incarnation=self._new())
         return fits
 

@@ -6,7 +6,7 @@ from ..backends import Backend, HeadFields
 from .build import (
     KIND,
     TENANT,
-    Life,
+    StreamTracker,
     all_due,
     all_heads,
     assert_listed,
@@ -42,20 +42,20 @@ def _fields(place: int) -> HeadFields:
     return HeadFields(status="odd", due_at=float(place))
 
 
-def _fill(backend: Backend, lives: list[Life]) -> None:
+def _fill(backend: Backend, trackers: list[StreamTracker]) -> None:
     """Two appends for each; the second has an indexed id that is the same for all."""
     answers = backend.append(
-        [life.follow(life.next(_text(life), fields=_fields(n))) for n, life in enumerate(lives)]
+        [tracker.follow(tracker.next(_text(tracker), fields=_fields(n))) for n, tracker in enumerate(trackers)]
     )
-    assert stored(answers) == [(1, 1, False)] * len(lives)
+    assert stored(answers) == [(1, 1, False)] * len(trackers)
     answers = backend.append(
-        [life.follow(life.next(b"second", id=b"same", indexed=True)) for life in lives]
+        [tracker.follow(tracker.next(b"second", id=b"same", indexed=True)) for tracker in trackers]
     )
-    assert stored(answers) == [(2, 2, False)] * len(lives)
+    assert stored(answers) == [(2, 2, False)] * len(trackers)
 
 
-def _text(life: Life) -> bytes:
-    return repr(tuple(life.stream)).encode()
+def _text(tracker: StreamTracker) -> bytes:
+    return repr(tuple(tracker.stream)).encode()
 
 
 class NameTests:
@@ -64,14 +64,14 @@ class NameTests:
 
     def test_odd_ids_are_streams_of_their_own_to_read_and_head(self, backend: Backend) -> None:
         assert len(set(self.odd_names)) == len(self.odd_names)
-        lives = [Life(name) for name in self.odd_names]
-        _fill(backend, lives)
-        for place, life in enumerate(lives):
-            assert bodies(read_all(backend, life.stream)) == [_text(life), b"second"], life.stream
-            assert timeless(backend.head(life.stream)) == at(life, _fields(place)), life.stream
+        trackers = [StreamTracker(name) for name in self.odd_names]
+        _fill(backend, trackers)
+        for place, tracker in enumerate(trackers):
+            assert bodies(read_all(backend, tracker.stream)) == [_text(tracker), b"second"], tracker.stream
+            assert timeless(backend.head(tracker.stream)) == at(tracker, _fields(place)), tracker.stream
 
     def test_odd_ids_are_listed_as_they_are_and_in_order(self, backend: Backend) -> None:
-        _fill(backend, [Life(name) for name in self.odd_names])
+        _fill(backend, [StreamTracker(name) for name in self.odd_names])
         in_order = sorted(self.odd_names, key=str.encode)
         assert ids(all_heads(backend)) == in_order
         assert ids(all_heads(backend, status="odd", limit=7)) == in_order
@@ -83,43 +83,43 @@ class NameTests:
             ), name
 
     def test_odd_ids_break_ties_of_due_in_order(self, backend: Backend) -> None:
-        backend.append([Life(name).next(fields=HeadFields(due_at=1.0)) for name in self.odd_names])
+        backend.append([StreamTracker(name).next(fields=HeadFields(due_at=1.0)) for name in self.odd_names])
         assert ids(all_due(backend, limit=9)) == sorted(self.odd_names, key=str.encode)
 
     def test_deleting_one_odd_id_leaves_all_others(self, backend: Backend) -> None:
-        lives = [Life(name) for name in self.odd_names]
-        _fill(backend, lives)
-        gone, left = lives[::2], lives[1::2]
-        for life in gone:
-            assert backend.delete(life.stream, expected=must_head(backend, life.stream)), (
-                life.stream
+        trackers = [StreamTracker(name) for name in self.odd_names]
+        _fill(backend, trackers)
+        gone, left = trackers[::2], trackers[1::2]
+        for tracker in gone:
+            assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream)), (
+                tracker.stream
             )
         assert [
-            life.stream.id
-            for life in gone
-            if backend.head(life.stream) or backend.read(life.stream)
+            tracker.stream.id
+            for tracker in gone
+            if backend.head(tracker.stream) or backend.read(tracker.stream)
         ] == []
-        for life in left:
-            assert bodies(read_all(backend, life.stream)) == [_text(life), b"second"], life.stream
-        assert ids(all_heads(backend)) == sorted((life.stream.id for life in left), key=str.encode)
-        assert ids(all_due(backend)) == [life.stream.id for life in left]
+        for tracker in left:
+            assert bodies(read_all(backend, tracker.stream)) == [_text(tracker), b"second"], tracker.stream
+        assert ids(all_heads(backend)) == sorted((tracker.stream.id for tracker in left), key=str.encode)
+        assert ids(all_due(backend)) == [tracker.stream.id for tracker in left]
 
     def test_an_odd_id_conflicts_only_with_itself(self, backend: Backend) -> None:
-        lives = [Life(name) for name in self.odd_names]
-        _fill(backend, lives[::2])
-        answers = backend.append([Life(name).next(b"x") for name in self.odd_names])
+        trackers = [StreamTracker(name) for name in self.odd_names]
+        _fill(backend, trackers[::2])
+        answers = backend.append([StreamTracker(name).next(b"x") for name in self.odd_names])
         refused = [not hasattr(answer, "first") for answer in answers]
         assert refused == [place % 2 == 0 for place in range(len(self.odd_names))]
 
     def test_odd_tenants_are_kept_apart(self, backend: Backend) -> None:
         tenants = [name for name in self.odd_names if len(name.encode()) <= 100]
-        lives = [Life(key("s", tenant=tenant)) for tenant in tenants]
-        _fill(backend, lives)
-        for place, life in enumerate(lives):
-            tenant = life.stream.tenant
-            assert bodies(read_all(backend, life.stream)) == [_text(life), b"second"], tenant
+        trackers = [StreamTracker(key("s", tenant=tenant)) for tenant in tenants]
+        _fill(backend, trackers)
+        for place, tracker in enumerate(trackers):
+            tenant = tracker.stream.tenant
+            assert bodies(read_all(backend, tracker.stream)) == [_text(tracker), b"second"], tenant
             for listed in (all_heads(backend, tenant=tenant), all_due(backend, tenant=tenant)):
-                assert_listed(listed, [at(life, _fields(place))])
+                assert_listed(listed, [at(tracker, _fields(place))])
 
     def test_separators_in_names_do_not_mix_up_streams(self, backend: Backend) -> None:
         pairs = []
@@ -144,12 +144,12 @@ class NameTests:
                 ("a", f"{KIND}{mark}b{mark}1"),
                 (f"a{mark}{KIND}{mark}b", "1"),
             ]
-        lives = [Life(key(name, tenant=tenant)) for tenant, name in sorted(set(pairs))]
-        _fill(backend, lives)
-        for life in lives:
-            assert bodies(read_all(backend, life.stream)) == [_text(life), b"second"], life.stream
-            listed = ids(all_heads(backend, tenant=life.stream.tenant))
+        trackers = [StreamTracker(key(name, tenant=tenant)) for tenant, name in sorted(set(pairs))]
+        _fill(backend, trackers)
+        for tracker in trackers:
+            assert bodies(read_all(backend, tracker.stream)) == [_text(tracker), b"second"], tracker.stream
+            listed = ids(all_heads(backend, tenant=tracker.stream.tenant))
             wanted = {
-                other.stream.id for other in lives if other.stream.tenant == life.stream.tenant
+                other.stream.id for other in trackers if other.stream.tenant == tracker.stream.tenant
             }
             assert listed == sorted(wanted, key=str.encode)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..backends import Append, AppendResult, Backend, HeadFields, VersionMismatch
 from .build import (
-    Life,
+    StreamTracker,
     all_due,
     all_heads,
     at,
@@ -45,9 +45,9 @@ class RacingTests:
     def test_of_many_writers_with_the_same_expectation_exactly_one_wins(
         self, backend: Backend
     ) -> None:
-        life = Life()
+        tracker = StreamTracker()
         for _ in range(ROUNDS):
-            contenders = [life.next(b"a%d" % number, b"b%d" % number) for number in range(THREADS)]
+            contenders = [tracker.next(b"a%d" % number, b"b%d" % number) for number in range(THREADS)]
             answers = together([partial(backend.append, [one]) for one in contenders])
             won = [
                 one
@@ -55,81 +55,81 @@ class RacingTests:
                 if isinstance(answer, AppendResult)
             ]
             assert len(won) == 1
-            life.follow(won[0])
+            tracker.follow(won[0])
             for [answer] in answers:
-                assert isinstance(answer, AppendResult) or timeless(answer.head) == at(life)
-            newest = bodies(backend.read(life.stream, after=life.version - 2))
+                assert isinstance(answer, AppendResult) or timeless(answer.head) == at(tracker)
+            newest = bodies(backend.read(tracker.stream, after=tracker.version - 2))
             assert newest == [body for _, body in won[0].records]
-        assert versions(read_all(backend, life.stream)) == list(range(1, 2 * ROUNDS + 1))
+        assert versions(read_all(backend, tracker.stream)) == list(range(1, 2 * ROUNDS + 1))
 
     def test_of_many_who_create_a_stream_exactly_one_wins(self, backend: Backend) -> None:
         for number in range(ROUNDS):
-            lives = [Life(f"{number}") for _ in range(THREADS)]
-            answers = together([partial(backend.append, [life.next(b"x")]) for life in lives])
+            trackers = [StreamTracker(f"{number}") for _ in range(THREADS)]
+            answers = together([partial(backend.append, [tracker.next(b"x")]) for tracker in trackers])
             assert [isinstance(answer, AppendResult) for [answer] in answers].count(True) == 1
-            assert versions(read_all(backend, lives[0].stream)) == [1]
+            assert versions(read_all(backend, trackers[0].stream)) == [1]
 
     def test_the_same_append_sent_by_many_is_stored_once(self, backend: Backend) -> None:
-        life = Life()
+        tracker = StreamTracker()
         for number in range(ROUNDS):
-            append = life.next(b"x", b"y", indexed=number % 2 == 0)
+            append = tracker.next(b"x", b"y", indexed=number % 2 == 0)
             answers = together([partial(backend.append, [append])] * THREADS)
-            life.follow(append)
+            tracker.follow(append)
             places = {
                 (answer.first, answer.last)
                 for [answer] in answers
                 if isinstance(answer, AppendResult)
             }
-            assert places == {(life.version - 1, life.version)}
+            assert places == {(tracker.version - 1, tracker.version)}
             fresh = [
                 answer
                 for [answer] in answers
                 if isinstance(answer, AppendResult) and not answer.duplicate
             ]
             assert len(fresh) == 1
-        assert versions(read_all(backend, life.stream)) == list(range(1, 2 * ROUNDS + 1))
+        assert versions(read_all(backend, tracker.stream)) == list(range(1, 2 * ROUNDS + 1))
 
     def test_either_the_deletion_or_the_append_wins_and_never_both(self, backend: Backend) -> None:
         for number in range(ROUNDS):
-            life = Life(f"{number}")
-            life.write(backend, b"a")
+            tracker = StreamTracker(f"{number}")
+            tracker.write(backend, b"a")
             answers: list[AppendResult | VersionMismatch] = []
             works: list[Callable[[], object]] = [
-                partial(backend.delete, life.stream, expected=must_head(backend, life.stream)),
-                partial(_append_into, answers, backend, life.next(b"b")),
+                partial(backend.delete, tracker.stream, expected=must_head(backend, tracker.stream)),
+                partial(_append_into, answers, backend, tracker.next(b"b")),
             ]
             deleted, _ = together(works)
             if deleted:
                 assert answers == [VersionMismatch(None)]
-                assert backend.head(life.stream) is None
+                assert backend.head(tracker.stream) is None
             else:
-                assert bodies(read_all(backend, life.stream)) == [b"a", b"b"]
+                assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b"]
 
     def test_writers_on_different_streams_do_not_disturb_each_other(self, backend: Backend) -> None:
-        lives = [Life(f"{number}") for number in range(THREADS)]
+        trackers = [StreamTracker(f"{number}") for number in range(THREADS)]
 
-        def write(life: Life) -> None:
+        def write(tracker: StreamTracker) -> None:
             for number in range(15):
-                life.write(
+                tracker.write(
                     backend, b"%d" % number, indexed=True, fields=HeadFields(status=f"{number}")
                 )
 
-        together([partial(write, life) for life in lives])
-        for life in lives:
-            assert bodies(read_all(backend, life.stream)) == [
+        together([partial(write, tracker) for tracker in trackers])
+        for tracker in trackers:
+            assert bodies(read_all(backend, tracker.stream)) == [
                 b"%d" % number for number in range(15)
             ]
-            assert timeless(backend.head(life.stream)) == at(life, HeadFields(status="14"))
+            assert timeless(backend.head(tracker.stream)) == at(tracker, HeadFields(status="14"))
 
     def test_a_reader_beside_a_writer_sees_no_gap_no_half_append_and_nothing_vanish(
         self, backend: Backend
     ) -> None:
-        life = Life()
-        life.write(backend, b"0", b"0", b"0")
+        tracker = StreamTracker()
+        tracker.write(backend, b"0", b"0", b"0")
 
         def look(seen: int) -> int:
-            head = must_head(backend, life.stream)
-            records = read_all(backend, life.stream)
+            head = must_head(backend, tracker.stream)
+            records = read_all(backend, tracker.stream)
             assert versions(records) == list(range(1, len(records) + 1))
             assert len(records) % 3 == 0, "half of an append was visible"
             assert len(records) >= max(seen, head.version), "what was visible vanished"
@@ -139,28 +139,28 @@ class RacingTests:
 
         _beside(
             look,
-            lambda number: life.write(backend, *[b"%d" % number] * 3),
+            lambda number: tracker.write(backend, *[b"%d" % number] * 3),
             self.writes_beside_readers,
         )
 
     def test_the_head_never_runs_ahead_of_what_can_be_read(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, fields=HeadFields(owner="0"))
+        tracker = StreamTracker()
+        tracker.write(backend, fields=HeadFields(owner="0"))
 
         def look(seen: int) -> int:
-            head = must_head(backend, life.stream)
+            head = must_head(backend, tracker.stream)
             assert head.version % 2 == 1, "the head stood in the middle of an append"
             assert head.fields.owner == f"{head.version // 2}", (
                 "the fields and the version are of two appends"
             )
-            assert versions(backend.read(life.stream, after=head.version - 1, limit=1)) == [
+            assert versions(backend.read(tracker.stream, after=head.version - 1, limit=1)) == [
                 head.version
             ]
             assert head.version >= seen
             return head.version
 
         def write(number: int) -> None:
-            life.write(backend, b"x", b"y", fields=HeadFields(owner=f"{number}"))
+            tracker.write(backend, b"x", b"y", fields=HeadFields(owner=f"{number}"))
 
         _beside(look, write, self.writes_beside_readers)
 
@@ -169,9 +169,9 @@ class RacingTests:
 
         def write(number: int) -> None:
             # Ids jump back and forth, so that new ones appear before and behind a reader's page.
-            life = Life(f"{(number * 7919) % 1000:04}")
-            life.write(backend, fields=HeadFields(status="s", due_at=float(number % 5)))
-            acknowledged.append(life.stream.id)
+            tracker = StreamTracker(f"{(number * 7919) % 1000:04}")
+            tracker.write(backend, fields=HeadFields(status="s", due_at=float(number % 5)))
+            acknowledged.append(tracker.stream.id)
 
         def look(seen: int) -> int:
             wanted = set(acknowledged)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from ..backends import Backend
-from .build import Life, bodies, key, must_head, read_all, versions
+from .build import StreamTracker, bodies, key, must_head, read_all, versions
 
 FIVE_MIB = 5 * 1024 * 1024
 
 
-def _ten(backend: Backend) -> Life:
-    life = Life()
+def _ten(backend: Backend) -> StreamTracker:
+    tracker = StreamTracker()
     for size in (1, 4, 2, 3):
-        life.write(backend, *(b"%d" % (life.version + n) for n in range(1, size + 1)))
-    return life
+        tracker.write(backend, *(b"%d" % (tracker.version + n) for n in range(1, size + 1)))
+    return tracker
 
 
 class ReadingTests:
     def test_a_missing_stream_reads_as_empty_and_has_no_head(self, backend: Backend) -> None:
-        Life("other").write(backend)
+        StreamTracker("other").write(backend)
         for reverse in (False, True):
             for after in (0, 1, 7):
                 assert list(backend.read(key("missing"), after=after, reverse=reverse)) == []
@@ -68,17 +68,17 @@ class ReadingTests:
     def test_a_page_is_bounded_in_bytes_and_only_an_empty_one_is_the_end(
         self, backend: Backend
     ) -> None:
-        life = Life()
+        tracker = StreamTracker()
         big = [bytes([number]) * FIVE_MIB for number in range(3)]
-        life.write(backend, big[0])
-        life.write(backend, big[1], big[2])
-        life.write(backend, b"small")
+        tracker.write(backend, big[0])
+        tracker.write(backend, big[1], big[2])
+        tracker.write(backend, b"small")
         expected = [*big, b"small"]
         for reverse in (False, True):
-            assert 1 <= len(backend.read(life.stream, reverse=reverse)) < 4, (
+            assert 1 <= len(backend.read(tracker.stream, reverse=reverse)) < 4, (
                 "15 MiB is too much for one page"
             )
-            found = bodies(read_all(backend, life.stream, reverse=reverse))
+            found = bodies(read_all(backend, tracker.stream, reverse=reverse))
             # Not one assert on the lists: explaining how 15 MiB differ takes minutes.
             assert [len(body) for body in found] == [
                 len(body) for body in expected[:: -1 if reverse else 1]
@@ -88,16 +88,16 @@ class ReadingTests:
             )
 
     def test_the_head_is_the_newest_record(self, backend: Backend) -> None:
-        life = _ten(backend)
-        head = must_head(backend, life.stream)
-        [newest] = backend.read(life.stream, reverse=True, limit=1)
+        tracker = _ten(backend)
+        head = must_head(backend, tracker.stream)
+        [newest] = backend.read(tracker.stream, reverse=True, limit=1)
         assert (newest.version, newest.hash) == (head.version, head.hash)
 
     def test_what_was_read_does_not_change_when_the_stream_goes_on(self, backend: Backend) -> None:
-        life = _ten(backend)
-        page, head = backend.read(life.stream), backend.head(life.stream)
+        tracker = _ten(backend)
+        page, head = backend.read(tracker.stream), backend.head(tracker.stream)
         kept = list(page)
-        life.write(backend, b"11")
+        tracker.write(backend, b"11")
         assert list(page) == kept
         assert head is not None
         assert head.version == 10

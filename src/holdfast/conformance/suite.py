@@ -14,7 +14,7 @@ from .bodies import BodyTests
 from .deletion import DeletionTests
 from .durable import DurableTests
 from .ids import IdTests
-from .life import LifeTests
+from .lifecycle import LifecycleTests
 from .listing import ListingTests
 from .names import NameTests
 from .racing import RacingTests
@@ -31,7 +31,7 @@ class BackendConformance(
     BodyTests,
     DeletionTests,
     RacingTests,
-    LifeTests,
+    LifecycleTests,
 ):
     """What every backend must pass. Override `open_backend`."""
 

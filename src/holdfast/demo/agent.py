@@ -1,4 +1,4 @@
-"""The agent of the demo: it settles an insurance claim. It knows nothing of the kills that await it."""
+"""The agent of the demo, which settles an insurance claim. Nothing in it handles the kills."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, cast
 import holdfast
 
 from .claim import BILLS, CLOSING, EXCESS, GOAL, LETTER, PLANNING
-from .outside import bank, line, mail, model
+from .outside import bank, mail, model, world
 
 URL = "HOLDFAST_DEMO_URL"
-"""The store is named in the environment: a URL can hold a password, and everybody sees arguments."""
+"""The environment variable with the store URL: other users can see a password in the arguments."""
 
 LEASE_SECONDS = 2.0
-"""Short: where a system does not say that the former holder is dead, the next run waits for the end of its lease."""
+"""Short: where the death of a lease owner can't be detected, the next run waits for its lease."""
 
 
 def settle(task: holdfast.Task) -> Any:
@@ -42,29 +42,28 @@ def read_claim(letter: str) -> str:
 
 
 def read_receipts(bills: list[list[Any]]) -> list[int]:
-    """A long step: each receipt costs a call of the model, so each is saved as soon as it is read."""
+    """Return the covered amounts. Each receipt costs a model call, so each is saved at once."""
     step = holdfast.current_step()
     covered: list[int] = step.cursor or []
     for number, (what, price) in list(enumerate(bills, 1))[len(covered) :]:
-        said = model.ask(f"read the receipts: number {number}, {what}, {price} EUR. Is it covered?")
-        covered.append(price if said == "yes" else 0)
+        reply = model.ask(
+            f"read the receipts: number {number}, {what}, {price} EUR. Is it covered?"
+        )
+        covered.append(price if reply == "yes" else 0)
         step.save(covered, done=number, total=len(bills), flush=True)
     return covered
 
 
 def compare(facts: str, covered: int) -> int:
-    return int(
-        model.ask(
-            f"compare with the policy: {covered} EUR are covered, the excess is {EXCESS} EUR. {facts}"
-        )
-    )
+    amounts = f"{covered} EUR are covered, the excess is {EXCESS} EUR"
+    return int(model.ask(f"compare with the policy: {amounts}. {facts}"))
 
 
-def was_paid(amount: int) -> str | None:
+def find_payment(amount: int) -> str | None:
     return bank.find(key=holdfast.idempotency_key())
 
 
-@holdfast.step(check=was_paid)
+@holdfast.step(check=find_payment)
 def pay(amount: int) -> str:
     return bank.do("customer", amount, key=holdfast.idempotency_key())
 
@@ -73,11 +72,11 @@ def write_letter(amount: int) -> str:
     return model.ask(f"write the letter: we paid {amount} EUR")
 
 
-def was_sent(to: str, text: str) -> str | None:
+def find_email(to: str, text: str) -> str | None:
     return mail.find(key=holdfast.idempotency_key())
 
 
-@holdfast.step(check=was_sent)
+@holdfast.step(check=find_email)
 def send(to: str, text: str) -> str:
     return mail.do(to, text, key=holdfast.idempotency_key())
 
@@ -88,19 +87,19 @@ def close(amount: int, receipt: str, letter: str) -> dict[str, Any]:
 
 
 class ReportingTask:
-    """The task, with a word to the outside after each step: so the world can strike between steps as well."""
+    """A task that reports each finished step to the world, which can then kill between steps."""
 
     def __init__(self, task: holdfast.Task) -> None:
         self._task = task
 
     def make_plan(self, make: Any) -> Any:
         plan = self._task.make_plan(make)
-        line.call("tell", step=PLANNING)
+        world.call("report", step=PLANNING)
         return plan
 
     def step(self, name: str, fn: Any, /, *args: Any) -> Any:
         result = self._task.step(name, fn, *args)
-        line.call("tell", step=name)
+        world.call("report", step=name)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -108,20 +107,20 @@ class ReportingTask:
 
 
 def main(task_id: str, address: str) -> None:
-    line.address = address
+    world.address = address
     with holdfast.open(os.environ[URL]) as store:
         with store.task(task_id, goal=GOAL, agent="claims", lease=LEASE_SECONDS) as task:
             if task.resumed:
-                model.briefing = task.resume_context().messages()
+                model.resume_context = task.resume_context().messages()
             kept = ([PLANNING] if task.plan else []) + task.preview().skipped
             halfway = [
                 step.path
                 for step in task.view().steps
                 if step.progress and step.status == "interrupted"
             ]
-            line.call("begin", kept=kept, halfway=halfway)
+            world.call("begin", kept=kept, halfway=halfway)
             result = settle(cast("holdfast.Task", ReportingTask(task)))
-    line.call("end", result=result)
+    world.call("end", result=result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The claim of the demo, and the model that is asked about it: its answers follow from the questions, by rule."""
+"""The claim of the demo, and the rules by which the simulated model answers questions about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAN: Final = [
     *MAILS.values(),
 ]
 STEPS: Final = [PLANNING, *PLAN, CLOSING]
-"""All that the agent does, in order."""
+"""Everything the agent does, in order."""
 
 LETTER: Final = "A pipe burst and the cellar was under water. Receipts are enclosed."
 EXCESS: Final = 250
@@ -44,43 +44,45 @@ BILLS: Final = [
     ["cleaning", 130],
 ]
 _FURNITURE: Final = ("sofa", "carpet")
-_FIRST_WITH_A_PAST: Final = 3
-"""From this receipt on there is something to lose in the middle of the step."""
+_FIRST_WITH_PROGRESS: Final = 3
+"""From this receipt on, a kill within the step could lose saved progress."""
 
 Kind = Literal["asked", "reading", "effect", "between"]
 
 
 @dataclass(frozen=True)
 class KillMoment:
-    """A moment at which the agent can be killed: of what kind, in or after which step, and in words."""
+    """A moment at which the agent can be killed, in or after `step`."""
 
     kind: Kind
     step: str
-    words: str
+    description: str
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """What the model says, and the moment at which it is asked."""
+    """The text that the model returns, and the moment at which it was asked."""
 
     text: str
     moment: KillMoment
 
 
-def answer(question: str) -> ModelAnswer:
-    """The model's answer. A question begins with the step that it is for."""
+def answer_question(question: str) -> ModelAnswer:
+    """Return the model's answer. A question starts with the name of its step."""
     step, _, rest = question.partition(": ")
     numbers = [int(number) for number in re.findall(r"\d+", rest)]
     if step == RECEIPTS:
-        kind: Kind = "reading" if numbers[0] >= _FIRST_WITH_A_PAST else "asked"
+        kind: Kind = "reading" if numbers[0] >= _FIRST_WITH_PROGRESS else "asked"
         covered = "no" if any(thing in rest for thing in _FURNITURE) else "yes"
         return ModelAnswer(
-            covered, KillMoment(kind, step, f"while it read receipt {numbers[0]} of {len(BILLS)}")
+            covered, KillMoment(kind, step, f"while reading receipt {numbers[0]} of {len(BILLS)}")
         )
-    return ModelAnswer(_text(step, numbers), KillMoment("asked", step, f'in mid-step: "{step}"'))
+    return ModelAnswer(
+        _write_text(step, numbers), KillMoment("asked", step, f'in mid-step: "{step}"')
+    )
 
 
-def _text(step: str, numbers: list[int]) -> str:
+def _write_text(step: str, numbers: list[int]) -> str:
     match step:
         case "make the plan":
             return json.dumps(PLAN)
@@ -93,4 +95,4 @@ def _text(step: str, numbers: list[int]) -> str:
             return f"We have paid you {numbers[0]} EUR. Furniture is not covered."
         case "write the summary":
             return f"Claim 42 is settled with {numbers[0]} EUR."
-    raise ValueError(f"the script has no answer to {step!r}")
+    raise ValueError(f"no answer is defined for step {step!r}")

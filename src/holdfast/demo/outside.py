@@ -1,4 +1,4 @@
-"""How the agent of the demo reaches the outside world: a model, a bank and a mail service, all over HTTP."""
+"""Clients of the demo's outside world: a model, a bank and a mail service, all over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class WorldConnection:
-    """The way to the world: one request for one answer."""
+    """Sends requests to the world, each on a connection of its own."""
 
     address = ""
 
@@ -16,39 +16,39 @@ class WorldConnection:
         connection = http.client.HTTPConnection(self.address)
         try:
             connection.request("POST", f"/{name}", json.dumps(body))
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise RuntimeError(f"the world answered {answer.status} to {name!r}")
-            return json.load(answer)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise RuntimeError(f"request {name!r} failed with status {response.status}")
+            return json.load(response)
         finally:
             connection.close()
 
 
 class Model:
-    """The model. After a resume it is told first what was done before."""
+    """The model. In a resumed run, each prompt starts with the resume context."""
 
-    def __init__(self, line: WorldConnection) -> None:
-        self._line = line
-        self.briefing: list[dict[str, Any]] = []
+    def __init__(self, world: WorldConnection) -> None:
+        self._world = world
+        self.resume_context: list[dict[str, Any]] = []
 
     def ask(self, question: str) -> str:
-        messages = [*self.briefing, {"role": "user", "content": question}]
-        return str(self._line.call("ask", messages=messages))
+        messages = [*self.resume_context, {"role": "user", "content": question}]
+        return str(self._world.call("ask", messages=messages))
 
 
 class OutsideService:
-    """A bank or a mail service. It does what it is told as often as it is told, and can say what it did under a key."""
+    """A bank or a mail service: does each request, even a repeated one, and finds it by key."""
 
-    def __init__(self, line: WorldConnection, name: str) -> None:
-        self._line, self._name = line, name
+    def __init__(self, world: WorldConnection, name: str) -> None:
+        self._world, self._name = world, name
 
     def do(self, to: str, what: object, *, key: str) -> str:
-        return str(self._line.call("do", service=self._name, to=to, what=what, key=key))
+        return str(self._world.call("do", service=self._name, to=to, what=what, key=key))
 
     def find(self, *, key: str) -> str | None:
-        found = self._line.call("find", service=self._name, key=key)
+        found = self._world.call("find", service=self._name, key=key)
         return None if found is None else str(found)
 
 
-line = WorldConnection()
-model, bank, mail = Model(line), OutsideService(line, "bank"), OutsideService(line, "mail")
+world = WorldConnection()
+model, bank, mail = Model(world), OutsideService(world, "bank"), OutsideService(world, "mail")

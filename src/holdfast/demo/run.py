@@ -15,17 +15,17 @@ from rich.text import Text
 
 import holdfast
 
-from .lives import AgentFailed, choose, endure, rehearse
-from .report import show_briefing, show_code, show_counts, show_runs
-from .show import Show
-from .verdict import from_zero, problems
+from .agent_runs import AgentFailed, choose_moments, rehearse, run_until_finished
+from .progress import RunProgress
+from .report import show_code, show_counts, show_resume_context, show_runs
+from .verdict import count_from_zero, find_problems
 from .world import MODEL_CALLS, World
 
 
 def run_demo(
     *, url: str | None = None, kills: int = 5, seed: int | None = None, think: float = 0.6
 ) -> int:
-    """Run the demo; the exit code is 0 if every side effect happened once, with the right result.
+    """Run the demo and return 0 if each side effect happened once and the result is right, else 1.
 
     The model takes `think` seconds for an answer. Without a `url` the store is a temporary file,
     which is only kept if the demo fails.
@@ -51,7 +51,7 @@ def run_demo(
 
 
 def _run_on(url: str, kills: int, seed: int, think: float, *, kept: bool = False) -> bool:
-    """Run the demo on a store and return whether it succeeded. `kept`: the store stays there."""
+    """Run the demo on a store and return whether it succeeded. `kept`: the store is kept."""
     console, task_id = Console(highlight=False), f"claim-42-{uuid.uuid4().hex[:8]}"
     with holdfast.open(url) as store:
         health = store.health()
@@ -83,31 +83,31 @@ def _run_on(url: str, kills: int, seed: int, think: float, *, kept: bool = False
 def _kill_and_report(
     console: Console, url: str, task_id: str, kills: int, seed: int, think: float
 ) -> list[str]:
-    """Kill the agent until it gets to the end, show the report, and return what went wrong."""
+    """Kill and restart the agent until it finishes, show the report, and return the problems."""
     undisturbed = rehearse()
-    moments = choose(list(undisturbed.moments), kills, seed)
-    with Show(console) as show:
-        world = World(moments, think=think, watch=show.watch)
-        endure(world, url, task_id, show.ended)
+    moments = choose_moments(list(undisturbed.moments), kills, seed)
+    with RunProgress(console) as progress:
+        world = World(moments, think=think, on_step=progress.show_step)
+        run_until_finished(world, url, task_id, progress.show_end)
     with holdfast.open(url) as store:
         task = store.get_task(task_id)
     show_runs(console, world.runs)
-    show_briefing(console, world.runs[-1])
-    zero = from_zero(undisturbed.moments, undisturbed.counts, moments)
-    show_counts(console, undisturbed.counts, world.counts, zero)
-    failures = problems(
-        asked=undisturbed.counts,
+    show_resume_context(console, world.runs[-1])
+    from_zero = count_from_zero(undisturbed.moments, undisturbed.counts, moments)
+    show_counts(console, undisturbed.counts, world.counts, from_zero)
+    failures = find_problems(
+        undisturbed=undisturbed.counts,
         counted=world.counts,
         expected=undisturbed.result,
         result=None if task is None else task.result,
-        kills=kills,
-        struck=len([run for run in world.runs if run.killed is not None]),
+        planned_kills=kills,
+        actual_kills=sum(run.killed is not None for run in world.runs),
     )
     if not failures:
         console.print(
             f"\n[bold green]Killed {_times(kills)}: every effect happened exactly once,[/] and the"
             " result is the same as without kills. Paid for:"
-            f" {world.counts[MODEL_CALLS]} model calls, not {zero[MODEL_CALLS]}. No repair was"
+            f" {world.counts[MODEL_CALLS]} model calls, not {from_zero[MODEL_CALLS]}. No repair was"
             " needed."
         )
         show_code(console)

@@ -1,4 +1,4 @@
-"""The verdict of the demo: what was counted, against what was asked for and what it would have been without a record."""
+"""The verdict of the demo: the world's counts, compared with those of the undisturbed run."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from .claim import KillMoment
 from .world import MODEL_CALLS
 
 
-def problems(
+def find_problems(
     *,
-    asked: Mapping[str, int],
+    undisturbed: Mapping[str, int],
     counted: Mapping[str, int],
     expected: Any,
     result: Any,
-    kills: int,
-    struck: int,
+    planned_kills: int,
+    actual_kills: int,
 ) -> list[str]:
-    """What must not be: an effect that happened other than once, another result, a kill that did not happen."""
-    found = [
-        f"{what}: {counted.get(what, 0)}, not {asked.get(what, 0)}"
-        for what in {**asked, **counted}
-        if what != MODEL_CALLS and not counted.get(what, 0) == asked.get(what, 0) == 1
+    """List the effects that did not happen exactly once, a wrong result, and missing kills."""
+    problems = [
+        f"{effect}: {counted.get(effect, 0)}, not {undisturbed.get(effect, 0)}"
+        for effect in {**undisturbed, **counted}
+        if effect != MODEL_CALLS and not counted.get(effect, 0) == undisturbed.get(effect, 0) == 1
     ]
     if result != expected:
-        found.append("the result is not that of the undisturbed run")
-    if struck != kills:
-        found.append(f"the agent was killed {struck} times, not {kills}")
-    return found
+        problems.append("the result is not that of the undisturbed run")
+    if actual_kills != planned_kills:
+        problems.append(f"the agent was killed {actual_kills} times, not {planned_kills}")
+    return problems
 
 
-def from_zero(
+def count_from_zero(
     undisturbed: Mapping[KillMoment, Counter[str]], total: Counter[str], kills: Sequence[KillMoment]
 ) -> Counter[str]:
-    """What would have been counted if every run began from zero: computed, not run.
+    """Compute what the world would have counted if every run had started from zero.
 
-    A run that is killed at a moment has by then done everything that the undisturbed run had done by then; the last
-    one does it all.
+    By the moment of its kill, such a run has done everything that the undisturbed run had done by
+    then; the last run does it all.
     """
     return sum((undisturbed[moment] for moment in kills), total.copy())

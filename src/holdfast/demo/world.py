@@ -1,6 +1,6 @@
-"""The outside world of the demo: it does what it is asked, counts what it did, and kills the agent when the time has come.
+"""The outside world of the demo: serves the agent's requests, counts them, and kills the agent.
 
-It lives in the process that watches, not in the one that dies, and knows nothing of the store.
+It runs in the parent process, not in the agent's, and knows nothing of the store.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any, Final
 
-from .claim import CLOSING, MAILS, PAY, KillMoment, answer
+from .claim import CLOSING, MAILS, PAY, KillMoment, answer_question
 
-MODEL_CALLS: Final = "calls of the model"
-_IN_WORDS: Final = {"bank": "payments", "mail": "mails"}
-_EFFECTS: Final = {
-    "bank": "after the bank paid, before it was recorded",
-    "mail": "after the mail went, before it was recorded",
+MODEL_CALLS: Final = "model calls"
+_EFFECTS: Final = {"bank": "payments", "mail": "emails"}
+_EFFECT_KILLS: Final = {
+    "bank": "after the bank paid, before the step was recorded",
+    "mail": "after the email was sent, before the step was recorded",
 }
 
 
-class Struck(Exception):
-    """The agent was killed; there is nobody to answer."""
+class AgentKilled(Exception):
+    """The agent was killed, so its request gets no response."""
 
 
 @dataclass
 class AgentRun:
-    """One life of the agent, as the world saw it."""
+    """One run of the agent's process, as the world saw it."""
 
     number: int
     kept: list[str] = field(default_factory=list)
-    """Steps that were finished when it began."""
+    """Steps that were already finished when the run started."""
     halfway: list[str] = field(default_factory=list)
-    """Steps that an earlier run was killed in, and that had saved how far they were."""
+    """Steps in which an earlier run was killed after saving progress."""
     done: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    """Steps of which it asked the service first, and heard that they were done."""
+    """Steps whose service, asked first, reported that they were done."""
     doing: str = ""
     killed: KillMoment | None = None
-    briefing: str = ""
+    resume_context: str = ""
 
 
 class World:
-    """A model, a bank and a mail service on a port of this machine. `kills` are the moments to strike at, in order."""
+    """A model, a bank and a mail service on a local port. `kills` are in the order of the work."""
 
     def __init__(
         self,
         kills: Iterable[KillMoment] = (),
         *,
         think: float = 0.0,
-        watch: Callable[[AgentRun], None] = lambda run: None,
+        on_step: Callable[[AgentRun], None] = lambda run: None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.moments: dict[KillMoment, Counter[str]] = {}
-        """Every moment that was reached, and what had been counted by then."""
+        """Every moment that was reached, with the counts so far."""
         self.runs: list[AgentRun] = []
         self.result: Any = None
-        self._kills, self._think, self._watch = list(kills), think, watch
+        self._kills, self._think, self._on_step = list(kills), think, on_step
         self._books: dict[str, list[dict[str, Any]]] = {"bank": [], "mail": []}
         self._lock = threading.Lock()
         self._agent: subprocess.Popen[bytes] | None = None
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _create_handler(self))
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> World:
@@ -78,41 +78,43 @@ class World:
         self._server.shutdown()
         self._server.server_close()
 
-    def start(
-        self, start: Callable[[], subprocess.Popen[bytes]]
+    def start_run(
+        self, command: list[str], environment: dict[str, str]
     ) -> tuple[AgentRun, subprocess.Popen[bytes]]:
-        """Begin a run with the process that `start` starts."""
-        with self._lock:  # no moment is reached before it is known whom to kill
+        """Start the agent's process."""
+        with self._lock:  # no kill before the process to kill is known
             self.runs.append(AgentRun(len(self.runs) + 1))
-            self._agent = start()
+            self._agent = subprocess.Popen(  # noqa: S603  our own module
+                command, stdin=subprocess.DEVNULL, env=environment
+            )
             return self.runs[-1], self._agent
 
-    # -- what the agent can ask for ----------------------------------------------------------------
+    # -- the agent's requests ------------------------------------------------------------------
 
     def on_begin(self, kept: list[str], halfway: list[str]) -> None:
         self.runs[-1].kept, self.runs[-1].halfway = kept, halfway
-        self._show(self.runs[-1], "begins")
+        self._show(self.runs[-1], "starting")
 
     def on_ask(self, messages: list[dict[str, str]]) -> str:
         *before, question = messages
-        said = answer(question["content"])
+        answer = answer_question(question["content"])
         run = self.runs[-1]
-        run.briefing = "\n".join(message["content"] for message in before)
-        self.counts[MODEL_CALLS] += 1  # answered or not, it is paid for
+        run.resume_context = "\n".join(message["content"] for message in before)
+        self.counts[MODEL_CALLS] += 1  # billed even if the agent never gets the answer
         self._show(run, f"model: {question['content']}")
         time.sleep(self._think / 2)
-        self._reach(said.moment)
+        self._reach(answer.moment)
         time.sleep(self._think / 2)
-        return said.text
+        return answer.text
 
     def on_do(self, service: str, to: str, what: object, key: str) -> str:
         book = self._books[service]
         book.append({"to": to, "what": what, "key": key})
         number = f"{service}-{len(book)}"
-        self.counts[f"{_IN_WORDS[service]} to the {to}"] += 1
+        self.counts[f"{_EFFECTS[service]} to the {to}"] += 1
         step = PAY if service == "bank" else MAILS[to]
         self._show(self.runs[-1], step)
-        self._reach(KillMoment("effect", step, _EFFECTS[service]))
+        self._reach(KillMoment("effect", step, _EFFECT_KILLS[service]))
         return number
 
     def on_find(self, service: str, key: str) -> str | None:
@@ -125,7 +127,7 @@ class World:
         self.runs[-1].found.append(PAY if service == "bank" else MAILS[entry["to"]])
         return f"{service}-{numbers[0]}"
 
-    def on_tell(self, step: str) -> None:
+    def on_report(self, step: str) -> None:
         run = self.runs[-1]
         if step not in run.kept:
             run.done.append(step)
@@ -139,7 +141,7 @@ class World:
 
     def _show(self, run: AgentRun, doing: str) -> None:
         run.doing = doing
-        self._watch(run)
+        self._on_step(run)
 
     def _reach(self, moment: KillMoment) -> None:
         with self._lock:
@@ -150,40 +152,39 @@ class World:
             self.runs[-1].killed = moment
             assert self._agent is not None
             self._agent.kill()
-            self._agent.wait()  # before its connection is closed: it must not live to see that
-        raise Struck
+            self._agent.wait()  # before its connection closes: the agent must not see that
+        raise AgentKilled
 
 
 class _Server(ThreadingTCPServer):
-    # Not HTTPServer, which asks the name service for its own name: here is perhaps no network.
+    # Not HTTPServer: it looks up its host name in DNS, and there may be no network.
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(
-            sys.exc_info()[1], ConnectionError
-        ):  # the agent has gone; that is the idea
+        # A ConnectionError is expected: the agent was killed.
+        if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
-def _handler(world: World) -> type[BaseHTTPRequestHandler]:
+def _create_handler(world: World) -> type[BaseHTTPRequestHandler]:
     calls = {
         f"/{name}": getattr(world, f"on_{name}")
-        for name in ("begin", "ask", "do", "find", "tell", "end")
+        for name in ("begin", "ask", "do", "find", "report", "end")
     }
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             try:
-                said = json.dumps(calls[self.path](**body)).encode()
-            except Struck:
+                response = json.dumps(calls[self.path](**body)).encode()
+            except AgentKilled:
                 return
             self.send_response(200)
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(response)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(response)
 
         def log_message(self, format: str, *args: object) -> None:
-            """The demo says itself what happens."""
+            """Log nothing: the demo shows the requests itself."""
 
     return Handler

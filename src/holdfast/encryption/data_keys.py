@@ -97,10 +97,10 @@ class DataKey:
         return make_aes(hmac.digest(self._secret, b"holdfast label 1\0" + about, "sha256"))
 
     def wrap_with(self, master: MasterKey, tenant: str, name: str) -> bytes:
-        return master.wrap(self._secret, _bind(tenant, name, master.id))
+        return master.wrap(self._secret, wrapping_data(tenant, name, master.id))
 
 
-def _bind(tenant: str, name: str, master: str) -> bytes:
+def wrapping_data(tenant: str, name: str, master: str) -> bytes:
     """Return the associated data of a wrapped data key."""
     parts = [b"holdfast data key 1", tenant.encode(), name.encode(), master.encode()]
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
@@ -182,7 +182,7 @@ class DataKeys:
             wrapped = msgspec.json.decode(envelope.data, type=_WrappedDataKey).wrapped
         except (Undecodable, msgspec.DecodeError, ValueError):
             raise CorruptRecord(str(stream), version=1, what="it is not a wrapped key") from None
-        secret = master.unwrap(wrapped, _bind(tenant, name, master.id))
+        secret = master.unwrap(wrapped, wrapping_data(tenant, name, master.id))
         if len(secret) != KEY_BYTES:
             raise TamperDetected(str(stream), version=1, what="the key has the wrong length")
         return DataKey(secret)

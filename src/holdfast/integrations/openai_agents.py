@@ -1,9 +1,9 @@
-"""Sessions of the OpenAI Agents SDK in a store, and runs that wait for an approval.
+"""OpenAI Agents SDK: sessions in a store, and saved runs that wait for approval.
 
     session = HoldfastSession("user-42", store)
     result = await Runner.run(agent, "What did I order?", session=session)
 
-Each session is the conversation of the same id, so `store.conversation("user-42")` shows what was said.
+A session is the conversation with the same id: `store.conversation("user-42")` reads it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Wrapper = RunContextWrapper[Any]
 
 
 class HoldfastSession:
-    """A session that survives its process. Use it from any number of runs, threads and event loops.
+    """A durable session, usable from any number of runs, threads and event loops.
 
-    With `tenant`, which is given the run's context, one session object serves many tenants, each with their own items.
+    `tenant`, a function of the run's context, lets one session object serve many tenants.
     """
 
     session_id: str
@@ -57,7 +57,8 @@ class HoldfastSession:
     ) -> None:
         if not isinstance(session_id, str):
             raise TypeError(
-                f"HoldfastSession(session_id, store): session_id must be a str, got {type(session_id).__name__}"
+                "HoldfastSession(session_id, store): session_id must be a str, "
+                f"got {type(session_id).__name__}"
             )
         if not isinstance(store, Store | AsyncStore):
             raise TypeError(
@@ -72,7 +73,7 @@ class HoldfastSession:
     async def get_items(
         self, limit: int | None = None, *, wrapper: Wrapper | None = None
     ) -> list[TResponseInputItem]:
-        """The items, oldest first; the latest `limit` of them, if given here or in the settings."""
+        """Return the items, oldest first; the newest `limit`, if set here or in the settings."""
         newest = resolve_session_limit(limit, self.session_settings)
         items = await self._chat(wrapper).messages(last=None if newest is None else max(newest, 0))
         return cast("list[TResponseInputItem]", items)
@@ -80,24 +81,29 @@ class HoldfastSession:
     async def add_items(
         self, items: list[TResponseInputItem], *, wrapper: Wrapper | None = None
     ) -> None:
-        """Add items, all or none. Their ids are not looked at: models that have none give them all the same one."""
+        """Add items atomically. Item ids are ignored: some models give all items the same one."""
         if items:
             await self._chat(wrapper).append(*items)
 
     async def pop_item(self, *, wrapper: Wrapper | None = None) -> TResponseInputItem | None:
-        """Take out the newest item; no two callers get the same one."""
+        """Remove and return the newest item; two callers never get the same one."""
         return cast("TResponseInputItem | None", await self._chat(wrapper).pop())
 
     async def clear_session(self, *, wrapper: Wrapper | None = None) -> None:
-        """Begin again without items. What was said stays in the log; the conversation's `delete` removes it."""
+        """Clear the session. The log keeps the items; the conversation's `delete` removes them."""
         await self._chat(wrapper).clear()
 
     async def save_run(self, result: RunResult | RunResultStreaming | RunState[Any, Any]) -> bool:
-        """Keep a run that waits for approvals, so that any process can go on with it. True if it waits.
+        """Save a run that waits for approvals, so that any process can resume it.
 
-        Call it with what a run returned, before anybody is asked. A run that has ended takes the place of the one that
-        was kept: there is nothing left to go on with. `NotSerializable` if the store redacts, and would change one of its
-        tool calls.
+        Call it with the result of a run before you ask for approval. A run that has ended removes
+        the saved one.
+
+        Returns:
+            True if the run waits for approvals.
+
+        Raises:
+            NotSerializable: The store's redaction would change one of the run's tool calls.
         """
         in_run = None if isinstance(result, RunState) else result.context_wrapper
         state = result if isinstance(result, RunState) else result.to_state()
@@ -109,24 +115,25 @@ class HoldfastSession:
         if _is_changed(saved, document._log.redaction.redact_value):
             raise NotSerializable(
                 "the run",
-                "a tool call in it has something to be redacted, and the SDK goes on only with calls as they were: have the "
-                "tool look it up by a name. Nothing was stored",
+                "redaction would change a tool call, and the SDK resumes only unchanged calls; "
+                "let the tool look the secret up by name. Nothing was stored",
             )
         await document.save(saved)
         return True
 
     async def load_run(self, agent: Agent[Any], **options: Any) -> RunState[Any, Any] | None:
-        """The run that waits for approvals, to be approved or rejected and given to `Runner.run`; None if there is none.
+        """Load the run that waits for approvals, to approve or reject and pass to `Runner.run`.
 
-        None too if that run has gone on since: the session has the result of a call that was waiting, so to approve it
-        now would make that call twice. `options` are those of `RunState.from_json`, like `context_override`.
+        Returns None if there is none, or if that run has been resumed already: the session then
+        holds the result of a waiting call, and approving it again would repeat the call.
+        `options` are those of `RunState.from_json`, such as `context_override`.
         """
         saved = await self._run_document(None).load(None)
         if saved is None:
             return None
         state = await RunState.from_json(agent, saved, **options)
         waiting = {item.call_id for item in state.get_interruptions() if item.call_id}
-        done = {_settles(item) for item in await self._chat(None).messages()}
+        done = {_answered_call(item) for item in await self._chat(None).messages()}
         return None if waiting & done else state
 
     def _chat(self, wrapper: Wrapper | None) -> AsyncConversation:
@@ -140,29 +147,29 @@ class HoldfastSession:
             return self._store
         if wrapper is None:
             raise TypeError(
-                "this session asks the run's context for its tenant, and there is no run here; "
+                "this session takes its tenant from the run's context, but there is no run here; "
                 "use HoldfastSession(session_id, store.for_tenant(...))"
             )
         return self._store.for_tenant(self._tenant(wrapper))
 
 
-def _settles(item: dict[str, Any]) -> str | None:
-    """The id of the call that an item is the result of, or of the request for approval that it answers."""
+def _answered_call(item: dict[str, Any]) -> str | None:
+    """Return the id of the call or approval request that an item answers."""
     found: str | None = item.get("call_id") if "output" in item else item.get("approval_request_id")
     return found
 
 
-def _is_changed(part: Any, stored: Callable[[Any], Any]) -> bool:
-    """Whether a tool call somewhere in this would be another as it is stored. The SDK keeps a hash of each, and looks at it."""
+def _is_changed(part: Any, redact: Callable[[Any], Any]) -> bool:
+    """Return whether storing would change a tool call in `part`: the SDK checks a hash of each."""
     if isinstance(part, list):
-        return any(_is_changed(item, stored) for item in part)
+        return any(_is_changed(item, redact) for item in part)
     if not isinstance(part, dict):
         return False
     is_call = isinstance(part.get("call_id"), str) and str(part.get("type")).endswith("_call")
     return (
-        stored(part) != part
+        redact(part) != part
         if is_call
-        else any(_is_changed(item, stored) for item in part.values())
+        else any(_is_changed(item, redact) for item in part.values())
     )
 
 

@@ -72,12 +72,12 @@ ERASED_BODY: Final = b'{"id":"","type":"erased","at":0}'
 """The body that replaces a record whose own key was erased."""
 
 T = TypeVar("T")
-A = TypeVar("A", bound="Attachment")
+A = TypeVar("A", bound="StoreResource")
 
 logger = logging.getLogger("holdfast")
 
 
-class Attachment(Protocol):
+class StoreResource(Protocol):
     """An object that belongs to a log.
 
     It is created on first use, created again after a process fork, and closed with the log.

@@ -434,7 +434,7 @@ class Memory(MemoryBase):
             author: Only memories by this author, or by one of several.
             subject: Only memories about this subject.
             since, until: Only memories from this period: Unix seconds or timezone-aware datetimes.
-            min_score: The minimum score, from 0 to 1 (the memory has everything the query asks).
+            min_score: The minimum score, from 0 to 1 (it matches the whole query).
             max_tokens: Return only as many memories as fit in this many tokens.
             vector: The query's vector from the embedder, if you have it already.
 

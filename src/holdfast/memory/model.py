@@ -235,7 +235,7 @@ class MemoryItem(ShortRepr, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryHit(MemoryItem, frozen=True, kw_only=True):
-    """A recalled memory with its score, from 0 to 1 (has everything the query asks), and why."""
+    """A recalled memory with its score, from 0 to 1 (matches the whole query), and why."""
 
     _shown = ("text", "score", "why", "tags", "author", "subject", "source", "at", "id")
 

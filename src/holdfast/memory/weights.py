@@ -25,8 +25,8 @@ class Weights:
 
     The score of a memory starts as how well its own words match the query, from 0 to 1. Its
     neighbours and its source add to it, closing part of the gap to the best match. Recency,
-    importance and use are gentle factors that change a good match less: a memory with everything
-    the query asks scores 1, and nothing ranks above it.
+    importance and use are gentle factors that change a good match less: a memory that
+    matches the whole query scores 1, and nothing ranks above it.
     """
 
     saturation: float = 1.2

@@ -32,7 +32,7 @@ from ..log.stream_ops import new_append_context
 from .run.effects import CallFunction, RunOperation, TaskGen
 from .run.session import Session
 from .state import events as ev
-from .state.fold import Attachment
+from .state.fold import AttachedFile
 from .state.load import artifact_info, is_expired, load_task
 
 Source = str | os.PathLike[str] | bytes | IO[bytes]
@@ -45,7 +45,7 @@ CHUNKS_PER_APPEND: Final = 4
 class _Reader(io.RawIOBase):
     """An artifact as a file object that loads a page of chunks at a time."""
 
-    def __init__(self, log: Log, attachment: Attachment) -> None:
+    def __init__(self, log: Log, attachment: AttachedFile) -> None:
         self._log, self._size = log, attachment.blob.size
         self._reading = FileReader(attachment.owner, attachment.blob)
         self._at = 0
@@ -85,7 +85,7 @@ class ArtifactBase:
 
     __slots__ = ("_attachment", "_log")
 
-    def __init__(self, log: Log, attachment: Attachment) -> None:
+    def __init__(self, log: Log, attachment: AttachedFile) -> None:
         self._log, self._attachment = log, attachment
 
     @property
@@ -277,7 +277,7 @@ def _read_chunk(file: IO[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def attach(session: Session, name: str, source: Source) -> TaskGen[Attachment]:
+def attach(session: Session, name: str, source: Source) -> TaskGen[AttachedFile]:
     """Store a file with the task. The event that names it is written last, after the content."""
     check_id(name, "an artifact's name")
     session.check_active()
@@ -301,7 +301,7 @@ def attach(session: Session, name: str, source: Source) -> TaskGen[Attachment]:
         except (LeaseLost, TaskEnded):
             yield RunOperation(lambda: delete_orphans(session.key, session.incarnation_hex))
             raise
-        return Attachment(answer.last, stamp.at, session.key, name, blob)
+        return AttachedFile(answer.last, stamp.at, session.key, name, blob)
     finally:
         content.close()
 
@@ -342,13 +342,13 @@ def _write_missing(session: Session, name: str, content: _Upload, blob: Blob) ->
     return True
 
 
-def list_attachments(session: Session) -> list[Attachment]:
+def list_attachments(session: Session) -> list[AttachedFile]:
     """Return the artifacts that this session knows."""
     with session.lock:
         return list(session.state.attached.values())
 
 
-def find_artifact(key: StreamKey, name: str) -> Operation[Attachment]:
+def find_artifact(key: StreamKey, name: str) -> Operation[AttachedFile]:
     """Return the artifact of a task by name."""
     check_id(name, "an artifact's name")
     head = yield from ops.head(key)

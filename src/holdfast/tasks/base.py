@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,7 +13,6 @@ from ..backends import HeadFields, StreamKey
 from ..errors import Expired, HoldfastError, LeaseLost, NoTask, NotFound, SchemaMismatch, TaskEnded
 from ..log import operations as ops
 from ..log.codec import Undecodable, decode, decode_as, encode_as
-from ..log.events import Event
 from ..log.ids import check_id, stream_key
 from ..log.leases import RENEWALS_PER_LEASE, new_owner
 from ..log.log import Log

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends import AppendResult, StreamKey
 from ..conversations import AsyncConversation, Conversation
+from ..conversations.base import ConversationBase
 from ..log import operations as ops
 from ..log.log import Log
 from ..log.subjects import SubjectRegistrar
@@ -23,11 +24,21 @@ def _nothing() -> None:
     pass
 
 
-class _AppendIds:
+class _TaskConversationBase(ConversationBase):
     """Derives append ids from the place in the task and the content."""
 
-    _key: StreamKey
-    _session: Session
+    def __init__(
+        self,
+        log: Log,
+        key: StreamKey,
+        session: Session,
+        owner: str | None = None,
+        about: SubjectRegistrar | None = None,
+    ) -> None:
+        if about is None and session.state.subject is not None:
+            about = SubjectRegistrar(key, session.state.subject)
+        super().__init__(log, key, owner, about)
+        self._session = session
 
     def _id_for(
         self, messages: tuple[object, ...], if_version: int | None, meta: object, pin: bool
@@ -54,21 +65,8 @@ class _AppendIds:
         return append_id, lambda: session.release_number(scope, what, number)
 
 
-class TaskConversation(_AppendIds, Conversation):
+class TaskConversation(_TaskConversationBase, Conversation):
     """A `Conversation` whose `append` does nothing when a resumed task runs the same code again."""
-
-    def __init__(
-        self,
-        log: Log,
-        key: StreamKey,
-        session: Session,
-        owner: str | None = None,
-        about: SubjectRegistrar | None = None,
-    ) -> None:
-        if about is None and session.state.subject is not None:
-            about = SubjectRegistrar(key, session.state.subject)
-        super().__init__(log, key, owner, about)
-        self._session = session
 
     def append(
         self,
@@ -103,21 +101,8 @@ class TaskConversation(_AppendIds, Conversation):
         return TaskConversation(self._log, self._key, self._session, owner, self._subject)
 
 
-class AsyncTaskConversation(_AppendIds, AsyncConversation):
+class AsyncTaskConversation(_TaskConversationBase, AsyncConversation):
     """A `TaskConversation` whose methods are awaited."""
-
-    def __init__(
-        self,
-        log: Log,
-        key: StreamKey,
-        session: Session,
-        owner: str | None = None,
-        about: SubjectRegistrar | None = None,
-    ) -> None:
-        if about is None and session.state.subject is not None:
-            about = SubjectRegistrar(key, session.state.subject)
-        super().__init__(log, key, owner, about)
-        self._session = session
 
     async def append(
         self,

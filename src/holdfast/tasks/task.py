@@ -32,6 +32,7 @@ from .run import waits
 from .run.effects import drive, drive_async, drive_uncancelled, stream, stream_async
 from .run.frames import Frame, in_event_loop
 from .state import events as ev
+from .state.load import load_history
 from .state.view import PlanItem, TaskView
 from .steps.declare import UNRESOLVED, Step, to_step
 from .steps.map import MapRun, map_in_loop, map_in_threads
@@ -274,7 +275,9 @@ class Task(TaskBase):
             >>> if task.ask("payout", "Pay the cheapest?", quotes, returns=bool):
             ...     pay(quotes)
         """
-        return drive(self._log, waits.ask(self._require_session(), name, question, payload, returns, timeout))
+        return drive(
+            self._log, waits.ask(self._require_session(), name, question, payload, returns, timeout)
+        )
 
     @overload
     def wait_for(
@@ -750,7 +753,9 @@ class AsyncTask(TaskBase):
         self, name: str, *, returns: Any = Any, timeout: float | timedelta | None = None
     ) -> Any:
         """`Task.wait_for`, awaited."""
-        return await drive_async(self._log, waits.wait_for(self._require_session(), name, returns, timeout))
+        return await drive_async(
+            self._log, waits.wait_for(self._require_session(), name, returns, timeout)
+        )
 
     async def sleep_until(self, time: float | datetime) -> None:
         """`Task.sleep_until`, awaited."""

@@ -39,14 +39,14 @@ class FakeService:
         self.clock = ServerClock()
 
     def call(
-        self, operation: str, *, writes: bool, see: Collection[str] = (), **asked: Any
+        self, operation: str, *, writes: bool, expected: Collection[str] = (), **asked: Any
     ) -> AWSResponse:
         return getattr(self, f"_{operation}")(asked)  # type: ignore[no-any-return]
 
     def pause(self, attempt: int) -> bool:
         return False
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         pass
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class MemorySpace:
     def now(self) -> float:
         return time.time() + self.ahead
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         self._lock = threading.Lock()
 
     def describe(self) -> Description:

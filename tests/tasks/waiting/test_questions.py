@@ -22,11 +22,11 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import Ways, view
 from helpers.tasks.waiting_tasks import Colour, Order, approve, waits
 from holdfast import NotFound, Suspended
-from holdfast.tasks.run import waits
 from holdfast.backends import Append, AppendResult, VersionMismatch
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyAnswered, Expired, InvalidId, NotSerializable, TaskEnded
 from holdfast.tasks.run.effects import _perform
+from holdfast.tasks.run.waits import ask
 
 
 def kinds(ways: Ways, id: str = "t") -> list[str]:
@@ -405,7 +405,7 @@ def test_an_answer_between_two_who_ask_the_same_is_not_lost() -> None:
     with holdfast.open("memory://") as store:
         with pytest.raises(Suspended), store.task("t") as task:
             first, second = (
-                waits.ask(task._require_session(), "q", "Which?", None, Any, None) for _ in range(2)
+                ask(task._require_session(), "q", "Which?", None, Any, None) for _ in range(2)
             )
             records = [
                 script.send(_perform(store._log, script.send(None))) for script in (first, second)

@@ -17,9 +17,9 @@ from helpers.stores import ON_MEMORY
 from helpers.sync_and_async import AwaitedTask, Ways, view
 from helpers.tasks.waiting_tasks import Order, approve, waits
 from holdfast import NotFound, StepFailed, StepInDoubt, Store, Suspended
-from holdfast.tasks.run import waits
 from holdfast.errors import AlreadyAnswered, TaskEnded
 from holdfast.tasks.run.effects import _perform
+from holdfast.tasks.run.waits import wait_for
 from holdfast.tasks.state import events as ev
 from holdfast.tasks.state.waits import TaskWaits
 
@@ -153,9 +153,7 @@ def test_two_waits_that_take_a_signal_at_the_same_time_do_not_both_get_it() -> N
     with holdfast.open("memory://") as store:
         with pytest.raises(Suspended), store.task("t") as task:
             store.signal("t", "s", "only")
-            first, second = (
-                waits.wait_for(task._require_session(), "s", Any, None) for _ in range(2)
-            )
+            first, second = (wait_for(task._require_session(), "s", Any, None) for _ in range(2))
             recorded = []
             for script in (first, second):
                 asked = script.send(_perform(store._log, script.send(None)))

@@ -178,7 +178,7 @@ class World:
                         lambda: self.store.answer(
                             info.id, ask.name, f"to {ask.name}", question=ask.id
                         )
-                    )  # noqa: B023
+                    )
         for task, name in sorted(self.waits):
             if chooser is None or chooser.random() < 0.5:
                 self._told(lambda: self.store.signal(task, name, f"by {name}", id=name))  # noqa: B023

@@ -13,10 +13,10 @@ from .. import urls
 from ..interface import Durability
 from ..objects.aws import AWSClient
 from ..objects.backend import ObjectsBackend
-from .space import SCHEMA_PLACE, DynamoDBSpace
-from .table import create_table_json, refuse_missing
+from .space import SCHEMA_KEY, DynamoDBSpace
+from .table import create_table_json, require_table
 
-__all__ = ["DynamoDBBackend", "create_table_json", "open_space", "table_of"]
+__all__ = ["DynamoDBBackend", "create_table_json", "open_space", "parse_table_name"]
 
 _EXAMPLE: Final = "dynamodb://table?region=eu-central-1"
 
@@ -32,11 +32,11 @@ class _ExistingDynamoDBSpace(DynamoDBSpace):
     """A table in which there must be a store already."""
 
     def __init__(self, service: AWSClient, table: str) -> None:
-        refuse_missing(service, table)
+        require_table(service, table)
         super().__init__(service, table)
 
     def _check_schema(self) -> None:
-        if self.get(*SCHEMA_PLACE) is None:
+        if self.get(*SCHEMA_KEY) is None:
             raise NotSetUp(
                 f"there is no store at {self._service.where} yet, only an empty table; check the URL"
             )
@@ -55,7 +55,7 @@ def open_space(url: str, *, create: bool = True) -> DynamoDBSpace:
         raise
 
 
-def table_of(url: str) -> str:
+def parse_table_name(url: str) -> str:
     """The name of the table in a URL."""
     return _read(url)[0]
 

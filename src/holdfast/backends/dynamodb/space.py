@@ -29,18 +29,18 @@ from ...errors import (
 from ..interface import Description
 from ..objects.aws import AWSClient, AWSResponse
 from ..objects.space import NamedBytes
-from .table import described, set_up
+from .table import describe_table, set_up
 
 SCHEMA: Final = 1
-SCHEMA_PLACE: Final = ("holdfast", b"schema")
+SCHEMA_KEY: Final = ("holdfast", b"schema")
 PART_BYTES: Final = 380 * 1024
-MOST_PARTS: Final = 1_000
+MAX_PARTS: Final = 1_000
 PAGE_BYTES: Final = 8 * 1024 * 1024
 TAG_BYTES: Final = 16
-PATIENCE: Final = 60
+MAX_BATCH_ATTEMPTS: Final = 60
 """How often what was left over of a batch is sent again."""
 
-_NAME, _ATTEMPT = b"\x01", b"\x02"
+_NAME, _PARTS_NOTE = b"\x01", b"\x02"
 _NAMES: Final = {"#p": "p", "#n": "n"}
 _SUMS: Final = struct.Struct(">IQ32s")
 """Of something in parts: their count, their bytes together, and the SHA-256 of these."""
@@ -65,10 +65,10 @@ class DynamoDBSpace:
         self._check_schema()
 
     def _check_schema(self) -> None:
-        found = self.get(*SCHEMA_PLACE)
+        found = self.get(*SCHEMA_KEY)
         if found is None:
-            self.create(*SCHEMA_PLACE, b"%d" % SCHEMA)
-            found = self.get(*SCHEMA_PLACE)
+            self.create(*SCHEMA_KEY, b"%d" % SCHEMA)
+            found = self.get(*SCHEMA_KEY)
         if found is None or found.data != b"%d" % SCHEMA:
             raise UnsupportedVersion(
                 f"{self._service.where} was made by a newer Holdfast; use that one"
@@ -76,7 +76,7 @@ class DynamoDBSpace:
 
     @property
     def max_bytes(self) -> int:
-        return MOST_PARTS * PART_BYTES
+        return MAX_PARTS * PART_BYTES
 
     def get(self, partition: str, name: bytes) -> NamedBytes | None:
         for _ in range(10):
@@ -84,13 +84,13 @@ class DynamoDBSpace:
             item = answer.response.get("Item")
             if item is None:
                 return None
-            found = self._whole(item)
+            found = self._assemble(item)
             if found is not None:
                 return found
             if "c" not in item:
                 return None
             # Parts are missing. If it was replaced or removed meanwhile, look again; else they are lost.
-            if self._still_there(item):
+            if self._is_unchanged(item):
                 raise CorruptRecord(
                     f"{partition}", what="parts of it are missing", place=self._service.where
                 )
@@ -108,7 +108,7 @@ class DynamoDBSpace:
 
     def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
         # All that is there before this put rests on the tag, or on older ones: after it, it is of no use to anybody.
-        former = [one for one in self._attempts(partition, name, name) if one.name == name]
+        former = [one for one in self._list_partial_puts(partition, name, name) if one.name == name]
         done = self._put(
             partition,
             name,
@@ -118,7 +118,7 @@ class DynamoDBSpace:
             ExpressionAttributeValues={":t": _b(bytes.fromhex(tag))},
         )
         if done:
-            self._tidy(partition, former)
+            self._try_drop_parts(partition, former)
         return done
 
     def put(self, partition: str, name: bytes, data: bytes) -> None:
@@ -144,20 +144,20 @@ class DynamoDBSpace:
         answer = self._call(
             "put_item",
             writes=True,
-            see=("ConditionalCheckFailedException",),
+            expected=("ConditionalCheckFailedException",),
             Item=item,
             **condition,
         )
         if answer.code is None or answer.response.get("Item", {}).get("t") == item["t"]:
             return True  # with the code: it is our own put, whose first answer was lost
         if attempt.parts > 1:
-            self._tidy(partition, [attempt])
+            self._try_drop_parts(partition, [attempt])
         return False
 
     def _put_parts(self, partition: str, attempt: PartialPut, data: bytes) -> None:
         """Store the bytes in parts, which nobody sees yet; and before them, that they may exist."""
         noted = {
-            **_key(partition, _ATTEMPT + attempt.name + attempt.tag),
+            **_key(partition, _PARTS_NOTE + attempt.name + attempt.tag),
             "c": _b(b"%d" % attempt.parts),
         }
         parts = [
@@ -170,7 +170,7 @@ class DynamoDBSpace:
         ]
         try:
             self._call("put_item", writes=True, Item=noted)
-            self._write(parts, at_once=8)
+            self._batch_write(parts, at_once=8)
         except OutcomeUnknown as unknown:
             raise Unavailable(str(unknown)) from None  # of parts alone nothing is visible
 
@@ -195,7 +195,7 @@ class DynamoDBSpace:
             _is_named,
             self._query(partition, *_range(after, until), limit, ScanIndexForward=not reverse),
         ):
-            one = self._whole(item) or self.get(partition, item["n"]["B"][1:])
+            one = self._assemble(item) or self.get(partition, item["n"]["B"][1:])
             if one is not None:
                 found.append(one)
                 size += len(one.data)
@@ -209,12 +209,12 @@ class DynamoDBSpace:
             return
         wanted = set(unique)
         attempts = [
-            one for one in self._attempts(partition, min(unique), max(unique)) if one.name in wanted
+            one for one in self._list_partial_puts(partition, min(unique), max(unique)) if one.name in wanted
         ]
         try:
             for name in {one.name for one in attempts}:
                 self._hide(partition, name)
-            self._drop(partition, attempts)
+            self._drop_parts(partition, attempts)
             self._delete(_key(partition, _NAME + name) for name in unique)
         except Unavailable as error:
             raise OutcomeUnknown(f"not all may have been removed: {error}") from None
@@ -224,7 +224,7 @@ class DynamoDBSpace:
         self._call(
             "update_item",
             writes=True,
-            see=("ConditionalCheckFailedException",),
+            expected=("ConditionalCheckFailedException",),
             Key=_key(partition, _NAME + name),
             UpdateExpression="REMOVE #c, #d",
             ConditionExpression="attribute_exists(#p)",
@@ -234,11 +234,11 @@ class DynamoDBSpace:
     def now(self) -> float:
         return self._service.clock.now()
 
-    def forked(self) -> None:
-        self._service.forked()
+    def reset_after_fork(self) -> None:
+        self._service.reset_after_fork()
 
     def describe(self) -> Description:
-        found = described(self._service, self._table) or {}
+        found = describe_table(self._service, self._table) or {}
         return Description(
             "dynamodb",
             "2012-08-10",
@@ -253,10 +253,10 @@ class DynamoDBSpace:
         self._service.close()
 
     def _call(
-        self, operation: str, *, writes: bool = False, see: Sequence[str] = (), **arguments: Any
+        self, operation: str, *, writes: bool = False, expected: Sequence[str] = (), **arguments: Any
     ) -> AWSResponse:
         return self._service.call(
-            operation, writes=writes, see=see, TableName=self._table, **arguments
+            operation, writes=writes, expected=expected, TableName=self._table, **arguments
         )
 
     def _query(
@@ -284,41 +284,41 @@ class DynamoDBSpace:
                 return
             options["ExclusiveStartKey"] = answer.response["LastEvaluatedKey"]
 
-    def _attempts(self, partition: str, first: bytes, last: bytes) -> Sequence[PartialPut]:
+    def _list_partial_puts(self, partition: str, first: bytes, last: bytes) -> Sequence[PartialPut]:
         """Puts in parts under names between these two, and a few more."""
         items = self._query(
-            partition, _ATTEMPT + first, _ATTEMPT + last + b"\xff" * TAG_BYTES, 1000
+            partition, _PARTS_NOTE + first, _PARTS_NOTE + last + b"\xff" * TAG_BYTES, 1000
         )
-        return [self._attempt(item) for item in items]
+        return [self._decode_partial_put(item) for item in items]
 
-    def _attempt(self, item: Item) -> PartialPut:
+    def _decode_partial_put(self, item: Item) -> PartialPut:
         try:
             n, parts = item["n"]["B"], int(item["c"]["B"])
         except (KeyError, ValueError):
             raise self._damaged(item, "it is no item of Holdfast") from None
-        return PartialPut(n[1:-TAG_BYTES], n[-TAG_BYTES:], min(parts, MOST_PARTS))
+        return PartialPut(n[1:-TAG_BYTES], n[-TAG_BYTES:], min(parts, MAX_PARTS))
 
-    def _drop(self, partition: str, attempts: Iterable[PartialPut]) -> None:
+    def _drop_parts(self, partition: str, attempts: Iterable[PartialPut]) -> None:
         """Remove the parts of these, and then the note that they exist."""
         for one in attempts:
             self._delete(_part_keys(one))
-            self._delete([_key(partition, _ATTEMPT + one.name + one.tag)])
+            self._delete([_key(partition, _PARTS_NOTE + one.name + one.tag)])
 
-    def _tidy(self, partition: str, attempts: Iterable[PartialPut]) -> None:
+    def _try_drop_parts(self, partition: str, attempts: Iterable[PartialPut]) -> None:
         """Remove parts after the fact. What was asked for is decided; if this fails, they go with the name."""
         try:
-            self._drop(partition, attempts)
+            self._drop_parts(partition, attempts)
         except HoldfastError:
             pass
 
     def _delete(self, keys: Iterable[Item]) -> None:
-        self._write([{"DeleteRequest": {"Key": key}} for key in keys], at_once=25)
+        self._batch_write([{"DeleteRequest": {"Key": key}} for key in keys], at_once=25)
 
-    def _write(self, requests: Sequence[Item], *, at_once: int) -> None:
+    def _batch_write(self, requests: Sequence[Item], *, at_once: int) -> None:
         """Puts or deletes that need no condition. DynamoDB may do some of a batch and leave the others over."""
         for start in range(0, len(requests), at_once):
             left = requests[start : start + at_once]
-            for attempt in range(1, PATIENCE):
+            for attempt in range(1, MAX_BATCH_ATTEMPTS):
                 answer = self._service.call(
                     "batch_write_item", writes=True, RequestItems={self._table: left}
                 )
@@ -330,7 +330,7 @@ class DynamoDBSpace:
                     f"{self._service.where} is busy and did not finish what it began"
                 )
 
-    def _whole(self, item: Item) -> NamedBytes | None:
+    def _assemble(self, item: Item) -> NamedBytes | None:
         """An item with its bytes; None if parts of them are missing, or it is about to be removed."""
         try:
             name, tag = item["n"]["B"][1:], item["t"]["B"]
@@ -339,14 +339,14 @@ class DynamoDBSpace:
             count, size, digest = _SUMS.unpack(item["c"]["B"])
         except (KeyError, TypeError, struct.error):
             raise self._damaged(item, "it is no item of Holdfast") from None
-        if count > MOST_PARTS:
+        if count > MAX_PARTS:
             raise self._damaged(item, "it claims to have too many parts")
-        data = self._together(PartialPut(name, tag, count))
+        data = self._read_parts(PartialPut(name, tag, count))
         if data is not None and (len(data) != size or hashlib.sha256(data).digest() != digest):
             raise self._damaged(item, "its parts do not match their digest")
         return NamedBytes(name, data, tag.hex()) if data is not None else None
 
-    def _together(self, attempt: PartialPut) -> bytes | None:
+    def _read_parts(self, attempt: PartialPut) -> bytes | None:
         """The parts of a put in one, None if some are missing."""
         keys = list(_part_keys(attempt))
         parts: dict[str, bytes] = {}
@@ -354,7 +354,7 @@ class DynamoDBSpace:
             wanted: Mapping[str, Any] = {
                 self._table: {"Keys": keys[start : start + 40], "ConsistentRead": True}
             }
-            for attempted in range(1, PATIENCE):
+            for attempted in range(1, MAX_BATCH_ATTEMPTS):
                 answer = self._service.call(
                     "batch_get_item", writes=False, RequestItems=wanted
                 ).response
@@ -372,7 +372,7 @@ class DynamoDBSpace:
             return None
         return b"".join(parts[key["p"]["S"]] for key in keys)
 
-    def _still_there(self, item: Item) -> bool:
+    def _is_unchanged(self, item: Item) -> bool:
         """Whether the item is as it was."""
         answer = self._call("get_item", Key={"p": item["p"], "n": item["n"]}, ConsistentRead=True)
         now = answer.response.get("Item", {})
@@ -401,4 +401,4 @@ def _part_keys(attempt: PartialPut) -> Iterator[dict[str, Item]]:
 
 def _range(after: bytes, until: bytes | None) -> tuple[bytes, bytes]:
     """The first and the last value of `n` for names behind `after` up to `until`."""
-    return _NAME + after + b"\x00" if after else _NAME, _ATTEMPT if until is None else _NAME + until
+    return _NAME + after + b"\x00" if after else _NAME, _PARTS_NOTE if until is None else _NAME + until

@@ -16,7 +16,7 @@ READY_SECONDS: Final = 60
 KEYS: Final = (("p", "S", "HASH"), ("n", "B", "RANGE"))
 
 
-def definition(table: str) -> dict[str, Any]:
+def define_table(table: str) -> dict[str, Any]:
     """The arguments of CreateTable. No index, no time to live, nothing to set for capacity."""
     return {
         "TableName": table,
@@ -30,19 +30,19 @@ def definition(table: str) -> dict[str, Any]:
 
 def create_table_json(table: str) -> str:
     """The definition for people who create the table by hand: aws dynamodb create-table --cli-input-json file://…"""
-    return json.dumps(definition(table), indent=2)
+    return json.dumps(define_table(table), indent=2)
 
 
 def set_up(service: AWSClient, table: str) -> None:
     """Create the table if it is not there, wait until it can be used, and refuse one that cannot be ours.
 
-    Any number of processes may do this at once: all but one are told that it is in use, and wait with the others.
+    Any number of processes may do this at once: all but one are reported that it is in use, and wait with the others.
     """
     deadline = time.monotonic() + READY_SECONDS
     attempt = 0
     while True:
         attempt += 1
-        found = described(service, table)
+        found = describe_table(service, table)
         if found is None:
             _create(service, table)
         elif found["TableStatus"] in ("ACTIVE", "UPDATING"):
@@ -57,18 +57,18 @@ def set_up(service: AWSClient, table: str) -> None:
             )
 
 
-def refuse_missing(service: AWSClient, table: str) -> None:
+def require_table(service: AWSClient, table: str) -> None:
     """For those who only look: raise if there is no table."""
-    if described(service, table) is None:
+    if describe_table(service, table) is None:
         raise NotSetUp(
             f"there is no store at {service.where}: no such table in {service.region}; check the URL"
         )
 
 
-def described(service: AWSClient, table: str) -> Mapping[str, Any] | None:
+def describe_table(service: AWSClient, table: str) -> Mapping[str, Any] | None:
     """What DynamoDB says of the table, None if there is none."""
     answer = service.call(
-        "describe_table", writes=False, see=("ResourceNotFoundException",), TableName=table
+        "describe_table", writes=False, expected=("ResourceNotFoundException",), TableName=table
     )
     return None if answer.code else answer.response["Table"]
 
@@ -76,7 +76,7 @@ def described(service: AWSClient, table: str) -> Mapping[str, Any] | None:
 def _create(service: AWSClient, table: str) -> None:
     try:
         service.call(
-            "create_table", writes=False, see=("ResourceInUseException",), **definition(table)
+            "create_table", writes=False, expected=("ResourceInUseException",), **define_table(table)
         )
     except AccessDenied:
         raise NotSetUp(

@@ -1,0 +1,1 @@
+"""Streams on object stores: what the DynamoDB and S3 backends share."""

@@ -9,14 +9,14 @@ from typing import Final
 from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
 from ..interface import Append, AppendResult, Head, HeadFields, StreamKey, VersionMismatch
 from . import format as form
-from .format import ROOT, Commit, StreamRoot, commits_place, version_name
+from .format import ROOT, Commit, StreamRoot, commits_partition, version_name
 from .ids import AppendIdPointers
-from .index import all_place, due_place, status_place
-from .streams import TRIES, CommitPosition, ObjectStreams, StreamSnapshot
+from .index import all_entry, due_entry, status_entry
+from .streams import MAX_ATTEMPTS, CommitPosition, ObjectStreams, StreamSnapshot
 
-KEPT_IN_ROOT: Final = 16 * 1024
+MAX_RECORD_BYTES_IN_ROOT: Final = 16 * 1024
 """A first append that is larger leaves the root with the second one: the root is read with every append."""
-OVERHEAD: Final = 8 * 1024
+COMMIT_OVERHEAD_BYTES: Final = 8 * 1024
 
 
 class ObjectWriter:
@@ -26,7 +26,7 @@ class ObjectWriter:
         self._streams, self._space = streams, streams.space
         self._ids = AppendIdPointers(streams)
 
-    def check(self, append: Append) -> None:
+    def check_size(self, append: Append) -> None:
         """Refuse what cannot be stored, before anything is."""
         size = sum(len(digest) + len(body) + 16 for digest, body in append.records) + len(append.id)
         fields = append.fields or HeadFields()
@@ -35,63 +35,67 @@ class ObjectWriter:
             + len((fields.status or "").encode())
             + len((fields.owner or "").encode())
         )
-        if size + OVERHEAD > self._space.max_bytes:
+        if size + COMMIT_OVERHEAD_BYTES > self._space.max_bytes:
             raise TooLarge(
-                f"an append of {size} bytes to {append.stream}; this store takes {self._space.max_bytes - OVERHEAD}"
+                f"an append of {size} bytes to {append.stream}; this store takes {self._space.max_bytes - COMMIT_OVERHEAD_BYTES}"
             )
 
     # -- appending --------------------------------------------------------------------------------
 
     def append(self, append: Append) -> AppendResult | VersionMismatch:
         nonce = os.urandom(8)
-        place = self._streams.known(append.stream)
-        for _ in range(TRIES):
+        position = self._streams.get_cached(append.stream)
+        for _ in range(MAX_ATTEMPTS):
             answer: AppendResult | None
-            if place is not None and _fits(place, append):
-                answer = self._extend(append, place, nonce)
+            if position is not None and _is_expected(position, append):
+                answer = self._extend(append, position, nonce)
             else:
-                seen = self._look(append.stream)
-                place = seen.place
-                if place is None:
+                seen = self._load(append.stream)
+                position = seen.position
+                if position is None:
                     if append.expected or (
-                        seen.root is not None and _life(append) in seen.root.former
+                        seen.root is not None and _lineage(append) in seen.root.former
                     ):
                         return VersionMismatch(None)
-                    answer = self._begin(append, seen, nonce)
-                elif _fits(place, append):
-                    answer = self._extend(append, place, nonce)
+                    answer = self._create(append, seen, nonce)
+                elif _is_expected(position, append):
+                    answer = self._extend(append, position, nonce)
                 else:
-                    return self._known(append, seen, place, nonce) or VersionMismatch(
-                        self._streams.head(append.stream, place)
+                    return self._find_stored(append, seen, position, nonce) or VersionMismatch(
+                        self._streams.head(append.stream, position)
                     )
             if answer is not None:
                 return answer
-            place = None  # somebody else was there
-        raise Unavailable(f"{append.stream} is being changed too often at the moment; try again")
+            position = None  # somebody else was there
+        raise Unavailable(f"{append.stream} keeps being changed by other writers; retry")
 
-    def _look(self, stream: StreamKey) -> StreamSnapshot:
+    def _load(self, stream: StreamKey) -> StreamSnapshot:
         try:
-            return self._streams.look(stream)
+            return self._streams.load(stream)
         except OutcomeUnknown as error:
-            raise _not_yet(
+            raise _not_prepared(
                 stream
             ) from error  # of a deletion that was to be finished; nothing of ours was sent
 
-    def _known(
-        self, append: Append, seen: StreamSnapshot, place: CommitPosition, nonce: bytes
+    def _find_stored(
+        self, append: Append, seen: StreamSnapshot, position: CommitPosition, nonce: bytes
     ) -> AppendResult | None:
         """The answer to an append that is stored already."""
         if append.indexed:
-            found = self._ids.find(append.stream, place.life, append.id)
+            found = self._ids.find(append.stream, position.lineage, append.id)
             if found is not None:
                 return AppendResult(*found, duplicate=True, now=self._streams.now())
         first, root = append.expected + 1, seen.root
-        if root is None or append.incarnation != place.incarnation or not first <= place.version:
+        if (
+            root is None
+            or append.incarnation != position.incarnation
+            or not first <= position.version
+        ):
             return None
-        commit = self._streams.commit(append.stream, place.life, first, root)
+        commit = self._streams.read_commit(append.stream, position.lineage, first, root)
         if commit is None or commit.ends or commit.append_id != append.id:
             return None
-        if not self._streams.is_still(append.stream, root):
+        if not self._streams.is_current(append.stream, root):
             raise OutcomeUnknown(
                 f"{append.stream} was deleted while it was appended to"
             )  # or this is a commit astray
@@ -100,55 +104,65 @@ class ObjectWriter:
             first, commit.last, duplicate=commit.nonce != nonce, now=self._streams.now()
         )
 
-    def _begin(self, append: Append, seen: StreamSnapshot, nonce: bytes) -> AppendResult | None:
-        """Begin a life: its first append is in the root. None if somebody else was there."""
-        stream, life, fields = append.stream, _life(append), append.fields or HeadFields()
+    def _create(self, append: Append, seen: StreamSnapshot, nonce: bytes) -> AppendResult | None:
+        """Begin a lineage: its first append is in the root. None if somebody else was there."""
+        stream, lineage, fields = append.stream, _lineage(append), append.fields or HeadFields()
         commit = Commit(1, append.id, nonce, append.indexed, tuple(append.records), fields, 1, 1)
         former = seen.root or StreamRoot(*stream)
-        root = former.changed(life=append.incarnation, first=commit)
+        root = former.revise(incarnation=append.incarnation, first=commit)
         try:
             if append.indexed:
-                self._ids.claim(stream, life, append.id, 1)
-            places = [
-                all_place(stream, life),
-                status_place(stream, life, fields, 1),
-                due_place(stream, life, fields, 1),
+                self._ids.claim(stream, lineage, append.id, 1)
+            entries = [
+                all_entry(stream, lineage),
+                status_entry(stream, lineage, fields, 1),
+                due_entry(stream, lineage, fields, 1),
             ]
-            self._streams.index.announce([place for place in places if place is not None])
+            self._streams.index.announce([entry for entry in entries if entry is not None])
         except OutcomeUnknown as error:
-            raise _not_yet(stream) from error
+            raise _not_prepared(stream) from error
         if seen.root is None:
-            partition = form.root_place(stream)
-            made = self._streams.create(partition, ROOT, form.seal(partition, ROOT, root))
+            partition = form.root_partition(stream)
+            made = self._streams.create(partition, ROOT, form.encode_object(partition, ROOT, root))
         else:
             made = self._streams.replace_root(stream, root, seen.tag)
         if made:
-            return self._done(append, CommitPosition.after(append.incarnation, life, commit))
+            return self._acknowledge(
+                append, CommitPosition.after(append.incarnation, lineage, commit)
+            )
         with _AfterThePut(stream):
-            found, _tag = self._streams.root(stream)
-            if found is not None and life in found.former:
+            found, _tag = self._streams.read_root(stream)
+            if found is not None and lineage in found.former:
                 raise OutcomeUnknown(
                     f"{stream} was begun and deleted at the same time; nobody knows by whom"
                 )
-            if found is not None and found.life == append.incarnation:
-                return self._begun(append, nonce)
+            if found is not None and found.incarnation == append.incarnation:
+                return self._find_created(append, nonce)
         return None
 
-    def _begun(self, append: Append, nonce: bytes) -> AppendResult | None:
-        """The answer if this life is there, but under another root than ours: it may be ours, with others' changes."""
-        seen = self._streams.look(append.stream)
-        if seen.root is None or seen.place is None or seen.place.incarnation != append.incarnation:
+    def _find_created(self, append: Append, nonce: bytes) -> AppendResult | None:
+        """The answer if this lineage is there, but under another root than ours: it may be ours, with others' changes."""
+        seen = self._streams.load(append.stream)
+        if (
+            seen.root is None
+            or seen.position is None
+            or seen.position.incarnation != append.incarnation
+        ):
             raise OutcomeUnknown(
                 f"{append.stream} was begun and deleted at the same time; nobody knows by whom"
             )
-        return self._known(append, seen, seen.place, nonce)
+        return self._find_stored(append, seen, seen.position, nonce)
 
-    def _extend(self, append: Append, place: CommitPosition, nonce: bytes) -> AppendResult | None:
-        """Append to a living stream. None if it is not at this place, or the append is stored already."""
-        stream, life, first = append.stream, place.life, append.expected + 1
-        fields = place.fields if append.fields is None else append.fields
-        status_version = place.status_version if fields.status == place.fields.status else first
-        due_version = place.due_version if fields.due == place.fields.due else first
+    def _extend(
+        self, append: Append, position: CommitPosition, nonce: bytes
+    ) -> AppendResult | None:
+        """Append to a living stream. None if it is not at this position, or the append is stored already."""
+        stream, lineage, first = append.stream, position.lineage, append.expected + 1
+        fields = position.fields if append.fields is None else append.fields
+        status_version = (
+            position.status_version if fields.status == position.fields.status else first
+        )
+        due_version = position.due_version if fields.due == position.fields.due else first
         commit = Commit(
             first,
             append.id,
@@ -160,38 +174,40 @@ class ObjectWriter:
             due_version,
         )
         try:
-            if append.indexed and not self._ids.claim(stream, life, append.id, first):
-                return self._duplicate(append, life)
-            places = [
-                status_place(stream, life, fields, first) if status_version == first else None,
-                due_place(stream, life, fields, first) if due_version == first else None,
+            if append.indexed and not self._ids.claim(stream, lineage, append.id, first):
+                return self._duplicate(append, lineage)
+            entries = [
+                status_entry(stream, lineage, fields, first) if status_version == first else None,
+                due_entry(stream, lineage, fields, first) if due_version == first else None,
             ]
-            self._streams.index.announce([place for place in places if place is not None])
+            self._streams.index.announce([entry for entry in entries if entry is not None])
         except OutcomeUnknown as error:
-            raise _not_yet(stream) from error
-        if not self._put(stream, life, commit):
+            raise _not_prepared(stream) from error
+        if not self._put(stream, lineage, commit):
             if append.indexed:
-                self._ids.withdraw(stream, life, append.id)
+                self._ids.withdraw(stream, lineage, append.id)
             return None
-        self._supersede(stream, place, commit)
-        return self._done(append, CommitPosition.after(place.incarnation, life, commit))
+        self._remove_superseded(stream, position, commit)
+        return self._acknowledge(
+            append, CommitPosition.after(position.incarnation, lineage, commit)
+        )
 
-    def _duplicate(self, append: Append, life: bytes) -> AppendResult | None:
-        found = self._ids.find(append.stream, life, append.id)
+    def _duplicate(self, append: Append, lineage: bytes) -> AppendResult | None:
+        found = self._ids.find(append.stream, lineage, append.id)
         return (
             AppendResult(*found, duplicate=True, now=self._streams.now())
             if found is not None
             else None
         )
 
-    def _done(self, append: Append, place: CommitPosition) -> AppendResult:
-        self._streams.remember(append.stream, place)
-        return AppendResult(append.expected + 1, place.version, now=self._streams.now())
+    def _acknowledge(self, append: Append, position: CommitPosition) -> AppendResult:
+        self._streams.remember(append.stream, position)
+        return AppendResult(append.expected + 1, position.version, now=self._streams.now())
 
-    def _put(self, stream: StreamKey, life: bytes, commit: Commit) -> bool:
+    def _put(self, stream: StreamKey, lineage: bytes, commit: Commit) -> bool:
         """Create the commit at its name, and see that it counts. False if it does not."""
-        partition, name = commits_place(life), version_name(commit.first)
-        data = form.seal(partition, name, commit)
+        partition, name = commits_partition(lineage), version_name(commit.first)
+        data = form.encode_object(partition, name, commit)
         try:
             if not self._streams.create(partition, name, data):
                 return False
@@ -201,27 +217,27 @@ class ObjectWriter:
             )  # what is at the name may be astray and torn: the next one looks
             raise
         with _AfterThePut(stream):
-            root, tag = self._streams.root(stream)
+            root, tag = self._streams.read_root(stream)
             if root is None:
                 raise OutcomeUnknown(f"the root of {stream} is gone")
-            if self._streams.counts(stream, root, life):
+            if self._streams.is_live(stream, root, lineage):
                 if (
                     root.first is not None
-                    and sum(len(body) for _, body in root.first.records) > KEPT_IN_ROOT
+                    and sum(len(body) for _, body in root.first.records) > MAX_RECORD_BYTES_IN_ROOT
                 ):
-                    self._streams.lanes.later(
-                        partial(self._unload, stream, life, root, root.first, tag)
+                    self._streams.pool.run_later(
+                        partial(self._move_out_of_root, stream, lineage, root, root.first, tag)
                     )
                 return True
             # What was at this name has been deleted, and our commit is astray; or it was deleted itself, before we could
             # look. It is certainly astray if it still is there after everything of that deletion was removed.
             self._streams.forget(stream)
-            if life in root.dirty or not self._take_back(partition, name, data):
+            if lineage in root.dirty or not self._remove_stray(partition, name, data):
                 raise OutcomeUnknown(f"{stream} was deleted while it was appended to")
         return False
 
-    def _take_back(self, partition: str, name: bytes, data: bytes) -> bool:
-        """Remove a commit that is astray. False if it cannot be told that it was this one."""
+    def _remove_stray(self, partition: str, name: bytes, data: bytes) -> bool:
+        """Remove a commit that is astray. False if it cannot be reported that it was this one."""
         try:
             found = self._space.get(partition, name)
         except CorruptRecord:
@@ -233,41 +249,47 @@ class ObjectWriter:
         self._space.remove(partition, [name])
         return True
 
-    def _supersede(self, stream: StreamKey, before: CommitPosition, commit: Commit) -> None:
+    def _remove_superseded(self, stream: StreamKey, before: CommitPosition, commit: Commit) -> None:
         """Remove the entries that are of the past now."""
-        gone = []
+        obsolete = []
         if commit.status_version != before.status_version:
-            gone.append(status_place(stream, before.life, before.fields, before.status_version))
+            obsolete.append(
+                status_entry(stream, before.lineage, before.fields, before.status_version)
+            )
         if commit.due_version != before.due_version:
-            gone.append(due_place(stream, before.life, before.fields, before.due_version))
-        for place in gone:
-            if place is not None:
-                self._streams.lanes.later(partial(self._streams.index.drop, place[0], [place[1]]))
+            obsolete.append(due_entry(stream, before.lineage, before.fields, before.due_version))
+        for entry in obsolete:
+            if entry is not None:
+                self._streams.pool.run_later(
+                    partial(self._streams.index.try_remove, entry[0], [entry[1]])
+                )
 
-    def _unload(
-        self, stream: StreamKey, life: bytes, root: StreamRoot, first: Commit, tag: str
+    def _move_out_of_root(
+        self, stream: StreamKey, lineage: bytes, root: StreamRoot, first: Commit, tag: str
     ) -> None:
         """Move a large first append out of the root."""
-        partition, name = commits_place(life), version_name(1)
-        self._streams.create(partition, name, form.seal(partition, name, first))
-        if not self._streams.replace_root(stream, root.changed(first=None), tag):
-            found, _tag = self._streams.root(stream)
-            if found is None or not self._streams.counts(stream, found, life):
+        partition, name = commits_partition(lineage), version_name(1)
+        self._streams.create(partition, name, form.encode_object(partition, name, first))
+        if not self._streams.replace_root(stream, root.revise(first=None), tag):
+            found, _tag = self._streams.read_root(stream)
+            if found is None or not self._streams.is_live(stream, found, lineage):
                 self._space.remove(partition, [name])
 
     # -- deleting ---------------------------------------------------------------------------------
 
     def delete(self, stream: StreamKey, expected: Head) -> bool:
         """Delete the whole stream: a commit that ends it, at the name that the next append would have."""
-        place = self._look(stream).place
-        if place is None or not place.is_at(*expected.position):
+        position = self._load(stream).position
+        if position is None or not position.is_at(*expected.position):
             return False
-        versions = place.status_version, place.due_version
-        end = Commit(place.version + 1, b"", os.urandom(8), False, (), place.fields, *versions)
-        if not self._put(stream, place.life, end):
+        versions = position.status_version, position.due_version
+        end = Commit(
+            position.version + 1, b"", os.urandom(8), False, (), position.fields, *versions
+        )
+        if not self._put(stream, position.lineage, end):
             return False
         with _AfterThePut(stream):
-            self._streams.look(stream)
+            self._streams.load(stream)
         return True
 
 
@@ -285,13 +307,13 @@ class _AfterThePut:
             raise OutcomeUnknown(f"{self._stream} could not be looked at after a write") from error
 
 
-def _not_yet(stream: StreamKey) -> Unavailable:
+def _not_prepared(stream: StreamKey) -> Unavailable:
     return Unavailable(f"the store did not answer while an append to {stream} was prepared")
 
 
-def _life(append: Append) -> bytes:
-    return form.life_id(append.stream, append.incarnation)
+def _lineage(append: Append) -> bytes:
+    return form.lineage_of(append.stream, append.incarnation)
 
 
-def _fits(place: CommitPosition, append: Append) -> bool:
-    return place.is_at(append.expected, append.expected_hash, append.incarnation)
+def _is_expected(position: CommitPosition, append: Append) -> bool:
+    return position.is_at(append.expected, append.expected_hash, append.incarnation)

@@ -27,7 +27,7 @@ from ...errors import (
     UnsupportedServer,
 )
 from .. import clock
-from .aws_logs import bodies_unsaid
+from .aws_logs import hide_bodies
 
 try:
     import boto3  # type: ignore[import-untyped]
@@ -39,27 +39,27 @@ except ModuleNotFoundError:
 
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 10
-PATIENCE_SECONDS: Final = 20
+RETRY_DEADLINE_SECONDS: Final = 20
 """No attempt is begun after this long."""
 
-_MEANING_OF_CODES: Final = {
+_CODES_BY_MEANING: Final = {
     "busy": """LimitExceededException ProvisionedThroughputExceededException RequestLimitExceeded RequestThrottled
         RequestThrottledException SlowDown Throttling ThrottledException ThrottlingException TooManyRequestsException""",
     "signature": """InvalidSignatureException RequestExpired RequestTimeTooSkewed SignatureDoesNotMatch""",
-    "rights": """AccessDenied AccessDeniedException AllAccessDisabled ExpiredToken ExpiredTokenException
+    "permissions": """AccessDenied AccessDeniedException AllAccessDisabled ExpiredToken ExpiredTokenException
         IncompleteSignature IncompleteSignatureException InvalidAccessKeyId InvalidClientTokenId InvalidToken
         KMSAccessDeniedException MissingAuthenticationToken MissingAuthenticationTokenException OptInRequired
         TokenRefreshRequired UnrecognizedClientException 403""",
     "missing": "NoSuchBucket ResourceNotFoundException",
     "size": "EntityTooLarge MaxMessageLengthExceeded RequestEntityTooLarge",
 }
-_MEANING: Final = {
-    code: meant for meant, codes in _MEANING_OF_CODES.items() for code in codes.split()
+_MEANING_OF_CODE: Final = {
+    code: meant for meant, codes in _CODES_BY_MEANING.items() for code in codes.split()
 }
 
 _PROFILES: Final = "~/.aws/config and ~/.aws/credentials (or where AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE say)"
 
-_OF_FILES: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_FILE_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Errors of a file with credentials, or of a program that prints them: nothing of the network, so nothing was sent."""
 
 Response = Mapping[str, Any]
@@ -68,12 +68,12 @@ BotoCoreError: Final = boto.BotoCoreError
 
 
 class AWSResponse(NamedTuple):
-    """What the service said. `code` is that of an error which the caller had asked to see; `doubt`: an earlier attempt
+    """What the service said. `code` is that of an error which the caller had asked to see; `in_doubt`: an earlier attempt
     of the same request was lost, and may have been carried out."""
 
     response: Response
     code: str | None = None
-    doubt: bool = False
+    in_doubt: bool = False
 
 
 class TranslatedError(NamedTuple):
@@ -94,13 +94,13 @@ class ServerClock:
     def __init__(self) -> None:
         self._ahead: float | None = None
 
-    def set(self, date: str | None, *, sent: float, heard: float) -> None:
+    def set(self, date: str | None, *, sent: float, received: float) -> None:
         """Learn from an answer; the times are of `perf_counter`."""
         try:
             stamp = parsedate_to_datetime(date or "").timestamp()
         except (ValueError, TypeError, OverflowError):
             return
-        ahead = stamp - heard if self._ahead is None else max(self._ahead, stamp - heard)
+        ahead = stamp - received if self._ahead is None else max(self._ahead, stamp - received)
         # Only a clock that was set back, here or there, makes it go back.
         self._ahead = min(ahead, stamp + 1 - sent)
 
@@ -115,10 +115,10 @@ class AWSClient:
         self, name: str, *, region: str | None, endpoint: str | None, where: str, **config: Any
     ) -> None:
         self.clock = ServerClock()
-        self._name, self._region, self._endpoint = name, region, checked_endpoint(endpoint)
+        self._name, self._region, self._endpoint = name, region, check_endpoint(endpoint)
         self._place, self._address = (
             where,
-            "" if endpoint is None else f"endpoint={_shown(endpoint)}",
+            "" if endpoint is None else f"endpoint={_format_address(endpoint)}",
         )
         self.where = f"{where}?{self._address}" if self._address else where
         self._config = Config(
@@ -130,7 +130,7 @@ class AWSClient:
             **config,
         )
         self._lock = threading.Lock()
-        self._ending = threading.Event()
+        self._closing = threading.Event()
         self._client: Any = None
         self.region: str = self.client.meta.region_name
 
@@ -144,16 +144,16 @@ class AWSClient:
     @property
     def client(self) -> Any:
         with self._lock:
-            if self._ending.is_set():
+            if self._closing.is_set():
                 raise StoreClosed(f"the store {self.where} was closed")
             if self._client is None:
-                self._client = self._connected()
+                self._client = self._connect()
             return self._client
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         try:
             session = boto3.session.Session()
-            self._find_credentials(session)
+            self._load_credentials(session)
             return session.client(
                 self._name,
                 region_name=self._region,
@@ -169,32 +169,32 @@ class AWSClient:
                 f"the region or the endpoint of {self.where} cannot be one; a region is like eu-central-1"
             ) from None
         except boto.BotoCoreError as error:
-            raise meaning(error, self.where).error from None
+            raise translate_error(error, self.where).error from None
 
-    def _find_credentials(self, session: Any) -> None:
+    def _load_credentials(self, session: Any) -> None:
         """As the client would, but apart from it: what goes wrong here is not about a region."""
         try:
             session.get_credentials()
         except ValueError as error:
-            raise _unreadable(
+            raise _credentials_unreadable(
                 error, self.where
             ) from None  # what a program prints is not what it should be
         except OSError as error:
-            raise meaning(error, self.where).error from None
+            raise translate_error(error, self.where).error from None
 
     def call(
-        self, operation: str, *, writes: bool, see: Collection[str] = (), **arguments: Any
+        self, operation: str, *, writes: bool, expected: Collection[str] = (), **arguments: Any
     ) -> AWSResponse:
         """Send a request, again if it may help. It must be one that can be repeated without harm.
 
         Error codes in `see` are answers. If a write was lost on the way, and later attempts failed too, it is `OutcomeUnknown`.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        doubt, attempt = False, 0
+        deadline = time.monotonic() + RETRY_DEADLINE_SECONDS
+        in_doubt, attempt = False, 0
         while True:
             attempt += 1
             try:
-                return self._attempt(operation, see, arguments, doubt)
+                return self._attempt(operation, expected, arguments, in_doubt)
             except (
                 boto.ClientError,
                 boto.BotoCoreError,
@@ -203,60 +203,64 @@ class AWSClient:
                 ValueError,
             ) as failure:
                 # The last two come from credentials that are renewed, or from an answer that is no text.
-                error, certain, attempts = meaning(failure, self.where)
-            doubt = doubt or (writes and not certain)
+                error, certain, attempts = translate_error(failure, self.where)
+            in_doubt = in_doubt or (writes and not certain)
             over = attempt >= attempts or time.monotonic() > deadline
             closed = not over and self.pause(attempt)
-            if doubt and (over or closed):
+            if in_doubt and (over or closed):
                 raise OutcomeUnknown(f"nobody knows whether it was stored: {error}")
             if over:
                 raise error
 
     def _attempt(
-        self, operation: str, see: Collection[str], arguments: Mapping[str, Any], doubt: bool
+        self,
+        operation: str,
+        expected: Collection[str],
+        arguments: Mapping[str, Any],
+        in_doubt: bool,
     ) -> AWSResponse:
         call = getattr(self.client, operation)
         sent = time.perf_counter()
         code = None
         try:
-            with bodies_unsaid():
+            with hide_bodies():
                 response = call(**arguments)
         except boto.ClientError as error:
             response, code = error.response, _code(error)
-            if code not in see:
+            if code not in expected:
                 raise
         headers = response["ResponseMetadata"]["HTTPHeaders"]
-        if response["ResponseMetadata"]["HTTPStatusCode"] == 200 and not _is_of_a_store(headers):
+        if response["ResponseMetadata"]["HTTPStatusCode"] == 200 and not _is_aws_response(headers):
             raise ResponseParserError(
                 "a page of some proxy: the client would take it for an empty answer"
             )
-        self.clock.set(headers.get("date"), sent=sent, heard=time.perf_counter())
-        return AWSResponse(response, code, doubt)
+        self.clock.set(headers.get("date"), sent=sent, received=time.perf_counter())
+        return AWSResponse(response, code, in_doubt)
 
     def pause(self, attempt: int) -> bool:
         """Wait before the next attempt, for a random part of a time that doubles. True if the store was closed meanwhile."""
-        return self._ending.wait(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311  jitter, not a secret
+        return self._closing.wait(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311  jitter, not a secret
 
     def close(self) -> None:
         with self._lock:
-            self._ending.set()
+            self._closing.set()
             if self._client is not None:
                 # Connections in use are closed when their request has its answer.
                 self._client.close()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In the child of a fork: the connections, and whatever lock another thread may have held, are the parent's."""
-        closed = self._ending.is_set()
-        self._lock, self._ending, self._client = threading.Lock(), threading.Event(), None
+        closed = self._closing.is_set()
+        self._lock, self._closing, self._client = threading.Lock(), threading.Event(), None
         if closed:
-            self._ending.set()
+            self._closing.set()
 
 
-def meaning(error: Exception, where: str) -> TranslatedError:
+def translate_error(error: Exception, where: str) -> TranslatedError:
     """What a failure of the client means. Its text is never passed on: it may quote a request."""
     if isinstance(error, boto.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return _refusal(_code(error), status, error.operation_name, where)
+        return _translate_refusal(_code(error), status, error.operation_name, where)
     if isinstance(error, boto.ConnectTimeoutError):
         text = f"{where} cannot be reached{_at(error, where)} within {CONNECT_SECONDS} s"
         return TranslatedError(
@@ -293,8 +297,8 @@ def meaning(error: Exception, where: str) -> TranslatedError:
     if isinstance(error, (boto.NoAuthTokenError, boto.TokenRetrievalError, boto.SSOError)):
         text = f"the AWS profile for {where} is not signed in ({type(error).__name__}); run aws sso login"
         return TranslatedError(AccessDenied(text), True, 1)
-    if isinstance(error, _OF_FILES):
-        return TranslatedError(_unreadable(error, where), True, 1)
+    if isinstance(error, _FILE_ERRORS):
+        return TranslatedError(_credentials_unreadable(error, where), True, 1)
     if isinstance(error, boto.ReadTimeoutError):
         text = f"{where} did not answer within {READ_SECONDS} s; try again later, and check the network if it stays"
         return TranslatedError(Unavailable(text), False, 4)
@@ -304,16 +308,16 @@ def meaning(error: Exception, where: str) -> TranslatedError:
 
 def _at(error: Any, where: str) -> str:
     """At which address it was tried, if that was not said already."""
-    address = _shown(str(error.kwargs.get("endpoint_url", "")))
+    address = _format_address(str(error.kwargs.get("endpoint_url", "")))
     return f" at {address}" if address and address not in where else ""
 
 
-def _unreadable(error: OSError | ValueError, where: str) -> AccessDenied:
+def _credentials_unreadable(error: OSError | ValueError, where: str) -> AccessDenied:
     name = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
     return AccessDenied(f"the credentials for {where} cannot be read: {type(error).__name__}{name}")
 
 
-def _is_of_a_store(headers: Mapping[str, str]) -> bool:
+def _is_aws_response(headers: Mapping[str, str]) -> bool:
     marked = any(name.startswith("x-amz") or name == "etag" for name in headers)
     return marked or "xml" in headers.get("content-type", "")
 
@@ -322,8 +326,8 @@ def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code"))
 
 
-def _refusal(code: str, status: int, operation: str, where: str) -> TranslatedError:
-    match _MEANING.get(code):
+def _translate_refusal(code: str, status: int, operation: str, where: str) -> TranslatedError:
+    match _MEANING_OF_CODE.get(code):
         case "busy":
             return TranslatedError(
                 Unavailable(f"{where} is busy and refuses {operation} for now ({code})"), True, 8
@@ -331,7 +335,7 @@ def _refusal(code: str, status: int, operation: str, where: str) -> TranslatedEr
         case "signature":
             why = f"{where} refuses the signature ({code}): the secret key is wrong, or the clock of this machine is"
             return TranslatedError(AccessDenied(why), True, 1)
-        case "rights":
+        case "permissions":
             why = f"{where} does not allow {operation} ({code}): check the credentials and their rights"
             return TranslatedError(AccessDenied(why), True, 1)
         case "missing":
@@ -350,7 +354,7 @@ def _refusal(code: str, status: int, operation: str, where: str) -> TranslatedEr
     )
 
 
-def checked_endpoint(endpoint: str | None) -> str | None:
+def check_endpoint(endpoint: str | None) -> str | None:
     """The endpoint of a URL, if it is one."""
     if endpoint is None:
         return None
@@ -364,7 +368,7 @@ def checked_endpoint(endpoint: str | None) -> str | None:
     return endpoint
 
 
-def _shown(address: str) -> str:
+def _format_address(address: str) -> str:
     """The address of a service for people and logs: scheme, host and port. The rest may name what is stored."""
     try:
         parts = urlsplit(address)

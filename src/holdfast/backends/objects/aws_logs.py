@@ -1,4 +1,4 @@
-"""Amazon's client keeps still while it works for us: at the level DEBUG it logs what it sends and gets, which is content and keys."""
+"""Suppress botocore's DEBUG log records that contain request and response bodies or keys."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from typing import Final
 
 _LOGGERS: Final = tuple(logging.getLogger(f"botocore.{name}") for name in ("endpoint", "parsers"))
-"""Those that log bodies. What others say is of headers and of the client itself."""
+"""The loggers that log bodies. Other botocore loggers log only headers and internals."""
 _here = threading.local()
 
 
 @contextmanager
-def bodies_unsaid() -> Iterator[None]:
-    """While this lasts, nothing that the client sends or gets in this thread is logged. What it does for others is as before."""
+def hide_bodies() -> Iterator[None]:
+    """Suppress the bodies that botocore sends and receives in this thread. Other threads still log."""
     for logger in _LOGGERS:
-        if _is_said not in logger.filters:  # a program may have set up its logs anew
-            logger.addFilter(_is_said)
-    before = getattr(_here, "unsaid", False)
-    _here.unsaid = True
+        if _may_log not in logger.filters:  # the application may have reconfigured logging
+            logger.addFilter(_may_log)
+    before = getattr(_here, "hidden", False)
+    _here.hidden = True
     try:
         yield
     finally:
-        _here.unsaid = before
+        _here.hidden = before
 
 
-def _is_said(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.DEBUG or not getattr(_here, "unsaid", False)
+def _may_log(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG or not getattr(_here, "hidden", False)

@@ -1,6 +1,6 @@
 """Streams on a store of named bytes: the backend that DynamoDB and S3 share.
 
-The commit of an append is one object, created where nothing is yet. How that makes streams, and why it is safe, is told in
+The commit of an append is one object, created where nothing is yet. How that makes streams, and why it is safe, is reported in
 docs/explanation/objects.md.
 """
 
@@ -26,7 +26,7 @@ from ..interface import (
 )
 from .append import ObjectWriter
 from .discard import discard
-from .lanes import ThreadLanes
+from .request_pool import RequestPool
 from .list import ObjectLister
 from .read import ObjectReader
 from .space import Space
@@ -45,8 +45,8 @@ class ObjectsBackend(Forkable):
 
     def __init__(self, space: Space, *, width: int = WIDTH) -> None:
         self._space = space
-        self._lanes = ThreadLanes(width)
-        self._streams = ObjectStreams(space, self._lanes)
+        self._pool = RequestPool(width)
+        self._streams = ObjectStreams(space, self._pool)
         self._writer, self._reader = ObjectWriter(self._streams), ObjectReader(self._streams)
         self._lister = ObjectLister(self._streams)
         self._changed = threading.Condition()
@@ -55,9 +55,9 @@ class ObjectsBackend(Forkable):
         register_forkable(self)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
-        with self._inside():
+        with self._enter_call():
             for append in batch:
-                self._writer.check(append)
+                self._writer.check_size(append)
             streams: dict[StreamKey, list[int]] = {}
             for place, append in enumerate(batch):
                 streams.setdefault(append.stream, []).append(place)
@@ -65,9 +65,9 @@ class ObjectsBackend(Forkable):
             works = [
                 partial(self._append, [batch[at] for at in places]) for places in streams.values()
             ]
-            for places, some in zip(streams.values(), self._lanes.all(works), strict=True):
+            for places, some in zip(streams.values(), self._pool.run_all(works), strict=True):
                 answers.update(zip(places, some, strict=True))
-            return _answered([answers[place] for place in range(len(batch))])
+            return _collect_answers([answers[place] for place in range(len(batch))])
 
     def _append(self, members: Sequence[Append]) -> list[Answer]:
         """Append to one stream, in order. After an error, nothing more is tried: it would expect what is not there."""
@@ -82,12 +82,12 @@ class ObjectsBackend(Forkable):
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
-        with self._inside(), _reading():
+        with self._enter_call(), _as_read():
             return self._reader.read(stream, after, limit, reverse)
 
     def head(self, stream: StreamKey) -> Head | None:
-        with self._inside(), _reading():
-            return self._streams.head(stream, self._streams.look(stream).place)
+        with self._enter_call(), _as_read():
+            return self._streams.head(stream, self._streams.load(stream).position)
 
     def heads(
         self,
@@ -98,7 +98,7 @@ class ObjectsBackend(Forkable):
         after: str = "",
         limit: int = 500,
     ) -> Sequence[Head]:
-        with self._inside(), _reading():
+        with self._enter_call(), _as_read():
             return self._lister.heads(tenant, kind, status, after, limit)
 
     def due(
@@ -110,12 +110,12 @@ class ObjectsBackend(Forkable):
         after: Cursor | None = None,
         limit: int = 100,
     ) -> Sequence[Head]:
-        with self._inside(), _reading():
+        with self._enter_call(), _as_read():
             return self._lister.due(tenant, kind, before, after, limit)
 
     def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
         """The streams that lists leave out because they cannot be read. See `Damaged`."""
-        with self._inside(), _reading():
+        with self._enter_call(), _as_read():
             return self._lister.list_damaged(tenant, kind)
 
     def discard(self, stream: StreamKey) -> bool:
@@ -123,18 +123,18 @@ class ObjectsBackend(Forkable):
 
         For `damaged` streams, which `delete` cannot compare with a head. The audit stream does not tell of it.
         """
-        with self._inside():
+        with self._enter_call():
             return discard(self._streams, stream)
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
-        with self._inside():
+        with self._enter_call():
             return self._writer.delete(stream, expected)
 
     def index_locations(self) -> Sequence[Literal["cache"]]:
         return ["cache"]
 
     def describe(self) -> Description:
-        with self._inside():
+        with self._enter_call():
             return self._space.describe()
 
     def close(self) -> None:
@@ -142,14 +142,14 @@ class ObjectsBackend(Forkable):
             first, self._closed = not self._closed, True
             self._changed.wait_for(lambda: self._calls == 0)
         if first:
-            self._lanes.stop()
+            self._pool.stop()
             self._space.close()
 
     def before_fork(self) -> None:
         with self._changed:
             self._forking = True
             self._changed.wait_for(lambda: self._calls == 0)
-        self._lanes.stop()
+        self._pool.stop()
 
     def after_fork_in_parent(self) -> None:
         with self._changed:
@@ -160,10 +160,10 @@ class ObjectsBackend(Forkable):
         self._changed = threading.Condition()
         self._forking = False
         if not self._closed:
-            self._space.forked()
+            self._space.reset_after_fork()
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _enter_call(self) -> Iterator[None]:
         """Within a call: no fork and no closing happens meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
@@ -179,7 +179,7 @@ class ObjectsBackend(Forkable):
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def _as_read() -> Iterator[None]:
     """A reader may have to bring a deletion of others to its end; that it is not known how that went is no news of its own."""
     try:
         yield
@@ -187,7 +187,7 @@ def _reading() -> Iterator[None]:
         raise Unavailable("the store did not answer; try again") from error
 
 
-def _answered(answers: Sequence[Answer]) -> Sequence[AppendResult | VersionMismatch]:
+def _collect_answers(answers: Sequence[Answer]) -> Sequence[AppendResult | VersionMismatch]:
     """The answers of a batch. An error speaks for the whole batch, so it must not deny what others have stored."""
     errors = [answer for answer in answers if isinstance(answer, HoldfastError)]
     if not errors:

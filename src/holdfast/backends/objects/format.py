@@ -1,7 +1,11 @@
-"""How streams are written down as named bytes: what is in an object, and which name it has.
+"""The stored format on object stores: the contents of an object, its partition and its name.
 
-Every object begins with a mark, a digest over its place and its content, and then msgpack of one closed type: bytes that were
-damaged, or moved to another place, are `CorruptRecord`, and never data.
+Every object starts with a magic number and a digest of its partition, name and content. The content
+is msgpack of one fixed type. Bytes that were damaged, or moved to another name, raise
+`CorruptRecord`.
+
+A *lineage* is a 16-byte hash of a stream key and one incarnation. It names the partitions with the
+commits and the ids of that incarnation.
 """
 
 from __future__ import annotations
@@ -17,23 +21,24 @@ from ...errors import CorruptRecord, UnsupportedVersion
 from ..interface import HeadFields, StreamKey
 
 ROOT: Final = b"root"
-MARK: Final = b"HFO"
-FORMAT: Final = b"\x01"
-BIG: Final = 2**63
-DIGEST: Final = 16
+MAGIC: Final = b"HFO"
+FORMAT_VERSION: Final = b"\x01"
+VERSION_LIMIT: Final = 2**63
+DIGEST_BYTES: Final = 16
 
-Version = Annotated[int, msgspec.Meta(ge=1, le=BIG // 2)]
-"""What is read as one must be one: there is a name for each of them, and always one more behind it."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=BIG // 2)]
+Version = Annotated[int, msgspec.Meta(ge=1, le=VERSION_LIMIT // 2)]
+"""A valid version of a record. Each has a name, and there is always one more name behind it."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=VERSION_LIMIT // 2)]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """One append as it is stored, with the head's fields in force after it. Without records, it is the end of its life.
+    """A stored append, with the fields of the head after it. Without records, it ends its incarnation.
 
-    `nonce` is of one call: it tells an append that we sent twice from one that somebody else repeats. `status_version` and
-    `due_version` are the versions under which the status and the due time in force are listed.
+    `nonce` identifies one call: it distinguishes an append that this call sent twice from a repeat by
+    another call. `status_version` and `due_version` are the versions under which the current status
+    and due time are listed.
     """
 
     first: Version
@@ -55,17 +60,18 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamRoot(msgspec.Struct, frozen=True, array_like=True):
-    """What a stream's commits are read by: which life it has, if any.
+    """The root of a stream: its current incarnation, if any, which decides what commits are live.
 
-    `start`, `base` and `floor` are part of the format, and always the same. `former` are lives that are over; of those
-    in `dirty` something may be left to remove. `first` is the append that began the life, until it is moved out of here.
+    `start`, `base` and `floor` are part of the format and constant. `former` has the lineages of
+    deleted incarnations; those in `dirty` may still have objects to remove. `first` is the append
+    that created the stream, until it is moved out of the root.
     """
 
     tenant: str
     kind: str
     id: str
     revision: Count = 0
-    life: bytes | None = None
+    incarnation: bytes | None = None
     start: Version = 1
     base: Count = 0
     floor: Version = 1
@@ -75,48 +81,53 @@ class StreamRoot(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether `first` can be what it is said to be."""
+        """Return whether `first` is a possible first commit."""
         first = self.first
-        return first is None or (first.first == 1 and not first.ends and self.life is not None)
+        return first is None or (
+            first.first == 1 and not first.ends and self.incarnation is not None
+        )
 
-    def changed(self, **what: object) -> StreamRoot:
-        return msgspec.structs.replace(self, revision=self.revision + 1, **what)
+    def revise(self, **changes: object) -> StreamRoot:
+        """Return the next revision of the root, with these changes."""
+        return msgspec.structs.replace(self, revision=self.revision + 1, **changes)
 
 
 class AppendIdPointer(msgspec.Struct, frozen=True, array_like=True):
-    """Where an append with this id may be: at the `candidates`, if the commit there says so."""
+    """The versions at which an append with this id may be stored; the commit there decides."""
 
     id: bytes
     candidates: tuple[Version, ...]
 
 
-def seal(partition: str, name: bytes, what: msgspec.Struct) -> bytes:
-    """The bytes of an object for this place."""
-    content = msgspec.msgpack.encode(what)
-    return MARK + FORMAT + _digest(partition, name, content) + content
+def encode_object(partition: str, name: bytes, content: msgspec.Struct) -> bytes:
+    """Return the bytes of an object to be stored under this name."""
+    encoded = msgspec.msgpack.encode(content)
+    return MAGIC + FORMAT_VERSION + _digest(partition, name, encoded) + encoded
 
 
-def unseal(partition: str, name: bytes, data: bytes, kind: type[T], stream: StreamKey) -> T:
-    """What is in an object, if it is whole and belongs here."""
-    if data[:3] == MARK and data[3:4] > FORMAT:
-        raise UnsupportedVersion(f"{stream} was written by a newer Holdfast; update this one")
-    digest, content = data[4 : 4 + DIGEST], memoryview(data)[4 + DIGEST :]
-    if data[:4] != MARK + FORMAT or digest != _digest(partition, name, content):
+def decode_object(partition: str, name: bytes, data: bytes, kind: type[T], stream: StreamKey) -> T:
+    """Decode an object; raise `CorruptRecord` if it is damaged or was stored under another name."""
+    if data[:3] == MAGIC and data[3:4] > FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"{stream} was written by a newer version of Holdfast; upgrade Holdfast"
+        )
+    digest, content = data[4 : 4 + DIGEST_BYTES], memoryview(data)[4 + DIGEST_BYTES :]
+    if data[:4] != MAGIC + FORMAT_VERSION or digest != _digest(partition, name, content):
         raise CorruptRecord(str(stream), what="an object does not match its digest")
     try:
         return msgspec.msgpack.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise CorruptRecord(str(stream), what="an object is not what its name says") from None
+        raise CorruptRecord(str(stream), what="an object has the wrong type") from None
 
 
 def _digest(partition: str, name: bytes, content: bytes | memoryview) -> bytes:
     digest = hashlib.sha256(b"%d:%s%d:%s" % (len(partition), partition.encode(), len(name), name))
     digest.update(content)
-    return digest.digest()[:DIGEST]
+    return digest.digest()[:DIGEST_BYTES]
 
 
-def hashed(*parts: str | bytes) -> bytes:
-    """Sixteen bytes for these parts, of whatever length and content they are."""
+def hash_parts(*parts: str | bytes) -> bytes:
+    """Return 16 bytes that identify this sequence of parts, which may have any length and content."""
     digest = hashlib.sha256()
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part
@@ -124,33 +135,36 @@ def hashed(*parts: str | bytes) -> bytes:
     return digest.digest()[:16]
 
 
-def life_id(stream: StreamKey, incarnation: bytes) -> bytes:
-    """The name of one life of a stream."""
-    return hashed(*stream, incarnation)
+def lineage_of(stream: StreamKey, incarnation: bytes) -> bytes:
+    """Return the lineage that identifies one incarnation of a stream."""
+    return hash_parts(*stream, incarnation)
 
 
-def root_place(stream: StreamKey) -> str:
-    return "r/" + hashed(*stream).hex()
+def root_partition(stream: StreamKey) -> str:
+    return "r/" + hash_parts(*stream).hex()
 
 
-def commits_place(life: bytes) -> str:
-    return "c/" + life.hex()
+def commits_partition(lineage: bytes) -> str:
+    return "c/" + lineage.hex()
 
 
-def ids_place(life: bytes) -> str:
-    return "i/" + life.hex()
+def ids_partition(lineage: bytes) -> str:
+    return "i/" + lineage.hex()
 
 
 def version_name(first: int) -> bytes:
-    """The name of the commit that begins with this version. Names descend, so that a list begins with the newest."""
-    return (BIG - min(first, BIG)).to_bytes(8, "big")
+    """Return the name of the commit that starts with this version.
+
+    Names descend, so that a listing starts with the newest commit.
+    """
+    return (VERSION_LIMIT - min(first, VERSION_LIMIT)).to_bytes(8, "big")
 
 
 def id_name(append_id: bytes) -> bytes:
     return hashlib.sha256(append_id).digest()
 
 
-def time_name(time: float) -> bytes:
-    """Eight bytes that are ordered like the times."""
-    [bits] = struct.unpack(">Q", struct.pack(">d", time + 0.0))  # there is only one zero
+def encode_time(time: float) -> bytes:
+    """Return eight bytes that sort like the times."""
+    [bits] = struct.unpack(">Q", struct.pack(">d", time + 0.0))  # -0.0 becomes 0.0
     return int.to_bytes(bits ^ (2**64 - 1 if bits >> 63 else 2**63), 8, "big")

@@ -1,6 +1,7 @@
-"""Ids that callers chose: found wherever they are in a stream, for the life of the stream.
+"""Index of append ids: finds an indexed append anywhere in an incarnation of a stream.
 
-A pointer is put before the commit that it leads to. It says where the append may be; the commit there says whether it is.
+A pointer is stored before its commit. It lists the versions at which the append may be; the commit
+at such a version decides.
 """
 
 from __future__ import annotations
@@ -8,27 +9,27 @@ from __future__ import annotations
 from ...errors import CorruptRecord, HoldfastError, Unavailable
 from ..interface import StreamKey
 from . import format as form
-from .format import AppendIdPointer, StreamRoot, ids_place
-from .streams import TRIES, ObjectStreams
+from .format import AppendIdPointer, StreamRoot, ids_partition
+from .streams import MAX_ATTEMPTS, ObjectStreams
 
 
 class AppendIdPointers:
-    """The pointers of the streams."""
+    """Stores and resolves the id pointers of all streams."""
 
     def __init__(self, streams: ObjectStreams) -> None:
         self._streams = streams
 
-    def claim(self, stream: StreamKey, life: bytes, append_id: bytes, first: int) -> bool:
-        """Say that the id may soon be at this version. False, and nothing said, if it is in this life of the stream already.
+    def claim(self, stream: StreamKey, lineage: bytes, append_id: bytes, first: int) -> bool:
+        """Announce that the id may soon be at this version; return False if it is stored already.
 
-        Everything before `first` is decided, so candidates there that are not the append never will be.
+        All versions before `first` are taken, so candidates there that are not the append are obsolete.
         """
-        if self._put(life, AppendIdPointer(append_id, (first,)), ""):
+        if self._put(lineage, AppendIdPointer(append_id, (first,)), ""):
             return True
-        for _ in range(TRIES):
-            pointer, tag = self._get(stream, life, append_id)
+        for _ in range(MAX_ATTEMPTS):
+            pointer, tag = self._get(stream, lineage, append_id)
             if pointer is not None:
-                if self.find(stream, life, append_id) is not None:
+                if self.find(stream, lineage, append_id) is not None:
                     return False
                 if first in pointer.candidates:
                     return True
@@ -37,63 +38,63 @@ class AppendIdPointers:
                 if pointer is not None
                 else ()
             )
-            if self._put(life, AppendIdPointer(append_id, (first, *later)), tag):
+            if self._put(lineage, AppendIdPointer(append_id, (first, *later)), tag):
                 return True
-        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+        raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
-    def find(self, stream: StreamKey, life: bytes, append_id: bytes) -> tuple[int, int] | None:
-        """The versions of the append that was stored under this id in this life."""
-        for _ in range(TRIES):
-            root, _tag = self._streams.root(stream)
-            pointer, _tag = self._get(stream, life, append_id)
-            if root is None or pointer is None or not self._streams.counts(stream, root, life):
+    def find(self, stream: StreamKey, lineage: bytes, append_id: bytes) -> tuple[int, int] | None:
+        """Return the first and last version of the append with this id, None if there is none."""
+        for _ in range(MAX_ATTEMPTS):
+            root, _tag = self._streams.read_root(stream)
+            pointer, _tag = self._get(stream, lineage, append_id)
+            if root is None or pointer is None or not self._streams.is_live(stream, root, lineage):
                 return None
-            wrong: CorruptRecord | None = None
+            damage: CorruptRecord | None = None
             try:
-                found = self._at_candidates(stream, life, pointer, root)
+                found = self._check_candidates(stream, lineage, pointer, root)
             except CorruptRecord as error:
-                found, wrong = None, error
-            # And the root last: a commit that came to a name which a deletion made free meanwhile is astray.
-            if self._streams.is_still(stream, root):
-                if wrong is not None:
-                    raise wrong
+                found, damage = None, error
+            # Check the root last: a commit put at a name that a deletion freed meanwhile is a stray.
+            if self._streams.is_current(stream, root):
+                if damage is not None:
+                    raise damage
                 return found
-        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+        raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
-    def _at_candidates(
-        self, stream: StreamKey, life: bytes, pointer: AppendIdPointer, root: StreamRoot
+    def _check_candidates(
+        self, stream: StreamKey, lineage: bytes, pointer: AppendIdPointer, root: StreamRoot
     ) -> tuple[int, int] | None:
         for first in pointer.candidates:
-            commit = self._streams.commit(stream, life, first, root)
+            commit = self._streams.read_commit(stream, lineage, first, root)
             if commit is not None and commit.indexed and commit.append_id == pointer.id:
                 return commit.first, commit.last
         return None
 
-    def withdraw(self, stream: StreamKey, life: bytes, append_id: bytes) -> None:
-        """Remove a pointer that came too late: of a life that is over, everything else is gone."""
+    def withdraw(self, stream: StreamKey, lineage: bytes, append_id: bytes) -> None:
+        """Remove a pointer that was stored after its incarnation was deleted, if possible."""
         try:
-            root, _tag = self._streams.root(stream)
-            if root is None or not self._streams.counts(stream, root, life):
-                self._streams.space.remove(ids_place(life), [form.id_name(append_id)])
+            root, _tag = self._streams.read_root(stream)
+            if root is None or not self._streams.is_live(stream, root, lineage):
+                self._streams.space.remove(ids_partition(lineage), [form.id_name(append_id)])
         except HoldfastError:
             pass
 
     def _get(
-        self, stream: StreamKey, life: bytes, append_id: bytes
+        self, stream: StreamKey, lineage: bytes, append_id: bytes
     ) -> tuple[AppendIdPointer | None, str]:
-        partition, name = ids_place(life), form.id_name(append_id)
+        partition, name = ids_partition(lineage), form.id_name(append_id)
         named = self._streams.get(stream, partition, name)
         if named is None:
             return None, ""
-        pointer = form.unseal(partition, name, named.data, AppendIdPointer, stream)
+        pointer = form.decode_object(partition, name, named.data, AppendIdPointer, stream)
         if pointer.id != append_id:
-            raise CorruptRecord(str(stream), what="an id leads to another one, or nowhere")
+            raise CorruptRecord(str(stream), what="an id pointer has the wrong id")
         return pointer, named.tag
 
-    def _put(self, life: bytes, pointer: AppendIdPointer, tag: str) -> bool:
-        """Put it in the place of the one with the tag, or where there is none yet."""
-        partition, name = ids_place(life), form.id_name(pointer.id)
-        data = form.seal(partition, name, pointer)
+    def _put(self, lineage: bytes, pointer: AppendIdPointer, tag: str) -> bool:
+        """Replace the pointer with this tag; with an empty tag, create it."""
+        partition, name = ids_partition(lineage), form.id_name(pointer.id)
+        data = form.encode_object(partition, name, pointer)
         if tag:
             return self._streams.replace(partition, name, data, tag)
         return self._streams.create(partition, name, data)

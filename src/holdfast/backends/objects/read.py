@@ -9,11 +9,11 @@ from ...errors import CorruptRecord, Unavailable
 from ..interface import Record, StreamKey
 from . import format as form
 from .format import Commit, StreamRoot, version_name
-from .streams import TRIES, ObjectStreams
+from .streams import MAX_ATTEMPTS, ObjectStreams
 
 PAGE_BYTES: Final = 8 * 1024 * 1024
-WINDOW: Final = 16
-MOST: Final = 1_000
+MIN_WINDOW: Final = 16
+MAX_WINDOW: Final = 1_000
 
 
 class ObjectReader:
@@ -25,117 +25,128 @@ class ObjectReader:
     def read(
         self, stream: StreamKey, after: int, limit: int | None, reverse: bool
     ) -> Sequence[Record]:
-        place = self._streams.known(stream)
-        if place is not None and not reverse and place.version <= after:
+        position = self._streams.get_cached(stream)
+        if position is not None and not reverse and position.version <= after:
             # Somebody waits for what comes next: mostly nothing has.
-            place = self._streams.look(stream).place
-            if place is None or place.version <= after:
+            position = self._streams.load(stream).position
+            if position is None or position.version <= after:
                 return []
-        for _ in range(TRIES):
-            root, _tag = self._streams.root(stream)
-            if root is None or root.life is None:
+        for _ in range(MAX_ATTEMPTS):
+            root, _tag = self._streams.read_root(stream)
+            if root is None or root.incarnation is None:
                 return []
-            life = form.life_id(stream, root.life)
+            lineage = form.lineage_of(stream, root.incarnation)
             if reverse:
-                low, high = 0, after or form.BIG
-                commits = self._down(stream, life, root, high - 1)
+                low, high = 0, after or form.VERSION_LIMIT
+                commits = self._descend(stream, lineage, root, high - 1)
             else:
-                low, high = after, form.BIG
-                commits = self._up(stream, life, root, low + 1, limit)
+                low, high = after, form.VERSION_LIMIT
+                commits = self._ascend(stream, lineage, root, low + 1, limit)
             wrong: CorruptRecord | None = None
             try:
-                page = _page(commits, low, high, limit, reverse)
+                page = _fill_page(commits, low, high, limit, reverse)
             except CorruptRecord as error:
                 page, wrong = [], error
             if page is None:
-                self._streams.look(stream)  # which brings the deletion to its end
+                self._streams.load(stream)  # which brings the deletion to its end
                 return []
             # Read last: what a deletion removed meanwhile, it had written there before.
-            if self._streams.is_still(stream, root):
+            if self._streams.is_current(stream, root):
                 if wrong is not None:
                     raise wrong
                 return page
-        raise Unavailable(f"{stream} is being changed too often at the moment; try again")
+        raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
-    def _up(
-        self, stream: StreamKey, life: bytes, root: StreamRoot, version: int, limit: int | None
+    def _ascend(
+        self, stream: StreamKey, lineage: bytes, root: StreamRoot, version: int, limit: int | None
     ) -> Iterator[Commit]:
         """The commits from the one on that holds a version; more than `limit` of them are not needed."""
-        commit = self._holding(stream, life, root, version)
-        if commit is None and self._reaches(stream, life, version):
+        commit = self._find_commit(stream, lineage, root, version)
+        if commit is None and self._reaches(stream, lineage, version):
             # It has grown since. An append of several records has its name from the first of them.
-            commit = self._holding(stream, life, root, version) or self._missing(stream, version)
-        width, looked = WINDOW, 0
+            commit = self._find_commit(stream, lineage, root, version) or self._missing(
+                stream, version
+            )
+        width, looked = MIN_WINDOW, 0
         found: dict[int, Commit] = {}
         while commit is not None:
             yield commit
             if commit.ends:
                 return
             first = commit.last + 1
-            place = self._streams.known(stream)
-            if not found and first >= looked and (place is None or place.version >= first):
-                width = min(width if place is None else max(width, place.version + 1 - first), MOST)
+            position = self._streams.get_cached(stream)
+            if not found and first >= looked and (position is None or position.version >= first):
+                width = min(
+                    width if position is None else max(width, position.version + 1 - first),
+                    MAX_WINDOW,
+                )
                 found, looked = (
-                    self._window(stream, life, first, width, limit or MOST),
+                    self._window(stream, lineage, first, width, limit or MAX_WINDOW),
                     first + width,
                 )
                 width *= 4
             commit = found.pop(first, None)
             if commit is None:
                 # A list may lag behind; a name that is asked for does not.
-                commit = self._streams.commit(stream, life, first) or self._at_end(
-                    stream, life, first
+                commit = self._streams.read_commit(stream, lineage, first) or self._at_end(
+                    stream, lineage, first
                 )
                 found = {}
 
-    def _at_end(self, stream: StreamKey, life: bytes, first: int) -> Commit | None:
+    def _at_end(self, stream: StreamKey, lineage: bytes, first: int) -> Commit | None:
         """Nothing, if the stream ends before this version; what is missing in the middle must not look like the end."""
-        if not self._reaches(stream, life, first):
+        if not self._reaches(stream, lineage, first):
             return None
-        return self._streams.commit(stream, life, first) or self._missing(stream, first)
+        return self._streams.read_commit(stream, lineage, first) or self._missing(stream, first)
 
-    def _reaches(self, stream: StreamKey, life: bytes, version: int) -> bool:
-        place = self._streams.known(stream) or self._streams.look(stream).place
-        return place is not None and place.life == life and place.version >= version
+    def _reaches(self, stream: StreamKey, lineage: bytes, version: int) -> bool:
+        position = self._streams.get_cached(stream) or self._streams.load(stream).position
+        return position is not None and position.lineage == lineage and position.version >= version
 
     @staticmethod
     def _missing(stream: StreamKey, version: int) -> NoReturn:
         raise CorruptRecord(str(stream), version=version, what="a commit is missing")
 
     def _window(
-        self, stream: StreamKey, life: bytes, first: int, width: int, limit: int
+        self, stream: StreamKey, lineage: bytes, first: int, width: int, limit: int
     ) -> dict[int, Commit]:
         """Some of the commits that begin at this version or soon after."""
         after, until = version_name(first + width), version_name(first)
-        page = self._streams.scan(stream, life, after=after, until=until, limit=limit, reverse=True)
-        commits = [self._streams.opened(stream, life, named.name, named.data) for named in page]
+        page = self._streams.scan(
+            stream, lineage, after=after, until=until, limit=limit, reverse=True
+        )
+        commits = [
+            self._streams.decode_commit(stream, lineage, named.name, named.data) for named in page
+        ]
         return {commit.first: commit for commit in commits}
 
-    def _holding(
-        self, stream: StreamKey, life: bytes, root: StreamRoot, version: int
+    def _find_commit(
+        self, stream: StreamKey, lineage: bytes, root: StreamRoot, version: int
     ) -> Commit | None:
         """The commit that holds a version."""
         if root.first is not None and version <= root.first.last:
             return root.first
-        commit = self._streams.commit(stream, life, version)
+        commit = self._streams.read_commit(stream, lineage, version)
         if commit is not None:
             return commit
-        below = next(self._streams.commits_below(stream, life, version, limit=1), None)
+        below = next(self._streams.commits_below(stream, lineage, version, limit=1), None)
         if below is None:
-            below = self._streams.commit(stream, life, 1, root)
+            below = self._streams.read_commit(stream, lineage, 1, root)
         # A list may lag behind, so it is only where we begin.
         while below is not None and not below.ends and below.last < version:
-            below = self._streams.commit(stream, life, below.last + 1)
+            below = self._streams.read_commit(stream, lineage, below.last + 1)
         return below
 
-    def _down(self, stream: StreamKey, life: bytes, root: StreamRoot, top: int) -> Iterator[Commit]:
+    def _descend(
+        self, stream: StreamKey, lineage: bytes, root: StreamRoot, top: int
+    ) -> Iterator[Commit]:
         """The commits with what is not above a version, descending."""
         if top <= 0:
             return
         lowest: int | None = None
-        for commit in self._listed_down(stream, life, root, top):
+        for commit in self._list_commits(stream, lineage, root, top):
             if lowest is None:
-                yield from reversed(list(self._beyond(stream, life, commit, top)))
+                yield from reversed(list(self._read_following(stream, lineage, commit, top)))
             elif commit.last + 1 != lowest:
                 break
             yield commit
@@ -144,25 +155,27 @@ class ObjectReader:
                 return
         raise CorruptRecord(str(stream), version=lowest and lowest - 1, what="a commit is missing")
 
-    def _listed_down(
-        self, stream: StreamKey, life: bytes, root: StreamRoot, top: int
+    def _list_commits(
+        self, stream: StreamKey, lineage: bytes, root: StreamRoot, top: int
     ) -> Iterator[Commit]:
-        yield from self._streams.commits_below(stream, life, top + 1, limit=WINDOW)
-        oldest = self._streams.commit(stream, life, 1, root)
+        yield from self._streams.commits_below(stream, lineage, top + 1, limit=MIN_WINDOW)
+        oldest = self._streams.read_commit(stream, lineage, 1, root)
         if oldest is not None:
             yield oldest
 
-    def _beyond(self, stream: StreamKey, life: bytes, newest: Commit, top: int) -> Iterator[Commit]:
+    def _read_following(
+        self, stream: StreamKey, lineage: bytes, newest: Commit, top: int
+    ) -> Iterator[Commit]:
         """Commits that a list does not show yet."""
         while not newest.ends and newest.last < top:
-            following = self._streams.commit(stream, life, newest.last + 1)
+            following = self._streams.read_commit(stream, lineage, newest.last + 1)
             if following is None:
                 return
             yield following
             newest = following
 
 
-def _page(
+def _fill_page(
     commits: Iterable[Commit], low: int, high: int, limit: int | None, reverse: bool
 ) -> Sequence[Record] | None:
     """The records between two versions that fit a page, at least one; None if the stream turns out to be at its end."""

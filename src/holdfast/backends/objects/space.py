@@ -1,6 +1,6 @@
-"""What DynamoDB and S3 have in common: named bytes, and a put that succeeds only where nothing is yet.
+"""The interface that DynamoDB and S3 implement: named bytes, with conditional puts.
 
-Everything that makes streams of it is in `_objects`, once for both.
+`ObjectsBackend` builds streams on it, for both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..interface import Description
 
 
 class NamedBytes(NamedTuple):
-    """Stored bytes. `tag` changes whenever they are replaced by other bytes."""
+    """Stored bytes. `tag` changes whenever they are replaced."""
 
     name: bytes
     data: bytes
@@ -20,36 +20,47 @@ class NamedBytes(NamedTuple):
 
 
 class Space(Protocol):
-    """Named bytes in partitions. Names are ordered as bytes within their partition. Safe to use from many threads.
+    """Named bytes in partitions. Any thread may call any method.
 
-    A partition is short text of letters, digits and `.-_!/`; a name is one to 600 bytes, any bytes. All reads are strongly
-    consistent. Errors: a put or a removal whose answer was lost is `OutcomeUnknown`; `Unavailable` means that surely nothing
-    was written (refused connections, throttling before acceptance).
+    A partition is a short text of letters, digits and `.-_!/`. A name is 1 to 600 arbitrary bytes;
+    names are ordered as bytes within their partition. All reads are strongly consistent.
+
+    Errors: if the answer to a put or a removal was lost, it raises `OutcomeUnknown`. `Unavailable`
+    means that nothing was written (a refused connection, throttling before acceptance).
     """
 
     @property
     def max_bytes(self) -> int:
-        """The most that can be stored under one name. More is refused before anything is sent."""
+        """The largest size of one object. Larger ones raise before anything is sent."""
         ...
 
     def get(self, partition: str, name: bytes) -> NamedBytes | None: ...
 
     def create(self, partition: str, name: bytes, data: bytes) -> bool:
-        """Put where nothing is. False if something is there (it may be our own put, sent twice by the client: look)."""
+        """Store the data if the name is free; return False if it is taken.
+
+        The name may be taken by this very put if the client sent it twice, so read it back.
+        """
         ...
 
     def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
-        """Put in the place of what has this tag. False if something else is there (perhaps our own put), or nothing."""
+        """Replace the object with this tag.
+
+        Return False if there is no object, or one with another tag (which may be this very put).
+        """
         ...
 
     def put(self, partition: str, name: bytes, data: bytes) -> None:
-        """Put whatever is there."""
+        """Store the data unconditionally."""
         ...
 
     def list(
         self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int
     ) -> Sequence[bytes]:
-        """Names behind `after` (exclusive) up to `until` (inclusive), in order; fewer than `limit` only at the end."""
+        """Return names after `after` (exclusive) up to `until` (inclusive), in order.
+
+        There are fewer than `limit` only at the end.
+        """
         ...
 
     def scan(
@@ -61,22 +72,23 @@ class Space(Protocol):
         limit: int,
         reverse: bool = False,
     ) -> Sequence[NamedBytes]:
-        """`list` with the bytes; may be shorter (about 8 MiB), and empty only at the end.
+        """Return names with their bytes, as `list` does; a page has about 8 MiB, and only the end is empty.
 
-        With `reverse`, from `until` backwards; `after` and `until` are given then, with few names between them.
+        With `reverse`, in descending order from `until`. Both bounds are then given, and there are
+        few names between them.
         """
         ...
 
     def remove(self, partition: str, names: Iterable[bytes]) -> None:
-        """Remove these, whether or not they are there."""
+        """Remove these names, whether or not they exist."""
         ...
 
     def now(self) -> float:
-        """The time by the server's clock, as of its answers (Unix seconds)."""
+        """Return the time of the server's clock, in Unix seconds, derived from its answers."""
         ...
 
-    def forked(self) -> None:
-        """Called in the child of a fork, before anything else: no connection of the parent may be used here."""
+    def reset_after_fork(self) -> None:
+        """Drop the parent's connections. Called first in a forked child."""
         ...
 
     def describe(self) -> Description: ...

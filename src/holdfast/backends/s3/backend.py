@@ -29,7 +29,7 @@ class S3Backend(ObjectsBackend):
 class _ExistingS3Space(S3Space):
     """A place where there must be a store already."""
 
-    def _try_out(self) -> None:
+    def _probe(self) -> None:
         # This comes before anything is put into a place without a marker.
         raise NotSetUp(f"there is no store at {self._service.where}; check the URL")
 

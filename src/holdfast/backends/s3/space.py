@@ -33,15 +33,15 @@ SCHEMA: Final = 1
 MARKER: Final = "holdfast-schema"
 MAX_BYTES: Final = 512 * 1024 * 1024
 PAGE_BYTES: Final = 8 * 1024 * 1024
-AT_ONCE: Final = 1_000
+KEYS_PER_REQUEST: Final = 1_000
 """How many keys S3 lists or removes with one request."""
 WIDTH: Final = 16
-TRIES: Final = 6
+MAX_ATTEMPTS: Final = 6
 
-_HELD: Final = ("PreconditionFailed", "412")
-_GONE: Final = ("NoSuchKey", "404")
+_PRECONDITION: Final = ("PreconditionFailed", "412")
+_MISSING: Final = ("NoSuchKey", "404")
 _BUSY: Final = ("ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "BadDigest")
-_ELSEWHERE: Final = (
+_OTHER_REGION: Final = (
     "PermanentRedirect",
     "TemporaryRedirect",
     "AuthorizationHeaderMalformed",
@@ -54,8 +54,8 @@ _FULL: Final = (
     "XMinioStorageFull",
     "XMinioAdminBucketQuotaExceeded",
 )
-_UNKNOWN: Final = ("NotImplemented", "501")
-_SEEN: Final = (*_HELD, *_GONE, *_BUSY, *_ELSEWHERE, *_FULL, *_UNKNOWN)
+_UNSUPPORTED: Final = ("NotImplemented", "501")
+_EXPECTED: Final = (*_PRECONDITION, *_MISSING, *_BUSY, *_OTHER_REGION, *_FULL, *_UNSUPPORTED)
 
 
 class S3Space:
@@ -74,7 +74,7 @@ class S3Space:
         """See that this is a store of ours, or make it one. Any number of processes may do so at once."""
         found = self._get(self._prefix + MARKER)
         if found is None:
-            self._try_out()
+            self._probe()
             self._put(self._prefix + MARKER, b"holdfast %d\n" % SCHEMA, IfNoneMatch="*")
             found = self._get(self._prefix + MARKER)
         if found is None or found[0] != b"holdfast %d\n" % SCHEMA:
@@ -82,7 +82,7 @@ class S3Space:
                 f"{self._service.where} was made by a newer Holdfast; use that one"
             )
 
-    def _try_out(self) -> None:
+    def _probe(self) -> None:
         """Whether the store keeps what it is asked for, with objects that belong to this call alone."""
         partition = f"probe/{os.urandom(16).hex()}"
         names = [b"b", b"a", b"\xff", b"ab"]
@@ -90,23 +90,23 @@ class S3Space:
             if not all(self.create(partition, name, b"1") for name in names) or self.create(
                 partition, b"a", b"2"
             ):
-                raise self._unfit(
-                    "it puts an object where one is, although it is told not to (If-None-Match)"
+                raise self._unsuitable(
+                    "it puts an object where one is, although it is reported not to (If-None-Match)"
                 )
             first = self.get(partition, b"a")
             if first is None or first.data != b"1":
-                raise self._unfit("what was put cannot be read at once")
+                raise self._unsuitable("what was put cannot be read at once")
             replaced = self.replace(partition, b"a", b"2", first.tag)
             if not replaced or self.replace(partition, b"a", b"3", first.tag):
-                raise self._unfit("it does not compare what is replaced (If-Match)")
+                raise self._unsuitable("it does not compare what is replaced (If-Match)")
             if list(self.list(partition, after=b"a", limit=9)) != [b"ab", b"b", b"\xff"]:
-                raise self._unfit("it does not list in order, like a directory bucket")
+                raise self._unsuitable("it does not list in order, like a directory bucket")
         finally:
             self.remove(partition, names)
         if self.get(partition, b"a") is not None or self.list(partition, limit=1):
-            raise self._unfit("what was removed is still there")
+            raise self._unsuitable("what was removed is still there")
 
-    def _unfit(self, why: str) -> UnsupportedServer:
+    def _unsuitable(self, why: str) -> UnsupportedServer:
         return UnsupportedServer(
             f"{self._service.where} cannot keep streams: {why}; use another store"
         )
@@ -118,9 +118,9 @@ class S3Space:
         return None if found is None else NamedBytes(name, *found)
 
     def _get(self, key: str) -> tuple[bytes, str] | None:
-        for attempt in range(1, TRIES):
+        for attempt in range(1, MAX_ATTEMPTS):
             answer = self._call("get_object", Key=key)
-            if answer.code in _GONE:
+            if answer.code in _MISSING:
                 return None
             body = answer.response["Body"]
             if answer.response["ContentLength"] > self.max_bytes:
@@ -138,7 +138,7 @@ class S3Space:
     def list(
         self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int
     ) -> Sequence[bytes]:
-        return list(islice(self._names(partition, after, until, limit), limit))
+        return list(islice(self._list_names(partition, after, until, limit), limit))
 
     def scan(
         self,
@@ -149,7 +149,7 @@ class S3Space:
         limit: int,
         reverse: bool = False,
     ) -> Sequence[NamedBytes]:
-        names = self._names(partition, after, until, AT_ONCE if reverse else limit)
+        names = self._list_names(partition, after, until, KEYS_PER_REQUEST if reverse else limit)
         # S3 lists in one direction only.
         wanted = reversed(list(names)) if reverse else names
         found: list[NamedBytes] = []
@@ -172,17 +172,17 @@ class S3Space:
             self._pool = ThreadPoolExecutor(WIDTH, thread_name_prefix="holdfast-s3")
         return self._pool.map(lambda name: self.get(partition, name), names)
 
-    def _names(
+    def _list_names(
         self, partition: str, after: bytes, until: bytes | None, limit: int
     ) -> Iterator[bytes]:
         front = self._key(partition, b"")
         place: dict[str, Any] = {"StartAfter": self._key(partition, after)} if after else {}
         while True:
             answer = self._call(
-                "list_objects_v2", Prefix=front, MaxKeys=min(limit, AT_ONCE), **place
+                "list_objects_v2", Prefix=front, MaxKeys=min(limit, KEYS_PER_REQUEST), **place
             ).response
             for found in answer.get("Contents", ()):
-                name = to_bytes(found["Key"].removeprefix(front))
+                name = decode_name(found["Key"].removeprefix(front))
                 if not name:  # none of ours, like the "folder" that a console makes; behind no name, a list begins anew
                     continue
                 if until is not None and name > until:
@@ -212,7 +212,7 @@ class S3Space:
 
     def remove(self, partition: str, names: Iterable[bytes]) -> None:
         keys = iter([self._key(partition, name) for name in names])
-        while some := list(islice(keys, AT_ONCE)):
+        while some := list(islice(keys, KEYS_PER_REQUEST)):
             if len(some) == 1:
                 self._call("delete_object", writes=True, Key=some[0])
                 continue
@@ -229,30 +229,30 @@ class S3Space:
 
     def _call(self, operation: str, *, writes: bool = False, **arguments: Any) -> AWSResponse:
         """Send a request. The codes of the answer are those that say something about the object."""
-        doubt = False
-        for attempt in range(1, TRIES):
+        in_doubt = False
+        for attempt in range(1, MAX_ATTEMPTS):
             answer = self._service.call(
-                operation, writes=writes, see=_SEEN, Bucket=self._bucket, **arguments
+                operation, writes=writes, expected=_EXPECTED, Bucket=self._bucket, **arguments
             )
-            doubt = doubt or answer.doubt
-            if answer.code is None or answer.code in _HELD or answer.code in _GONE:
+            in_doubt = in_doubt or answer.in_doubt
+            if answer.code is None or answer.code in _PRECONDITION or answer.code in _MISSING:
                 return answer
             if answer.code not in _BUSY or self._service.pause(attempt):
                 break
-        raise self._refused(answer.code, doubt)
+        raise self._translate_code(answer.code, in_doubt)
 
-    def _refused(self, code: str | None, doubt: bool) -> HoldfastError:
+    def _translate_code(self, code: str | None, in_doubt: bool) -> HoldfastError:
         where = self._service.where
-        if doubt:
+        if in_doubt:
             return OutcomeUnknown(f"{where} lost an answer, and then refused ({code})")
-        if code in _ELSEWHERE:
+        if code in _OTHER_REGION:
             return InvalidURL(
                 f"{where} is in another region than {self._service.region}; add ?region= with the right one"
             )
         if code in _FULL:
             return StorageFull(f"{where} has no room ({code})")
-        if code in _UNKNOWN:
-            return self._unfit("it does not know conditions on puts")
+        if code in _UNSUPPORTED:
+            return self._unsuitable("it does not know conditions on puts")
         return Unavailable(f"{where} is busy ({code})")
 
     # -- the rest ---------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ class S3Space:
     def now(self) -> float:
         return self._service.clock.now()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         self._pool = None
-        self._service.forked()
+        self._service.reset_after_fork()
 
     def describe(self) -> Description:
         location = self._service.location
@@ -276,7 +276,7 @@ class S3Space:
         self._service.close()
 
     def _key(self, partition: str, name: bytes) -> str:
-        return f"{self._prefix}{partition}/{to_text(name)}"
+        return f"{self._prefix}{partition}/{encode_name(name)}"
 
 
 # Names for S3: bytes as text that sorts the same, for keys are text and are listed in the order of their bytes.
@@ -288,14 +288,14 @@ ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvw
 _VALUES: Final = {character: value for value, character in enumerate(ALPHABET)}
 
 
-def to_text(name: bytes) -> str:
+def encode_name(name: bytes) -> str:
     """Six bits a character, filled up with zeros: a name that begins another one is shorter, and sorts before it."""
     size = -(-len(name) * 8 // 6)
     number = int.from_bytes(name, "big") << (size * 6 - len(name) * 8)
     return "".join(ALPHABET[number >> 6 * place & 63] for place in range(size - 1, -1, -1))
 
 
-def to_bytes(text: str) -> bytes | None:
+def decode_name(text: str) -> bytes | None:
     """The name, None if the text is not that of any."""
     size = len(text) * 6 // 8
     number = 0
@@ -304,4 +304,4 @@ def to_bytes(text: str) -> bytes | None:
             return None
         number = number << 6 | _VALUES[character]
     name = (number >> len(text) * 6 - size * 8).to_bytes(size, "big")
-    return name if to_text(name) == text else None
+    return name if encode_name(name) == text else None

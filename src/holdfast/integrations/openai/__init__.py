@@ -1,11 +1,11 @@
-"""Chat loops on the OpenAI SDK that survive a crash: the conversation is the list of messages, and it is durable.
+"""Crash-safe chat loops for the OpenAI SDK: a durable conversation is the list of messages.
 
     chat = store.conversation("support-42")
     chat.append({"role": "user", "content": question}, id=request_id)
     answer = complete(client, chat, model="gpt-5", tools=[look_up_order])
     print(answer.text)
 
-After a crash anywhere in there, run the same lines again: what was done is not done again, what was not is.
+After a crash anywhere in there, run the same lines again. Finished work is not repeated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ except ImportError as error:
     ) from error
 
 __all__ = [
-    "TurnAnswer",
+    "AnswerStream",
     "AsyncAnswerStream",
     "NoAnswer",
-    "AnswerStream",
     "TooManyRounds",
+    "TurnAnswer",
     "call_id",
     "complete",
 ]
@@ -127,21 +127,41 @@ def complete(
     stream: bool = False,
     **options: Any,
 ) -> TurnAnswer | AnswerStream | Coroutine[Any, Any, TurnAnswer] | AsyncAnswerStream:
-    """Bring a chat to its next answer, and store each thing on the way as soon as it is known.
+    """Answer the newest message of a chat, storing each reply and tool result as it arrives.
 
-    It answers the newest message. If that is an answer already, that is what is returned, and the model is not asked. Otherwise the model
-    is shown the chat (the newest `window` tokens of it; all of it unless told), its answer is stored, the tools it calls
-    are run and their results stored, until it has answered. So it can be called again after any crash or error: a
-    tool whose result is stored is not run again, one that was cut off is.
+    If the newest message is already an answer, it is returned without calling the model. Call
+    `complete` again after any crash or error: a tool whose result is stored is not run again; an
+    interrupted one is. With an `AsyncOpenAI` client and an `AsyncConversation`, await the result;
+    tools may then be async, and other tools run in a thread.
 
-    `tools` are functions, whose schema follows from their signature and docstring, or schemas as the API takes them, with
-    their functions by name in `functions`; calls of a tool that has no function are returned in `Answer.calls`. An error
-    from a tool comes through, and so does one from the SDK; arguments that do not fit are told to the model. In a tool
-    `call_id()` is the id of the call, for whoever must not do it twice. After
-    `rounds` answers that were tool calls, `TooManyRounds`. All other options go to the SDK as they are.
+    Args:
+        client: An `OpenAI` or `AsyncOpenAI` client.
+        chat: The conversation to answer.
+        model: The name of the model.
+        api: `"chat"` for chat completions, `"responses"` for the Responses API.
+        system: A system message in front of the chat; not stored.
+        window: How many of the newest tokens to send; by default the whole chat.
+        counter: Counts the tokens of a message, for `window`.
+        tools: Functions, whose schema follows from signature and docstring, or schemas as the
+            API takes them.
+        functions: The functions of schemas in `tools`, by name. Calls of a tool without a
+            function are returned in `TurnAnswer.calls`.
+        rounds: How many replies may call tools before `TooManyRounds` is raised.
+        stream: Return an iterator of text pieces.
+        **options: Passed to the SDK.
 
-    With an `AsyncOpenAI` client and an `AsyncConversation` the result is awaited, tools may be async, and other tools
-    run in a thread. With `stream=True` it is an iterator of pieces of text.
+    Returns:
+        A `TurnAnswer`, or an `AnswerStream` with `stream=True`.
+
+    Raises:
+        TooManyRounds: The model keeps calling tools.
+        NoAnswer: The reply did not arrive completely; nothing was stored.
+        Exception: Errors of tools and of the SDK are raised as they are. Arguments that don't
+            fit a tool are reported to the model instead.
+
+    Example:
+        chat.append({"role": "user", "content": question}, id=request_id)
+        answer = complete(client, chat, model="gpt-5", tools=[look_up_order])
     """
     if not isinstance(chat, Conversation | AsyncConversation):
         raise TypeError(
@@ -151,12 +171,12 @@ def complete(
     awaited = isinstance(chat, AsyncConversation)
     if isinstance(client, AsyncOpenAI if not awaited else OpenAI):
         raise TypeError(
-            "OpenAI goes with store.conversation(), AsyncOpenAI with that of an async store (store.aio)"
+            "client must be OpenAI for a conversation of store, AsyncOpenAI for one of store.aio"
         )
     for name in OURS & options.keys():
-        raise TypeError(f"{name}= cannot be given: what the model sees is what the chat holds")
+        raise TypeError(f"{name}= is not accepted: the model sees what the chat holds")
     if options.get("n", 1) != 1:
-        raise TypeError("n= cannot be given: a chat has one answer to a message")
+        raise TypeError("n= is not accepted: a chat has one answer to a message")
     if api not in DIALECTS:
         raise ValueError(f"api must be 'chat' or 'responses', got {api!r}")
     if not hasattr(client, api):
@@ -171,14 +191,12 @@ def complete(
     dialect = DIALECTS[api]()
     toolbox = Toolbox(tools, functions, dialect)
     if not awaited and toolbox.is_async:
-        raise TypeError(
-            "async tools need an AsyncOpenAI client and the conversation of an async store (store.aio)"
-        )
+        raise TypeError("async tools need an AsyncOpenAI client and a conversation of store.aio")
     if toolbox.schemas:
         options["tools"] = toolbox.schemas
     if stream:
         options["stream"] = True
-    # All of it, as a provider takes it, is a window that nothing is too long for.
+    # The whole chat is a window in which every message is free.
     room: Message = (
         {"max_tokens": window, "counter": counter}
         if window is not None
@@ -196,9 +214,9 @@ def complete(
         options={"model": model, **options},
     ).steps()
     if awaited:
-        pieces = AsyncAnswerStream(steps)
-        return pieces if stream else pieces.to_the_end()
-    return AnswerStream(steps) if stream else AnswerStream(steps).to_the_end()
+        answer = AsyncAnswerStream(steps)
+        return answer if stream else answer.drain()
+    return AnswerStream(steps) if stream else AnswerStream(steps).drain()
 
 
 def _free(_: Message) -> int:

@@ -1,8 +1,8 @@
-"""One completion, step by step: look at what is stored, do the next thing that is missing, store it, look again.
+"""One completion, step by step: read what is stored, do the next missing thing, store it, repeat.
 
-Since each round begins with what is stored, a first run, a run after a crash and a second run by mistake are the same
-code. It is written once for sync and async: `yield` hands out what a call of the chat, the SDK or a tool returned, and
-gets back its value; whoever drives it awaits what is to be awaited.
+Each round starts from what is stored, so a first run, a run after a crash and an accidental
+second run are the same code. It is written once for sync and async: `yield` hands out what a call
+of the chat, the SDK or a tool returned and gets back its value; the driver awaits it if needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from ...errors import HoldfastError, IdReused, NeedsHuman
 from ...types import MessageEntry
-from .tools import Mistaken, Toolbox, as_text, is_async, run, run_async
+from .tools import BadToolCall, Toolbox, as_text, is_async, run, run_async
 from .wire import (
     Dialect,
     Message,
@@ -33,7 +33,7 @@ from .wire import (
 
 DRAFT_SECONDS: Final = 1.0
 DRAFT_CHARACTERS: Final = 2048
-"""A streamed answer is kept when so much of it is new, or so much time has passed: not at each of its words."""
+"""A streamed answer is saved after this much new text or time, not at every word."""
 
 INSTRUCTIONS: Final = ("system", "developer")
 FIRST_LOOK: Final = 32
@@ -44,41 +44,44 @@ Steps = Generator[Any, Any, "TurnAnswer"]
 
 
 class TooManyRounds(NeedsHuman):
-    """The model keeps calling tools. All results are stored: raise `rounds=`, or append a message that tells it to stop."""
+    """The model keeps calling tools. All results are stored.
+
+    Raise `rounds=`, or append a message that tells the model to stop.
+    """
 
     def __init__(self, rounds: int) -> None:
         super().__init__(
-            f"the model called tools {rounds} times for one answer; raise rounds= to let it go on, "
+            f"the model called tools {rounds} times for one answer; raise rounds= to continue, "
             "or append a message that tells it to stop"
         )
         self.rounds = rounds
 
 
 class TurnAnswer(msgspec.Struct, frozen=True):
-    """What a turn of the model came to, as it is stored."""
+    """The result of one turn of the model, as stored."""
 
     text: str
-    """What the model said to the user."""
+    """The model's text for the user."""
     messages: list[Message]
-    """Everything since the user's message, in order: calls, their results, the answer."""
+    """All messages since the user's, in order: calls, their results, the answer."""
     calls: list[Message]
-    """Calls of tools that have no function here: append a result for each, and complete again."""
+    """Calls of tools without a function: append a result for each, then complete again."""
     meta: Message
-    """What is noted beside the answer: model, response, finish, usage; `interrupted` if it is not whole."""
+    """Metadata: model, response, finish, usage; `interrupted` if the answer is incomplete."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A piece of text for whoever listens."""
+    """A piece of text for the caller."""
 
     text: str
 
 
 class Stopped(Exception):
-    """Whoever listened has stopped."""
+    """The caller stopped listening."""
 
 
 class Completion:
-    """What is needed to bring one chat to an answer."""
+    """Brings one chat to its next answer."""
 
     def __init__(
         self,
@@ -98,29 +101,31 @@ class Completion:
         self.window, self.options = window, options
 
     def steps(self) -> Steps:
-        """Until there is an answer, or calls that only the caller can answer."""
-        said_now = False
+        """Run until there is an answer, or calls that only the caller can answer."""
+        replied = False
         while True:
-            exchange: list[MessageEntry] = yield from self._exchange()
+            exchange: list[MessageEntry] = yield from self._read_exchange()
             if all(entry.message.get("role") in INSTRUCTIONS for entry in exchange):
-                raise ValueError("there is nothing to answer: append the user's message first")
+                raise ValueError(
+                    "the chat has no message to answer: append the user's message first"
+                )
             calls = _open_calls(exchange)
             here = next((call for call in calls if self.tools.has(call)), None)
             if here is not None:
-                yield from self._settle(here, exchange)
+                yield from self._run_tool(here, exchange)
             elif calls or _is_answered(exchange):
-                answer = _answer(exchange, calls)
-                if self.streamed and answer.text and not said_now:
+                answer = _build_answer(exchange, calls)
+                if self.streamed and answer.text and not replied:
                     yield Piece(answer.text)
                 return answer
             else:
-                if _rounds(exchange) >= self.rounds:
+                if _count_rounds(exchange) >= self.rounds:
                     raise TooManyRounds(self.rounds)
                 yield from self._ask(exchange)
-                said_now = True
+                replied = True
 
-    def _exchange(self) -> Generator[Any, Any, list[MessageEntry]]:
-        """The newest user message and all that came after it."""
+    def _read_exchange(self) -> Generator[Any, Any, list[MessageEntry]]:
+        """Return the newest user message and everything after it."""
         for count in (FIRST_LOOK * 4**power for power in itertools.count()):
             entries: list[MessageEntry] = yield self.chat.entries(last=count)
             users = [
@@ -132,10 +137,10 @@ class Completion:
                 return entries
         raise AssertionError("unreachable")
 
-    def _keep(
+    def _store(
         self, name: str, said: ModelReply, exchange: Sequence[MessageEntry]
     ) -> Generator[Any, Any, None]:
-        """Store what came next, unless somebody else has done so meanwhile: of two that do the same, the first one counts."""
+        """Store the next messages. If another process stored this step first, its result counts."""
         versions = [entry.version for entry in exchange]
         for attempt in itertools.count():
             try:
@@ -146,18 +151,18 @@ class Completion:
                     return
             except IdReused:
                 pass
-            # Either it was somebody else, or it was we, before a rewind took the message back.
-            if [entry.version for entry in (yield from self._exchange())] != versions:
+            # Stored by another process, or by this one before a rewind removed the message.
+            if [entry.version for entry in (yield from self._read_exchange())] != versions:
                 return
 
-    def _settle(
+    def _run_tool(
         self, call: ToolCall, exchange: Sequence[MessageEntry]
     ) -> Generator[Any, Any, None]:
         """Run a tool and store its result."""
         try:
             function, arguments = self.tools.prepare(call)
-        except Mistaken as mistake:
-            text = str(mistake)
+        except BadToolCall as error:
+            text = str(error)
         else:
             if not self.awaited:
                 value = run(call.id, function, arguments)
@@ -166,24 +171,24 @@ class Completion:
             else:
                 value = yield asyncio.to_thread(run, call.id, function, arguments)
             text = as_text(call.name, value)
-        yield from self._keep(
+        yield from self._store(
             f"result of {call.id}", ModelReply([self.dialect.result(call, text)], {}), exchange
         )
 
     def _ask(self, exchange: Sequence[MessageEntry]) -> Generator[Any, Any, None]:
-        """Show the model what there is, and store what it says."""
+        """Call the model with the window and store its reply."""
         messages = yield self.chat.window(**self.window)
         response = yield self.dialect.ask(self.client, messages, self.options)
         seen = {"seen": exchange[-1].version}
         said: ModelReply = (
             (yield from self._listen(response, seen))
             if self.streamed
-            else self.dialect.said(response)
+            else self.dialect.reply(response)
         )
-        yield from self._keep("answer", ModelReply(said.messages, {**said.meta, **seen}), exchange)
+        yield from self._store("answer", ModelReply(said.messages, {**said.meta, **seen}), exchange)
 
     def _listen(self, events: Any, seen: Message) -> Generator[Any, Any, ModelReply]:
-        """Pass on what is streamed, and keep drafts of it on the way."""
+        """Yield the streamed text, saving drafts on the way."""
         listener = self.dialect.listener()
         following: Callable[..., Any] = anext if self.awaited else next
         draft = _DraftBuffer()
@@ -195,7 +200,7 @@ class Completion:
                     if draft.is_due():
                         yield self.chat.draft(draft.take(), of=draft.of)
                     yield Piece(text)
-            return listener.said()
+            return listener.reply()
         except Stopped:
             if draft.whole:
                 message = {"role": "assistant", "content": draft.whole}
@@ -205,7 +210,7 @@ class Completion:
         except BaseException as error:
             if isinstance(error, GeneratorExit):
                 raise
-            # What has arrived can be read until the answer is asked for again; what happened is more important than that.
+            # Save the draft if possible, but the original error matters more.
             try:
                 if draft.new:
                     yield self.chat.draft(draft.take(), of=draft.of)
@@ -216,7 +221,7 @@ class Completion:
 
 
 class _DraftBuffer:
-    """What of a streamed answer has been kept, and what has not. Each attempt at an answer has a name of its own."""
+    """The saved and unsaved parts of a streamed answer. Each attempt has its own draft id."""
 
     def __init__(self) -> None:
         self.of = uuid.uuid4().hex
@@ -238,7 +243,7 @@ class _DraftBuffer:
 
 
 def _open_calls(exchange: Sequence[MessageEntry]) -> list[ToolCall]:
-    """The calls that have no result, in order."""
+    """Return the calls without a result, in order."""
     answered = {answers_call(entry.message) for entry in exchange}
     return [
         call for entry in exchange for call in calls_of(entry.message) if call.id not in answered
@@ -246,9 +251,9 @@ def _open_calls(exchange: Sequence[MessageEntry]) -> list[ToolCall]:
 
 
 def _is_answered(exchange: Sequence[MessageEntry]) -> bool:
-    """Whether the newest message is the model's, and the model had seen all that was before it.
+    """Return whether the newest message is a reply to everything before it.
 
-    It had not if another request put a message in between: that one is still to be answered.
+    It is not if another request appended a message in between, which still needs an answer.
     """
     newest = exchange[-1]
     seen = newest.meta.get("seen", newest.version)
@@ -258,17 +263,17 @@ def _is_answered(exchange: Sequence[MessageEntry]) -> bool:
     )
 
 
-def _rounds(exchange: Sequence[MessageEntry]) -> int:
-    """How often the model has called tools in this exchange, before a crash or after."""
+def _count_rounds(exchange: Sequence[MessageEntry]) -> int:
+    """Count the replies with tool calls in this exchange, across crashes."""
     return len(
         {entry.meta.get("seen", entry.version) for entry in exchange if calls_of(entry.message)}
     )
 
 
-def _answer(exchange: Sequence[MessageEntry], calls: Sequence[ToolCall]) -> TurnAnswer:
+def _build_answer(exchange: Sequence[MessageEntry], calls: Sequence[ToolCall]) -> TurnAnswer:
     newest = next(entry for entry in reversed(exchange) if is_from_model(entry.message))
     seen = newest.meta.get("seen")
-    # Of one reply in several items (reasoning, text, calls), all that is text.
+    # A reply may have several items (reasoning, text, calls): join the text.
     reply = (
         [newest]
         if seen is None

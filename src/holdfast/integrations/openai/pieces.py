@@ -1,7 +1,6 @@
-"""Driving a completion: an answer as an iterator of the pieces in which it arrives, sync and async.
+"""Drive a completion and expose its answer as an iterator of text pieces, sync and async.
 
-What the steps of a completion yield is a piece of text, for whoever listens, or something to give back to them: as it is,
-or awaited.
+A completion yields pieces of text for the caller, and values to send back to it, awaited if needed.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ from .loop import Piece, Steps, Stopped, TurnAnswer
 
 
 class _End:
-    """The end of a stream: the answer, once it is there."""
+    """Holds the answer at the end of a stream."""
 
     _end: list[TurnAnswer]
 
     @property
     def answer(self) -> TurnAnswer:
-        """The whole answer. Only when the stream has come to its end: a `RuntimeError` before."""
+        """The complete answer; RuntimeError before the stream has ended."""
         if not self._end:
-            raise RuntimeError(
-                "the answer has not come to its end; iterate to the last piece first"
-            )
+            raise RuntimeError("the answer is incomplete; iterate to the last piece first")
         return self._end[0]
 
 
 class AnswerStream(_End, Iterator[str]):
-    """An answer as it arrives: an iterator of pieces of text, and, at its end, the `answer`.
+    """An answer as it arrives: an iterator of text pieces, with the `answer` at its end.
 
-    Nothing is asked before the first piece is. Whoever stops early keeps what came so far, as a message whose `meta` says
-    `interrupted`; that happens when the iterator is closed or dropped, so close it (`with`) if its end matters.
+    The model is called when the first piece is requested. If you stop early, the text so far is
+    stored as a message with `interrupted` in its `meta`. That happens when the iterator is closed
+    or garbage-collected, so use `with` to control when.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -42,14 +40,14 @@ class AnswerStream(_End, Iterator[str]):
     def __next__(self) -> str:
         return next(self._pieces)
 
-    def to_the_end(self) -> TurnAnswer:
-        """Let all pieces pass; the answer."""
+    def drain(self) -> TurnAnswer:
+        """Consume all pieces and return the answer."""
         for _ in self:
             pass
         return self.answer
 
     def close(self) -> None:
-        """Stop here."""
+        """Stop the stream."""
         self._pieces.close()
 
     def __enter__(self) -> AnswerStream:
@@ -60,7 +58,7 @@ class AnswerStream(_End, Iterator[str]):
 
 
 class AsyncAnswerStream(_End, AsyncIterator[str]):
-    """`Pieces` for `async for`. To stop early, use `async with`: what is merely dropped is closed when the loop gets to it."""
+    """`AnswerStream` for `async for`. Use `async with` if you may stop early."""
 
     def __init__(self, steps: Steps) -> None:
         self._end = []
@@ -69,14 +67,14 @@ class AsyncAnswerStream(_End, AsyncIterator[str]):
     async def __anext__(self) -> str:
         return await anext(self._pieces)
 
-    async def to_the_end(self) -> TurnAnswer:
-        """Let all pieces pass; the answer."""
+    async def drain(self) -> TurnAnswer:
+        """Consume all pieces and return the answer."""
         async for _ in self:
             pass
         return self.answer
 
     async def close(self) -> None:
-        """Stop here."""
+        """Stop the stream."""
         await self._pieces.aclose()
 
     async def __aenter__(self) -> AsyncAnswerStream:
@@ -103,7 +101,7 @@ def _drive(steps: Steps, end: list[TurnAnswer]) -> Generator[str, None, None]:
 
 
 def _stop(steps: Steps) -> None:
-    """Let the steps end properly now that nobody listens."""
+    """Let the completion end properly after the caller stopped listening."""
     try:
         step = steps.throw(Stopped())
         while True:
@@ -145,7 +143,7 @@ async def _stop_async(steps: Steps) -> None:
 
 
 async def _outcome(step: Any) -> tuple[Any, BaseException | None]:
-    """What came of a step: errors and cancellation too, for the steps to see to."""
+    """Return the value of a step, or its error or cancellation."""
     try:
         return (await step) if inspect.isawaitable(step) else step, None
     except GeneratorExit:

@@ -1,4 +1,4 @@
-"""Python functions as tools of a model: what is offered, and running what it calls."""
+"""Python functions as tools of a model: their schemas, and running the calls."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Decoder = Callable[[str], Message]
 _running: ContextVar[str] = ContextVar("holdfast tool call")
 
 
-class Mistaken(Exception):
-    """The model called wrongly; the text is for it to read."""
+class BadToolCall(Exception):
+    """The model made an invalid call; the text is sent to the model."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling a tool gives something to await. A tool may be a step of a task."""
+    """Return whether a tool must be awaited. A tool may be a step of a task."""
     return (
         function.is_async if isinstance(function, Step) else inspect.iscoroutinefunction(function)
     )
 
 
 class Toolbox:
-    """The tools of one completion: functions with schemas made from their signatures, and schemas given as they are."""
+    """The tools of one completion: functions, and schemas given as they are."""
 
     def __init__(
         self,
@@ -46,50 +46,52 @@ class Toolbox:
     ) -> None:
         if isinstance(tools, Mapping | str) or not isinstance(tools, Iterable):
             raise TypeError(
-                "tools is a list of functions and schemas, also if it is only one: tools=[look_up_order]"
+                f"tools must be a list of functions and schemas, got {type(tools).__name__}"
             )
         if not isinstance(functions, Mapping | None):
             raise TypeError(
-                "functions is a dict of the functions by the names that they have in tools="
+                f"functions must be a dict of functions by name, got {type(functions).__name__}"
             )
         self.schemas: list[Message] = []
         self._offered: set[str] = set()
         self._functions: dict[str, tuple[Function, Decoder]] = {}
         for tool in tools:
             if isinstance(tool, Mapping):
-                self._offer((tool.get("function") or tool).get("name"), dict(tool))
+                self._add_schema((tool.get("function") or tool).get("name"), dict(tool))
             else:
-                self._add(tool, dialect)
+                self._add_function(tool, dialect)
         for name, function in (functions or {}).items():
             if name not in self._offered or name in self._functions:
-                raise ValueError(f"functions has {name!r}, and tools no schema of that name")
-            self._functions[name] = (function, _by_signature(function))
+                raise ValueError(f"functions has {name!r}, but tools has no schema of that name")
+            self._functions[name] = (function, _signature_decoder(function))
 
-    def _add(self, function: Function, dialect: Dialect) -> None:
+    def _add_function(self, function: Function, dialect: Dialect) -> None:
         name = getattr(function, "__name__", None)
         if name is None or not callable(function):
-            raise TypeError("a tool is a function with a name, or a schema as the API takes it")
-        shape = _arguments_of(function, name)
+            raise TypeError(
+                f"a tool must be a named function or a schema dict, got {type(function).__name__}"
+            )
+        shape = _arguments_struct(function, name)
         try:
             [schema], parts = msgspec.json.schema_components(
                 [shape], ref_template=DEFINITIONS + "{name}"
             )
         except TypeError as error:
             raise TypeError(
-                f"a parameter of {name}() has a type that is not known here ({error}); "
-                "give the schema in tools= and the function in functions="
+                f"a parameter of {name}() has an unsupported type ({error}); "
+                "pass the schema in tools= and the function in functions="
             ) from error
         parameters = parts.pop(schema["$ref"].removeprefix(DEFINITIONS))
         parameters.pop("title", None)
         if parts:
             parameters["$defs"] = parts
-        self._offer(name, dialect.function(name, inspect.getdoc(function) or "", parameters))
-        self._functions[name] = (function, _by_shape(shape))
+        self._add_schema(name, dialect.function(name, inspect.getdoc(function) or "", parameters))
+        self._functions[name] = (function, _struct_decoder(shape))
 
-    def _offer(self, name: str | None, schema: Message) -> None:
+    def _add_schema(self, name: str | None, schema: Message) -> None:
         self.schemas.append(schema)
         if name is None:
-            return  # one of the provider's own tools
+            return  # a built-in tool of the provider
         if name in self._offered:
             raise ValueError(f"two tools are named {name!r}")
         self._offered.add(name)
@@ -99,24 +101,24 @@ class Toolbox:
         return any(is_async(function) for function, _ in self._functions.values())
 
     def has(self, call: ToolCall) -> bool:
-        """Whether a call can be settled here: there is a function, or there is no such tool at all, which the model is told."""
+        """Return whether the call can be answered here: by a function, or as an unknown tool."""
         return call.arguments is not None and (
             call.name in self._functions or call.name not in self._offered
         )
 
     def prepare(self, call: ToolCall) -> tuple[Function, Message]:
-        """The function of a call and its arguments. `Mistaken` if the model got them wrong."""
+        """Return the function of a call and its arguments, or raise `BadToolCall`."""
         if call.name not in self._functions:
-            raise Mistaken(f"error: there is no tool named {call.name!r}")
+            raise BadToolCall(f"error: no tool is named {call.name!r}")
         function, decode = self._functions[call.name]
         try:
             return function, decode(call.arguments or "{}")
         except (ValueError, TypeError) as error:
-            raise Mistaken(f"error: wrong arguments: {error}") from None
+            raise BadToolCall(f"error: wrong arguments: {error}") from None
 
 
-def _by_signature(function: Function) -> Decoder:
-    """Arguments of a function whose schema was given: any that it can be called with."""
+def _signature_decoder(function: Function) -> Decoder:
+    """Return a decoder for a function with a given schema: accepts any arguments it can bind."""
     signature = inspect.signature(function)
 
     def decode(text: str) -> Message:
@@ -127,8 +129,8 @@ def _by_signature(function: Function) -> Decoder:
     return decode
 
 
-def _by_shape(shape: type[msgspec.Struct]) -> Decoder:
-    """Arguments of the declared types; dates, dataclasses and the like are made from what they are in JSON."""
+def _struct_decoder(shape: type[msgspec.Struct]) -> Decoder:
+    """Return a decoder that converts JSON to the declared parameter types."""
     decoder = msgspec.json.Decoder(shape)
 
     def decode(text: str) -> Message:
@@ -138,17 +140,17 @@ def _by_shape(shape: type[msgspec.Struct]) -> Decoder:
     return decode
 
 
-def _arguments_of(function: Function, name: str) -> type[msgspec.Struct]:
-    """A struct with a field for each parameter: it makes the schema, and it checks what the model sends."""
+def _arguments_struct(function: Function, name: str) -> type[msgspec.Struct]:
+    """Build a struct with a field per parameter: it gives the schema and checks the arguments."""
     hints = get_type_hints(function, include_extras=True)
     fields: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(
-                f"the model cannot give {name}() its {parameter}: a tool has plain named parameters"
+                f"{name}() must have only named parameters to be a tool, got {parameter}"
             )
         if parameter.name not in hints:
-            raise TypeError(f"say what type {parameter.name} of {name}() has: the model is told so")
+            raise TypeError(f"parameter {parameter.name} of {name}() must have a type annotation")
         field: tuple[Any, ...] = (parameter.name, hints[parameter.name])
         if parameter.default is not parameter.empty:
             field += (_default(parameter.default),)
@@ -157,7 +159,7 @@ def _arguments_of(function: Function, name: str) -> type[msgspec.Struct]:
 
 
 def _default(value: Any) -> Any:
-    """A default that the model is told if it is simple, and that is the function's own object in any case."""
+    """Return a field default; simple ones appear in the schema."""
     return (
         value
         if isinstance(value, str | int | float | None)
@@ -166,20 +168,19 @@ def _default(value: Any) -> Any:
 
 
 def call_id() -> str:
-    """In a tool that `complete` runs, the id of the call: the same one when the call is run again after a crash.
+    """Return the id of the tool call that `complete` is running.
 
-    Pass it on as an idempotency key. It is as unique as the provider makes it. Outside of such a tool, a `RuntimeError`.
+    It stays the same when the call runs again after a crash: pass it on as an idempotency key. It
+    is as unique as the provider makes it. Outside a tool this raises RuntimeError.
     """
     try:
         return _running.get()
     except LookupError:
-        raise RuntimeError(
-            "call_id() is for tools while complete() runs them; no tool is run here"
-        ) from None
+        raise RuntimeError("call_id() works only inside a tool that complete() runs") from None
 
 
 def run(id: str, function: Function, arguments: Message) -> Any:
-    """Run the function of a call."""
+    """Run a tool function with its call id set."""
     token = _running.set(id)
     try:
         return function(**arguments)
@@ -188,7 +189,7 @@ def run(id: str, function: Function, arguments: Message) -> Any:
 
 
 async def run_async(id: str, function: Function, arguments: Message) -> Any:
-    """Run the async function of a call."""
+    """Await an async tool function with its call id set."""
     token = _running.set(id)
     try:
         return await function(**arguments)
@@ -197,13 +198,13 @@ async def run_async(id: str, function: Function, arguments: Message) -> Any:
 
 
 def as_text(name: str, value: Any) -> str:
-    """A tool's result for the model: text as it is, anything else as JSON.
+    """Convert a tool's result for the model: text as it is, anything else as JSON.
 
-    The tool has had its effect. So what has no form in JSON is no error, which would have the call run again: the model
-    is told that there is a result and that it cannot be shown.
+    The tool has already run, so a value without a JSON form is not an error, which would run the
+    call again: the model learns that the result can't be shown.
     """
     if inspect.iscoroutine(value):
-        value.close()  # nothing of it has run
+        value.close()  # it has not started
         raise TypeError(f"{name}() returned a coroutine: declare it with async def")
     try:
         text = value if isinstance(value, str) else _as_json(value)
@@ -211,16 +212,14 @@ def as_text(name: str, value: Any) -> str:
     except Exception:  # a model_dump() can raise anything
         kind = type(value).__name__
         logger.warning(
-            "the tool %s has run, and what it returned (%s) cannot be shown to the model",
-            name,
-            kind,
+            "tool %s has run, but its result (%s) can't be shown to the model", name, kind
         )
-        return f"{name} has run; what it returned ({kind}) cannot be shown"
+        return f"{name} has run; its result ({kind}) can't be shown"
     return text
 
 
 def _as_json(value: Any) -> str:
-    # Bytes and NaN stay what they are here, for the encoder to refuse: base64 and null would be something else.
+    # Keep bytes and NaN, so that the encoder refuses them instead of writing base64 and null.
     plain = msgspec.to_builtins(value, builtin_types=BYTES, str_keys=True, enc_hook=_from_pydantic)
     return json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 

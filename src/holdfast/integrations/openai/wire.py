@@ -1,4 +1,4 @@
-"""The two dialects of OpenAI's API, chat completions and Responses, as one: what to send, and what came back as plain messages."""
+"""One interface to chat completions and the Responses API: requests, and replies as messages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ Message = dict[str, Any]
 
 
 class NoAnswer(Retryable):
-    """The model's answer did not arrive whole: a stream that ended early, a response that failed. Nothing was stored: ask again."""
+    """The reply is incomplete: the stream ended early or the response failed. Nothing was stored.
+
+    Call `complete` again.
+    """
 
 
 class ModelReply(NamedTuple):
-    """An answer of the model, ready to be stored: its messages as they are sent back to it, and what to note beside them."""
+    """A reply ready to be stored: messages as the API takes them back, and metadata."""
 
     messages: list[Message]
     meta: Message
 
 
 class ToolCall(NamedTuple):
-    """A tool call that the model made. `arguments` is None for a kind of call that is not that of a function."""
+    """A tool call by the model. `arguments` is None for calls of built-in tools."""
 
     id: str
     name: str
@@ -31,22 +34,22 @@ class ToolCall(NamedTuple):
 
 
 class StreamListener(Protocol):
-    """Puts a streamed answer together."""
+    """Assembles a streamed reply."""
 
     def hear(self, event: Any) -> str:
-        """Take the next event; the text in it, if any."""
+        """Take the next event and return its text, if any."""
 
-    def said(self) -> ModelReply:
-        """The whole answer. `NoAnswer` if the stream ended before it did."""
+    def reply(self) -> ModelReply:
+        """Return the complete reply; raise `NoAnswer` if the stream ended early."""
 
 
 class Dialect(Protocol):
-    """How one of the two APIs is spoken to."""
+    """How to call one of the two APIs."""
 
     def ask(self, client: Any, messages: Sequence[Any], options: Message) -> Any:
-        """Begin a call; what it returns is awaited if the client is an async one."""
+        """Start a call; the driver awaits the result of an async client."""
 
-    def said(self, response: Any) -> ModelReply: ...
+    def reply(self, response: Any) -> ModelReply: ...
 
     def listener(self) -> StreamListener: ...
 
@@ -63,10 +66,10 @@ class ChatCompletions:
     def ask(self, client: Any, messages: Sequence[Any], options: Message) -> Any:
         return client.chat.completions.create(messages=messages, **options)
 
-    def said(self, response: Any) -> ModelReply:
+    def reply(self, response: Any) -> ModelReply:
         choice = response.choices[0]
         return ModelReply(
-            [_sendable(plain(choice.message))], _noted(response, choice.finish_reason)
+            [_sendable(as_json(choice.message))], _reply_meta(response, choice.finish_reason)
         )
 
     def listener(self) -> StreamListener:
@@ -89,33 +92,33 @@ class _ChatListener:
 
     def hear(self, event: Any) -> str:
         for choice in event.choices:
-            delta = plain(choice.delta)
+            delta = as_json(choice.delta)
             self._finish = choice.finish_reason or self._finish
             for call in delta.pop("tool_calls", None) or ():
                 _merge(self._calls.setdefault(call.pop("index"), {}), call)
             delta.pop("role", None)
             _merge(self._message, delta)
-        self._meta = {**self._meta, **_noted(event, self._finish)}
+        self._meta = {**self._meta, **_reply_meta(event, self._finish)}
         return "".join(
             choice.delta.content or choice.delta.refusal or "" for choice in event.choices
         )
 
-    def said(self) -> ModelReply:
+    def reply(self) -> ModelReply:
         if self._finish is None:
-            raise NoAnswer("the stream ended before the answer did; nothing was stored, ask again")
+            raise NoAnswer("the stream ended early; nothing was stored, call complete() again")
         if self._calls:
             self._message["tool_calls"] = [call for _, call in sorted(self._calls.items())]
         return ModelReply([_sendable(self._message)], self._meta)
 
 
 def _sendable(message: Message) -> Message:
-    """A message as it is, unless it says nothing at all: the API does not take back its own null."""
+    """Return the message, with empty content if it is empty: the API rejects its own null."""
     silent = not any(value for key, value in message.items() if key != "role")
     return {**message, "content": ""} if silent else message
 
 
 def _merge(whole: Message, delta: Message) -> None:
-    """Add a delta to what came before. Only what is sent in pieces grows: names and ids come whole."""
+    """Add a delta. Only streamed text grows: names and ids arrive complete."""
     for key, value in delta.items():
         if isinstance(value, dict):
             _merge(whole.setdefault(key, {}), value)
@@ -135,17 +138,19 @@ class Responses:
     def ask(self, client: Any, messages: Sequence[Any], options: Message) -> Any:
         return client.responses.create(input=messages, **options)
 
-    def said(self, response: Any) -> ModelReply:
+    def reply(self, response: Any) -> ModelReply:
         if response.status not in ("completed", "incomplete"):
             code = response.error.code if response.error else "no reason given"
             raise NoAnswer(
-                f"the response is {response.status} ({code}); nothing was stored, ask again"
+                f"the response is {response.status} ({code}); nothing was stored, call again"
             )
         if not response.output:
-            raise NoAnswer("the response is empty; nothing was stored, ask again")
+            raise NoAnswer("the response is empty; nothing was stored, call complete() again")
         details = response.incomplete_details
         finish = details.reason if details else response.status
-        return ModelReply([plain(item) for item in response.output], _noted(response, finish))
+        return ModelReply(
+            [as_json(item) for item in response.output], _reply_meta(response, finish)
+        )
 
     def listener(self) -> StreamListener:
         return _ResponseListener(self)
@@ -175,31 +180,31 @@ class _ResponseListener:
         is_text = event.type in ("response.output_text.delta", "response.refusal.delta")
         return str(event.delta) if is_text else ""
 
-    def said(self) -> ModelReply:
+    def reply(self) -> ModelReply:
         if self._response is None:
-            raise NoAnswer("the stream ended before the answer did; nothing was stored, ask again")
-        return self._dialect.said(self._response)
+            raise NoAnswer("the stream ended early; nothing was stored, call complete() again")
+        return self._dialect.reply(self._response)
 
 
-def plain(item: Any) -> Message:
-    """A message of the SDK as JSON, with exactly what the API said: no more nulls, no fewer, the API's own names."""
+def as_json(item: Any) -> Message:
+    """Return an SDK object as JSON with exactly the fields and names that the API sent."""
     found: Message = item.to_dict(mode="json")
     return found
 
 
-def _noted(response: Any, finish: str | None) -> Message:
-    """What is worth keeping beside an answer, for bills and audits; never sent to the model."""
+def _reply_meta(response: Any, finish: str | None) -> Message:
+    """Return the metadata of a reply, for billing and audits; it is not sent to the model."""
     meta = {"model": response.model, "response": response.id, "finish": finish}
     if getattr(response, "usage", None) is not None:
-        meta["usage"] = plain(response.usage)
+        meta["usage"] = as_json(response.usage)
     return meta
 
 
-# -- reading stored messages, of either dialect ------------------------------------------------------------------------
+# -- reading stored messages of either API ----------------------------------------------------
 
 
 def calls_of(message: Message) -> list[ToolCall]:
-    """The tool calls in a message that somebody has to answer."""
+    """Return the tool calls in a message that need a result."""
     kind = message.get("type")
     if isinstance(kind, str) and kind.endswith("_call") and isinstance(message.get("call_id"), str):
         arguments = message.get("arguments") if kind == "function_call" else None
@@ -216,7 +221,7 @@ def calls_of(message: Message) -> list[ToolCall]:
 
 
 def answers_call(message: Message) -> str | None:
-    """The id of the call that a message answers."""
+    """Return the id of the call that a message answers."""
     if message.get("role") == "tool":
         return message.get("tool_call_id")
     is_output = str(message.get("type")).endswith("_output")
@@ -224,14 +229,14 @@ def answers_call(message: Message) -> str | None:
 
 
 def is_from_model(message: Message) -> bool:
-    """Whether the model said it, rather than a user, a tool or the program."""
+    """Return whether the message is from the model, not from a user, a tool or the program."""
     if "role" in message:
         return bool(message["role"] == "assistant")
     return not str(message.get("type")).endswith(("_output", "_response"))
 
 
 def text_of(message: Message) -> str:
-    """What a message says to the user."""
+    """Return the text of a message for the user."""
     content = message.get("content") if message.get("role") == "assistant" else None
     if isinstance(content, list):
         return "".join(part.get("text") or part.get("refusal") or "" for part in content)

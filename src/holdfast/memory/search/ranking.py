@@ -1,6 +1,6 @@
 """Rank candidates, in the same way for every engine.
 
-How well a memory fits is a number from 0 to 1, and 1 means that it has everything the query asks.
+How well a memory fits is a number from 0 to 1, and 1 means that it matches the whole query.
 Neighbours and source close part of the gap to the best match, never all of it. Then come factors
 that do not depend on the query; they change a good match less. So nothing ranks above a memory that
 has every word of the query.

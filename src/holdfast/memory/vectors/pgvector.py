@@ -6,7 +6,7 @@ differ least are compared closely.
 
 There is no graph (HNSW). It needs the dimension in advance, and visits other namespaces before it
 filters them. With 100,000 random vectors in one namespace it found fewer of the nearest in about
-the same time, and made writing many times slower; clustered vectors, which suit it better, were not
+the same time, and made writes many times slower; clustered vectors, which suit it better, were not
 tried.
 
 The codes are derived from the table of vectors, and each query fills in what is missing. The SQL is

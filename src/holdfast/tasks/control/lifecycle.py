@@ -172,9 +172,7 @@ def fork_task(
         version = there.at  # created by a call that was interrupted
     at = head.version if version is None else check_int(version, "version")
     if not 1 <= at <= head.version:
-        raise NotFound(
-            f"{key} has versions 1 to {head.version}; version {at} not found"
-        )
+        raise NotFound(f"{key} has versions 1 to {head.version}; version {at} not found")
     branched = ev.Branched(key.id, incarnation, at)
     child_head = yield from ops.head(child)
     if child_head is not None:

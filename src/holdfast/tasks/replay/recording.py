@@ -16,7 +16,7 @@ from ...errors import StepFailed, Suspended
 from ...log.codec import decode
 from ...log.events import Blob
 from ..state import events as ev
-from ..state.fold import CHILD, Attachment, TaskState, plan_step_paths
+from ..state.fold import CHILD, AttachedFile, TaskState, plan_step_paths
 from ..state.view import PlanItem
 from ..state.waits import ASK, SIGNAL, TIMER, TaskWait
 
@@ -59,7 +59,7 @@ class Recording(TaskState):
     def __init__(self, key: StreamKey) -> None:
         super().__init__(key)
         self.planned: dict[str, ev.Planned] = {}
-        self.files: dict[tuple[str, str], Attachment] = {}
+        self.files: dict[tuple[str, str], AttachedFile] = {}
         self.notes: dict[str, tuple[str, int]] = {}
         """Notes outside of steps: the kind of note and its version, by id."""
 
@@ -68,7 +68,7 @@ class Recording(TaskState):
         if name == ev.PLANNED:
             self.planned[event.id] = event
         elif name == ev.ATTACHED:
-            self.files[event.name, event.blob.digest] = Attachment(
+            self.files[event.name, event.blob.digest] = AttachedFile(
                 version, at, key, event.name, event.blob
             )
         elif name in (ev.DECIDED, ev.DISCOVERED) and not event.step:
@@ -216,7 +216,7 @@ class ReplayState:
             self.require_recorded("", _NOTES[name], f"a {_NOTES[name]} that is not recorded")
         self._noted.add(id)
 
-    def file(self, name: str, blob: Blob) -> Attachment:
+    def file(self, name: str, blob: Blob) -> AttachedFile:
         """Return the recorded attachment of a file."""
         known = self.recording.files.get((name, blob.digest))
         if known is None:

@@ -92,7 +92,7 @@ class NoteRecord(msgspec.Struct, frozen=True):
     step: str
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class AttachedFile(msgspec.Struct, frozen=True):
     """An attached file. `owner` is the task that stores it: a fork may use its parent's."""
 
     version: int
@@ -132,7 +132,7 @@ class TaskState:
         self.decisions: list[NoteRecord] = []
         self.discoveries: list[NoteRecord] = []
         self.noted: set[str] = set()
-        self.attached: dict[str, Attachment] = {}
+        self.attached: dict[str, AttachedFile] = {}
         self.recalled: dict[str, None] = {}
         """Texts of memories that its model was shown."""
         self.usage = Usage()
@@ -235,7 +235,7 @@ class TaskState:
     def _attached(self, key: StreamKey, version: int, at: float, event: ev.Attached) -> None:
         known = self.attached.get(event.name)
         if known is None or known.owner != key or known.version < version:
-            self.attached[event.name] = Attachment(version, at, key, event.name, event.blob)
+            self.attached[event.name] = AttachedFile(version, at, key, event.name, event.blob)
 
     def _recalled(self, _key: StreamKey, _version: int, _at: float, event: ev.Recalled) -> None:
         self.recalled.update(dict.fromkeys(event.texts))

@@ -20,7 +20,7 @@ from ...log.events import Event as PublicEvent
 from ...log.leases import is_dead
 from ...log.operations import Operation
 from . import events as ev
-from .fold import CHILD, Attachment, NoteRecord, StepRecord, TaskState
+from .fold import CHILD, AttachedFile, NoteRecord, StepRecord, TaskState
 from .view import (
     ArtifactInfo,
     Drift,
@@ -240,7 +240,7 @@ def build_view(
     )
 
 
-def artifact_info(attachment: Attachment) -> ArtifactInfo:
+def artifact_info(attachment: AttachedFile) -> ArtifactInfo:
     """Return the public view of an attached file."""
     blob = attachment.blob
     return ArtifactInfo(attachment.name, blob.size, blob.digest, to_datetime(attachment.at))

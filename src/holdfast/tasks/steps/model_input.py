@@ -127,8 +127,11 @@ class ModelInputRecorder:
                 stored = digest in self._session.state.texts or any(
                     other.digest == digest for other in found
                 )
-                text = {} if stored else {"text": msgspec.Raw(part)}
-                found.append(ev.ModelInputPart(digest=digest, **text))
+                found.append(
+                    ev.ModelInputPart(digest=digest)
+                    if stored
+                    else ev.ModelInputPart(digest=digest, text=msgspec.Raw(part))
+                )
             elif found and found[-1].versions:
                 found[-1].versions.append(part)
             else:

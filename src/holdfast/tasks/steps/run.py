@@ -33,8 +33,7 @@ from ..run.effects import CallFunction, RunOnce, RunOperation, Sleep, TaskGen, W
 from ..run.frames import Branch, Frame
 from ..run.session import Change, Session
 from ..state import events as ev
-from ..state.fold import StepRecord as Record
-from ..state.fold import plan_item_name
+from ..state.fold import StepRecord, plan_item_name
 from ..state.load import load_result
 from ..state.view import Drift, PlanItem
 from .declare import KEY_PARAMETER, Step, is_async, to_key
@@ -138,7 +137,7 @@ class StepCall:
                     f"step {self.path!r} is already running; calls with the same key are one step:"
                     " await the first call"
                 )
-            self.record: Record | None = session.state.steps.get(self.path)
+            self.record: StepRecord | None = session.state.steps.get(self.path)
             if self.record is None:
                 self.version, self.nth, self.same_args = 0, matching.numbers.get(self.path, 0), True
             else:
@@ -151,7 +150,7 @@ class StepCall:
             self.session.matching.release(self.scope, self.name, self.fingerprint, self.path)
         self.session.reset_used_scope(self.path)
 
-    def applies_to(self, record: Record) -> bool:
+    def applies_to(self, record: StepRecord) -> bool:
         """Whether the progress or failure of a recorded step concerns this call.
 
         With other arguments it does not.
@@ -173,7 +172,7 @@ class StepCall:
             " @holdfast.step(drift='keep') or drift='rerun'",
         )
 
-    def failure(self, record: Record | ev.StepEvent) -> StepFailed:
+    def failure(self, record: StepRecord | ev.StepEvent) -> StepFailed:
         """Return the exception for a step that has failed."""
         is_child = self.declared.options.kind == "child"
         error = (ChildFailed if is_child else StepFailed)(
@@ -235,7 +234,7 @@ def _reply_execution() -> type[StepExecution]:
     return ReplyExecution
 
 
-def _needs_run(call: StepCall, record: Record) -> bool:
+def _needs_run(call: StepCall, record: StepRecord) -> bool:
     """Whether a recorded step has to run. Raises its failure, or that it is in doubt."""
     if record.state == "completed":
         return not call.same_args and _apply_drift(call, record)
@@ -251,7 +250,7 @@ def _needs_run(call: StepCall, record: Record) -> bool:
     return True
 
 
-def _apply_drift(call: StepCall, record: Record) -> bool:
+def _apply_drift(call: StepCall, record: StepRecord) -> bool:
     """Report that a finished step is called with other arguments; return whether to rerun it."""
     policy = call.declared.options.drift
     if policy == "refuse" and not call.by_identity:
@@ -263,7 +262,7 @@ def _apply_drift(call: StepCall, record: Record) -> bool:
     return policy == "rerun"
 
 
-def recorded_result_gen(call: StepCall, record: Record) -> TaskGen[Any]:
+def recorded_result_gen(call: StepCall, record: StepRecord) -> TaskGen[Any]:
     """Return the recorded result of a step, and report drift of its code or model."""
     declared = call.declared
     python, _, digest = declared.code.partition(":")

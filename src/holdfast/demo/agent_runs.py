@@ -1,4 +1,4 @@
-"""The lives of the demo's agent: first one undisturbed, then as many as it takes to get to the end in spite of the kills."""
+"""Start the demo's agent: once undisturbed, then repeatedly until it finishes despite the kills."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ from .agent import URL
 from .claim import KillMoment, Kind
 from .world import AgentRun, World
 
-LIFETIME_SECONDS: Final = 120.0
-"""Longer than any life should take."""
+RUN_TIMEOUT_SECONDS: Final = 120.0
+"""Longer than any run should take."""
 
 _KINDS: Final[tuple[Kind, ...]] = ("effect", "reading", "asked", "between")
 
 
 class AgentFailed(Exception):
-    """The agent ended by itself, before its work was done."""
+    """The agent's process ended before its work was done, and not by a kill."""
 
 
 def rehearse() -> World:
-    """What happens if nobody is killed: what the agent does, with what result, and at which moments it can be struck."""
+    """Run the agent without kills; the world then has its result and the moments to kill it at."""
     with World() as world:
-        _live(world, "memory://", "rehearsal")
+        _run_agent(world, "memory://", "rehearsal")
     return world
 
 
-def endure(world: World, url: str, task_id: str, ended: Callable[[AgentRun], None]) -> None:
-    """Start the agent again and again, until it gets to the end. `ended` is called after each run."""
+def run_until_finished(
+    world: World, url: str, task_id: str, on_run_end: Callable[[AgentRun], None]
+) -> None:
+    """Start the agent again after each kill, until it finishes."""
     killed = True
     with world:
         while killed:
-            run = _live(world, url, task_id)
+            run = _run_agent(world, url, task_id)
             killed = run.killed is not None
-            ended(run)
+            on_run_end(run)
 
 
-def choose(moments: Sequence[KillMoment], kills: int, seed: int) -> list[KillMoment]:
-    """So many of the moments, in their order: of each kind in turn, and the first effect in any case."""
+def choose_moments(moments: Sequence[KillMoment], kills: int, seed: int) -> list[KillMoment]:
+    """Choose up to `kills` moments, of each kind in turn, and return them in their order.
+
+    The first side effect is always among them.
+    """
     chance = random.Random(seed)  # noqa: S311  chooses moments, keeps no secrets
     left = {kind: [moment for moment in moments if moment.kind == kind] for kind in _KINDS}
     chosen = [left["effect"].pop(0)]
@@ -54,18 +59,15 @@ def choose(moments: Sequence[KillMoment], kills: int, seed: int) -> list[KillMom
     return sorted(chosen, key=list(moments).index)
 
 
-def _live(world: World, url: str, task_id: str) -> AgentRun:
+def _run_agent(world: World, url: str, task_id: str) -> AgentRun:
     command = [sys.executable, "-m", "holdfast.demo.agent", task_id, world.address]
-    environment = {**os.environ, URL: url}
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603  our own module
-
-    run, process = world.start(start)
+    run, process = world.start_run(command, {**os.environ, URL: url})
     try:
-        code = process.wait(LIFETIME_SECONDS)
+        code = process.wait(RUN_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise AgentFailed(f"run {run.number} did not come to an end") from None
+        raise AgentFailed(
+            f"run {run.number} did not end within {RUN_TIMEOUT_SECONDS:.0f} seconds"
+        ) from None
     finally:
         process.kill()
         process.wait()

@@ -17,17 +17,17 @@ import pytest
 
 from ..backends import AppendResult, Backend, VersionMismatch
 from ..errors import StoreClosed
-from .build import KIND, TENANT, Life, all_heads, at, bodies, ids, must_head, read_all, versions
+from .build import KIND, TENANT, StreamTracker, all_heads, at, bodies, ids, must_head, read_all, versions
 
 DAY = 86_400.0
 
 
-class LifeTests:
+class LifecycleTests:
     def test_it_is_a_backend(self, backend: Backend) -> None:
         assert isinstance(backend, Backend)
 
-    def test_it_says_what_it_is_where_it_is_and_what_it_promises(self, backend: Backend) -> None:
-        Life().write(backend, b"x")
+    def test_it_says_what_it_is_where_it_is_and_what_it_guarantees(self, backend: Backend) -> None:
+        StreamTracker().write(backend, b"x")
         described = backend.describe()
         assert described.engine
         assert described.version
@@ -37,17 +37,17 @@ class LifeTests:
             assert all(value >= 0 for value in numbers.values())
 
     def test_every_call_after_close_says_closed(self, backend: Backend) -> None:
-        life = Life()
-        life.write(backend, b"a")
-        head = must_head(backend, life.stream)
+        tracker = StreamTracker()
+        tracker.write(backend, b"a")
+        head = must_head(backend, tracker.stream)
         backend.close()
         calls: list[Callable[[], object]] = [
-            lambda: backend.append([life.next(b"b")]),
-            lambda: backend.read(life.stream),
-            lambda: backend.head(life.stream),
+            lambda: backend.append([tracker.next(b"b")]),
+            lambda: backend.read(tracker.stream),
+            lambda: backend.head(tracker.stream),
             lambda: backend.heads(tenant=TENANT, kind=KIND),
             lambda: backend.due(tenant=TENANT, kind=KIND),
-            lambda: backend.delete(life.stream, expected=head),
+            lambda: backend.delete(tracker.stream, expected=head),
             lambda: backend.describe(),
         ]
         for call in calls:
@@ -55,7 +55,7 @@ class LifeTests:
                 call()
 
     def test_closing_twice_is_harmless(self, backend: Backend) -> None:
-        Life().write(backend)
+        StreamTracker().write(backend)
         backend.close()
         backend.close()
 
@@ -65,13 +65,13 @@ class LifeTests:
         running = threading.Barrier(4)
 
         def call(number: int) -> None:
-            life = Life(f"{number}")
-            life.write(backend)
+            tracker = StreamTracker(f"{number}")
+            tracker.write(backend)
             running.wait()
             with pytest.raises(StoreClosed):
                 while True:
-                    life.write(backend, b"x")
-                    read_all(backend, life.stream, limit=1000)
+                    tracker.write(backend, b"x")
+                    read_all(backend, tracker.stream, limit=1000)
 
         with ThreadPoolExecutor(3) as pool:
             calls = [pool.submit(call, number) for number in range(3)]
@@ -81,9 +81,9 @@ class LifeTests:
                 one.result()
 
     def test_now_is_the_present_in_every_answer(self, backend: Backend) -> None:
-        life = Life()
-        stale = life.next(b"stale")
-        [appended] = backend.append([life.follow(life.next(b"x"))])
+        tracker = StreamTracker()
+        stale = tracker.next(b"stale")
+        [appended] = backend.append([tracker.follow(tracker.next(b"x"))])
         [refused] = backend.append([stale])
         assert isinstance(appended, AppendResult)
         assert isinstance(refused, VersionMismatch)
@@ -93,7 +93,7 @@ class LifeTests:
             appended.now,
             refused.head.now,
             listed.now,
-            must_head(backend, life.stream).now,
+            must_head(backend, tracker.stream).now,
         ):
             assert math.isfinite(now)
             # Engines on other machines may be wrong by minutes, but not by a time zone's worth of days.
@@ -104,21 +104,21 @@ class LifeTests:
         def test_it_works_in_a_forked_child_and_afterwards_in_the_parent(
             self, backend: Backend
         ) -> None:
-            life = Life()
-            life.write(backend, b"a")
-            read_all(backend, life.stream)
+            tracker = StreamTracker()
+            tracker.write(backend, b"a")
+            read_all(backend, tracker.stream)
 
             def child() -> None:
-                assert bodies(read_all(backend, life.stream)) == [b"a"]
-                life.write(backend, b"child")
-                Life("child").write(backend, b"x")
-                assert bodies(read_all(backend, life.stream)) == [b"a", b"child"]
+                assert bodies(read_all(backend, tracker.stream)) == [b"a"]
+                tracker.write(backend, b"child")
+                StreamTracker("child").write(backend, b"x")
+                assert bodies(read_all(backend, tracker.stream)) == [b"a", b"child"]
                 assert set(ids(all_heads(backend))) == {"s", "child"}
-                assert backend.delete(life.stream, expected=at(life))
+                assert backend.delete(tracker.stream, expected=at(tracker))
                 backend.close()
 
             assert exit_code(fork(child)) == 0
-            other = Life("parent")
+            other = StreamTracker("parent")
             other.write(backend, b"x")
             other.write(backend, b"y")
             assert bodies(read_all(backend, other.stream)) == [b"x", b"y"]
@@ -130,18 +130,18 @@ class LifeTests:
             done = threading.Event()
 
             def be_busy(number: int) -> None:
-                life = Life(f"busy {number}")
+                tracker = StreamTracker(f"busy {number}")
                 while not done.is_set():
-                    life.write(backend, b"x", b"y")
-                    backend.read(life.stream, reverse=True, limit=10)
+                    tracker.write(backend, b"x", b"y")
+                    backend.read(tracker.stream, reverse=True, limit=10)
 
             def child() -> None:
-                life = Life(f"child {os.getpid()}")
-                life.write(backend, b"x")
-                life.write(backend, b"y")
-                assert bodies(read_all(backend, life.stream)) == [b"x", b"y"]
+                tracker = StreamTracker(f"child {os.getpid()}")
+                tracker.write(backend, b"x")
+                tracker.write(backend, b"y")
+                assert bodies(read_all(backend, tracker.stream)) == [b"x", b"y"]
                 for number in range(2):
-                    records = read_all(backend, Life(f"busy {number}").stream)
+                    records = read_all(backend, StreamTracker(f"busy {number}").stream)
                     assert versions(records) == list(range(1, len(records) + 1))
                     assert len(records) % 2 == 0
 
