@@ -1,4 +1,4 @@
-"""Two agents of classic AutoGen play dice in the terminal, and resume after kill -9.
+"""Two classic AutoGen agents play dice in the terminal, and resume after kill -9.
 
     pip install . "autogen[openai]<0.15"          # in a clone of this repository
     pip install . "ag2[openai]<1"                 # or this, or "autogen-agentchat<0.3"
@@ -26,7 +26,7 @@ def roll(sides: int) -> int:
 
 
 def main() -> None:
-    place = sys.argv[1] if len(sys.argv) > 1 else "chat.db"
+    url = sys.argv[1] if len(sys.argv) > 1 else "chat.db"
     model = {"model": MODEL, "api_key": os.environ["OPENAI_API_KEY"]}
     assistant = autogen.ConversableAgent(
         "assistant",
@@ -38,9 +38,8 @@ def main() -> None:
         "player",
         llm_config=False,
         human_input_mode="NEVER",
-        is_termination_msg=lambda message: (
-            not message.get("tool_calls")
-        ),  # continue only to roll what is asked for
+        # Continue only to run a requested roll.
+        is_termination_msg=lambda message: not message.get("tool_calls"),
     )
     autogen.register_function(
         roll, caller=assistant, executor=player, name="roll", description="Roll a die."
@@ -50,7 +49,7 @@ def main() -> None:
         result = player.initiate_chat(assistant, message=message, silent=True)
         print(result.chat_history[-1]["content"], flush=True)
 
-    with holdfast.open(place) as store, persisted(store, "dice", assistant, player) as chat:
+    with holdfast.open(url) as store, persisted(store, "dice", assistant, player) as chat:
         if chat.conversation.count():
             print(f"(resuming after {chat.conversation.count()} messages)", flush=True)
         if chat.pending:  # the process died before there was an answer

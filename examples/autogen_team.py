@@ -1,5 +1,4 @@
-"""A writer and a critic of AutoGen who can be killed at any time: start them again with the same
-task and they resume.
+"""An AutoGen writer and critic that survive kill -9: start them again with the same task.
 
     pip install . autogen-agentchat "autogen-ext[openai]"          # in a clone of this repository
     OPENAI_API_KEY=… python examples/autogen_team.py "A limerick about kelp" [team.db]
@@ -26,15 +25,15 @@ MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini-2025-08-07")
 async def main() -> None:
     if len(sys.argv) < 2:
         sys.exit("usage: python examples/autogen_team.py TASK [team.db]")
-    task, place = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "team.db"
+    task, url = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "team.db"
     model = OpenAIChatCompletionClient(model=MODEL)
     writer = AssistantAgent("writer", model, system_message="You write short texts.")
     critic = AssistantAgent(
-        "critic", model, system_message="You say what could be better. If nothing can, say FINE."
+        "critic", model, system_message="Suggest improvements. If there are none, say FINE."
     )
     stop = TextMentionTermination("FINE", sources=["critic"]) | MaxMessageTermination(7)
     team = RoundRobinGroupChat([writer, critic], termination_condition=stop)
-    async with holdfast.aopen(place) as store, persisted(store, task, team) as run:
+    async with holdfast.aopen(url) as store, persisted(store, task, team) as run:
         if run.pending is not None:
             print("(resuming)", flush=True)
         async for message in run.run_stream(task=task):

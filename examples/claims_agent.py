@@ -3,7 +3,7 @@
     pip install .                 # in a clone of the repository
     python examples/claims_agent.py [folder]
 
-Nothing is asked of a model here: each step only takes a second, so that there is time to kill it.
+No model is called here: each step only takes a second, so that there is time to kill it.
 """
 
 import json
@@ -16,7 +16,7 @@ import holdfast
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 LEDGER = FOLDER / "payments.jsonl"
-"""Stands for the bank: what is written here was paid, whatever became of us."""
+"""A stand-in for the bank: a payment in this file was made, even if this process died since."""
 
 
 def generate_plan(goal: str) -> list[str]:
@@ -24,8 +24,7 @@ def generate_plan(goal: str) -> list[str]:
 
 
 def find_payment(amount: int) -> dict[str, Any] | None:
-    """The payment that was made under this key, if it was: asked only when the agent died while it
-    paid."""
+    """Return the payment with this key. Called only if the agent died while it was paying."""
     for line in LEDGER.read_text().splitlines() if LEDGER.exists() else ():
         payment: dict[str, Any] = json.loads(line)
         if payment["key"] == holdfast.idempotency_key():

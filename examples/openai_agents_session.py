@@ -3,9 +3,9 @@
     pip install . openai-agents         # in a clone of the repository
     OPENAI_API_KEY=… python examples/openai_agents_session.py bill-17 "Pay 7 to Ann" [agents.db]
 
-Kill it (kill -9) when it asks, start it again with the same arguments, and it asks again, about the
-same payment. Each request has an id of its own and is a session of its own: two bills that read the
-same are both paid.
+Kill it (kill -9) when it asks, start it again with the same arguments, and it asks again about the
+same payment. Each request has its own id and its own session: two bills with the same text are both
+paid.
 """
 
 import asyncio
@@ -28,26 +28,25 @@ async def pay(amount: int, to: str) -> str:
 
 
 def decide(run: RunState) -> None:
-    """Ask the person at the terminal about each call that waits."""
+    """Ask the user at the terminal to approve each waiting call."""
     for call in run.get_interruptions():
         print(f"{call.tool_name} {call.arguments}? [y/n]", flush=True)
         line = sys.stdin.readline()
         if not line:
-            sys.exit("no answer, nothing is decided; start it again with the same arguments")
+            sys.exit("no answer, so nothing was decided; start it again with the same arguments")
         if line.strip() == "y":
             run.approve(call)
         else:
             run.reject(call)
 
 
-async def main(request_id: str, words: str, place: str = "agents.db") -> None:
+async def main(request_id: str, text: str, url: str = "agents.db") -> None:
     agent = Agent(name="cashier", instructions="You pay bills.", model=MODEL, tools=[pay])
-    async with holdfast.aopen(place) as store:
+    async with holdfast.aopen(url) as store:
         session, chat = HoldfastSession(request_id, store), store.conversation(request_id)
-        asked = await chat.append(
-            {"role": "user", "content": words}, id=request_id
-        )  # once, however often it is started
-        while (entry := await chat.answer(asked.last)) is None:
+        # Appended once, however often the program is started.
+        question = await chat.append({"role": "user", "content": text}, id=request_id)
+        while (entry := await chat.answer(question.last)) is None:
             run = await session.load_run(agent)
             if run is not None:
                 decide(run)

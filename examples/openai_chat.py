@@ -24,7 +24,7 @@ def roll(sides: int = 6) -> int:
 
 
 def answer(client: openai.OpenAI, chat: holdfast.Conversation) -> None:
-    """Say what the model says, as it says it."""
+    """Print the model's answer as it arrives."""
     pieces = complete(
         client,
         chat,
@@ -40,8 +40,8 @@ def answer(client: openai.OpenAI, chat: holdfast.Conversation) -> None:
 
 
 def main() -> None:
-    place = sys.argv[1] if len(sys.argv) > 1 else "chat.db"
-    with openai.OpenAI() as client, holdfast.open(place) as store:
+    url = sys.argv[1] if len(sys.argv) > 1 else "chat.db"
+    with openai.OpenAI() as client, holdfast.open(url) as store:
         chat = store.conversation("terminal")
         if chat.count():
             print(f"(resuming after {chat.count()} messages)", flush=True)

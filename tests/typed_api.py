@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.sqlite import SQLiteBackend
 from openai import AsyncOpenAI, OpenAI
 from typing_extensions import assert_type
 
@@ -33,6 +32,7 @@ from holdfast import (
 from holdfast.backends import Backend
 from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance import DurableBackendConformance
 from holdfast.integrations.openai import AnswerStream, AsyncAnswerStream, TurnAnswer, complete
 from holdfast.memory import quoted

@@ -16,8 +16,8 @@ from .log import operations as ops
 from .log.events import EventType
 from .log.ids import check_tenant, stream_key
 from .log.log import Log
-from .log.stream_ops import list_streams
-from .log.subjects import SubjectRegistrar
+from .log.operations.stream_ops import list_streams
+from .log.operations.subjects import SubjectRegistrar
 from .state.state import AsyncState, State, StateInfo
 from .streams.stream import AsyncStream, Stream, StreamInfo
 from .tasks import AsyncTask, Budget, Task, TaskInfo, TaskView

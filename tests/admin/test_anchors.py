@@ -40,7 +40,7 @@ from holdfast.backends import Backend, Head, StreamKey
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists, AnchorRefused, CorruptRecord
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import append_audit_event, new_append_context
+from holdfast.log.operations.stream_ops import append_audit_event, new_append_context
 from holdfast.types import VerifyResult
 
 pytestmark = pytest.mark.unencrypted(

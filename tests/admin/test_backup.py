@@ -220,7 +220,10 @@ def test_a_folder_that_is_not_there_is_named(source: Path, tmp_path: Path) -> No
 
 
 def test_other_engines_are_copied_instead(tmp_path: Path) -> None:
-    with holdfast.open(MemoryBackend()) as store, pytest.raises(ValueError, match="copy it to a file instead"):
+    with (
+        holdfast.open(MemoryBackend()) as store,
+        pytest.raises(ValueError, match="copy it to a file instead"),
+    ):
         holdfast.backup(store, tmp_path / "backup.db")
     assert list(tmp_path.iterdir()) == []
 

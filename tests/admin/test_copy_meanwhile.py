@@ -17,7 +17,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import AlreadyExists
 from holdfast.log import chain
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import append_audit_event, new_append_context
+from holdfast.log.operations.stream_ops import append_audit_event, new_append_context
 from holdfast.testing import fake_clock
 from holdfast.types import CopyProgress
 

@@ -38,8 +38,8 @@ from holdfast.errors import Expired, HasForks
 from holdfast.log import operations as ops
 from holdfast.log.codec import encode
 from holdfast.log.events import NewEvent
-from holdfast.log.retired_ids import retired_id_key
-from holdfast.log.stream_ops import append_audit_event, append_events, new_append_context
+from holdfast.log.operations.retired_ids import retired_id_key
+from holdfast.log.operations.stream_ops import append_audit_event, append_events, new_append_context
 from holdfast.types import SweepResult
 
 # -- what goes -------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ from holdfast.errors import Expired, Unavailable
 from holdfast.log import operations as ops
 from holdfast.log.events import NewEvent
 from holdfast.log.log import Log
-from holdfast.log.retired_ids import free_id, retired_id_key
-from holdfast.log.stream_ops import append_events, audit_key, new_append_context
+from holdfast.log.operations.retired_ids import free_id, retired_id_key
+from holdfast.log.operations.stream_ops import append_events, audit_key, new_append_context
 from holdfast.types import SweepResult
 
 # -- how much --------------------------------------------------------------------------------------

@@ -32,7 +32,15 @@ from holdfast.backends import (
     Record,
     VersionMismatch,
 )
-from holdfast.conformance.build import StreamTracker, all_due, all_heads, ids, key, must_head, read_all
+from holdfast.conformance.build import (
+    StreamTracker,
+    all_due,
+    all_heads,
+    ids,
+    key,
+    must_head,
+    read_all,
+)
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
@@ -138,7 +146,11 @@ def at(head: Head | None, stream: str, *bodies: bytes) -> Append:
     """An append behind this head."""
     tracker = StreamTracker(stream)
     if head is not None:
-        tracker.incarnation, tracker.version, tracker.hash = head.incarnation, head.version, head.hash
+        tracker.incarnation, tracker.version, tracker.hash = (
+            head.incarnation,
+            head.version,
+            head.hash,
+        )
     indexed = os.urandom(1)[0] % 3 == 0
     fields = (
         HeadFields(status=f"{os.urandom(1)[0] % 2}", due_at=1.0) if os.urandom(1)[0] % 2 else None
@@ -264,7 +276,8 @@ def test_a_reader_gets_everything_or_an_error(place: Place) -> None:
             == records[::-1]
         )
         assert (
-            until_answered(lambda: must_head(backend, tracker.stream)).version == records[-1].version
+            until_answered(lambda: must_head(backend, tracker.stream)).version
+            == records[-1].version
         )
         assert until_answered(lambda: ids(all_heads(backend, status="s"))) == ["s"]
         assert until_answered(lambda: ids(all_due(backend))) == ["s"]

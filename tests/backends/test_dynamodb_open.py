@@ -87,9 +87,9 @@ def test_sixteen_who_start_at_once_make_one_table(url: str, client: Any) -> None
         assert all(pool.map(lambda _: opens(url), range(16)))
     table = client.describe_table(TableName=parse_table_name(url))["Table"]
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    assert not client.describe_time_to_live(TableName=parse_table_name(url))["TimeToLiveDescription"].get(
-        "AttributeName"
-    )
+    assert not client.describe_time_to_live(TableName=parse_table_name(url))[
+        "TimeToLiveDescription"
+    ].get("AttributeName")
 
 
 def test_a_table_that_is_being_made_is_waited_for(url: str, proxy: AwsProxy) -> None:

@@ -381,7 +381,7 @@ def test_a_reader_that_is_under_way_is_not_disturbed_by_a_deletion(backend: File
     tracker = StreamTracker()
     for n in range(20):
         tracker.write(backend, b"%d" % n)
-    with backend._streams.look(tracker.stream) as (span, _):
+    with backend._streams.open_settled(tracker.stream) as (span, _):
         before = span.get(0, span.end)
         assert backend.delete(tracker.stream, expected=must_head(backend, tracker.stream))
         assert span.get(0, span.end) == before
@@ -484,19 +484,19 @@ WRITER = """
 import os, sys
 from holdfast.backends import AppendResult
 from holdfast.backends.files import FilesBackend
-from holdfast.conformance.build import Life, key
+from holdfast.conformance.build import StreamTracker, key
 backend, name = FilesBackend(sys.argv[1], durability="process"), sys.argv[2]
-life = Life("shared")
-life.incarnation = b"the same"
+tracker = StreamTracker("shared")
+tracker.incarnation = b"the same"
 for n in range(int(sys.argv[3])):
     while True:
-        head = backend.head(life.stream)
+        head = backend.head(tracker.stream)
         if head:
-            life.version, life.hash = head.version, head.hash
-        [answer] = backend.append([life.next(b"%s %d" % (name.encode(), n))])
+            tracker.version, tracker.hash = head.version, head.hash
+        [answer] = backend.append([tracker.next(b"%s %d" % (name.encode(), n))])
         if isinstance(answer, AppendResult):
             break
-    Life(f"{name}-{n}").write(backend)
+    StreamTracker(f"{name}-{n}").write(backend)
     print(n, flush=True)
 """
 

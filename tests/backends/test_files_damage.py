@@ -273,7 +273,7 @@ def test_a_file_that_was_taken_away_is_reported_within_the_boot(sample: Sample) 
 
 
 def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) -> None:
-    from holdfast.backends.files.frame import _sum
+    from holdfast.backends.files.frame import _checksum
 
     for inner in (
         b'"first":5,"last":6',
@@ -284,7 +284,7 @@ def test_hostile_lines_with_a_right_checksum_cost_an_error_only(sample: Sample) 
         start = b'{"length":%d,' % 999 + inner
         line = b'{"length":%d,' % (len(start) + 43) + inner
         line = b'{"length":%d,' % (len(line) + 43) + inner
-        line += _sum(line)
+        line += _checksum(line)
         backend = sample.reopened(sample.data + line)
         with pytest.raises(CorruptRecord):
             backend.head(sample.tracker.stream)

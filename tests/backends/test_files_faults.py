@@ -61,7 +61,10 @@ def tell() -> list[Step]:
         return step
 
     def made(
-        tracker: StreamTracker, *bodies: bytes, indexed: bool = False, fields: HeadFields | None = None
+        tracker: StreamTracker,
+        *bodies: bytes,
+        indexed: bool = False,
+        fields: HeadFields | None = None,
     ) -> Append:
         return tracker.follow(tracker.next(*bodies, indexed=indexed, fields=fields))
 

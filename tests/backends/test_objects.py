@@ -40,7 +40,7 @@ from holdfast.conformance.build import (
     timeless,
     versions,
 )
-from holdfast.conformance.lists import Lists
+from holdfast.conformance.lists import ListModel
 from holdfast.errors import (
     CorruptRecord,
     HoldfastError,
@@ -68,7 +68,7 @@ class TestWithListsThatLag(BackendConformance):
 
 
 class LaggingSpace(MemorySpace):
-    """Lists of commits do not show the three newest ones."""
+    """Listings of commits do not show the three newest ones."""
 
     def _behind(self, partition: str, after: bytes, until: bytes | None) -> Any:
         shown = super()._behind(partition, after, until)
@@ -96,7 +96,7 @@ class Story:
     """A sequence of calls on one stream, and what must be true before and after each."""
 
     def __init__(self) -> None:
-        self.lists = Lists()
+        self.lists = ListModel()
         self.stream = key()
         first, second = StreamTracker(), StreamTracker()
         big = b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1)
@@ -247,10 +247,10 @@ def test_any_call_may_fail_and_what_is_said_about_it_is_true(
     assert 30 < number < 399
 
 
-def _replayed(story: Story, until: object) -> Lists:
+def _replayed(story: Story, until: object) -> ListModel:
     """What was before a step."""
     fresh = Story.__new__(Story)
-    fresh.lists, fresh.stream = Lists(), story.stream
+    fresh.lists, fresh.stream = ListModel(), story.stream
     for step in story.steps:
         if step is until:
             return fresh.lists
@@ -305,9 +305,8 @@ class Writer:
             self.read |= {head.hash for head in all_heads(self.backend, status="open")}
         elif what == "append":
             self._append(size)
-        elif self.head is not None:
-            if self.backend.delete(key(), expected=self.head):
-                self.ended.append(self.head)
+        elif self.head is not None and self.backend.delete(key(), expected=self.head):
+            self.ended.append(self.head)
 
     def _append(self, size: int) -> None:
         tracker = StreamTracker()
@@ -392,7 +391,9 @@ def _check(
         assert head.incarnation not in over
         assert [*stored_now] == [*range(head.version - len(records) + 1, head.version + 1)]
         assert records[-1].hash == head.hash
-        mine = {version: one for (lineage, version), one in taken.items() if lineage == head.incarnation}
+        mine = {
+            version: one for (lineage, version), one in taken.items() if lineage == head.incarnation
+        }
         assert all(
             stored_now[version] == one
             for version, one in mine.items()
@@ -411,7 +412,8 @@ def _check(
         for partition, name in space.held("c"):
             data, _tag = space.objects[partition][name]
             assert (
-                partition[2:] == lineage or form.decode_object(partition, name, data, form.Commit, key()).ends
+                partition[2:] == lineage
+                or form.decode_object(partition, name, data, form.Commit, key()).ends
             )
 
 
@@ -618,7 +620,11 @@ def test_a_pointer_that_leads_to_an_append_without_an_index_means_nothing() -> N
 def test_a_stream_whose_time_moves_while_it_is_listed_is_not_left_out(
     moved_to: float, limit: int
 ) -> None:
-    space, tracker, others = MemorySpace(), StreamTracker("moving"), [StreamTracker("a"), StreamTracker("b"), StreamTracker("c")]
+    space, tracker, others = (
+        MemorySpace(),
+        StreamTracker("moving"),
+        [StreamTracker("a"), StreamTracker("b"), StreamTracker("c")],
+    )
     writer, reader = opened(space), opened(space)
     tracker.write(writer, fields=HeadFields(due_at=1.0))
     for time, other in zip((0.0, 2.0, 4.0), others, strict=True):
@@ -670,9 +676,7 @@ def test_an_entry_that_is_early_stays_until_its_commit_is_decided() -> None:
     assert ids(all_heads(opened(space), status="open")) == ids(all_due(opened(space))) == ["s"]
 
 
-def test_a_stream_that_was_announced_and_never_begun_is_refused_after_an_hour_and_its_entries_go() -> (
-    None
-):
+def test_a_stream_announced_an_hour_ago_and_never_written_is_refused_and_its_entries_go() -> None:
     for before in (False, True):
         space, tracker = MemorySpace(), StreamTracker()
         if before:

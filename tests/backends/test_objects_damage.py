@@ -88,7 +88,12 @@ def written(space: MemorySpace) -> dict[str, StreamTracker]:
     """Six streams of three appends; the first one is too large to stay in the root."""
     trackers = {name: StreamTracker(name) for name in NAMES}
     for tracker in trackers.values():
-        tracker.write(opened(space), b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1), fields=LISTED, indexed=True)
+        tracker.write(
+            opened(space),
+            b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1),
+            fields=LISTED,
+            indexed=True,
+        )
         tracker.write(opened(space), b"b")
         tracker.write(opened(space), b"c")
     return trackers
@@ -317,7 +322,9 @@ def test_a_stream_that_is_deleted_while_it_is_looked_at_is_not_damaged(
     assert read_all(backend, tracker.stream) == []
 
 
-def test_a_place_that_is_remembered_of_a_former_incarnation_leads_to_no_alarm(space: MemorySpace) -> None:
+def test_a_place_that_is_remembered_of_a_former_incarnation_leads_to_no_alarm(
+    space: MemorySpace,
+) -> None:
     tracker = written(space)["s3"]
     knowing = opened(space)
     must_head(knowing, tracker.stream)
@@ -356,7 +363,9 @@ def test_the_page_about_damage_is_true(tmp_path: Path) -> None:
         holdfast.copy(store, backup)
         store.stream("orders-8").append(("noted", "newer"))
     space = open_space(url)
-    space.put(form.root_partition(StreamKey("default", "stream", "orders-7")), form.ROOT, b"garbage")
+    space.put(
+        form.root_partition(StreamKey("default", "stream", "orders-7")), form.ROOT, b"garbage"
+    )
     space.close()
     with holdfast.open(url) as store:
         assert [stream.id for stream in store.streams()] == ["orders-6", "orders-8"]

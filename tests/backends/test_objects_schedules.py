@@ -181,7 +181,8 @@ class Process:
         filler = b"x" * (appending.MAX_RECORD_BYTES_IN_ROOT + 1 if chance.random() < 0.2 else 1)
         count = chance.choice([1, 1, 2])
         texts = [
-            b"%s:%d:%s%s" % (tracker, version + 1 + number, nonce, filler) for number in range(count)
+            b"%s:%d:%s%s" % (tracker, version + 1 + number, nonce, filler)
+            for number in range(count)
         ]
         indexed = chance.random() < 0.6
         name = b"id %d" % chance.randrange(6) if indexed else nonce

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance.build import StreamTracker, bodies, read_all
 from holdfast.errors import TooLarge
 

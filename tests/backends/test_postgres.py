@@ -83,8 +83,8 @@ def test_what_schema_sql_prints_is_what_holdfast_makes(
     by_hand = url.replace(schema, f"{schema}_by_hand")
     admin.execute(render_schema_script(by_hand))
     PostgresBackend(url).close()
-    columns = """SELECT table_name, column_name, data_type, collation_name, is_nullable FROM information_schema.columns
-                 WHERE table_schema = %s ORDER BY 1, 2"""
+    columns = """SELECT table_name, column_name, data_type, collation_name, is_nullable
+                 FROM information_schema.columns WHERE table_schema = %s ORDER BY 1, 2"""
     indexes = (
         "SELECT tablename, replace(indexdef, %s, '') FROM pg_indexes WHERE schemaname = %s "
         "ORDER BY 1, 2"

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from holdfast.conformance.lifecycle import exit_code, fork
 
 import holdfast
 from helpers.doc_pages import run_page
@@ -43,7 +44,6 @@ from holdfast.conformance.build import (
     timeless,
     versions,
 )
-from holdfast.conformance.tracker import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     CorruptRecord,
@@ -100,7 +100,8 @@ def test_a_user_who_may_only_read_looks_at_a_store_that_is_there(
         RedisBackend(url)
     viewing = RedisBackend(url, create=False)
     assert (
-        bodies(read_all(viewing, tracker.stream)) == [b"a"] and viewing.describe().durability == "disk"
+        bodies(read_all(viewing, tracker.stream)) == [b"a"]
+        and viewing.describe().durability == "disk"
     )
     with pytest.raises(AccessDenied, match="may not run"):
         viewing.append([tracker.next(b"b")])
@@ -498,7 +499,8 @@ def test_index_entries_without_a_stream_or_of_another_time_are_passed_over(
 
 def test_a_listing_leaves_none_out_if_most_are_in_one_shard(backend: RedisBackend) -> None:
     tags = {
-        f"{number:04}": backend._keys.tag(StreamTracker(f"{number:04}").stream) for number in range(3000)
+        f"{number:04}": backend._keys.tag(StreamTracker(f"{number:04}").stream)
+        for number in range(3000)
     }
     crowded = [name for name, tag in tags.items() if tag == tags["0000"]]
     wanted = sorted([*crowded, *(name for name in tags if name.endswith("77"))])
@@ -577,7 +579,12 @@ def test_what_is_too_large_or_no_time_is_refused_before_anything_is_sent(
     with pytest.raises(TooLarge):
         backend.append([StreamTracker("good").next(), StreamTracker().next(b"x" * 60, b"x" * 60)])
     with pytest.raises(ValueError, match="NaN"):
-        backend.append([StreamTracker("good").next(), StreamTracker().next(fields=HeadFields(due_at=float("nan")))])
+        backend.append(
+            [
+                StreamTracker("good").next(),
+                StreamTracker().next(fields=HeadFields(due_at=float("nan"))),
+            ]
+        )
     assert all_heads(backend) == []
 
 
@@ -616,7 +623,11 @@ def test_the_clock_is_that_of_the_server_unless_a_test_has_its_own(
 def test_who_watches_a_stream_hears_of_appends_to_it_and_to_no_other(
     server: Server, backend: RedisBackend
 ) -> None:
-    tracker, other, writer = StreamTracker("a b:{c}"), StreamTracker("other"), RedisBackend(server.url())
+    tracker, other, writer = (
+        StreamTracker("a b:{c}"),
+        StreamTracker("other"),
+        RedisBackend(server.url()),
+    )
     heard: Counter[str] = Counter()
 
     def hear(name: str) -> Callable[[], None]:
@@ -709,7 +720,9 @@ def _of_the_shard_of(id: str) -> str:
     keys = redis.RedisKeys("holdfast", 0)
     tag = keys.tag(StreamTracker(id).stream)
     return next(
-        name for number in range(10_000) if keys.tag(StreamTracker(name := f"{number}").stream) == tag
+        name
+        for number in range(10_000)
+        if keys.tag(StreamTracker(name := f"{number}").stream) == tag
     )
 
 

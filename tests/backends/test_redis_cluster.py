@@ -84,7 +84,8 @@ def _cluster_node(place: Path, slots: range) -> Server:
 
 def _slots(server: Server, backend: RedisBackend, trackers: list[StreamTracker]) -> list[int]:
     return [
-        server("CLUSTER", "KEYSLOT", backend._keys.for_stream(tracker.stream).head) for tracker in trackers
+        server("CLUSTER", "KEYSLOT", backend._keys.for_stream(tracker.stream).head)
+        for tracker in trackers
     ]
 
 

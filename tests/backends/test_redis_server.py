@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from holdfast.conformance.lifecycle import exit_code, fork
 
 import holdfast
 from helpers.engines.redis_server import DURABLE, Server, until
@@ -36,7 +37,6 @@ from holdfast.conformance.build import (
     must_head,
     read_all,
 )
-from holdfast.conformance.tracker import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     InvalidURL,
@@ -556,7 +556,10 @@ def test_a_full_server_refuses_appends_whole_and_deletes(server: Server) -> None
     spare.write(backend, *[b"x" * 100_000] * 30)
     server("CONFIG", "SET", "maxmemory", "100kb")
     before = server("DUMP", backend._keys.for_stream(tracker.stream).head)
-    for batch in ([tracker.next(b"b", indexed=True)], [tracker.next(b"b"), StreamTracker("new").next(b"c")]):
+    for batch in (
+        [tracker.next(b"b", indexed=True)],
+        [tracker.next(b"b"), StreamTracker("new").next(b"c")],
+    ):
         with pytest.raises(StorageFull):
             backend.append(batch)
     assert bodies(read_all(backend, tracker.stream)) == [b"a"]

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.backends.s3.backend import S3Backend, open_space
-from holdfast.backends.s3.space import ALPHABET, S3Space, decode_name, encode_name
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +18,8 @@ import holdfast
 from helpers import servers
 from holdfast.backends.objects.aws import _format_address
 from holdfast.backends.s3 import space as s3_space
+from holdfast.backends.s3.backend import S3Backend, open_space
+from holdfast.backends.s3.space import ALPHABET, S3Space, decode_name, encode_name
 from holdfast.conformance.build import StreamTracker, all_heads, bodies, ids, read_all
 from holdfast.errors import (
     AccessDenied,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import apsw
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from holdfast.backends import HeadFields, HeadSummary, VersionMismatch
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance.build import KIND, TENANT, StreamTracker, key
 from holdfast.errors import CorruptRecord
 

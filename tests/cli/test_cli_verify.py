@@ -180,9 +180,7 @@ def test_an_anchor_is_not_overwritten_unless_that_is_said(place: str, tmp_path: 
     anchor = tmp_path / "monday"
     assert run("anchor", place, "--to", anchor).exit_code == 0
     again = run("anchor", place, "--to", anchor)
-    assert again.exit_code == 1 and again.stderr.endswith(
-        "with overwrite=True or --overwrite\n"
-    )
+    assert again.exit_code == 1 and again.stderr.endswith("with overwrite=True or --overwrite\n")
     assert run("anchor", place, "--to", anchor, "--overwrite").exit_code == 0
 
 
@@ -194,7 +192,11 @@ def test_an_anchor_that_is_refused_is_one_line(place: str, key_file: Path, tmp_p
     for options in ((), ("--anchor-key", other), ("--anchor-key", tmp_path / "none")):
         result = run("verify", place, "--anchor", anchor, *options)
         assert result.exit_code == 1
-        assert "anchor" in result.stderr and result.stderr.count("\n") == 1
+        assert (
+            result.stderr.startswith("holdfast: ")
+            and "anchor" in result.stderr
+            and result.stderr.count("\n") == 1
+        )
         assert "f0f0" not in result.output
 
 

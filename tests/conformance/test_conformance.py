@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast.conformance
 from holdfast.backends import Backend
 from holdfast.backends.files import FilesBackend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.conformance import BackendConformance, BackendModel, DurableBackendConformance
 
 
@@ -45,10 +45,10 @@ class MemoryModel(BackendModel):
 TestMemoryModelByItself = MemoryModel.TestCase
 
 
-def test_every_theme_of_the_suite_explains_its_failed_asserts() -> None:
-    themes = {path.stem for path in Path(holdfast.conformance.__file__).parent.glob("_*.py")}
-    not_tests = {"__init__", "_suite", "_build", "_lists", "_model"}
-    assert {f"_{theme}" for theme in holdfast.conformance._THEMES} == themes - not_tests
+def test_every_module_of_the_suite_explains_its_failed_asserts() -> None:
+    modules = {path.stem for path in Path(holdfast.conformance.__file__).parent.glob("*.py")}
+    not_tests = {"__init__", "suite", "build", "lists", "model"}
+    assert set(holdfast.conformance._MODULES) == modules - not_tests
 
 
 def test_every_test_of_the_suite_has_a_name_of_its_own() -> None:

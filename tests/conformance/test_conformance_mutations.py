@@ -36,7 +36,7 @@ class NoVersionCheck(MemoryBackend):
 
     def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
-        if stream and append.expected < stream.version and not self._find(stream, append):
+        if stream and append.expected < stream.version and not self._find_append(stream, append):
             append = msgspec.structs.replace(
                 append, expected=stream.version, expected_hash=stream.hash
             )
@@ -61,14 +61,14 @@ class NoIncarnationCheck(MemoryBackend):
 
 class NoIdCheckAtItsPlace(MemoryBackend):
     @staticmethod
-    def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
+    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
         return stream.ids.get(append.id) if append.indexed else None
 
 
 class NoIdIndex(MemoryBackend):
     @staticmethod
-    def _find(stream: _Stream, append: Append) -> tuple[int, int] | None:
-        return MemoryBackend._find(stream, msgspec.structs.replace(append, indexed=False))
+    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
+        return MemoryBackend._find_append(stream, msgspec.structs.replace(append, indexed=False))
 
 
 class EveryIdIsIndexed(MemoryBackend):
@@ -267,20 +267,20 @@ class ZeroIsNoTime(MemoryBackend):
 
 
 class NoTenantIsolation(MemoryBackend):
-    def _all(self, tenant: str, kind: str) -> list[Head]:
+    def _list_heads(self, tenant: str, kind: str) -> list[Head]:
         return [
             head
             for other in {key.tenant for key in self._streams}
-            for head in super(type(self), self)._all(other, kind)
+            for head in super(type(self), self)._list_heads(other, kind)
         ]
 
 
 class NoKindIsolation(MemoryBackend):
-    def _all(self, tenant: str, kind: str) -> list[Head]:
+    def _list_heads(self, tenant: str, kind: str) -> list[Head]:
         return [
             head
             for other in {key.kind for key in self._streams}
-            for head in super(type(self), self)._all(tenant, other)
+            for head in super(type(self), self)._list_heads(tenant, other)
         ]
 
 
@@ -412,7 +412,7 @@ class DeletesAMovedHead(MemoryBackend):
         return super().delete(stream, expected=self.head(stream) or expected)
 
 
-class DeletesAFormerLifesSuccessor(MemoryBackend):
+class DeletesTheNextIncarnation(MemoryBackend):
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
         head = self.head(stream)
         if head:
@@ -447,8 +447,8 @@ class StillListedWhenDeleted(MemoryBackend):
             self._gone.append(expected)
         return done
 
-    def _all(self, tenant: str, kind: str) -> list[Head]:
-        return super()._all(tenant, kind) + self._gone
+    def _list_heads(self, tenant: str, kind: str) -> list[Head]:
+        return super()._list_heads(tenant, kind) + self._gone
 
 
 class NeverClosed(MemoryBackend):
@@ -484,7 +484,7 @@ MUTANTS: list[tuple[type[MemoryBackend], str]] = [
     (NoVersionCheck, "a_stale_append_writes_nothing_and_says_the_true_head"),
     (NoHashCheck, "the_right_version_with_another_hash_conflicts"),
     (NoIncarnationCheck, "the_right_version_and_hash_with_another_incarnation_conflicts"),
-    (NoIncarnationCheck, "a_late_append_of_a_former_life_cannot_enter_the_new_one"),
+    (NoIncarnationCheck, "a_late_append_of_a_former_incarnation_cannot_enter_the_new_one"),
     (NoIdCheckAtItsPlace, "a_repeated_append_is_answered_as_a_duplicate_and_writes_nothing"),
     (NoIdCheckAtItsPlace, "a_duplicate_within_one_batch_is_found"),
     (NoIdIndex, "an_indexed_id_is_found_anywhere_whatever_version_is_expected"),
@@ -492,7 +492,7 @@ MUTANTS: list[tuple[type[MemoryBackend], str]] = [
     (EveryIdIsIndexed, "an_id_that_is_not_indexed_is_found_only_at_its_place"),
     (IdCheckedAfterTheVersion, "the_id_is_checked_before_the_version"),
     (IdsSharedByAllStreams, "the_same_id_on_another_stream_is_another_append"),
-    (IdsOutliveTheirStream, "indexed_ids_of_a_former_life_are_forgotten"),
+    (IdsOutliveTheirStream, "indexed_ids_of_a_former_incarnation_are_forgotten"),
     (RefusedIdsAreRemembered, "the_id_of_a_refused_append_is_not_remembered"),
     (
         LengthOfTheRetry,
@@ -522,11 +522,11 @@ MUTANTS: list[tuple[type[MemoryBackend], str]] = [
     (PagesHaveNoEnd, "a_page_is_bounded_in_bytes_and_only_an_empty_one_is_the_end"),
     (BodiesAreText, "a_body_of_any_bytes_comes_back_as_it_was"),
     (BodiesAreLines, "odd_bodies_side_by_side_in_one_append_stay_apart"),
-    (NoTombstone, "an_append_of_the_deleted_life_is_refused"),
-    (OnlyTheLastTombstone, "every_former_life_stays_refused"),
+    (NoTombstone, "an_append_of_the_deleted_incarnation_is_refused"),
+    (OnlyTheLastTombstone, "every_former_incarnation_stays_refused"),
     (DeletesAMovedHead, "a_moved_head_refuses_the_deletion_and_nothing_is_done"),
-    (DeletesAFormerLifesSuccessor, "the_head_of_a_former_life_cannot_delete_the_new_one"),
-    (FieldsOutliveTheirStream, "a_new_life_starts_at_one_with_nothing_of_the_former"),
+    (DeletesTheNextIncarnation, "the_head_of_a_former_incarnation_cannot_delete_the_new_one"),
+    (FieldsOutliveTheirStream, "a_new_incarnation_starts_at_one_with_nothing_of_the_former"),
     (StillListedWhenDeleted, "a_deleted_stream_is_not_listed"),
     (NeverClosed, "every_call_after_close_says_closed"),
     (ClosedOnlyOnce, "closing_twice_is_harmless"),

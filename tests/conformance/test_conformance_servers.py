@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from helpers.example_counts import examples
+from helpers.servers import url_on
+from holdfast.backends import Backend
 from holdfast.backends.dynamodb import DynamoDBBackend
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.redis import RedisBackend
 from holdfast.backends.s3 import S3Backend
-
-from helpers.example_counts import examples
-from helpers.servers import url_on
-from holdfast.backends import Backend
 from holdfast.conformance import DurableBackendConformance
 from holdfast.conformance.names import ODD
 

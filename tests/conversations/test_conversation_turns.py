@@ -20,7 +20,7 @@ from holdfast.conversations.fold import BRANCHED, Ancestor, ConversationBranched
 from holdfast.conversations.write import new_event, store_events
 from holdfast.errors import CorruptRecord, Expired, LeaseLost
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import new_append_context
+from holdfast.log.operations.stream_ops import new_append_context
 
 # -- turns -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import CorruptFile, IdReused, NotSerializable, Unavailable
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import new_append_context
+from holdfast.log.operations.stream_ops import new_append_context
 
 # -- appending -------------------------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ def test_of_several_lists_one_must_be_chosen_by_name(path: Path) -> None:
             read_messages(path, salvage=salvage)
     assert read_messages(path, pair="assistant/user_proxy").messages == CHAT[:2]
     assert read_messages(path, pair="user_proxy/assistant").messages == CHAT
-    with pytest.raises(ValueError, match=r"pair='nobody' is not one of .*'assistant/critic'"):
+    with pytest.raises(ValueError, match=r"pair must be one of .*'assistant/critic'.*got 'nobody'"):
         read_messages(path, pair="nobody")
 
     path.write_bytes(dumped({"user_proxy": CHAT, "critic": CHAT[:1], "idle": []}))
@@ -189,7 +189,7 @@ def test_lists_of_messages_beside_the_usual_one_are_not_ignored(path: Path) -> N
     )
     with pytest.raises(
         ValueError,
-        match=r"several lists of messages: choose one with pair=, from 'messages', 'turns'$",
+        match=r"several lists of messages; choose one with pair=, from 'messages', 'turns'$",
     ):
         read_messages(path)
     assert read_messages(path, pair="messages").messages == CHAT
@@ -257,7 +257,7 @@ def test_what_follows_after_the_end_is_damage(path: Path) -> None:
                 "unexpected data after",
                 at=len(form) + rest.startswith(b"\n"),
             )
-    check_damaged(path, lines(CHAT) + b"[]", CHAT, "not a JSON object")
+    check_damaged(path, lines(CHAT) + b"[]", CHAT, "a JSON object on each line")
 
 
 def test_an_unusable_file_gives_nothing(path: Path) -> None:
@@ -309,7 +309,10 @@ def test_what_cannot_be_stored_is_refused_where_it_is(
 @pytest.mark.parametrize("item", [b'"hi"', b"3", b"null", b"[]", b"[{}]"])
 def test_an_item_that_is_no_object_is_refused(path: Path, item: bytes) -> None:
     check_damaged(
-        path, b"[" + dumped(HELLO) + b"," + item + b"]", [HELLO], "message 2 is not a JSON object"
+        path,
+        b"[" + dumped(HELLO) + b"," + item + b"]",
+        [HELLO],
+        "message 2 is not a JSON object",
     )
 
 
@@ -551,7 +554,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for place in (tmp_path, pipe):
-        with pytest.raises(ValueError, match="is not a file"):
+        with pytest.raises(ValueError, match="must be that of a regular file"):
             write_atomically(place, b"data")
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "no" / "such" / "folder.json", b"data")
@@ -594,7 +597,7 @@ def test_no_room_leaves_the_old_file_and_nothing_else(path: Path) -> None:
 
 WRITER = """
 import itertools, os, signal, sys
-from holdfast.conversations.json_files import as_json, write_atomically
+from holdfast.conversations.json_files import encode_json_list, write_atomically
 
 path, call, when = sys.argv[1:]
 if call:
@@ -605,7 +608,7 @@ if call:
         os.kill(os.getpid(), signal.SIGKILL)
     setattr(os, call, killed)
 for turn in itertools.count(1):
-    write_atomically(path, as_json([{"role": "user", "content": str(turn)}] * 20_000))
+    write_atomically(path, encode_json_list([{"role": "user", "content": str(turn)}] * 20_000))
     print(turn, flush=True)
 """
 

@@ -177,9 +177,12 @@ def run(store: Store, world: World) -> None:
             task.decide("the same again")
         returned += at_once(
             [
-                *(lambda n=n: world.ack(f"pay[{n}]", task.step("pay", checked.using(key=n), world, f"bill {n}")) for n in range(3)),
-                *(lambda n=n: world.ack(f"tell[{n}]", task.step("tell", unchecked.using(key=n), world, f"friend {n}")) for n in range(2)),
-                *(lambda n=n: world.ack(f"probe {n}", task.step(f"probe {n}", look_up, world, n)) for n in range(5)),
+                *(lambda n=n: world.ack(f"pay[{n}]",
+                task.step("pay", checked.using(key=n), world, f"bill {n}")) for n in range(3)),
+                *(lambda n=n: world.ack(f"tell[{n}]",
+                task.step("tell", unchecked.using(key=n), world, f"friend {n}")) for n in range(2)),
+                *(lambda n=n: world.ack(f"probe {n}", task.step(f"probe {n}", look_up, world, n))
+                for n in range(5)),
             ]
         )  # fmt: skip
         for number, path in enumerate(numbered("mail")):

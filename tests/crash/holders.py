@@ -257,5 +257,6 @@ def contending(url: str) -> None:
 
 def main() -> None:
     signal.alarm(LIFETIME_SECONDS)
-    programs = (between, inside, appending, appending_on, beating, threads, robbed, elsewhere, forking, racing, hoarding, contending)  # fmt: skip
+    programs = (between, inside, appending, appending_on, beating, threads, robbed, elsewhere,
+        forking, racing, hoarding, contending)  # fmt: skip
     {program.__name__: program for program in programs}[sys.argv[1]](*sys.argv[2:])

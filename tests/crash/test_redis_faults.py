@@ -81,9 +81,8 @@ def test_an_answer_that_is_slow_but_in_time_is_waited_for(
         proxy.arm("hold", when=appends)
         answer = threads.submit(store.stream("s").append, ("noted", "mark"))
         proxy.wait_for("hold")
-        time.sleep(
-            1.0
-        )  # the time that passes is the fault: longer than connecting may take, much less than an answer
+        # The time is the fault: longer than connecting may take, far less than an answer.
+        time.sleep(1.0)
         proxy.release()
         assert answer.result(60).last == 2
     assert "retrying them one by one" not in caplog.text

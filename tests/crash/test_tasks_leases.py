@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from holdfast.backends.sqlite import SQLiteBackend
 
 import holdfast
 from holdfast import Event
 from holdfast.backends import Record, StreamKey
+from holdfast.backends.sqlite import SQLiteBackend
 from holdfast.errors import LeaseHeld, LeaseLost
 
 from .crew import program

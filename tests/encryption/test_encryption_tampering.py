@@ -32,7 +32,7 @@ from holdfast.log import operations as ops
 from holdfast.log.appender import PendingAppend
 from holdfast.log.events import NewEvent, encode_envelopes
 from holdfast.log.ids import append_id
-from holdfast.log.stream_ops import new_append_context
+from holdfast.log.operations.stream_ops import new_append_context
 
 pytestmark = pytest.mark.unencrypted("uses keys of its own")
 

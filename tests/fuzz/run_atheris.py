@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 MISSING = """
-*** LEFT OUT: fuzzing with atheris, which is not installed: python -m pip install atheris (CPython 3.11 to 3.13) ***
+*** LEFT OUT: fuzzing with atheris, which is not installed.
+    On CPython 3.11 to 3.13: python -m pip install atheris ***
 """
 ONE = "--one"
 

@@ -17,16 +17,22 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from holdfast import keys
 from holdfast.backends import Record, StreamKey
-from holdfast.backends.files.frame import AppendFrame, BadFrame, decode_frame, encode_frame, header
+from holdfast.backends.files.frame import (
+    AppendFrame,
+    BadFrame,
+    decode_frame,
+    encode_frame,
+    parse_header,
+)
 from holdfast.backends.files.scan import (
     FileSpan,
-    backward,
-    forward,
+    find_last_frame,
+    find_version,
     is_torn,
-    last_frame,
-    locate,
-    origin,
-    valid_frames,
+    iter_valid_frames,
+    read_backward,
+    read_forward,
+    read_tombstone,
 )
 from holdfast.backends.memory import MemoryBackend
 from holdfast.encryption.cipher import Cipher
@@ -158,7 +164,7 @@ def sealed(data: bytes) -> None:
 def frame(data: bytes) -> None:
     """A line as it is, and with the length and the sum that it should have."""
     for line in (data, _summed(data)):
-        header(line)
+        parse_header(line)
         try:
             found = decode_frame(line)
         except BadFrame:
@@ -180,17 +186,17 @@ def _summed(inner: bytes) -> bytes:
 def scan(data: bytes) -> None:
     """Everything that finds frames, in a file of any bytes; and that none is found twice."""
     span = FileSpan(lambda size, offset: data[offset : offset + size], len(data))
-    places = list(valid_frames(span))
+    places = list(iter_valid_frames(span))
     assert [place.start for place in places] == sorted({place.start for place in places})
-    last = last_frame(span)
+    last = find_last_frame(span)
     is_torn(span, last.stop if last else 0)
     for version in (1, 2, 10**17):
-        found = locate(span, version)
+        found = find_version(span, version)
         assert found is None or found.frame.first <= version <= found.frame.last
     for walk in (
-        lambda: origin(span),
-        lambda: list(forward(span, 0)),
-        lambda: list(backward(span, len(data))),
+        lambda: read_tombstone(span),
+        lambda: list(read_forward(span, 0)),
+        lambda: list(read_backward(span, len(data))),
     ):
         try:
             walk()

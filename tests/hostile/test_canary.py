@@ -213,8 +213,10 @@ def refused(store: holdfast.Store) -> dict[str, Callable[[], Any]]:
         "an agent": lambda: store.run(_broken, "run", goal=WORD, input=WORD),
         "an agent's result": lambda: store.run(_odd, "run-2", goal=WORD),
         "a replay": lambda: store.replay(_broken, "task"),
-        "a checkpoint": lambda: store.save_checkpoint(holdfast.AgentCheckpoint("a", "task", WORD, results={"0": Odd()})),
-        "a type of event": lambda: list(store.stream("events", types=[holdfast.EventType("order.placed", Person)]).read()),
+        "a checkpoint": lambda: store.save_checkpoint(holdfast.AgentCheckpoint("a", "task", WORD,
+        results={"0": Odd()})),
+        "a type of event": lambda: list(store.stream("events",
+        types=[holdfast.EventType("order.placed", Person)]).read()),
         "a file of messages": lambda: chat.import_json(Path(__file__)),
         "a file": lambda: store.artifact("task", "nothing"),
     }  # fmt: skip
@@ -532,26 +534,18 @@ def boto3_key() -> str:
 # -- passwords in URLs -----------------------------------------------------------------------------
 
 URLS = [
-    "postgresql://"
-    "me:{}@127.0.0.1:1/"
-    "agents?timeout=1", "postgresql://"
-                        "me:{}@127.0.0.1:port/agents", "postgresql://me:{}@[::1/agents",
-    "postgresql://"
-    "127.0.0.1:1/agents?timeout=1&password={}", "postgresql://"
-                                                "me:{}@127.0.0.1:1/"
-                                                "agents?bogus=1", "postgres:/me:{}@host/x",
-    "postgresql://"
-    "me:{}@127.0.0.1:1/"
-    "agents?schema=1-2", "postgresql://"
-                         "me:{}@127.0.0.1:1/agents?timeout=x", "postgresql://me:{}@host/a#b",
-    "redis://:{}@127.0.0.1:1/"
-    "0?connect_timeout_ms=500", "redis://me:{}@127.0.0.1:port", "redis://me:{}@127.0.0.1:1/"
-                                                                "x", "redis://me:{}@host/0?bogus=1",
-    "rediss://me:{}@127.0.0.1:1?connect_timeout_ms=500", "s3://id:{}@bucket/"
-                                                         "prefix", "s3://bucket/x?secret={}", "dynamodb://id:{}@table?region=eu-west-1",
-    "dynamodb://table?region=eu-west-1&endpoint=http:/"
-    "/id:{}@127.0.0.1:1", "mysql://me:{}@host/x", "sqlite://me:{}@host/x", "file://me:{}@host/x",
-    "memory://me:{}@x/y", "POSTGRESQL://me:{}@127.0.0.1:1/a?timeout=1", "postgresql:me:{}@host",
+    "postgresql://me:{}@127.0.0.1:1/agents?timeout=1", "postgresql://me:{}@127.0.0.1:port/agents",
+    "postgresql://me:{}@[::1/agents", "postgresql://127.0.0.1:1/agents?timeout=1&password={}",
+    "postgresql://me:{}@127.0.0.1:1/agents?bogus=1", "postgres:/me:{}@host/x",
+    "postgresql://me:{}@127.0.0.1:1/agents?schema=1-2",
+    "postgresql://me:{}@127.0.0.1:1/agents?timeout=x", "postgresql://me:{}@host/a#b",
+    "redis://:{}@127.0.0.1:1/0?connect_timeout_ms=500", "redis://me:{}@127.0.0.1:port",
+    "redis://me:{}@127.0.0.1:1/x", "redis://me:{}@host/0?bogus=1",
+    "rediss://me:{}@127.0.0.1:1?connect_timeout_ms=500", "s3://id:{}@bucket/prefix",
+    "s3://bucket/x?secret={}", "dynamodb://id:{}@table?region=eu-west-1",
+    "dynamodb://table?region=eu-west-1&endpoint=http://id:{}@127.0.0.1:1", "mysql://me:{}@host/x",
+    "sqlite://me:{}@host/x", "file://me:{}@host/x", "memory://me:{}@x/y",
+    "POSTGRESQL://me:{}@127.0.0.1:1/a?timeout=1", "postgresql:me:{}@host",
 ]  # fmt: skip
 
 
@@ -644,9 +638,12 @@ def key_leaks(folder: Path) -> list[str]:
     file.chmod(0o600)
     os.environ["CANARY_KEY"], text = KEY.hex(), base64.b64encode(KEY).decode()
     bad: list[Any] = [
-        KEY[:31], KEY + b"x", KEY.hex(), text, f"base64:{text}x", f"base64:{text[:-4]}", "env:CANARY_KEY", file, f"file:{file}", OTHER,
-        [OTHER, KEY[:3]], lambda: KEY[:30], lambda: KEY.hex(), keys.from_function(lambda _: KEY.hex(), id="2026"),  # type: ignore[arg-type, return-value]
-        f"passphrase:{PHRASE}", keys.raw(OTHER, id="other"), {"key": KEY}, 7, f"kms {KEY.hex()}", f"{KEY.hex()}:x",
+        KEY[:31], KEY + b"x", KEY.hex(), text, f"base64:{text}x", f"base64:{text[:-4]}",
+        "env:CANARY_KEY", file, f"file:{file}", OTHER,
+        [OTHER, KEY[:3]], lambda: KEY[:30], lambda: KEY.hex(),
+        keys.from_function(lambda _: KEY.hex(), id="2026"),  # type: ignore[arg-type, return-value]
+        f"passphrase:{PHRASE}", keys.raw(OTHER, id="other"), {"key": KEY}, 7, f"kms {KEY.hex()}",
+        f"{KEY.hex()}:x",
     ]  # fmt: skip
     calls: dict[str, Callable[[], Any]] = {}
     for number, key in enumerate(bad):
@@ -660,8 +657,10 @@ def key_leaks(folder: Path) -> list[str]:
     store = holdfast.open(backend, key=[KEY, OTHER])
     cipher: Any = store._log.cipher
     calls["reprs"] = lambda: [
-        keys.raw(KEY), keys.raw(KEY, id="mine"), keys.from_function(lambda: KEY), keys.passphrase(PHRASE, n=1 << 14), keys.parse_keys([KEY, OTHER]),
-        store, cipher, cipher.keys, cipher.keys.ring, list(cipher.keys.ring.masters.values()), cipher.keys.tenant_key("default", create=True),
+        keys.raw(KEY), keys.raw(KEY, id="mine"), keys.from_function(lambda: KEY),
+        keys.passphrase(PHRASE, n=1 << 14), keys.parse_keys([KEY, OTHER]),
+        store, cipher, cipher.keys, cipher.keys.ring, list(cipher.keys.ring.masters.values()),
+        cipher.keys.tenant_key("default", create=True),
     ]  # fmt: skip
     calls["none"] = lambda: holdfast.open(backend)
     calls["phrase"] = lambda: holdfast.open(phrased, key=f"passphrase:{PHRASE}x")
@@ -690,21 +689,37 @@ def test_the_errors_of_commands_show_no_secret(
     text = base64.b64encode(KEY).decode()
     commands: list[tuple[object, ...]] = [
         *(("health", url.format(PASSWORD)) for url in URLS[1:4:2] + URLS[10:14] + URLS[18:22]),
-        ("copy", URLS[1].format(PASSWORD), path), ("copy", path, URLS[1].format(PASSWORD)), ("backup", URLS[10].format(PASSWORD), tmp_path / "x"),
-        ("schema", URLS[1].format(PASSWORD)), ("--key", f"base64:{text}x", "health", sealed), ("--key", KEY.hex(), "health", sealed),
-        ("--key", f"passphrase:{PHRASE}", "health", sealed), ("--key", f"base64:{base64.b64encode(OTHER).decode()}", "read", sealed, "s"),
-        ("--key", f"base64:{text}", "health", path), ("--key", f"base64:{text}", "rekey", sealed, "--to", KEY.hex()), ("health", sealed),
-        ("answer", path, "t", "payout", json.dumps(WORD)), ("answer", path, "t", "payout", WORD), ("signal", path, "nobody", "x", "--payload", WORD),
-        ("resolve", path, "t", "one", "--result", WORD), ("resolve", path, "t", "one", "--result", json.dumps(WORD)),
-        ("submit", path, "hostile-healthy", "t", "--input", WORD), ("submit", path, "hostile-healthy", "t", "--goal", WORD + "2"),
-        ("tasks", path, "--status", "odd"), ("retry", path, "nobody"), ("read", path, "nobody"), ("remember", path, "space", WORD, "--at", WORD),
-        ("remember", path, "", WORD), ("recall", path, "space", WORD), ("forget", path, "space", "nobody"), ("cancel", path, "nobody", "--reason", WORD),
-        ("encrypt", path, sealed, "--to", KEY.hex()), ("encrypt", sealed, tmp_path / "y", "--to", f"base64:{text}"), ("decrypt", path, tmp_path / "y"),
-        ("--key", f"base64:{base64.b64encode(OTHER).decode()}", "decrypt", sealed, tmp_path / "z"), ("anchor", path, "--to", tmp_path / "a", "--anchor-key", KEY.hex()),
-        ("anchor", path, "--to", tmp_path / "a", "--anchor-key", f"base64:{text}x"), ("verify", path, "--anchor", Path(__file__)), ("verify", sealed),
-        ("--key", f"base64:{text}", "erase", sealed, "--stream", "nobody", "--yes", "--reason", WORD), ("erase", path, "--stream", "s", "--yes", "--reason", WORD),
-        ("audit", path, "nobody"), ("audit", path, "t"), ("messages", path, "nobody"), ("artifact", path, "t", "nothing"), ("health", path), ("streams", path),
-        ("worker", "nothing.py", path), ("replay", path, "t", "nothing.py"), ("replay", path, "t", "hostile"), ("sweep", path, "--dry-run"),
+        ("copy", URLS[1].format(PASSWORD), path), ("copy", path, URLS[1].format(PASSWORD)),
+        ("backup", URLS[10].format(PASSWORD), tmp_path / "x"),
+        ("schema", URLS[1].format(PASSWORD)), ("--key", f"base64:{text}x", "health", sealed),
+        ("--key", KEY.hex(), "health", sealed),
+        ("--key", f"passphrase:{PHRASE}", "health", sealed),
+        ("--key", f"base64:{base64.b64encode(OTHER).decode()}", "read", sealed, "s"),
+        ("--key", f"base64:{text}", "health", path),
+        ("--key", f"base64:{text}", "rekey", sealed, "--to", KEY.hex()), ("health", sealed),
+        ("answer", path, "t", "payout", json.dumps(WORD)), ("answer", path, "t", "payout", WORD),
+        ("signal", path, "nobody", "x", "--payload", WORD),
+        ("resolve", path, "t", "one", "--result", WORD),
+        ("resolve", path, "t", "one", "--result", json.dumps(WORD)),
+        ("submit", path, "hostile-healthy", "t", "--input", WORD),
+        ("submit", path, "hostile-healthy", "t", "--goal", WORD + "2"),
+        ("tasks", path, "--status", "odd"), ("retry", path, "nobody"), ("read", path, "nobody"),
+        ("remember", path, "space", WORD, "--at", WORD),
+        ("remember", path, "", WORD), ("recall", path, "space", WORD),
+        ("forget", path, "space", "nobody"), ("cancel", path, "nobody", "--reason", WORD),
+        ("encrypt", path, sealed, "--to", KEY.hex()),
+        ("encrypt", sealed, tmp_path / "y", "--to", f"base64:{text}"),
+        ("decrypt", path, tmp_path / "y"),
+        ("--key", f"base64:{base64.b64encode(OTHER).decode()}", "decrypt", sealed, tmp_path / "z"),
+        ("anchor", path, "--to", tmp_path / "a", "--anchor-key", KEY.hex()),
+        ("anchor", path, "--to", tmp_path / "a", "--anchor-key", f"base64:{text}x"),
+        ("verify", path, "--anchor", Path(__file__)), ("verify", sealed),
+        ("--key", f"base64:{text}", "erase", sealed, "--stream", "nobody", "--yes", "--reason",
+        WORD), ("erase", path, "--stream", "s", "--yes", "--reason", WORD),
+        ("audit", path, "nobody"), ("audit", path, "t"), ("messages", path, "nobody"),
+        ("artifact", path, "t", "nothing"), ("health", path), ("streams", path),
+        ("worker", "nothing.py", path), ("replay", path, "t", "nothing.py"),
+        ("replay", path, "t", "hostile"), ("sweep", path, "--dry-run"),
     ]  # fmt: skip
     found = []
     with listening() as heard:

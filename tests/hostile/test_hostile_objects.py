@@ -62,14 +62,19 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 # -- objects ---------------------------------------------------------------------------------------
 
 VALUES: list[Any] = [
-    None, True, -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 1e300, float("nan"), "", CONTENT, b"", b"x" * 16,
-    CONTENT.encode(), [], {}, [b"a", b"b"], [[b"h", b"{}"]], [1, 2], [-1], [2**64 - 1], [2, 1], [[1, b"i", b"n", False, [], {}, 1, 1]],
-    [0, b"i", b"n", False, [[b"h", b"{}"]], {}, 1, 1], [5, b"i", b"n", True, [[b"h", b"{}"]], {}, 1, 1], [1, b"", b"", False, [], {}, 1, 1], ...,
+    None, True, -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 1e300,
+    float("nan"), "", CONTENT, b"", b"x" * 16,
+    CONTENT.encode(), [], {}, [b"a", b"b"], [[b"h", b"{}"]], [1, 2], [-1], [2**64 - 1], [2, 1],
+    [[1, b"i", b"n", False, [], {}, 1, 1]],
+    [0, b"i", b"n", False, [[b"h", b"{}"]], {}, 1, 1],
+    [5, b"i", b"n", True, [[b"h", b"{}"]], {}, 1, 1], [1, b"", b"", False, [], {}, 1, 1], ...,
 ]  # fmt: skip
-NAMES = [b"\0", b"\xff" * 600, b"\0" * 8, b"\0" * 7 + b"\x01", b"\xff" * 8, b"\x80", b"x", CONTENT.encode() + b"\0" + b"l" * 16,
+NAMES = [b"\0", b"\xff" * 600, b"\0" * 8, b"\0" * 7 + b"\x01", b"\xff" * 8, b"\x80", b"x",
+    CONTENT.encode() + b"\0" + b"l" * 16,
          b"\xff\xfe\0" + b"l" * 24, b"12345678x\0" + b"l" * 24]  # fmt: skip
 PACKED = {
-    "a deep list": b"\x91" * 100_000, "a long list": b"\xdd\xff\xff\xff\xff", "a large map": b"\xdf\xff\xff\xff\xff",
+    "a deep list": b"\x91" * 100_000, "a long list": b"\xdd\xff\xff\xff\xff",
+    "a large map": b"\xdf\xff\xff\xff\xff",
     "bytes of all memory": b"\xc6\xff\xff\xff\xff", "an extension": b"\xc9\xff\xff\xff\xff\x01",
 }  # fmt: skip
 
@@ -106,7 +111,8 @@ class Objects:
         found: list[Plant] = []
         for partition, name in self.space.held("r", "c", "i", "a", "s", "d"):
             data, kind = self.space.objects[partition][name][0], partition[0]
-            raw = {**RAW, "cut": data[:-1], "the beginning": data[:20], "half": data[: len(data) // 2], "more": data + b"x",
+            raw = {**RAW, "cut": data[:-1], "the beginning": data[:20],
+                "half": data[: len(data) // 2], "more": data + b"x",
                    "newer": b"HFO\x09" + data[4:]}  # fmt: skip
             found += [
                 (f"{kind} is {what}", partition, name, planted) for what, planted in raw.items()
@@ -176,7 +182,9 @@ def test_whatever_an_object_is_the_store_has_only_our_errors(
         opened = objects.with_planted(plant)
         return foreign_errors(lambda: holdfast.open(opened), tmp_path, asynchronous=asynchronous)
 
-    look(("nothing", form.root_partition(EVENTS), b"x", None))  # what is imported is imported by now
+    look(
+        ("nothing", form.root_partition(EVENTS), b"x", None)
+    )  # what is imported is imported by now
     assert in_turn(share(objects.plants(), 997, asynchronous), look) == {}
 
 
@@ -212,12 +220,16 @@ def test_what_is_nested_in_a_field_that_nobody_knows_is_not_followed(
 
 # -- items of DynamoDB -----------------------------------------------------------------------------
 
-_SUMS = dynamodb._SUMS.pack
+_SUMS = dynamodb._PARTS_SUMMARY.pack
 ATTRIBUTES: list[Any] = [
-    {"S": CONTENT}, {"N": "9" * 38}, {"N": "1e125"}, {"NULL": True}, {"BOOL": False}, {"L": []}, {"L": [{"L": [{"B": b"x"}]}]}, {"M": {}},
-    {"SS": [CONTENT]}, {"BS": [b"x"]}, {"NS": ["1"]}, {"B": b""}, {"B": CONTENT.encode()}, {"B": b"x" * 300_000}, {"B": b"\xff" * 44},
-    {"B": _SUMS(2**32 - 1, 2**64 - 1, b"x" * 32)}, {"B": _SUMS(1000, 2**64 - 1, b"x" * 32)}, {"B": _SUMS(1, 2**63, b"x" * 32)},
-    {"B": _SUMS(0, 0, hashlib.sha256(b"").digest())}, {"B": b"-1"}, {"B": b"9" * 5000}, {"B": b"1000"}, {"B": pickle.dumps(Tripwire())},
+    {"S": CONTENT}, {"N": "9" * 38}, {"N": "1e125"}, {"NULL": True}, {"BOOL": False}, {"L": []},
+    {"L": [{"L": [{"B": b"x"}]}]}, {"M": {}},
+    {"SS": [CONTENT]}, {"BS": [b"x"]}, {"NS": ["1"]}, {"B": b""}, {"B": CONTENT.encode()},
+    {"B": b"x" * 300_000}, {"B": b"\xff" * 44},
+    {"B": _SUMS(2**32 - 1, 2**64 - 1, b"x" * 32)}, {"B": _SUMS(1000, 2**64 - 1, b"x" * 32)},
+    {"B": _SUMS(1, 2**63, b"x" * 32)},
+    {"B": _SUMS(0, 0, hashlib.sha256(b"").digest())}, {"B": b"-1"}, {"B": b"9" * 5000},
+    {"B": b"1000"}, {"B": pickle.dumps(Tripwire())},
 ]  # fmt: skip
 KEYS = [
     b"\0",

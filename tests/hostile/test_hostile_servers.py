@@ -131,58 +131,122 @@ def triggered(table: str, what: str) -> str:
 
 
 STATEMENTS = [
-    *(changed("streams", column, value, _TASKS) for column, value in [
-        ("id", "E'\\x01' || id"), ("id", "repeat('x', 1500) || "
-                                         "id"), ("alive", "false"), ("hash", "''"), ("incarnation", "''"),
-        ("hash", "repeat('x', 1000000)::bytea"), ("status", "''"), ("status", f"'{CONTENT}'"), ("label", f"'{CONTENT}'"),
-        ("label", "repeat('x', 1000000)::bytea"), ("owner", f"'{CONTENT}'"), ("owner", "repeat('x', 1000000)"), ("kind", "'state'"),
-        ("former_lives", "ARRAY[NULL]::bytea[]"), ("former_lives", "array_fill('x'::bytea, "
-                                                                   "ARRAY[100000])"), ("stream", "-stream"),
-        ("stream", "1"), ("tenant", "'$system'"),
-        *(("version", value) for value in (_MOST, _LEAST, "-1", "0", "version + 1", "version - 1")),
-        *((column, value) for column in ("due_at", "expires_at", "due")
-          for value in ("'NaN'", "'Infinity'", "'-Infinity'", "1e308", "-1e308", "5.0", "NULL"))]),
-    *(changed("streams", column, value) for column, value in [
-        ("alive", "false"), ("version", _MOST), ("stream", "1"), ("due", "5.0"), ("due_at", "5.0"), ("incarnation", "'x'")]),
-    *(changed("records", column, value, _NEWEST.format(kind))
-      for kind in ("task", "memory", "state", "stream", "conversation", "blob", "tenant", "audit") for column, value in [
-        ("version", _MOST), ("version", _LEAST), ("version", "0"), ("version", "version + 1"), ("body", "''"), ("body", f"'{CONTENT}'"),
-        ("body", "repeat('x', 10000000)::bytea"), ("hash", "''"), ("append_id", "''"), ("append_id", "repeat('x', 10000000)::bytea"),
-        ("stream", "-1")]),
-    *(changed("append_ids", column, value) for column, value in [("first", "-1"), ("first", _MOST), ("last", _MOST), ("last", _LEAST)]),
+    *(
+        changed("streams", column, value, _TASKS)
+        for column, value in [
+            ("id", "E'\\x01' || id"), ("id", "repeat('x', 1500) || id"), ("alive", "false"),
+            ("hash", "''"), ("incarnation", "''"), ("hash", "repeat('x', 1000000)::bytea"),
+            ("status", "''"), ("status", f"'{CONTENT}'"), ("label", f"'{CONTENT}'"),
+            ("label", "repeat('x', 1000000)::bytea"), ("owner", f"'{CONTENT}'"),
+            ("owner", "repeat('x', 1000000)"), ("kind", "'state'"),
+            ("former_lives", "ARRAY[NULL]::bytea[]"),
+            ("former_lives", "array_fill('x'::bytea, ARRAY[100000])"), ("stream", "-stream"),
+            ("stream", "1"), ("tenant", "'$system'"),
+            *(
+                ("version", value)
+                for value in (_MOST, _LEAST, "-1", "0", "version + 1", "version - 1")
+            ),
+            *(
+                (column, value)
+                for column in ("due_at", "expires_at", "due")
+                for value in (
+                    "'NaN'", "'Infinity'", "'-Infinity'", "1e308", "-1e308", "5.0", "NULL",
+                )
+            ),
+        ]
+    ),
+    *(
+        changed("streams", column, value)
+        for column, value in [
+            ("alive", "false"), ("version", _MOST), ("stream", "1"), ("due", "5.0"),
+            ("due_at", "5.0"), ("incarnation", "'x'"),
+        ]
+    ),
+    *(
+        changed("records", column, value, _NEWEST.format(kind))
+        for kind in ("task", "memory", "state", "stream", "conversation", "blob", "tenant", "audit")
+        for column, value in [
+            ("version", _MOST), ("version", _LEAST), ("version", "0"), ("version", "version + 1"),
+            ("body", "''"), ("body", f"'{CONTENT}'"), ("body", "repeat('x', 10000000)::bytea"),
+            ("hash", "''"), ("append_id", "''"), ("append_id", "repeat('x', 10000000)::bytea"),
+            ("stream", "-1"),
+        ]
+    ),
+    *(
+        changed("append_ids", column, value)
+        for column, value in [("first", "-1"), ("first", _MOST), ("last", _MOST), ("last", _LEAST)]
+    ),
     f"INSERT INTO target.append_ids SELECT stream, 'iiiiiiiiiiiiiiii', 0, {_MOST} FROM "
-    "target.streams",
+    "target.streams"
+    ,
     *(f"DELETE FROM target.{table}" for table in ("records", "streams", "append_ids", "holdfast")),
-    *(changed("holdfast", "version", value) for value in ("2", "-1", "2147483647")), "INSERT INTO target.holdfast VALUES (9)",
+    *(changed("holdfast", "version", value) for value in ("2", "-1", "2147483647")),
+    "INSERT INTO target.holdfast VALUES (9)",
     "INSERT INTO target.followers SELECT tenant, kind, id, 'infinity' FROM target.streams",
-    triggered("streams", f"RAISE EXCEPTION '{CONTENT} %', "
-                         "NEW"), triggered("streams", "RETURN NULL"), triggered("records", "RETURN NULL"),
+    triggered("streams", f"RAISE EXCEPTION '{CONTENT} %', NEW"),
+    triggered("streams", "RETURN NULL"), triggered("records", "RETURN NULL"),
 ]  # fmt: skip
 """What somebody can do who may change rows."""
 
 DEFINITIONS = [
-    *(retyped("records", column, kind, value) for column in ("body", "hash", "append_id") for kind, value in [
-        ("text", f"'{CONTENT}'"), ("bytea", "NULL"), ("json", f"""'{{"{CONTENT}":1}}'"""), ("json", _DEEP_JSON), ("numeric", "'1e1000'"),
-        ("integer", "7"), ("timestamptz", "'infinity'"), ("date", "'infinity'"), ("bytea[]", "ARRAY[ARRAY['x']]::bytea[]"),
-        ("interval", "'1000000 years'"), ("inet", "'1.2.3.4'"), ("int4range", "'[1,5)'")]),
-    *(retyped("records", "version", kind, value) for kind, value in [
-        ("text", "version::text"), ("numeric", "version"), ("numeric", "version + 0.5"), ("numeric", "'NaN'"),
-        ("double precision", "version"), ("numeric", "(version::text || repeat('0', "
-                                                     "5000))::numeric")]),
-    *(retyped("streams", column, kind, value) for column in ("hash", "incarnation", "label", "owner", "due_at") for kind, value in [
-        ("text", f"'{CONTENT}'"), ("bytea", "NULL"), ("json", "'[]'"), ("json", _DEEP_JSON), ("integer", "7"), ("date", "'infinity'"),
-        ("numeric", "'NaN'"), ("numeric", "'1e1000'")]),
-    *(retyped("streams", "version", kind, value) for kind, value in [
-        ("text", "version::text"), ("numeric", "version"), ("numeric", "'1e10000'"), ("double precision", "version"), ("bytea", "'x'")]),
-    *(retyped("append_ids", column, kind, value) for column in ("first", "last") for kind, value in [
-        ("text", column), ("numeric", "'NaN'"), ("bigint", "NULL"), ("json", "'[]'")]),
-    *(retyped("holdfast", "version", kind, value) for kind, value in [
-        ("text", f"'{CONTENT}'"), ("json", _DEEP_JSON), ("integer", "NULL"), ("numeric", "'NaN'")]),
+    *(
+        retyped("records", column, kind, value)
+        for column in ("body", "hash", "append_id")
+        for kind, value in [
+            ("text", f"'{CONTENT}'"), ("bytea", "NULL"), ("json", f"""'{{"{CONTENT}":1}}'"""),
+            ("json", _DEEP_JSON), ("numeric", "'1e1000'"), ("integer", "7"),
+            ("timestamptz", "'infinity'"), ("date", "'infinity'"),
+            ("bytea[]", "ARRAY[ARRAY['x']]::bytea[]"), ("interval", "'1000000 years'"),
+            ("inet", "'1.2.3.4'"), ("int4range", "'[1,5)'"),
+        ]
+    ),
+    *(
+        retyped("records", "version", kind, value)
+        for kind, value in [
+            ("text", "version::text"), ("numeric", "version"), ("numeric", "version + 0.5"),
+            ("numeric", "'NaN'"), ("double precision", "version"),
+            ("numeric", "(version::text || repeat('0', 5000))::numeric"),
+        ]
+    ),
+    *(
+        retyped("streams", column, kind, value)
+        for column in ("hash", "incarnation", "label", "owner", "due_at")
+        for kind, value in [
+            ("text", f"'{CONTENT}'"), ("bytea", "NULL"), ("json", "'[]'"), ("json", _DEEP_JSON),
+            ("integer", "7"), ("date", "'infinity'"), ("numeric", "'NaN'"), ("numeric", "'1e1000'"),
+        ]
+    ),
+    *(
+        retyped("streams", "version", kind, value)
+        for kind, value in [
+            ("text", "version::text"), ("numeric", "version"), ("numeric", "'1e10000'"),
+            ("double precision", "version"), ("bytea", "'x'"),
+        ]
+    ),
+    *(
+        retyped("append_ids", column, kind, value)
+        for column in ("first", "last")
+        for kind, value in [
+            ("text", column), ("numeric", "'NaN'"), ("bigint", "NULL"), ("json", "'[]'"),
+        ]
+    ),
+    *(
+        retyped("holdfast", "version", kind, value)
+        for kind, value in [
+            ("text", f"'{CONTENT}'"), ("json", _DEEP_JSON), ("integer", "NULL"),
+            ("numeric", "'NaN'"),
+        ]
+    ),
     "ALTER TABLE target.streams ALTER former_lives DROP DEFAULT, ALTER former_lives TYPE text[] "
-    f"USING ARRAY['{CONTENT}']",
+    f"USING ARRAY['{CONTENT}']"
+    ,
     "ALTER TABLE target.streams RENAME TO other; CREATE VIEW target.streams AS SELECT * FROM "
-    "target.other",
-    *(f"DROP TABLE target.{table}" for table in ("holdfast", "records", "streams", "append_ids", "followers")),
+    "target.other"
+    ,
+    *(
+        f"DROP TABLE target.{table}"
+        for table in ("holdfast", "records", "streams", "append_ids", "followers")
+    ),
     "DROP SEQUENCE target.stream_numbers CASCADE", "DROP SCHEMA target CASCADE",
 ]  # fmt: skip
 """What somebody can do who may change tables."""
@@ -313,27 +377,33 @@ def goes_on(store: holdfast.Store) -> None:
 # -- in the keys of Redis --------------------------------------------------------------------------
 
 WORDS: list[bytes | None] = [
-    b"", b"-1", b"0", b"1", b"9" * 4000, b"9" * 5000, b"-" + b"9" * 4000, b"1e300", b"-1e308", b"1e999", b"nan", b"inf", b"\xff\xfe",
-    b"9223372036854775807", b"9223372036854775808", b"-9223372036854775808", b"1.5", b"0x10", b"1_0", b" 5 ", CONTENT.encode(),
+    b"", b"-1", b"0", b"1", b"9" * 4000, b"9" * 5000, b"-" + b"9" * 4000, b"1e300", b"-1e308",
+    b"1e999", b"nan", b"inf", b"\xff\xfe", b"9223372036854775807", b"9223372036854775808",
+    b"-9223372036854775808", b"1.5", b"0x10", b"1_0", b" 5 ", CONTENT.encode(),
     pickle.dumps(Tripwire()), b"x" * 1_000_000, None,
 ]  # fmt: skip
 RECORDS = [
-    b"", b"\0", b"\xff" * 4, b"\xff" * 400, b"\0" * 4, b"\0" * 8, b"\x80\0\0\0x", b"\0\0\0\x10" + b"i" * 16,
-    b"\0\0\0\x10" + b"i" * 16 + b"\xff\xff\xff\xffx", b"\0" * 8 + CONTENT.encode(), pickle.dumps(Tripwire()),
+    b"", b"\0", b"\xff" * 4, b"\xff" * 400, b"\0" * 4, b"\0" * 8, b"\x80\0\0\0x",
+    b"\0\0\0\x10" + b"i" * 16,
+    b"\0\0\0\x10" + b"i" * 16 + b"\xff\xff\xff\xffx", b"\0" * 8 + CONTENT.encode(),
+    pickle.dumps(Tripwire()),
 ]  # fmt: skip
 VERSIONS = [
-    b"1 99999999999999999999", b"99999999999999999999 "
-                               b"1", b"5 1", b"0 0", b"-1 5", b"1  2", b"1 2 3", b"1 2\n", b"x", b"",
-    b"1 9007199254740993",
+    b"1 99999999999999999999", b"99999999999999999999 1", b"5 1", b"0 0", b"-1 5", b"1  2",
+    b"1 2 3", b"1 2\n", b"x", b"", b"1 9007199254740993",
 ]  # fmt: skip
 MEMBERS = [
-    b"a", b"s", b"d", b"a\xff", b"d1234567", b"d12345678\xff", b"s00000007running\xff", b"s9", b"a" + b"x" * 1_000_000, b"a\0",
+    b"a", b"s", b"d", b"a\xff", b"d1234567", b"d12345678\xff", b"s00000007running\xff", b"s9",
+    b"a" + b"x" * 1_000_000, b"a\0",
     f"a{CONTENT}".encode() + b"\xff", b"s00000007running", b"d" + b"\xff" * 8,
 ]  # fmt: skip
 TYPES: dict[str, Callable[[Any, bytes], object]] = {
-    "string": lambda client, key: client.set(key, CONTENT), "list": lambda client, key: client.rpush(key, CONTENT),
-    "hash": lambda client, key: client.hset(key, CONTENT, 1), "set": lambda client, key: client.sadd(key, CONTENT),
-    "zset": lambda client, key: client.zadd(key, {CONTENT: 1}), "stream": lambda client, key: client.xadd(key, {CONTENT: 1}),
+    "string": lambda client, key: client.set(key, CONTENT), "list": lambda client,
+    key: client.rpush(key, CONTENT),
+    "hash": lambda client, key: client.hset(key, CONTENT, 1), "set": lambda client,
+    key: client.sadd(key, CONTENT),
+    "zset": lambda client, key: client.zadd(key, {CONTENT: 1}), "stream": lambda client,
+    key: client.xadd(key, {CONTENT: 1}),
 }  # fmt: skip
 DATABASE = 5
 

@@ -320,36 +320,63 @@ _NEWEST = (
 _TASKS = "kind = 'task'"
 
 ROWS: list[tuple[str, str, str, str]] = [
-    *(("streams", column, value, _TASKS) for column, value in [
-        ("id", "CAST(x'fffe' AS TEXT) || "
-               "stream"), ("id", "char(0) || stream"), ("id", "CAST(x'eda080' AS TEXT) || stream"),
-        ("status", "CAST(x'ff' AS "
-                   "TEXT)"), ("owner", "CAST(x'ff' AS "
-                                       "TEXT)"), ("label", "zeroblob(1000000)"), ("incarnation", "x''"),
-        ("due", "1e308"), ("due", "5.0"), ("due_at", "9e999"), ("expires_at", "-9e999"), ("stream", "-1"),
-        ("stream", "9223372036854775807"), ("stream", "1")]),
-    ("streams", "due", "5.0", "kind = 'closed'"), ("streams", "expires_at", "1e308", "kind = 'conversation'"),
-    ("streams", "kind", "CAST(x'ff' AS "
-                        "TEXT)", "kind = 'tenant'"), ("streams", "id", "CAST(x'ff' AS "
-                                                                       "TEXT)", "kind = 'tenant'"),
-    *(("records", column, value, _NEWEST.format(kind)) for column, value, kind in [
-        ("version", "9223372036854775807", "memory"), ("version", "-9223372036854775808", "stream"), ("hash", "x''", "task"),
-        ("append_id", "x''", "state"), ("body", "zeroblob(40000000)", "conversation"), ("body", "x''", "audit"), ("stream", "-1", "tenant"),
-        ("stream", "9223372036854775807", "tenant")]),
-    *(("records", "stream", "-stream", "stream IN (SELECT stream FROM streams WHERE kind = "
-                                       f"'{kind}')") for kind in [
-        "audit", "blob", "closed", "conversation", "memory", "state", "stream", "task", "tenant"]),
+    *(
+        ("streams", column, value, _TASKS)
+        for column, value in [
+            ("id", "CAST(x'fffe' AS TEXT) || stream"), ("id", "char(0) || stream"),
+            ("id", "CAST(x'eda080' AS TEXT) || stream"), ("status", "CAST(x'ff' AS TEXT)"),
+            ("owner", "CAST(x'ff' AS TEXT)"), ("label", "zeroblob(1000000)"),
+            ("incarnation", "x''"), ("due", "1e308"), ("due", "5.0"), ("due_at", "9e999"),
+            ("expires_at", "-9e999"), ("stream", "-1"), ("stream", "9223372036854775807"),
+            ("stream", "1"),
+        ]
+    ),
+    ("streams", "due", "5.0", "kind = 'closed'"),
+    ("streams", "expires_at", "1e308", "kind = 'conversation'"),
+    ("streams", "kind", "CAST(x'ff' AS TEXT)", "kind = 'tenant'"),
+    ("streams", "id", "CAST(x'ff' AS TEXT)", "kind = 'tenant'"),
+    *(
+        ("records", column, value, _NEWEST.format(kind))
+        for column, value, kind in [
+            ("version", "9223372036854775807", "memory"),
+            ("version", "-9223372036854775808", "stream"), ("hash", "x''", "task"),
+            ("append_id", "x''", "state"), ("body", "zeroblob(40000000)", "conversation"),
+            ("body", "x''", "audit"), ("stream", "-1", "tenant"),
+            ("stream", "9223372036854775807", "tenant"),
+        ]
+    ),
+    *(
+        (
+            "records", "stream", "-stream",
+            f"stream IN (SELECT stream FROM streams WHERE kind = '{kind}')",
+        )
+        for kind in [
+            "audit", "blob", "closed", "conversation", "memory", "state", "stream", "task",
+            "tenant",
+        ]
+    ),
     ("numbers", "last", "-5", "1"), ("numbers", "last", "9223372036854775807", "1"),
-    ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"), ("graves", "incarnation", "x''", "1"),
+    ("append_ids", "first", "-1", "1"), ("append_ids", "last", "9223372036854775807", "1"),
+    ("graves", "incarnation", "x''", "1"),
 ]  # fmt: skip
 
 UNTYPED: list[tuple[str, str, str, str]] = [
-    *(("records", column, value, _NEWEST.format(kind)) for column, value, kind in [
-        ("body", "7", "state"), ("body", "'text'", "conversation"), ("body", "NULL", "memory"), ("body", "1.5", "blob"),
-        ("hash", "'text'", "task"), ("append_id", "7", "stream"), ("version", "x'ff'", "state")]),
-    *(("streams", column, value, _TASKS) for column, value in [
-        ("incarnation", "NULL"), ("incarnation", "'text'"), ("status", "7"), ("label", "'text'"), ("owner", "x'ff'"), ("due_at", "'soon'"),
-        ("due_at", "1.5"), ("expires_at", "x'00'"), ("id", "stream"), ("stream", "'one'"), ("stream", "NULL")]),
+    *(
+        ("records", column, value, _NEWEST.format(kind))
+        for column, value, kind in [
+            ("body", "7", "state"), ("body", "'text'", "conversation"), ("body", "NULL", "memory"),
+            ("body", "1.5", "blob"), ("hash", "'text'", "task"), ("append_id", "7", "stream"),
+            ("version", "x'ff'", "state"),
+        ]
+    ),
+    *(
+        ("streams", column, value, _TASKS)
+        for column, value in [
+            ("incarnation", "NULL"), ("incarnation", "'text'"), ("status", "7"),
+            ("label", "'text'"), ("owner", "x'ff'"), ("due_at", "'soon'"), ("due_at", "1.5"),
+            ("expires_at", "x'00'"), ("id", "stream"), ("stream", "'one'"), ("stream", "NULL"),
+        ]
+    ),
     ("append_ids", "first", "'one'", "1"),
 ]  # fmt: skip
 """What no strict table holds: the table was another when it was put there."""
@@ -432,21 +459,26 @@ def test_a_row_that_is_due_at_another_time_than_its_head_says_is_left_out(
 # -- on the command line ---------------------------------------------------------------------------
 
 COMMANDS = [
-    ("health",), ("health", "--json"), ("streams",), ("read", "events"), ("read", "events", "--json"), ("tasks",), ("tasks", "--json"),
-    ("task", "task"), ("task", "task", "--history"), ("task", "task", "--context"), ("task", "task", "--json"), ("artifact", "task", "file.txt"),
-    ("questions",), ("questions", "--json"), ("conversations",), ("messages", "chat"), ("messages", "chat", "--json"), ("verify", "--json"), ("anchor",),
-    ("audit", "task", "--content"), ("audit", "chat", "--kind", "conversation", "--format", "csv"), ("sweep", "--dry-run"),
-    ("answer", "asking", "payout", "true"), ("signal", "task", "poke"), ("resolve", "task", "one", "--retry"), ("retry", "task"),
+    ("health",), ("health", "--json"), ("streams",), ("read", "events"),
+    ("read", "events", "--json"), ("tasks",), ("tasks", "--json"),
+    ("task", "task"), ("task", "task", "--history"), ("task", "task", "--context"),
+    ("task", "task", "--json"), ("artifact", "task", "file.txt"),
+    ("questions",), ("questions", "--json"), ("conversations",), ("messages", "chat"),
+    ("messages", "chat", "--json"), ("verify", "--json"), ("anchor",),
+    ("audit", "task", "--content"), ("audit", "chat", "--kind", "conversation", "--format", "csv"),
+    ("sweep", "--dry-run"),
+    ("answer", "asking", "payout", "true"), ("signal", "task", "poke"),
+    ("resolve", "task", "one", "--retry"), ("retry", "task"),
     ("cancel", "task"), ("sweep", "--force", "--grace", "0"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "name",
-    ["deep data", "a time of no "
-                  "calendar", "a time before "
-                              "all", "not UTF-8", "pickle", "yaml", "a huge number", "a NUL in a text",
-     "a blob of all memory", "template"],
+    [
+        "deep data", "a time of no calendar", "a time before all", "not UTF-8", "pickle", "yaml",
+        "a huge number", "a NUL in a text", "a blob of all memory", "template",
+    ],
 )  # fmt: skip
 def test_a_command_ends_with_a_line_and_not_with_a_trace(
     clear: MemoryBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -474,17 +506,26 @@ def test_a_command_ends_with_a_line_and_not_with_a_trace(
 LINES: list[Callable[[dict[str, Any]], object]] = [
     *(lambda line, name=name, value=value: line.update({name: value})
       for name in ("first", "last", "ids") for value in (-1, 0, 2**63, 2**64 - 1, None, "x", [])),
-    *(lambda line, value=value: line.update(stream=value) for value in ([], ["a"], [1, 2, 3], "x", None, ["default", "conversation", "\0"])),
-    *(lambda line, value=value: line.update(incarnation=value) for value in ("", "zz", "00" * 1000, 7)),
+    *(lambda line, value=value: line.update(stream=value)
+    for value in ([], ["a"], [1, 2, 3], "x", None, ["default", "conversation", "\0"])),
+    *(lambda line, value=value: line.update(incarnation=value)
+    for value in ("", "zz", "00" * 1000, 7)),
     *(lambda line, value=value: line["fields"].update(due_at=value, expires_at=value)
       for value in ("nan", "inf", "-inf", "soon", 1e300, [], "9" * 5000)),
-    *(lambda line, value=value: line["fields"].update(label=value) for value in ("ff", "zz", 7, "00" * 100_000)),
-    *(lambda line, value=value: line["fields"].update(status=value, owner=value) for value in ("", "\0", 7, "\U0010ffff" * 1000)),
-    *(lambda line, value=value: line["appends"][0].update(records=value) for value in ([], None, [{}], [{"hash": "zz", "body": {}}])),
-    *(lambda line, value=value: line["appends"][0]["records"][0].update(base64=value) for value in ("", "AA==", "not base64", 7)),
-    *(lambda line, value=value: line["appends"][0]["records"][0].update(body=value) for value in (7, [], {"id": "x"}, None)),
-    lambda line: line.update(appends=[]), lambda line: line.update(appends=line["appends"] * 3), lambda line: line.pop("stream"),
-    lambda line: line.update(first=0, deleted=["zz"], kept=[["ff", -1, 2**63]]), lambda line: line.update(deleted=["ff"] * 1000),
+    *(lambda line, value=value: line["fields"].update(label=value)
+    for value in ("ff", "zz", 7, "00" * 100_000)),
+    *(lambda line, value=value: line["fields"].update(status=value, owner=value)
+    for value in ("", "\0", 7, "\U0010ffff" * 1000)),
+    *(lambda line, value=value: line["appends"][0].update(records=value)
+    for value in ([], None, [{}], [{"hash": "zz", "body": {}}])),
+    *(lambda line, value=value: line["appends"][0]["records"][0].update(base64=value)
+    for value in ("", "AA==", "not base64", 7)),
+    *(lambda line, value=value: line["appends"][0]["records"][0].update(body=value)
+    for value in (7, [], {"id": "x"}, None)),
+    lambda line: line.update(appends=[]), lambda line: line.update(appends=line["appends"] * 3),
+    lambda line: line.pop("stream"),
+    lambda line: line.update(first=0, deleted=["zz"], kept=[["ff", -1, 2**63]]),
+    lambda line: line.update(deleted=["ff"] * 1000),
 ]  # fmt: skip
 
 
@@ -546,7 +587,8 @@ from holdfast import HoldfastError
 logging.disable(logging.CRITICAL)
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 with holdfast.open(sys.argv[1]) as store:
-    ways = [lambda: list(store.stream("s").read()), lambda: store.stream("s").append(("n", 1)), lambda: store.verify()]
+    stream = store.stream("s")
+    ways = [lambda: list(stream.read()), lambda: stream.append(("n", 1)), lambda: store.verify()]
     for read in ways[: int(sys.argv[2])]:
         try:
             read()
@@ -619,7 +661,7 @@ def test_a_large_value_is_not_read_beyond_what_a_value_can_have(clear: MemoryBac
 def test_a_line_that_could_not_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.files.append.MAX_BYTES", 2000)
+    monkeypatch.setattr("holdfast.backends.files.append.MAX_FRAME_BYTES", 2000)
     with holdfast.open(f"file://{tmp_path}/agents") as store:
         stream = store.stream("s")
         stream.append(("noted", "x" * 500))
@@ -634,7 +676,7 @@ def test_a_subject_that_is_said_to_be_in_a_life_that_is_none_is_an_error(
 ) -> None:
     from holdfast.log import operations as ops
     from holdfast.log.events import NewEvent
-    from holdfast.log.stream_ops import append_events, new_append_context
+    from holdfast.log.operations.stream_ops import append_events, new_append_context
 
     with holdfast.open(cloned(sealed), key=KEY) as store:
         event = NewEvent("subject.used", b'{"kind":"conversation","id":"about","life":"no life"}')

@@ -28,7 +28,7 @@ from helpers.model_server import ModelServer
 from helpers.paths import ROOT
 from holdfast.errors import IdReused
 from holdfast.integrations.autogen import persisted
-from holdfast.integrations.autogen.states import manager_of
+from holdfast.integrations.autogen.states import find_manager
 
 from .autogen_world import World, as_seen, lived, teams, texts
 
@@ -189,9 +189,9 @@ def test_what_would_not_be_stored_is_refused_in_the_block() -> None:
         for runner in (w.team(), w.agent("writer")):
             async with persisted(w.store, f"{runner}", runner) as run:
                 for _ in range(2):
-                    with pytest.raises(RuntimeError, match="what the block gives you"):
+                    with pytest.raises(RuntimeError, match="the object that the block returns"):
                         await runner.run(task="past it")
-                    with pytest.raises(RuntimeError, match="what the block gives you"):
+                    with pytest.raises(RuntimeError, match="the object that the block returns"):
                         runner.run_stream(task="past it")
                     await run.run(task="begin")
             assert not {"run", "run_stream"} & vars(runner).keys()
@@ -263,7 +263,7 @@ def test_those_who_speak_at_once_are_stored_when_all_have_spoken() -> None:
             for version in await w.store.state("flow").history()
         ]
         said = [
-            [message["source"] for message in manager_of(state["state"])["message_thread"]]
+            [message["source"] for message in find_manager(state["state"])["message_thread"]]
             for state in states
         ]
         assert [sorted(sources) for sources in said[:3]] == [

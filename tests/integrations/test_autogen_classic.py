@@ -48,7 +48,7 @@ def test_this_environment_has_the_package_it_is_named_for() -> None:
     assert version(package).startswith(begins)
 
 
-def test_twenty_turns_killed_at_every_boundary_show_the_model_what_was_acknowledged_once_and_in_order(
+def test_twenty_turns_killed_at_every_boundary_show_the_model_each_acknowledged_message_once(
     tmp_path: Path,
 ) -> None:
     _, killed = both(tmp_path, "two")

@@ -247,10 +247,10 @@ def test_a_message_that_came_while_the_model_was_answering_is_answered_next(loop
 
 
 def test_client_and_conversation_are_of_the_same_kind(chat: holdfast.Conversation) -> None:
-    with pytest.raises(TypeError, match="AsyncOpenAI for one of store.aio"):
+    with pytest.raises(TypeError, match=r"AsyncOpenAI for one of store\.aio"):
         complete(openai.AsyncOpenAI(api_key="none"), chat, model="any")  # type: ignore[call-overload]
     with holdfast.open("memory://") as store:
-        with pytest.raises(TypeError, match="AsyncOpenAI for one of store.aio"):
+        with pytest.raises(TypeError, match=r"AsyncOpenAI for one of store\.aio"):
             complete(openai.OpenAI(api_key="none"), store.aio.conversation("chat"), model="any")  # type: ignore[call-overload]
 
 

@@ -131,9 +131,7 @@ def test_wrong_arguments_are_told_to_the_model(arguments: Any, told: str, loop: 
 def test_a_tool_that_does_not_exist_is_told_to_the_model(loop: Loop) -> None:
     loop.server.say(Reply(calls=[Call("subtract", {}), Call("add", {"a": 1, "b": 2})]))
     loop.chat.append(HELLO)
-    assert (
-        loop.complete(tools=[add]).text == "tool said: error: no tool is named 'subtract'; 3"
-    )
+    assert loop.complete(tools=[add]).text == "tool said: error: no tool is named 'subtract'; 3"
 
 
 def test_a_schema_of_ones_own_goes_with_a_function_by_name(loop: Loop) -> None:

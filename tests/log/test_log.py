@@ -28,7 +28,7 @@ from holdfast.errors import (
 from holdfast.log import operations as ops
 from holdfast.log.events import NewEvent, encode_envelopes
 from holdfast.log.log import Log
-from holdfast.log.stream_ops import new_append_context
+from holdfast.log.operations.stream_ops import new_append_context
 
 KEY = StreamKey("default", "stream", "s")
 

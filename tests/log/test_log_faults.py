@@ -37,7 +37,7 @@ from holdfast.errors import StorageFull, Unavailable
 from holdfast.log import chain
 from holdfast.log.events import NewEvent, encode_envelopes
 from holdfast.log.log import Log
-from holdfast.log.stream_ops import new_append_context
+from holdfast.log.operations.stream_ops import new_append_context
 
 SEEDS = int(os.environ.get("HOLDFAST_LOG_SEEDS", "800"))
 FIRST_SEED = int(os.environ.get("HOLDFAST_LOG_FIRST_SEED", "0"))

@@ -64,7 +64,7 @@ def test_damaged_words_in_the_store_s_own_file_are_made_anew(tmp_path: Path) -> 
         assert len(store.memory("m").recall("customer", k=100)) == len(FACTS)
 
 
-def test_a_damaged_page_in_the_store_s_own_file_is_not_touched_and_memories_are_recalled_all_the_same(
+def test_a_damaged_page_in_the_store_s_own_file_is_not_touched_and_memories_are_recalled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, path = url_of("sqlite", tmp_path), tmp_path / "agents.db"

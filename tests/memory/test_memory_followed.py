@@ -106,7 +106,7 @@ def test_the_position_in_an_index_says_which_record_is_there(tmp_path: Path) -> 
 def test_an_event_of_a_kind_that_only_a_newer_release_knows_is_passed_over(tmp_path: Path) -> None:
     from holdfast.log import operations as ops
     from holdfast.log.events import NewEvent
-    from holdfast.log.stream_ops import append_events, new_append_context
+    from holdfast.log.operations.stream_ops import append_events, new_append_context
 
     with holdfast.open(url_of("sqlite", tmp_path)) as store:
         memory = store.memory("m")

@@ -131,7 +131,8 @@ def test_the_same_task_and_the_same_memories_give_the_same_briefing(store: Store
 )
 def test_what_is_recalled_stays_a_quotation(text: str, source: str, budget: int) -> None:
     memory = MemoryItem(
-        id="1", text=text, at=T, first_at=T, source=source, sources=(source,), tags=(), meta={}, author=FLAG, importance=0.5, subject=None,
+        id="1", text=text, at=T, first_at=T, source=source, sources=(source,), tags=(), meta={},
+        author=FLAG, importance=0.5, subject=None,
         expires_at=None, mentions=1,
     )  # fmt: skip
     context = build_resume_context(view_of(), budget, memories=[memory])

@@ -444,7 +444,7 @@ def found_by(url: str, asked: list[str] | None = None, *, remember: bool = False
 
 
 @pytest.mark.server
-def test_without_the_right_to_create_the_extension_the_process_compares_until_somebody_has_created_it(
+def test_without_the_privilege_to_create_the_extension_the_process_compares_until_it_exists(
     database: tuple[str, psycopg.Connection[Any]],
 ) -> None:
     url, owner = database
@@ -527,7 +527,8 @@ def test_what_schema_prints_has_the_tables_of_memories_as_holdfast_makes_them(
     for _ in range(2):
         admin.execute(printed(url.replace(schema, by_hand)))
     found_by(url, remember=True)
-    columns = """SELECT table_name, column_name, udt_name, collation_name, is_nullable FROM information_schema.columns
+    columns = """SELECT table_name, column_name, udt_name, collation_name, is_nullable
+                 FROM information_schema.columns
                  WHERE table_schema = %s AND table_name LIKE 'memory%%' ORDER BY 1, 2"""
     indexes = (
         "SELECT replace(indexdef, schemaname, '') FROM pg_indexes WHERE schemaname = %s AND "

@@ -349,7 +349,8 @@ def test_nothing_of_a_poisoned_source_is_left(store: Store, asynchronous: bool) 
     assert memory.forget_where(source=page) == 3
     assert memory.all(source=page) == []
     [kept] = memory.all(source="policy")
-    assert (kept.text, kept.variants, kept.tags, kept.meta, kept.importance, kept.mentions, kept.sources) == (
+    assert (kept.text, kept.variants, kept.tags, kept.meta, kept.importance, kept.mentions,
+        kept.sources) == (
         "Orders over 1000 euros need an approval by Ann", (), (), {}, 0.5, 1, ("policy",)
     )  # fmt: skip
     assert [one.sources for one in memory.all(author="web")] == [("another page",)]

@@ -19,8 +19,10 @@ from holdfast.memory.vectors.embedding import Embedding
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"reach": "a"}, {"reach": -1}, {"reach": 1.5}, {"reach": math.nan}, {"candidates": 0}, {"candidates": 50.0},
-        {"recency": "0.2"}, {"recency": math.nan}, {"recency": -3}, {"recency": math.inf}, {"length": None},
+        {"reach": "a"}, {"reach": -1}, {"reach": 1.5}, {"reach": math.nan}, {"candidates": 0},
+        {"candidates": 50.0},
+        {"recency": "0.2"}, {"recency": math.nan}, {"recency": -3}, {"recency": math.inf},
+        {"length": None},
         {"recency_days": 0},
     ],
     ids=str,

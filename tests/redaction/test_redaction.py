@@ -23,7 +23,7 @@ from holdfast import StepFailed, Store, keys
 from holdfast._open import open_backend
 from holdfast.errors import IdReused, NotSerializable, ReplayMismatch
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import audit_key
+from holdfast.log.operations.stream_ops import audit_key
 from holdfast.redact import Redactor
 from holdfast.tasks.redaction import CONTENT
 from holdfast.tasks.state import events as ev

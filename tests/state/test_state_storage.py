@@ -20,7 +20,7 @@ from holdfast.backends import Backend, StreamKey
 from holdfast.log import operations as ops
 from holdfast.log.codec import MAX_DEPTH, encode
 from holdfast.log.events import NewEvent
-from holdfast.log.stream_ops import append_events, new_append_context
+from holdfast.log.operations.stream_ops import append_events, new_append_context
 from holdfast.state import state
 from holdfast.state.delta import diff
 from holdfast.state.state import (

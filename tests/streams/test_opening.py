@@ -180,7 +180,7 @@ def test_a_database_with_planted_triggers_views_or_columns_is_refused(
     with sqlite3.connect(path) as connection:
         connection.execute(planted)
     connection.close()
-    with pytest.raises(holdfast.errors.UnsupportedVersion, match="did not make"):
+    with pytest.raises(holdfast.errors.UnsupportedVersion, match="did not create"):
         holdfast.open(path)
 
 
@@ -245,7 +245,7 @@ def test_a_store_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(holdfast.errors.UnsupportedVersion, match="schema 99"):
+    with pytest.raises(holdfast.errors.UnsupportedVersion, match="schema version 99"):
         holdfast.open(path)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import delete_stream, new_append_context
+from holdfast.log.operations.stream_ops import delete_stream, new_append_context
 
 ODD_IDS = [
     "plain",

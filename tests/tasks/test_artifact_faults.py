@@ -27,9 +27,9 @@ from holdfast.backends.faulty import FaultyBackend
 from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import CorruptRecord, LeaseLost, SourceChanged
 from holdfast.log import operations as ops
-from holdfast.log.blobs import put_chunks
 from holdfast.log.events import Blob, NewEvent
-from holdfast.log.stream_ops import append_events, new_append_context
+from holdfast.log.operations.blobs import put_chunks
+from holdfast.log.operations.stream_ops import append_events, new_append_context
 
 # -- writers beside each other ---------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ def test_a_document_of_an_older_program_may_write_its_times_in_other_ways(stored
 
 @pytest.mark.parametrize("stored", [None, True, "yesterday", "2026-03-01", 1e40, [2026]])
 def test_what_is_not_a_time_is_refused_by_name(stored: object) -> None:
-    with pytest.raises(ValueError, match="created_at is not a time"):
+    with pytest.raises(ValueError, match="created_at must be ISO text"):
         AgentCheckpoint.from_dict(
             {"agent_id": "a", "task_id": "t", "goal": "g", "created_at": stored}
         )
@@ -157,7 +157,7 @@ def test_a_time_without_a_zone_is_refused_when_made_and_when_written() -> None:
 def test_keys_that_no_checkpoint_has_are_refused_and_named_before_they_are_lost() -> None:
     document = {**small().to_dict(), "completed_steps": [0], "retries": 2}
     with pytest.raises(
-        ValueError, match=r"no 'completed_steps', 'retries'; rename .* completed, results"
+        ValueError, match=r"unknown keys 'completed_steps', 'retries'; rename .* completed, results"
     ) as caught:
         AgentCheckpoint.from_dict(document)
     assert "claims-42" not in str(caught.value)

@@ -24,7 +24,7 @@ from holdfast import LeaseHeld, StepFailed, Store, Task
 from holdfast.backends import StreamKey
 from holdfast.errors import InvalidId, LeaseLost, NotSerializable, ReplayMismatch
 from holdfast.log import operations as ops
-from holdfast.log.stream_ops import new_append_context
+from holdfast.log.operations.stream_ops import new_append_context
 
 
 def without_renewal(task: Task) -> Task:

@@ -192,7 +192,7 @@ def test_points_that_do_not_exist_are_refused() -> None:
 def test_what_another_process_cannot_find_or_get_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="at the top level of a module"):
         testing.crash_matrix(lambda task: None)
-    with pytest.raises(ValueError, match="path/app.py:claims"):
+    with pytest.raises(ValueError, match=r"path/app\.py:claims"):
         testing.crash_matrix("claims")
     with pytest.raises(ValueError, match="no file"):
         testing.crash_matrix("nowhere.py:claims")

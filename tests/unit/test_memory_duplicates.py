@@ -303,8 +303,11 @@ def test_a_slip_is_two_letters_swapped_or_one_key_beside_another() -> None:
 # -- laws ------------------------------------------------------------------------------------------
 
 # Made of pieces that meet each other often, so that many pairs are close to being the same.
-PIECES = """Alice|Bob|alice|BOB|owes|owed|owe|the|a|not|never|is|was|from|to|in May,|500|600|$|quarterly|quartelry|quartrly|paymentts|invoices|
-invoice|payments|.|,|:|!|?| - |(confirmed)|FYI|note that|remember|folks|quick|does not|doesn't|only|if|my|your|Monday|
+PIECES = """Alice|Bob|alice|BOB|owes|owed|owe|the|a|not|never|is|was|from|to|in May,|500|\
+600|$|quarterly|quartelry|quartrly|\
+paymentts|invoices|
+invoice|payments|.|,|:|!|?| - |(confirmed)|FYI|note that|remember|folks|quick|\
+does not|doesn't|only|if|my|your|Monday|
 colour|color|team|taem|teh|tea m|猫|が|好|不|🎉|👎|\n|as discussed|and|manager"""
 LOOSE = st.lists(st.sampled_from(PIECES.replace("\n", "", 1).split("|")), max_size=9).map(
     " ".join

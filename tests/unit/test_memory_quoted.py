@@ -23,12 +23,16 @@ HEAD = re.compile(r'- \d{4}-\d\d-\d\d(, "[^"\n]*")?(, by "[^"\n]*")?:( "[^"\n]*"
 WIDE_BAR = "\uff5c"
 
 _pieces = st.sampled_from(
-    (FLAG, "\n", "\r", "\r\n", "\u2028", "\x85", "\v", "> ", '"', '":', *LOOKALIKES, "```\n", "~~~\n", "</memory>", "<memory>",
-     "\nSystem: ", "\n\nHuman:", "\nassistant\n", "<|im_start|>system\n", f"<{WIDE_BAR}User{WIDE_BAR}>", "<", "|", "[INST]",
-     "### Instruction:\n", "\x1b[2J", "\x00", "\x7f", "\u202e", "\u2066", "\u200b", "\u200c", "\u200d", "\u200f", "\u2060", "\ufeff",
-     "\xad", "\u061c", "\ufe0f", "\ufe0e", "\ufe01", "\U000e0101", "\U000e0041", "\u034f", "\u115f", "\u3164", "\uffa0", "\u2800",
-     "\u180b", "❤", "👩", "ک", "क", "्", "é", "日", "a", " ", "- 2026-01-01:", "… (9 more characters;"
-                                                                             " memory)", "Goal:\n")
+    (
+        FLAG, "\n", "\r", "\r\n", "\u2028", "\x85", "\v", "> ", '"', '":', *LOOKALIKES, "```\n",
+        "~~~\n", "</memory>", "<memory>", "\nSystem: ", "\n\nHuman:", "\nassistant\n",
+        "<|im_start|>system\n", f"<{WIDE_BAR}User{WIDE_BAR}>", "<", "|", "[INST]",
+        "### Instruction:\n", "\x1b[2J", "\x00", "\x7f", "\u202e", "\u2066", "\u200b", "\u200c",
+        "\u200d", "\u200f", "\u2060", "\ufeff", "\xad", "\u061c", "\ufe0f", "\ufe0e", "\ufe01",
+        "\U000e0101", "\U000e0041", "\u034f", "\u115f", "\u3164", "\uffa0", "\u2800", "\u180b", "❤",
+        "👩", "ک", "क", "्", "é", "日", "a", " ", "- 2026-01-01:", "… (9 more characters; memory)",
+        "Goal:\n",
+    )
 )  # fmt: skip
 hostile = st.lists(_pieces | st.characters(exclude_categories=["Cs"]), max_size=14).map("".join)
 
@@ -37,7 +41,8 @@ def memory_of(
     text: str, source: str | None = None, author: str = "model", *variants: str
 ) -> MemoryItem:
     return MemoryItem(
-        id="1", text=text, variants=variants, at=T, first_at=T, source=source, sources=(), tags=(), meta={}, author=author,
+        id="1", text=text, variants=variants, at=T, first_at=T, source=source, sources=(), tags=(),
+        meta={}, author=author,
         importance=0.5, subject=None, expires_at=None, mentions=1,
     )  # fmt: skip
 

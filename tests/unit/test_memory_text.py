@@ -199,8 +199,10 @@ def test_a_megabyte_of_anything_is_read(piece: str) -> None:
 # -- stems -----------------------------------------------------------------------------------------
 
 ENDINGS = """
-s es ed ing er ly y ies ied sses eed eing ational tional ation ator alism iveness fulness ousness ality ivity bility logy
-icate ative alize icity ical ful ness al ance ence ic able ible ant ement ment ent ion sion tion ism ate ity ous ive ize e ll
+s es ed ing er ly y ies ied sses eed eing ational tional ation ator alism
+iveness fulness ousness ality ivity bility logy icate ative alize icity ical ful ness al
+ance ence ic able ible ant ement ment ent
+ion sion tion ism ate ity ous ive ize e ll
 """
 BEGINNINGS = (
     "a re hop hopp plan relat condit organ tr y syz toy fil fizz fall control agre happ "

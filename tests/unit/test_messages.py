@@ -30,17 +30,17 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from holdfast.conversations.messages import (
     INTERRUPTED,
     as_message,
-    result_as_text,
     call_ids,
+    drop_results,
+    find_tool_name,
     is_answer,
     is_instruction,
     is_reasoning,
-    drop_results,
+    keep_results,
     new_missing_result,
     opens_exchange,
+    result_as_text,
     result_ids,
-    keep_results,
-    find_tool_name,
 )
 
 Message = dict[str, Any]

@@ -11,9 +11,9 @@ import pytest
 from holdfast.backends import AppendResult, Head, HeadFields, Record, StreamKey
 from holdfast.errors import Conflict, CorruptRecord, Unavailable
 from holdfast.log import operations as ops
-from holdfast.log.blobs import delete_blobs, get_blob, put_blob
 from holdfast.log.events import AppendContext, Blob, NewEvent
-from holdfast.log.stream_ops import append_events, delete_stream
+from holdfast.log.operations.blobs import delete_blobs, get_blob, put_blob
+from holdfast.log.operations.stream_ops import append_events, delete_stream
 
 KEY = StreamKey("t", "stream", "s")
 LIFE = b"i".hex() * 16
@@ -102,7 +102,7 @@ def test_blobs_are_read_page_by_page() -> None:
 
 def test_only_blobs_of_the_owner_are_deleted() -> None:
     _, blob = feed(put_blob(KEY, LIFE, b"mine", STAMP), head_of(KEY))
-    from holdfast.log.blobs import blob_key
+    from holdfast.log.operations.blobs import blob_key
 
     mine = head_of(blob_key(KEY, blob))
     stranger = head_of(StreamKey("t", "blob", "z" * 70))

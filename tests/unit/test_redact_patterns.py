@@ -17,7 +17,10 @@ from holdfast.redact import FIELDS, PATTERNS, Redactor
 from holdfast.redaction.patterns import _LENGTHS, _ONLY_DIGITS, _luhn
 
 REDACTOR = Redactor()
-JWT = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+JWT = (
+    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0."
+    "dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+)
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7+/x=\nabc\n-----END RSA PRIVATE KEY-----"
 WIDE = "".join(chr(0xFF10 + int(digit)) for digit in "4111111111111111")
 """A card number in digits that are as wide as Chinese letters."""

@@ -133,16 +133,12 @@ def test_a_call_without_a_result_gets_one_that_says_it_was_interrupted() -> None
     )
 
 
-def test_missing_results_of_parallel_calls_come_after_those_that_are_there_in_the_order_of_the_calls() -> (
-    None
-):
+def test_missing_results_of_parallel_calls_come_last_in_the_order_of_the_calls() -> None:
     now = mended([user("hi"), call("a", "b", "c"), result("b"), user("and?")])
     assert [message.get("tool_call_id") for message in now] == [None, None, "b", "a", "c", None]
 
 
-def test_missing_outputs_of_parallel_items_come_after_those_that_are_there_in_the_order_of_the_calls() -> (
-    None
-):
+def test_missing_outputs_of_parallel_items_come_last_in_the_order_of_the_calls() -> None:
     now = mended([user("hi"), item("a"), item("b"), item("c"), output("b"), ANSWER])
     assert [message.get("call_id") for message in now] == [None, "a", "b", "c", "b", "a", "c", None]
 

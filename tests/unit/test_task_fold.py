@@ -81,7 +81,8 @@ def test_paths_are_readable(path: str, place: StepPath) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "/", "a/", "/a", "a//b", "a#", "a#0", "a#x", "a#-1", "a#1_0", "a#²", "a#" + "9" * 5000, "#2", "[k]", "a[]", "a[k", "a]",
+    ["", "/", "a/", "/a", "a//b", "a#", "a#0", "a#x", "a#-1", "a#1_0", "a#²", "a#" + "9" * 5000,
+    "#2", "[k]", "a[]", "a[k", "a]",
      "a[k]x", "a[k]#2", "a#2[k]", "a[b[c]]", "a#2#3"],
 )  # fmt: skip
 def test_what_is_no_path(text: str) -> None:
@@ -327,8 +328,10 @@ def everything(store: Store, id: str) -> list[Any]:
             ]
 
     handle = store.task(id)
-    calls = [lambda: store.get_task(id), handle.history, lambda: handle.view(version=1), lambda: list(store.tasks()), handle.view,
-             handle.preview, handle.resume_context, handle.checkpoint, enter, lambda: handle.fork("fork of " + id).view(),
+    calls = [lambda: store.get_task(id), handle.history, lambda: handle.view(version=1),
+        lambda: list(store.tasks()), handle.view,
+             handle.preview, handle.resume_context, handle.checkpoint, enter,
+             lambda: handle.fork("fork of " + id).view(),
              lambda: store.resolve(id, "a", retry=True), handle.cancel]  # fmt: skip
     errors = []
     for call in calls:
@@ -449,7 +452,7 @@ def test_results_nested_too_deep_are_errors(memory: Store) -> None:
 def append_raw(store: Store, key: StreamKey, name: str, data: bytes) -> None:
     from holdfast.log import operations as ops
     from holdfast.log.events import NewEvent
-    from holdfast.log.stream_ops import append_events, new_append_context
+    from holdfast.log.operations.stream_ops import append_events, new_append_context
 
     ops.run(store._log, append_events(key, [NewEvent(name, data)], new_append_context()))
 
@@ -496,7 +499,7 @@ def test_a_label_that_is_none_is_an_error_in_a_list(memory: Store) -> None:
     from holdfast.backends import HeadFields
     from holdfast.log import operations as ops
     from holdfast.log.events import NewEvent
-    from holdfast.log.stream_ops import append_events, new_append_context
+    from holdfast.log.operations.stream_ops import append_events, new_append_context
 
     for n, label in enumerate([b"text", b'{"goal": 7}', b"[" * 10_000, b"\xff"]):
         with memory.task("t") as task:
@@ -520,7 +523,7 @@ def test_an_owner_with_an_odd_process_number_is_held_to_be_alive(
     from holdfast.backends import HeadFields
     from holdfast.log import operations as ops
     from holdfast.log.events import NewEvent
-    from holdfast.log.stream_ops import append_events, new_append_context
+    from holdfast.log.operations.stream_ops import append_events, new_append_context
 
     with memory.task("t") as task:
         holder = task._require_session().owner.split("/")
@@ -534,12 +537,16 @@ def test_an_owner_with_an_odd_process_number_is_held_to_be_alive(
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "x"]), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "x"]),
+    inner, max_size=3),
     max_leaves=5,
 )  # fmt: skip
-FIELDS = ["step", "args", "mode", "since", "attempt", "error", "again", "doubt", "causes", "result", "blob", "cursor", "id",
-          "items", "holder", "lease", "salt", "ttl", "input", "steps", "drift", "unasked", "text", "parent", "life", "at"]  # fmt: skip
+FIELDS = ["step", "args", "mode", "since", "attempt", "error", "again", "doubt", "causes", "result",
+    "blob", "cursor", "id",
+          "items", "holder", "lease", "salt", "ttl", "input", "steps", "drift", "unasked", "text",
+          "parent", "life", "at"]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -19,15 +19,17 @@ DATA = b'{"f0":1,"f5":{"a":1},"f11":3}'
 
 def fresh(number):
     "A type that nobody has decoded yet, with one inside it."
-    inner = msgspec.defstruct(f"Inner{number}", [("a", "int", 0), ("b", "str | None", None)], module="__main__")
+    pair = [("a", "int", 0), ("b", "str | None", None)]
+    inner = msgspec.defstruct(f"Inner{number}", pair, module="__main__")
     globals()[inner.__name__] = inner
-    fields = [(f"f{n}", f"Inner{number} | None" if n == 5 else "int | None", None) for n in range(12)]
+    kinds = {5: f"Inner{number} | None"}
+    fields = [(f"f{n}", kinds.get(n, "int | None"), None) for n in range(12)]
     return msgspec.defstruct(f"Outer{number}", fields, module="__main__")
 
 def event(kind):
     ev._TYPES["fresh"] = kind
     ev._decoders.pop("fresh", None)
-    return lambda: ev.opened(StreamKey("default", "task", "t"), 1, "fresh", DATA)
+    return lambda: ev.decode_event(StreamKey("default", "task", "t"), 1, "fresh", DATA)
 
 def value(kind):
     return lambda: decode_as(DATA, kind)

@@ -269,7 +269,11 @@ def test_what_is_known_of_the_data_is_what_tiktoken_says() -> None:
 COUNT = """
 import sys, tiktoken.registry, tiktoken
 from holdfast.conversations import tokens
-encoding = tiktoken.Encoding("o200k_base", pat_str=r"[a-z]+| ", mergeable_ranks={bytes([n]): n for n in range(256)}, special_tokens={"<|x|>": 256})
+ranks = {bytes([n]): n for n in range(256)}
+special = {"<|x|>": 256}
+encoding = tiktoken.Encoding(
+    "o200k_base", pat_str=r"[a-z]+| ", mergeable_ranks=ranks, special_tokens=special
+)
 tiktoken.registry.ENCODINGS["o200k_base"] = encoding
 tokens._O200K_SHA256 = sys.argv[1]
 count = tokens.default_counter()

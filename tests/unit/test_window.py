@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.example_counts import examples
 from helpers.message_histories import damaged_histories, labels, refusal, whole_histories
 from holdfast.conversations.repair import apply_fixes, find_fixes
-from holdfast.conversations.window import NoCutFound, fit_window, find_unit_starts
+from holdfast.conversations.window import NoCutFound, find_unit_starts, fit_window
 from holdfast.errors import BudgetExceeded
 
 Message = dict[str, Any]

@@ -23,8 +23,8 @@ from ..log import operations as ops
 from ..log.events import StoredEvent
 from ..log.ids import stream_key
 from ..log.operations import Operation
+from ..log.operations.stream_ops import audit_key, load_data
 from ..log.reprs import ShortRepr
-from ..log.stream_ops import audit_key, load_data
 from ..tasks.audit import DescribedEvent, EventDescriber
 
 AUDITED_KINDS: Final = ("task", "conversation", "memory", "state", "stream")

@@ -25,13 +25,13 @@ from ..errors import AlreadyExists, CorruptRecord, Erased, NotEncrypted, Outcome
 from ..keys import KeyLike, parse_keys
 from ..log import chain
 from ..log import operations as ops
-from ..log.blobs import delete_blobs, is_file_id
 from ..log.codec import Undecodable
 from ..log.events import decode_plain_envelope
 from ..log.ids import KINDS, SYSTEM_TENANT
 from ..log.log import Log
-from ..log.stream_ops import audit_key
-from ..log.subjects import list_uses, subject_stream
+from ..log.operations.blobs import delete_blobs, is_file_id
+from ..log.operations.stream_ops import audit_key
+from ..log.operations.subjects import list_uses, subject_stream
 from .copy.copy import StorePlace, open_place
 from .erasure import SUBJECT_ERASED
 from .verify.deletions import DELETED

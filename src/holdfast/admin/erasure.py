@@ -26,13 +26,13 @@ from ..encryption.data_keys import TENANT_KEY, data_key_name, subject_key_name
 from ..encryption.detect import scrub
 from ..errors import Conflict, DataProblem, Erased, NotEncrypted, NotFound
 from ..log import operations as ops
-from ..log.blobs import delete_blobs
 from ..log.events import NewEvent, encode_envelopes
-from ..log.forks import ForkAncestor, ForkTaken, convert_data, is_fork_of
 from ..log.ids import check_id
 from ..log.operations import Operation
-from ..log.stream_ops import append_audit_event, append_events, new_append_context
-from ..log.subjects import list_uses, subject_stream
+from ..log.operations.blobs import delete_blobs
+from ..log.operations.forks import ForkAncestor, ForkTaken, convert_data, is_fork_of
+from ..log.operations.stream_ops import append_audit_event, append_events, new_append_context
+from ..log.operations.subjects import list_uses, subject_stream
 
 if TYPE_CHECKING:
     from ..log.log import Log

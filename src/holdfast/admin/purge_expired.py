@@ -17,13 +17,16 @@ from ..backends import Cursor, Head, HeadSummary, StreamKey
 from ..backends.clock import to_datetime
 from ..errors import Conflict, CorruptRecord, DataProblem
 from ..log import operations as ops
-from ..log import retired_ids
-from ..log.blobs import blob_prefix
 from ..log.events import AppendContext
-from ..log.forks import list_forks
 from ..log.log import Log
-from ..log.operations import Operation
-from ..log.stream_ops import append_audit_event, list_recent_deletions, new_append_context
+from ..log.operations import Operation, retired_ids
+from ..log.operations.blobs import blob_prefix
+from ..log.operations.forks import list_forks
+from ..log.operations.stream_ops import (
+    append_audit_event,
+    list_recent_deletions,
+    new_append_context,
+)
 from ..log.validation import check_int, check_seconds
 from .purge_quota import SweepQuota
 

@@ -10,7 +10,7 @@ from ..backends import Head, HeadSummary
 from ..log import operations as ops
 from ..log.events import StoredEvent
 from ..log.operations import Operation
-from ..log.stream_ops import audit_key, decode_deletion
+from ..log.operations.stream_ops import audit_key, decode_deletion
 
 DAY_SECONDS: Final = 24 * 3600.0
 QUOTA_PAGE_ENTRIES: Final = 500

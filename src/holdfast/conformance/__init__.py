@@ -1,7 +1,7 @@
-"""The contract of a backend, as tests that anyone can run against their own.
+"""The conformance suite: pytest tests of the backend contract, for any backend.
 
-You wrote a class with the eight methods of `holdfast.backends.Backend`. To prove it, put this
-into a file that pytest collects, and run pytest:
+To test a class with the eight methods of `holdfast.backends.Backend`, put this into a file that
+pytest collects, and run pytest:
 
     from pathlib import Path
     from holdfast.backends import Backend
@@ -12,15 +12,15 @@ into a file that pytest collects, and run pytest:
         def open_backend(self, place: Path) -> Backend:
             return MyBackend(place / "store")
 
-`place` is an empty directory that belongs to one test. A backend that talks to a server derives a
-name of its own from it, such as `schema=sha256(str(place).encode()).hexdigest()[:16]`. Opening the same place
-twice must give two backends over the same data: that is how the suite restarts a store and
-how it lets two processes meet. A backend that keeps nothing beyond its own object, like the
-one in memory, subclasses `BackendConformance`, which leaves those tests out.
+`place` is an empty directory, one for each test. A backend for a server derives a name from it,
+such as `schema=sha256(str(place).encode()).hexdigest()[:16]`. Opening a place twice must return
+two backends with the same data: the suite uses this to restart a store and to let two processes
+meet. A backend without persistent data, like the one in memory, subclasses `BackendConformance`,
+which leaves those tests out.
 
-The last test of the suite needs hypothesis: it makes random sequences of calls and compares
-the answers with those of plain lists (`BackendModel`). `model_examples` and `model_steps` on your class
-say how many. The suite passes or fails as a whole: a backend is done when nothing is red.
+The last test of the suite needs hypothesis: it runs random sequences of calls and compares the
+answers with those of plain lists (`BackendModel`). `model_examples` and `model_steps` on your class
+set how many. A backend conforms if all tests pass.
 
 Needs pytest and hypothesis: `pip install pytest hypothesis`.
 """
@@ -33,11 +33,11 @@ try:
     import pytest
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "holdfast.conformance runs under pytest: pip install pytest hypothesis"
+        "holdfast.conformance needs pytest: pip install pytest hypothesis"
     ) from error
 
-# Before the imports below, or their asserts would fail without saying what differs.
-_THEMES = (
+# Before the imports below, so that failing asserts in them show what differs.
+_MODULES = (
     "append",
     "batches",
     "ids",
@@ -50,7 +50,7 @@ _THEMES = (
     "lifecycle",
     "durable",
 )
-pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in _THEMES))
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
 from .suite import BackendConformance, DurableBackendConformance  # noqa: E402 - after the call above
 

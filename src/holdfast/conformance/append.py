@@ -1,4 +1,4 @@
-"""Appending to one stream: what is stored, what is refused, and what becomes of the head."""
+"""Tests of appends to one stream: what is stored, what is rejected, and the head afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ import os
 import msgspec
 
 from ..backends import AppendResult, Backend, HeadFields
-from .build import StreamTracker, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
+from .build import (
+    StreamTracker,
+    at,
+    bodies,
+    conflict,
+    key,
+    must_head,
+    read_all,
+    stored,
+    timeless,
+    versions,
+)
 
 EVERY_FIELD = HeadFields(
     status="Running ✓",
@@ -90,7 +101,9 @@ class AppendTests:
         tracker = StreamTracker()
         tracker.write(backend, b"a")
         for wrong in (b"", bytes(32), tracker.hash[:-1], tracker.hash + b"\x00"):
-            answer = backend.append([msgspec.structs.replace(tracker.next(b"x"), expected_hash=wrong)])
+            answer = backend.append(
+                [msgspec.structs.replace(tracker.next(b"x"), expected_hash=wrong)]
+            )
             assert timeless(conflict(answer)) == at(tracker)
         assert versions(read_all(backend, tracker.stream)) == [1]
 
@@ -149,7 +162,9 @@ class AppendTests:
     def test_one_append_may_hold_many_records(self, backend: Backend) -> None:
         tracker = StreamTracker()
         tracker.write(backend, *(b"%d" % number for number in range(1000)))
-        assert bodies(read_all(backend, tracker.stream)) == [b"%d" % number for number in range(1000)]
+        assert bodies(read_all(backend, tracker.stream)) == [
+            b"%d" % number for number in range(1000)
+        ]
 
     def test_a_stream_is_not_touched_by_appends_to_another(self, backend: Backend) -> None:
         one, two = StreamTracker("one"), StreamTracker("two")
@@ -164,7 +179,9 @@ class AppendTests:
         self, backend: Backend
     ) -> None:
         trackers = [
-            StreamTracker(key(tenant=tenant, kind=kind)) for tenant in ("a", "b") for kind in ("a", "b")
+            StreamTracker(key(tenant=tenant, kind=kind))
+            for tenant in ("a", "b")
+            for kind in ("a", "b")
         ]
         for tracker in trackers:
             tracker.write(backend, str(tracker.stream[:2]).encode())

@@ -1,4 +1,4 @@
-"""Several appends in one call: each is atomic and answered on its own."""
+"""Tests of batches: each member is atomic and gets its own answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class BatchTests:
 
     def test_two_members_may_follow_each_other_on_one_stream(self, backend: Backend) -> None:
         tracker = StreamTracker()
-        batch = [tracker.follow(tracker.next(*texts, fields=fields)) for texts, fields in _FOLLOWING]
+        batch = [
+            tracker.follow(tracker.next(*texts, fields=fields)) for texts, fields in _FOLLOWING
+        ]
         assert stored(backend.append(batch)) == [(1, 1, False), (2, 3, False), (4, 4, False)]
         assert bodies(read_all(backend, tracker.stream)) == [b"a", b"b", b"c", b"d"]
         assert timeless(backend.head(tracker.stream)) == at(tracker, HeadFields(status="second"))
@@ -101,7 +103,9 @@ class BatchTests:
         tracker = StreamTracker()
         batch = [tracker.follow(tracker.next(b"%d" % number)) for number in range(100)]
         assert stored(backend.append(batch)) == [(n, n, False) for n in range(1, 101)]
-        assert bodies(read_all(backend, tracker.stream)) == [b"%d" % number for number in range(100)]
+        assert bodies(read_all(backend, tracker.stream)) == [
+            b"%d" % number for number in range(100)
+        ]
 
 
 _FOLLOWING: list[tuple[tuple[bytes, ...], HeadFields | None]] = [

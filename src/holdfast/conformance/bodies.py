@@ -1,4 +1,4 @@
-"""Bodies are opaque: every byte comes back, whatever it looks like."""
+"""Tests of bodies: they are opaque, and every byte comes back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BodyTests:
         for body in big:
             tracker.write(backend, body)
         found = bodies(read_all(backend, tracker.stream))
-        # Not one assert on the lists: explaining how 12 MiB differ takes minutes.
+        # No single assert on the lists: pytest would take minutes to explain how 12 MiB differ.
         assert [len(body) for body in found] == [len(body) for body in big]
         assert all(a == b for a, b in zip(found, big, strict=True))
 

@@ -1,4 +1,4 @@
-"""What the tests are written with: keys, appends that follow each other, and reading to the end."""
+"""Helpers of the tests: keys, appends that build on each other, and reading to the end."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def key(id: str = "s", *, tenant: str = TENANT, kind: str = KIND) -> StreamKey:
 
 
 class StreamTracker:
-    """One life of a stream as its writer knows it: where it stands, and the append that comes next.
+    """Tracks the position of one incarnation of a stream, and builds its next append.
 
-    `life.next(b"a")` only makes an append, `life.write(backend, b"a")` stores it and moves on.
+    `tracker.next(b"a")` only builds an append; `tracker.write(backend, b"a")` also stores it and
+    advances.
     """
 
     def __init__(self, stream: StreamKey | str = "s") -> None:
@@ -53,13 +54,13 @@ class StreamTracker:
             expected_hash=self.hash,
             incarnation=self.incarnation,
             id=os.urandom(16) if id is None else id,
-            records=self._chained(bodies or (b"body",)),
+            records=self._chain(bodies or (b"body",)),
             indexed=indexed,
             fields=fields,
         )
 
     def follow(self, append: Append) -> Append:
-        """Take it that `append` was stored."""
+        """Advance as if `append` was stored."""
         self.version, self.hash = append.expected + len(append.records), append.records[-1][0]
         return append
 
@@ -75,7 +76,7 @@ class StreamTracker:
         assert stored(backend.append([append])) == [(append.expected + 1, self.version, False)]
         return append
 
-    def _chained(self, bodies: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    def _chain(self, bodies: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         previous, records = self.hash + self.incarnation, []
         for body in bodies:
             previous = hashlib.sha256(previous + body).digest()
@@ -84,28 +85,28 @@ class StreamTracker:
 
 
 def stored(answers: Iterable[AppendResult | VersionMismatch]) -> list[tuple[int, int, bool]]:
-    """The answers as (first, last, duplicate); a conflict fails the test."""
-    places = []
+    """Return the answers as (first, last, duplicate); fail if one is a conflict."""
+    versions = []
     for answer in answers:
         assert isinstance(answer, AppendResult), answer
-        places.append((answer.first, answer.last, answer.duplicate))
-    return places
+        versions.append((answer.first, answer.last, answer.duplicate))
+    return versions
 
 
 def conflict(answers: Sequence[AppendResult | VersionMismatch]) -> Head | None:
-    """The head in the one answer, which must be a conflict."""
+    """Return the head in the only answer, which must be a conflict."""
     [answer] = answers
     assert isinstance(answer, VersionMismatch), answer
     return answer.head
 
 
 def timeless(head: Head | None) -> Head | None:
-    """The head without the moment at which it was asked for."""
+    """Return the head without the time of the answer."""
     return None if head is None else msgspec.structs.replace(head, now=0.0)
 
 
 def assert_listed(found: Sequence[HeadSummary], wanted: Sequence[Head]) -> None:
-    """These streams are listed, and no others; where an engine lists places too, they are the true ones."""
+    """Assert that exactly these streams are listed, with the right position if it is listed."""
     assert ids(found) == ids(wanted)
     for each, head in zip(found, wanted, strict=True):
         if isinstance(each, Head):
@@ -119,8 +120,15 @@ def assert_listed(found: Sequence[HeadSummary], wanted: Sequence[Head]) -> None:
 
 
 def at(tracker: StreamTracker, fields: HeadFields | None = None) -> Head:
-    """The head that a stream at this point of its life must have."""
-    return Head(tracker.stream, tracker.incarnation, fields or HeadFields(), 0.0, tracker.version, tracker.hash)
+    """Return the head that the stream must have."""
+    return Head(
+        tracker.stream,
+        tracker.incarnation,
+        fields or HeadFields(),
+        0.0,
+        tracker.version,
+        tracker.hash,
+    )
 
 
 def must_head(backend: Backend, stream: StreamKey) -> Head:
@@ -132,12 +140,12 @@ def must_head(backend: Backend, stream: StreamKey) -> Head:
 def read_all(
     backend: Backend, stream: StreamKey, *, limit: int | None = None, reverse: bool = False
 ) -> list[Record]:
-    """Page after page until the empty one."""
+    """Read all pages of a stream."""
     records: list[Record] = []
     after = 0
     while page := backend.read(stream, after=after, limit=limit, reverse=reverse):
-        assert limit is None or len(page) <= limit, "a page holds at most `limit` records"
-        # Or a backend that starts over at each page would keep the suite busy for ever.
+        assert limit is None or len(page) <= limit, "a page must have at most `limit` records"
+        # Otherwise a backend that starts over with each page would keep the suite busy forever.
         assert (
             (page[-1].version < (after or page[-1].version + 1))
             if reverse
@@ -170,12 +178,12 @@ def all_heads(
     status: str | None = None,
     limit: int = 500,
 ) -> list[HeadSummary]:
-    """All pages of `heads()`."""
+    """Read all pages of `heads()`."""
     heads: list[HeadSummary] = []
     after = ""
     while page := backend.heads(tenant=tenant, kind=kind, status=status, after=after, limit=limit):
-        assert len(page) <= limit, "a page holds at most `limit` heads"
-        assert page[-1].stream.id.encode() > after.encode(), "a page starts behind `after`"
+        assert len(page) <= limit, "a page must have at most `limit` heads"
+        assert page[-1].stream.id.encode() > after.encode(), "a page must start after `after`"
         heads += page
         after = page[-1].stream.id
     return heads
@@ -189,15 +197,15 @@ def all_due(
     before: float | None = None,
     limit: int = 100,
 ) -> list[HeadSummary]:
-    """All pages of `due()`."""
+    """Read all pages of `due()`."""
     heads: list[HeadSummary] = []
     after: Cursor | None = None
     while page := backend.due(tenant=tenant, kind=kind, before=before, after=after, limit=limit):
-        assert len(page) <= limit, "a page holds at most `limit` heads"
+        assert len(page) <= limit, "a page must have at most `limit` heads"
         heads += page
         due = page[-1].fields.due
-        assert due is not None, "only streams that have a due time are listed"
-        place = due, page[-1].stream.id
-        assert after is None or place > after, "a page starts behind `after`"
-        after = place
+        assert due is not None, "only streams with a due time must be listed"
+        cursor = due, page[-1].stream.id
+        assert after is None or cursor > after, "a page must start after `after`"
+        after = cursor
     return heads

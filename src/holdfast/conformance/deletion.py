@@ -1,4 +1,4 @@
-"""Deleting a stream or its beginning: what is gone, what stays, and what may never come back."""
+"""Tests of deletion: what is gone, what stays, and what must never come back."""
 
 from __future__ import annotations
 
@@ -90,14 +90,16 @@ class DeletionTests:
             first = tracker.write(backend, b"a", indexed=indexed)
             last = tracker.write(backend, b"b", indexed=indexed)
             following = tracker.next(b"c", indexed=indexed)
-            anew = msgspec.structs.replace(first, id=os.urandom(16))
+            recreate = msgspec.structs.replace(first, id=os.urandom(16))
             _delete(backend, tracker)
-            for late in (first, last, following, anew):
+            for late in (first, last, following, recreate):
                 assert conflict(backend.append([late])) is None
             assert backend.head(tracker.stream) is None
             assert list(backend.read(tracker.stream)) == []
 
-    def test_a_new_incarnation_starts_at_one_with_nothing_of_the_former(self, backend: Backend) -> None:
+    def test_a_new_incarnation_starts_at_one_with_nothing_of_the_former(
+        self, backend: Backend
+    ) -> None:
         former, tracker = StreamTracker(), StreamTracker()
         former.write(backend, b"old", b"old", fields=LISTED)
         _delete(backend, former)
@@ -120,12 +122,14 @@ class DeletionTests:
         twin = Append(tracker.stream, 0, b"", tracker.incarnation, os.urandom(16), first.records)
         tracker.follow(twin)
         assert stored(backend.append([twin])) == [(1, 1, False)]
-        # Version and hash are those the former life had: only the incarnation tells them apart.
+        # Version and hash are those of the former incarnation: only the incarnation differs.
         for late in (first, following):
             assert timeless(conflict(backend.append([late]))) == at(tracker)
         assert bodies(read_all(backend, tracker.stream)) == [b"same"]
 
-    def test_the_head_of_a_former_incarnation_cannot_delete_the_new_one(self, backend: Backend) -> None:
+    def test_the_head_of_a_former_incarnation_cannot_delete_the_new_one(
+        self, backend: Backend
+    ) -> None:
         former, tracker = StreamTracker(), StreamTracker()
         first = former.write(backend, b"same")
         head = must_head(backend, former.stream)

@@ -1,4 +1,4 @@
-"""What outlives the object: closing and opening again, several backends over one place, and killed processes."""
+"""Tests of persistent data: reopened stores, several backends on one place, killed processes."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class DurableTests:
     def open_backend(self, place: Path) -> Backend:
         raise NotImplementedError
 
-    def test_everything_is_there_after_opening_again(
+    def test_read_everything_is_there_after_opening_again(
         self, backend: Backend, open_again: Opener
     ) -> None:
         first, second = StreamTracker("😀 first"), StreamTracker("second")
         first.write(backend, b"a", bytes(range(256)), fields=FIELDS)
         second.write(backend, b"")
         first.write(backend, b"c")
-        before = [_everything(backend, tracker) for tracker in (first, second)]
+        before = [_read_everything(backend, tracker) for tracker in (first, second)]
         backend.close()
         again = open_again()
-        assert [_everything(again, tracker) for tracker in (first, second)] == before
+        assert [_read_everything(again, tracker) for tracker in (first, second)] == before
         assert_listed(all_due(again), [at(first, FIELDS)])
         assert_listed(all_heads(again), [at(second), at(first, FIELDS)])
         first.write(again, b"d")
@@ -90,7 +90,7 @@ class DurableTests:
         for writer, reader in [(backend, other), (other, backend)] * 3:
             fields = HeadFields(owner=f"{tracker.version}", due_at=1.0)
             tracker.write(writer, b"x", fields=fields)
-            assert _everything(reader, tracker) == _everything(writer, tracker)
+            assert _read_everything(reader, tracker) == _read_everything(writer, tracker)
             wanted = [at(tracker, fields)]
             for where in (reader, writer):
                 assert_listed(all_heads(where), wanted)
@@ -114,7 +114,9 @@ class DurableTests:
     ) -> None:
         backends, tracker = [backend, open_again(), open_again()], StreamTracker()
         for _ in range(8):
-            contenders = [(one, tracker.next(b"%d" % number)) for number, one in enumerate(backends)]
+            contenders = [
+                (one, tracker.next(b"%d" % number)) for number, one in enumerate(backends)
+            ]
             answers = together([partial(one.append, [append]) for one, append in contenders])
             won = [
                 append
@@ -123,7 +125,10 @@ class DurableTests:
             ]
             assert len(won) == 1
             tracker.follow(won[0])
-            assert all(_everything(one, tracker) == _everything(backend, tracker) for one in backends)
+            assert all(
+                _read_everything(one, tracker) == _read_everything(backend, tracker)
+                for one in backends
+            )
 
     def test_closing_one_backend_leaves_the_others_working(
         self, backend: Backend, open_again: Opener
@@ -203,7 +208,7 @@ class DurableTests:
                 assert head.fields == HeadFields(owner=f"{head.version // 3 - 1}")
 
 
-def _everything(
+def _read_everything(
     backend: Backend, tracker: StreamTracker
 ) -> tuple[Head | None, list[tuple[int, bytes, bytes, bytes]]]:
     records = read_all(backend, tracker.stream)
@@ -212,22 +217,24 @@ def _everything(
     ]
 
 
-def _write_until_killed(open_again: Opener, tracker: StreamTracker, *, acknowledgements: int) -> int:
-    """A child appends three records at a time until it is killed; returns the last version it acknowledged."""
-    answers, says = os.pipe()
+def _write_until_killed(
+    open_again: Opener, tracker: StreamTracker, *, acknowledgements: int
+) -> int:
+    """Kill a child that appends three records at a time; return the last acknowledged version."""
+    read_end, write_end = os.pipe()
 
-    def write_for_ever() -> None:
+    def write_forever() -> None:
         backend = open_again()
         for number in range(1_000_000):
             tracker.write(backend, *[b"%d" % number] * 3, fields=HeadFields(owner=f"{number}"))
-            os.write(says, struct.pack("q", tracker.version))
+            os.write(write_end, struct.pack("q", tracker.version))
 
-    child = fork(write_for_ever)
-    os.close(says)
-    with open(answers, "rb", buffering=0) as pipe:
-        heard = [pipe.read(8) for _ in range(acknowledgements)]
+    child = fork(write_forever)
+    os.close(write_end)
+    with open(read_end, "rb", buffering=0) as pipe:
+        reported = [pipe.read(8) for _ in range(acknowledgements)]
         os.kill(child, signal.SIGKILL)
-        # What it still said before it died was acknowledged too.
-        heard += iter(partial(pipe.read, 8), b"")
+        # Versions that it reported just before it died were acknowledged too.
+        reported += iter(partial(pipe.read, 8), b"")
     assert exit_code(child) == -signal.SIGKILL
-    return int(struct.unpack("q", heard[-1])[0])
+    return int(struct.unpack("q", reported[-1])[0])

@@ -1,4 +1,4 @@
-"""Append ids: a retry is recognised and never stored twice."""
+"""Tests of append ids: a repeated append is recognized and never stored twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ import os
 import msgspec
 
 from ..backends import Backend, HeadFields
-from .build import StreamTracker, at, bodies, conflict, key, must_head, read_all, stored, timeless, versions
+from .build import (
+    StreamTracker,
+    at,
+    bodies,
+    conflict,
+    key,
+    must_head,
+    read_all,
+    stored,
+    timeless,
+    versions,
+)
 
 
 class IdTests:
@@ -81,9 +92,9 @@ class IdTests:
         for expected in (0, 1, 2, 3, 4, 5, 99):
             again = msgspec.structs.replace(append, expected=expected)
             assert stored(backend.append([again])) == [(2, 3, True)]
-        assert stored(backend.append([tracker.next(b"other body", id=append.id, indexed=True)])) == [
-            (2, 3, True)
-        ]
+        assert stored(
+            backend.append([tracker.next(b"other body", id=append.id, indexed=True)])
+        ) == [(2, 3, True)]
         assert versions(read_all(backend, tracker.stream)) == [1, 2, 3, 4]
 
     def test_an_indexed_id_is_found_behind_many_others(self, backend: Backend) -> None:

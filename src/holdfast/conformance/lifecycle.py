@@ -1,4 +1,4 @@
-"""The life of a backend object: describing, closing, forking, and its clock."""
+"""Tests of the backend object: describe, close, fork and the clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ import pytest
 
 from ..backends import AppendResult, Backend, VersionMismatch
 from ..errors import StoreClosed
-from .build import KIND, TENANT, StreamTracker, all_heads, at, bodies, ids, must_head, read_all, versions
+from .build import (
+    KIND,
+    TENANT,
+    StreamTracker,
+    all_heads,
+    at,
+    bodies,
+    ids,
+    must_head,
+    read_all,
+    versions,
+)
 
 DAY = 86_400.0
 
@@ -96,7 +107,7 @@ class LifecycleTests:
             must_head(backend, tracker.stream).now,
         ):
             assert math.isfinite(now)
-            # Engines on other machines may be wrong by minutes, but not by a time zone's worth of days.
+            # The clock of a server may be wrong by minutes, or by a time zone, but not by a day.
             assert abs(now - time.time()) < DAY
 
     if hasattr(os, "fork"):
@@ -159,14 +170,14 @@ class LifecycleTests:
 def fork(work: Callable[[], object]) -> int:
     """Start `work` in a forked child and return its process id, for `exit_code`."""
     with warnings.catch_warnings():
-        # Python warns of forking with threads; whether a backend survives that is the question here.
+        # Python warns about forking with threads, which is exactly what the caller tests.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        # A child that inherited a lock waits for ever; the signal ends it where no handler could.
+        # A child that inherited a lock waits forever; SIGALRM ends it.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(60)
         work()
@@ -179,5 +190,5 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def exit_code(pid: int) -> int:
-    """Wait for a child: 0 if its work returned, 1 if it raised, -n if signal n ended it."""
+    """Wait for a child; return 0 if its work returned, 1 if it raised, -n if signal n ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

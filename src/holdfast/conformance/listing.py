@@ -1,11 +1,22 @@
-"""`heads()` and `due()`: what is listed, in which order, and how pages follow each other."""
+"""Tests of `heads` and `due`: what they list, in which order, and page by page."""
 
 from __future__ import annotations
 
 import random
 
 from ..backends import Backend, HeadFields
-from .build import KIND, TENANT, StreamTracker, all_due, all_heads, assert_listed, at, conflict, ids, key
+from .build import (
+    KIND,
+    TENANT,
+    StreamTracker,
+    all_due,
+    all_heads,
+    assert_listed,
+    at,
+    conflict,
+    ids,
+    key,
+)
 
 # UTF-16 and some collations put U+1F600 before U+FF5E, and "a" before "B"; UTF-8 bytes do not.
 IN_ORDER = [*"!", "0", "10", *"2BZ_a", "a ", "a!", "aa", *"b~\x7féñд語\uff5e😀", "😀a"]
@@ -56,29 +67,29 @@ class ListingTests:
 
     def test_heads_are_filtered_by_status(self, backend: Backend) -> None:
         statuses = {
-            "a": "open",
+            "a": "pending",
             "b": "done",
             "c": None,
-            "d": "open",
-            "e": "Open",
+            "d": "pending",
+            "e": "Pending",
             "f": "",
-            "g": "open ",
+            "g": "pending ",
         }
         for name, status in statuses.items():
             StreamTracker(name).write(backend, fields=HeadFields(status=status))
-        for status in ("open", "done", "Open", "", "open ", "missing", "%", "*"):
+        for status in ("pending", "done", "Pending", "", "pending ", "missing", "%", "*"):
             wanted = [name for name, has in statuses.items() if has == status]
             assert ids(all_heads(backend, status=status)) == wanted
             assert ids(all_heads(backend, status=status, limit=1)) == wanted
-        assert ids(backend.heads(tenant=TENANT, kind=KIND, status="open", after="a")) == ["d"]
+        assert ids(backend.heads(tenant=TENANT, kind=KIND, status="pending", after="a")) == ["d"]
         assert ids(backend.heads(tenant=TENANT, kind=KIND)) == list(statuses)
 
     def test_a_changed_status_is_listed_under_the_new_one_only(self, backend: Backend) -> None:
         tracker = StreamTracker()
-        tracker.write(backend, fields=HeadFields(status="open"))
+        tracker.write(backend, fields=HeadFields(status="pending"))
         tracker.write(backend, fields=HeadFields(status="done"))
         tracker.write(backend, fields=None)
-        assert ids(all_heads(backend, status="open")) == []
+        assert ids(all_heads(backend, status="pending")) == []
         assert ids(all_heads(backend, status="done")) == ["s"]
 
     def test_due_is_the_earlier_of_the_two_times(self, backend: Backend) -> None:
@@ -90,7 +101,9 @@ class ListingTests:
             "e": (None, None),
         }
         for name, (due_at, expires_at) in times.items():
-            StreamTracker(name).write(backend, fields=HeadFields(due_at=due_at, expires_at=expires_at))
+            StreamTracker(name).write(
+                backend, fields=HeadFields(due_at=due_at, expires_at=expires_at)
+            )
         assert ids(backend.due(tenant=TENANT, kind=KIND)) == ["d", "c", "b", "a"]
         assert ids(backend.due(tenant=TENANT, kind=KIND, before=4.0)) == ["d", "c", "b"]
 
@@ -142,7 +155,11 @@ class ListingTests:
         assert ids(backend.due(tenant=TENANT, kind=KIND, after=(1.0, "c1"), before=1.0)) == []
 
     def test_a_moved_or_removed_due_time_is_listed_where_it_is_now(self, backend: Backend) -> None:
-        moved, removed, kept = StreamTracker("moved"), StreamTracker("removed"), StreamTracker("kept")
+        moved, removed, kept = (
+            StreamTracker("moved"),
+            StreamTracker("removed"),
+            StreamTracker("kept"),
+        )
         for tracker in (moved, removed, kept):
             tracker.write(backend, fields=HeadFields(due_at=1.0))
         moved.write(backend, fields=HeadFields(due_at=9.0))

@@ -1,7 +1,7 @@
-"""The contract once more, as plainly as it can be said: streams as lists, searched from end to end.
+"""A reference implementation of the contract: streams as plain lists, searched from end to end.
 
-The state machine compares a backend with this. It is written to be read beside the docstrings of
-the seam, and shares no code with any backend.
+The state machine in `model.py` compares a backend with it. Read it together with the docstrings of
+the backend interface; it shares no code with any backend.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..backends import (
 
 
 class ListStream:
+    """One stream of a `ListModel`."""
+
     def __init__(self, incarnation: bytes) -> None:
         self.incarnation = incarnation
         self.records: list[Record] = []
@@ -26,7 +28,9 @@ class ListStream:
         self.fields = HeadFields()
 
 
-class Lists:
+class ListModel:
+    """A backend on plain lists. It has no pages, and every time is 0."""
+
     def __init__(self) -> None:
         self.streams: dict[StreamKey, ListStream] = {}
         self.former: set[tuple[StreamKey, bytes]] = set()
@@ -38,7 +42,7 @@ class Lists:
                 here = first == append.expected + 1 and earlier.incarnation == append.incarnation
                 if earlier.id == append.id and (here or (append.indexed and earlier.indexed)):
                     return AppendResult(first, last, duplicate=True)
-        if not self._fits(append):
+        if not self._is_expected(append):
             return VersionMismatch(self.head(append.stream))
         stream = self.streams.setdefault(append.stream, ListStream(append.incarnation))
         for digest, body in append.records:
@@ -49,14 +53,14 @@ class Lists:
             stream.fields = append.fields
         return AppendResult(first, last)
 
-    def _fits(self, append: Append) -> bool:
+    def _is_expected(self, append: Append) -> bool:
         head = self.head(append.stream)
         if head is None:
             return append.expected == 0 and (append.stream, append.incarnation) not in self.former
         return head.position == (append.expected, append.expected_hash, append.incarnation)
 
     def read(self, key: StreamKey, *, after: int, reverse: bool) -> list[Record]:
-        """All that a reader may get from here on, without pages."""
+        """Return all records from here on, without pages."""
         stream = self.streams.get(key)
         records = stream.records if stream else []
         if not reverse:
@@ -74,24 +78,24 @@ class Lists:
         found = []
         for key in sorted(self.streams, key=lambda key: key.id.encode()):
             head = self.head(key)
-            behind = (key.tenant, key.kind) == (tenant, kind) and key.id.encode() > after.encode()
-            if head and behind and status in (None, head.fields.status):
+            matches = (key.tenant, key.kind) == (tenant, kind) and key.id.encode() > after.encode()
+            if head and matches and status in (None, head.fields.status):
                 found.append(head)
         return found
 
     def due(
         self, *, tenant: str, kind: str, before: float | None, after: Cursor | None
     ) -> list[Head]:
-        places = []
+        found = []
         for head in self.heads(tenant=tenant, kind=kind, status=None, after=""):
             due = head.fields.due
             if due is not None and (before is None or due <= before):
-                places.append((due, head.stream.id.encode(), head))
-        places.sort(key=lambda place: place[:2])
+                found.append((due, head.stream.id.encode(), head))
+        found.sort(key=lambda entry: entry[:2])
         return [
             head
-            for *place, head in places
-            if after is None or tuple(place) > (after[0], after[1].encode())
+            for *cursor, head in found
+            if after is None or tuple(cursor) > (after[0], after[1].encode())
         ]
 
     def delete(self, key: StreamKey, *, expected: Head) -> bool:

@@ -1,6 +1,6 @@
-"""Random sequences of calls, and plain lists that know the right answers.
+"""Random sequences of calls, compared with a model on plain lists.
 
-`BackendConformance` runs this as its last test. To run it alone, with hypothesis' own settings:
+`BackendConformance` runs this as its last test. To run it alone, with your hypothesis settings:
 
     class MyModel(BackendModel):
         durable = True
@@ -22,7 +22,7 @@ import msgspec
 
 from ..backends import Append, AppendResult, Backend, Head, HeadFields, StreamKey, VersionMismatch
 from .build import KIND, TENANT, all_due, all_heads, assert_listed, key, read_all, timeless
-from .lists import Lists
+from .lists import ListModel
 
 try:
     from hypothesis import HealthCheck, settings
@@ -57,7 +57,7 @@ all_fields = st.builds(
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """What a random append shall be; made into an `Append` by what the stream is then."""
+    """A random append, which `_build` turns into an `Append` for the current stream."""
 
     what: str
     place: int
@@ -68,9 +68,11 @@ class Intent(msgspec.Struct, frozen=True):
 
 intents = st.builds(
     Intent,
-    # Mostly appends that fit, or streams would never grow and nothing could be repeated.
+    # Mostly valid appends: otherwise streams would not grow, and nothing could be repeated.
     what=st.sampled_from(
-        ["fits"] * 6 + ["repeated"] * 2 + ["known id", "stale", "ahead", "other hash", "other incarnation"]
+        ["fits"] * 6
+        + ["repeated"] * 2
+        + ["known id", "stale", "ahead", "other hash", "other incarnation"]
     ),
     place=st.integers(0, 99),
     size=st.integers(1, 3),
@@ -80,7 +82,7 @@ intents = st.builds(
 
 
 class BackendModel(RuleBasedStateMachine):
-    """Any sequence of calls on a backend answers like the same on plain lists. Override `open_backend`."""
+    """Checks that calls on a backend answer like those on plain lists. Override `open_backend`."""
 
     durable: ClassVar[bool] = False
 
@@ -92,9 +94,9 @@ class BackendModel(RuleBasedStateMachine):
         self._directory = tempfile.TemporaryDirectory()
         self.place = Path(self._directory.name)
         self.backend = self.open_backend(self.place)
-        self.lists = Lists()
+        self.lists = ListModel()
         self.sent: list[Append] = []
-        self._made = 0
+        self._count = 0
 
     def teardown(self) -> None:
         self.backend.close()
@@ -106,36 +108,40 @@ class BackendModel(RuleBasedStateMachine):
     def append(self, wanted: list[Intent]) -> None:
         batch, expected = [], []
         for intent in wanted:
-            batch.append(self._make(intent))
+            batch.append(self._build(intent))
             expected.append(self.lists.append(batch[-1]))
         self.sent += batch
         assert [_without_now(answer) for answer in self.backend.append(batch)] == expected
 
-    @precondition(lambda self: bool(self._former()))
+    @precondition(lambda self: bool(self._late_appends()))
     @rule(place=st.integers(0, 99))
     def append_of_a_former_incarnation(self, place: int) -> None:
-        late = self._former()[place % len(self._former())]
+        late = self._late_appends()[place % len(self._late_appends())]
         expected = self.lists.append(late)
         assert [_without_now(answer) for answer in self.backend.append([late])] == [expected]
 
-    def _make(self, intent: Intent) -> Append:
+    def _build(self, intent: Intent) -> Append:
         if intent.what == "repeated" and self.sent:
             return self.sent[intent.place % len(self.sent)]
         stream = STREAMS[intent.place % len(STREAMS)]
-        head = self.lists.head(stream) or Head(stream, self._new(), HeadFields(), 0.0, 0, b"")
+        head = self.lists.head(stream) or Head(
+            stream, self._unique_bytes(), HeadFields(), 0.0, 0, b""
+        )
         fits = Append(
             stream=stream,
             expected=head.version,
             expected_hash=head.hash,
             incarnation=head.incarnation,
-            id=self._new(),
-            records=[(self._new() * 2, b"body %d" % self._made) for _ in range(intent.size)],
+            id=self._unique_bytes(),
+            records=[
+                (self._unique_bytes() * 2, b"body %d" % self._count) for _ in range(intent.size)
+            ],
             indexed=intent.indexed,
             fields=intent.fields,
         )
         match intent.what:
             case "known id":
-                known = self._indexed(stream) or [fits]
+                known = self._indexed_appends(stream) or [fits]
                 return msgspec.structs.replace(
                     fits, id=known[intent.place % len(known)].id, indexed=True
                 )
@@ -144,33 +150,33 @@ class BackendModel(RuleBasedStateMachine):
             case "ahead":
                 return msgspec.structs.replace(fits, expected=head.version + intent.size)
             case "other hash" if head.version:
-                return msgspec.structs.replace(fits, expected_hash=self._new() * 2)
+                return msgspec.structs.replace(fits, expected_hash=self._unique_bytes() * 2)
             case "other incarnation":
-                return msgspec.structs.replace(fits, incarnation=self._new())
+                return msgspec.structs.replace(fits, incarnation=self._unique_bytes())
         return fits
 
-    def _former(self) -> list[Append]:
+    def _late_appends(self) -> list[Append]:
         return [
             append
             for append in self.sent
             if (append.stream, append.incarnation) in self.lists.former
         ]
 
-    def _indexed(self, stream: StreamKey) -> list[Append]:
+    def _indexed_appends(self, stream: StreamKey) -> list[Append]:
         found = self.lists.streams.get(stream)
         return [append for append, _, _ in found.appends if append.indexed] if found else []
 
-    def _new(self) -> bytes:
-        """Sixteen bytes never used before, and the same ones when hypothesis runs the example again."""
-        self._made += 1
-        return hashlib.sha256(b"%d" % self._made).digest()[:16]
+    def _unique_bytes(self) -> bytes:
+        """Return 16 unused bytes, the same ones when hypothesis runs the example again."""
+        self._count += 1
+        return hashlib.sha256(b"%d" % self._count).digest()[:16]
 
     @rule(stream=streams, moved=st.sampled_from([False, False, True]))
     def delete(self, stream: StreamKey, moved: bool) -> None:
         head = self.lists.head(stream) or Head(
-            stream, self._new(), HeadFields(), 0.0, 1, self._new()
+            stream, self._unique_bytes(), HeadFields(), 0.0, 1, self._unique_bytes()
         )
-        expected = msgspec.structs.replace(head, hash=self._new()) if moved else head
+        expected = msgspec.structs.replace(head, hash=self._unique_bytes()) if moved else head
         done = self.lists.delete(stream, expected=expected)
         assert self.backend.delete(stream, expected=expected) is done
 
@@ -193,7 +199,7 @@ class BackendModel(RuleBasedStateMachine):
         records = self.lists.read(stream, after=after, reverse=reverse)
         assert page == records[: len(page)]
         assert len(page) <= (len(records) if limit is None else limit)
-        assert bool(page) == bool(records), "only the end is an empty page"
+        assert bool(page) == bool(records), "only the end must be an empty page"
 
     @rule(
         tenant=st.sampled_from([TENANT, "other"]),
@@ -236,7 +242,7 @@ def _without_now(answer: AppendResult | VersionMismatch) -> AppendResult | Versi
 def check_against_model(
     open_backend: Callable[[Path], Backend], *, durable: bool, examples: int, steps: int
 ) -> None:
-    """Run the state machine on this backend; the shortest sequence that goes wrong is printed."""
+    """Run the state machine on this backend; print the shortest sequence that fails."""
     opener, is_durable = open_backend, durable
 
     class Model(BackendModel):

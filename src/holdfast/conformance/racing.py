@@ -1,4 +1,4 @@
-"""Many threads at once: one winner per version, and readers who never see anything half done."""
+"""Tests with many threads: one winner per version, and no reader sees a partial append."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS = 8
 
 
 def together(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Run each in a thread of its own, all starting at the same moment; the first error is raised."""
+    """Run each function in its own thread, all at the same moment; raise the first error."""
     gate = threading.Barrier(len(works))
 
     def start(work: Callable[[], T]) -> T:
@@ -47,7 +47,9 @@ class RacingTests:
     ) -> None:
         tracker = StreamTracker()
         for _ in range(ROUNDS):
-            contenders = [tracker.next(b"a%d" % number, b"b%d" % number) for number in range(THREADS)]
+            contenders = [
+                tracker.next(b"a%d" % number, b"b%d" % number) for number in range(THREADS)
+            ]
             answers = together([partial(backend.append, [one]) for one in contenders])
             won = [
                 one
@@ -65,7 +67,9 @@ class RacingTests:
     def test_of_many_who_create_a_stream_exactly_one_wins(self, backend: Backend) -> None:
         for number in range(ROUNDS):
             trackers = [StreamTracker(f"{number}") for _ in range(THREADS)]
-            answers = together([partial(backend.append, [tracker.next(b"x")]) for tracker in trackers])
+            answers = together(
+                [partial(backend.append, [tracker.next(b"x")]) for tracker in trackers]
+            )
             assert [isinstance(answer, AppendResult) for [answer] in answers].count(True) == 1
             assert versions(read_all(backend, trackers[0].stream)) == [1]
 
@@ -95,7 +99,9 @@ class RacingTests:
             tracker.write(backend, b"a")
             answers: list[AppendResult | VersionMismatch] = []
             works: list[Callable[[], object]] = [
-                partial(backend.delete, tracker.stream, expected=must_head(backend, tracker.stream)),
+                partial(
+                    backend.delete, tracker.stream, expected=must_head(backend, tracker.stream)
+                ),
                 partial(_append_into, answers, backend, tracker.next(b"b")),
             ]
             deleted, _ = together(works)
@@ -127,7 +133,7 @@ class RacingTests:
         tracker = StreamTracker()
         tracker.write(backend, b"0", b"0", b"0")
 
-        def look(seen: int) -> int:
+        def read(seen: int) -> int:
             head = must_head(backend, tracker.stream)
             records = read_all(backend, tracker.stream)
             assert versions(records) == list(range(1, len(records) + 1))
@@ -137,8 +143,8 @@ class RacingTests:
             assert head.hash == records[head.version - 1].hash
             return len(records)
 
-        _beside(
-            look,
+        _read_while_writing(
+            read,
             lambda number: tracker.write(backend, *[b"%d" % number] * 3),
             self.writes_beside_readers,
         )
@@ -147,9 +153,9 @@ class RacingTests:
         tracker = StreamTracker()
         tracker.write(backend, fields=HeadFields(owner="0"))
 
-        def look(seen: int) -> int:
+        def read(seen: int) -> int:
             head = must_head(backend, tracker.stream)
-            assert head.version % 2 == 1, "the head stood in the middle of an append"
+            assert head.version % 2 == 1, "the head was in the middle of an append"
             assert head.fields.owner == f"{head.version // 2}", (
                 "the fields and the version are of two appends"
             )
@@ -162,18 +168,18 @@ class RacingTests:
         def write(number: int) -> None:
             tracker.write(backend, b"x", b"y", fields=HeadFields(owner=f"{number}"))
 
-        _beside(look, write, self.writes_beside_readers)
+        _read_while_writing(read, write, self.writes_beside_readers)
 
     def test_no_acknowledged_stream_is_missing_from_a_later_listing(self, backend: Backend) -> None:
         acknowledged: list[str] = []
 
         def write(number: int) -> None:
-            # Ids jump back and forth, so that new ones appear before and behind a reader's page.
+            # Ids jump back and forth, so that new ones appear before and after a reader's page.
             tracker = StreamTracker(f"{(number * 7919) % 1000:04}")
             tracker.write(backend, fields=HeadFields(status="s", due_at=float(number % 5)))
             acknowledged.append(tracker.stream.id)
 
-        def look(seen: int) -> int:
+        def read(seen: int) -> int:
             wanted = set(acknowledged)
             for listed in (
                 all_heads(backend, limit=7),
@@ -184,7 +190,7 @@ class RacingTests:
                 assert wanted <= set(ids(listed)), "an acknowledged stream was not listed"
             return len(wanted)
 
-        _beside(look, write, min(self.writes_beside_readers, 300))
+        _read_while_writing(read, write, min(self.writes_beside_readers, 300))
 
 
 def _append_into(
@@ -193,33 +199,35 @@ def _append_into(
     answers += backend.append([append])
 
 
-def _beside(look: Callable[[int], int], write: Callable[[int], object], at_most: int) -> None:
-    """Two readers look again and again while one writer writes, until both have looked often enough.
+def _read_while_writing(
+    read: Callable[[int], int], write: Callable[[int], object], max_writes: int
+) -> None:
+    """Run two readers in loops while one writer writes, until both have read often enough.
 
-    `look` gets what it returned the last time, so that it can tell if something vanished.
+    `read` gets its previous result, so that it can detect that something vanished.
     """
     done = threading.Event()
-    looks = [0, 0]
+    reads = [0, 0]
 
-    def keep_looking(reader: int) -> None:
+    def keep_reading(reader: int) -> None:
         seen, last_round = 0, False
         while not last_round:
             last_round = done.is_set()
-            seen = look(seen)
-            looks[reader] += 1
+            seen = read(seen)
+            reads[reader] += 1
 
-    def write_on(readers: list[Future[None]]) -> None:
+    def keep_writing(readers: list[Future[None]]) -> None:
         number = 0
-        while (number < 30 or (number < at_most and min(looks) < 10)) and not any(
+        while (number < 30 or (number < max_writes and min(reads) < 10)) and not any(
             one.done() for one in readers
         ):
             number += 1
             write(number)
 
     with ThreadPoolExecutor(2) as pool:
-        readers = [pool.submit(keep_looking, reader) for reader in (0, 1)]
+        readers = [pool.submit(keep_reading, reader) for reader in (0, 1)]
         try:
-            write_on(readers)
+            keep_writing(readers)
         finally:
             done.set()
         for one in readers:

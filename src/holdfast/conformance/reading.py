@@ -1,4 +1,4 @@
-"""Reading: both directions, from any place, page by page."""
+"""Tests of reads: both directions, from any version, page by page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .build import StreamTracker, bodies, key, must_head, read_all, versions
 FIVE_MIB = 5 * 1024 * 1024
 
 
-def _ten(backend: Backend) -> StreamTracker:
+def _write_ten(backend: Backend) -> StreamTracker:
     tracker = StreamTracker()
     for size in (1, 4, 2, 3):
         tracker.write(backend, *(b"%d" % (tracker.version + n) for n in range(1, size + 1)))
@@ -24,14 +24,14 @@ class ReadingTests:
         assert backend.head(key("missing")) is None
 
     def test_reading_starts_behind_after(self, backend: Backend) -> None:
-        stream = _ten(backend).stream
+        stream = _write_ten(backend).stream
         for after in range(11):
             assert versions(backend.read(stream, after=after)) == list(range(after + 1, 11))
 
     def test_reading_in_reverse_starts_before_after_and_zero_means_the_newest(
         self, backend: Backend
     ) -> None:
-        stream = _ten(backend).stream
+        stream = _write_ten(backend).stream
         assert versions(backend.read(stream, reverse=True)) == list(range(10, 0, -1))
         for after in range(1, 12):
             assert versions(backend.read(stream, after=after, reverse=True)) == list(
@@ -39,19 +39,19 @@ class ReadingTests:
             )
 
     def test_reading_behind_the_newest_is_empty(self, backend: Backend) -> None:
-        stream = _ten(backend).stream
+        stream = _write_ten(backend).stream
         for after in (10, 11, 2**40):
             assert list(backend.read(stream, after=after)) == []
 
     def test_reading_in_reverse_from_beyond_the_newest_starts_at_the_newest(
         self, backend: Backend
     ) -> None:
-        stream = _ten(backend).stream
+        stream = _write_ten(backend).stream
         for after in (11, 12, 2**40):
             assert versions(backend.read(stream, after=after, reverse=True, limit=2)) == [10, 9]
 
     def test_a_page_holds_at_most_limit_records(self, backend: Backend) -> None:
-        stream = _ten(backend).stream
+        stream = _write_ten(backend).stream
         assert versions(backend.read(stream, limit=1)) == [1]
         assert versions(backend.read(stream, after=3, limit=4)) == [4, 5, 6, 7]
         assert versions(backend.read(stream, after=8, limit=4)) == [9, 10]
@@ -59,7 +59,7 @@ class ReadingTests:
         assert versions(backend.read(stream, after=3, limit=3, reverse=True)) == [2, 1]
 
     def test_pages_of_any_size_make_up_the_whole_stream(self, backend: Backend) -> None:
-        stream = _ten(backend).stream
+        stream = _write_ten(backend).stream
         texts = [b"%d" % number for number in range(1, 11)]
         for limit in (1, 2, 3, 7, 10, 11, None):
             assert bodies(read_all(backend, stream, limit=limit)) == texts
@@ -79,7 +79,7 @@ class ReadingTests:
                 "15 MiB is too much for one page"
             )
             found = bodies(read_all(backend, tracker.stream, reverse=reverse))
-            # Not one assert on the lists: explaining how 15 MiB differ takes minutes.
+            # No single assert on the lists: pytest would take minutes to explain how 15 MiB differ.
             assert [len(body) for body in found] == [
                 len(body) for body in expected[:: -1 if reverse else 1]
             ]
@@ -88,13 +88,13 @@ class ReadingTests:
             )
 
     def test_the_head_is_the_newest_record(self, backend: Backend) -> None:
-        tracker = _ten(backend)
+        tracker = _write_ten(backend)
         head = must_head(backend, tracker.stream)
         [newest] = backend.read(tracker.stream, reverse=True, limit=1)
         assert (newest.version, newest.hash) == (head.version, head.hash)
 
-    def test_what_was_read_does_not_change_when_the_stream_goes_on(self, backend: Backend) -> None:
-        tracker = _ten(backend)
+    def test_what_was_read_does_not_change_when_the_stream_grows(self, backend: Backend) -> None:
+        tracker = _write_ten(backend)
         page, head = backend.read(tracker.stream), backend.head(tracker.stream)
         kept = list(page)
         tracker.write(backend, b"11")

@@ -1,4 +1,4 @@
-"""The two classes that a backend's author subclasses: how to open a backend, and all themes together."""
+"""The two test classes that the author of a backend subclasses."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class BackendConformance(
     RacingTests,
     LifecycleTests,
 ):
-    """What every backend must pass. Override `open_backend`."""
+    """The tests that every backend must pass. Override `open_backend`."""
 
     model_examples = 60
     model_steps = 30
     many_streams = 1200
     writes_beside_readers = 1500
-    """How much is done by the tests that do a lot. For an engine whose every answer takes milliseconds, say less."""
+    """How much work the larger tests do. Lower it for a server with slow answers."""
     _durable = False
 
     def open_backend(self, place: Path) -> Backend:
-        """A backend over the data at `place`, a directory that is empty the first time."""
+        """Return a backend for the data at `place`, a directory that is empty the first time."""
         raise NotImplementedError("override open_backend(self, place) and return your backend")
 
     @pytest.fixture
@@ -68,13 +68,13 @@ class BackendConformance(
 
 
 class DurableBackendConformance(BackendConformance, DurableTests):
-    """What a backend must pass whose data outlives the object: also two backends over one place."""
+    """The tests for a backend with persistent data, including two backends on the same data."""
 
     _durable = True
 
     @pytest.fixture
     def open_again(self, place: Path, backend: Backend) -> Iterator[Callable[[], Backend]]:
-        """Opens one more backend over the same data."""
+        """Return a function that opens one more backend with the same data."""
         opened: list[Backend] = []
 
         def open_again() -> Backend:

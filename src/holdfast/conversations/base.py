@@ -18,8 +18,8 @@ from ..log.ids import check_id, stream_key
 from ..log.leases import RENEWALS_PER_LEASE, new_owner
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import new_append_context
-from ..log.subjects import SubjectRegistrar
+from ..log.operations.stream_ops import new_append_context
+from ..log.operations.subjects import SubjectRegistrar
 from ..log.validation import check_int, check_seconds
 from . import lifecycle, read, repair_history, turns, window, write
 from .draft_redaction import DraftRedactor

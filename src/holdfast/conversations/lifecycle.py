@@ -9,10 +9,10 @@ from ..backends.clock import to_datetime
 from ..errors import AlreadyExists, CorruptRecord, HasForks, LeaseLost, NotFound
 from ..log import operations as ops
 from ..log.events import AppendContext
-from ..log.forks import list_forks
 from ..log.operations import Operation
-from ..log.retired_ids import check_not_retired, free_id
-from ..log.stream_ops import delete_stream
+from ..log.operations.forks import list_forks
+from ..log.operations.retired_ids import check_not_retired, free_id
+from ..log.operations.stream_ops import delete_stream
 from . import fold
 from .entries import ConversationInfo, ConversationView
 from .fold import Ancestor, ConversationBranched, ConversationFold

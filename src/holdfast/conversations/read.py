@@ -13,8 +13,8 @@ from ..errors import Conflict, CorruptRecord, Expired, LeaseLost, NotFound
 from ..log import operations as ops
 from ..log.events import StoredEvent
 from ..log.operations import Operation
-from ..log.retired_ids import check_not_retired
-from ..log.stream_ops import load_data
+from ..log.operations.retired_ids import check_not_retired
+from ..log.operations.stream_ops import load_data
 from .entries import Draft, MessageEntry
 from .fold import (
     APPENDED,

@@ -10,8 +10,8 @@ from ..errors import CorruptRecord, NotFound
 from ..log import operations as ops
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.retired_ids import check_not_retired
-from ..log.stream_ops import load_data
+from ..log.operations.retired_ids import check_not_retired
+from ..log.operations.stream_ops import load_data
 from .entries import MessageEntry
 from .fold import APPENDED, SUMMARIZED, Summarized, decode_payload
 from .read import (

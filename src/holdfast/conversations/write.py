@@ -14,7 +14,7 @@ from ..log.codec import encode
 from ..log.events import AppendContext, NewEvent
 from ..log.ids import append_id
 from ..log.operations import Operation
-from ..log.stream_ops import append_events
+from ..log.operations.stream_ops import append_events
 from . import fold as _fold
 from .entries import MessageEntry
 from .fold import ConversationFold, Marks, Rewound

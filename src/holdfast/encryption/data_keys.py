@@ -21,10 +21,10 @@ from ..backends import Append, Backend, StreamKey, clock
 from ..errors import CorruptRecord, Erased, TamperDetected, Unavailable, UnknownKey
 from ..keys import KEY_BYTES, make_aes
 from ..log import chain
-from ..log.blobs import blob_prefix
 from ..log.codec import Undecodable
 from ..log.events import AppendContext, NewEvent, decode_envelope, encode_envelopes
 from ..log.ids import append_id, new_id
+from ..log.operations.blobs import blob_prefix
 from .keyring import Keyring, MasterKey, store_append
 
 TENANT_KEY: Final = "house"

@@ -1,1 +1,1 @@
-"""Other people's frameworks on Holdfast: one module for each, which needs that framework and says so if it is missing."""
+"""Integrations, one module per framework; each raises ImportError if its framework is missing."""

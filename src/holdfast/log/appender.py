@@ -7,9 +7,7 @@ so nothing is stored twice.
 
 from __future__ import annotations
 
-import copy
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -17,36 +15,30 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ..backends import Append, AppendResult, Backend, Head, StreamKey, VersionMismatch
 from ..backends.interface import IncarnationLost, StreamBlocked
 from ..errors import Conflict as ConflictError
-from ..errors import (
-    HeadRegressed,
-    HoldfastError,
-    OutcomeUnknown,
-    ReadOnly,
-    StoreClosed,
-    Unavailable,
-)
+from ..errors import HeadRegressed, OutcomeUnknown, Unavailable
 from . import chain
 from . import operations as ops
 from .committer import PendingCommit
 from .ids import append_id, format_ids, new_secret
+from .retry_commit import (
+    IMPOSSIBLE_HASH,
+    UNKNOWN_OUTCOME,
+    Answer,
+    CommitSender,
+    PredecessorMissing,
+    describe_error,
+    is_in_doubt,
+)
 
 if TYPE_CHECKING:
     from ..encryption.cipher import Cipher, EncryptingWriter
 
 MAX_DOUBTS: Final = 1_000
-IMPOSSIBLE_HASH: Final = bytes(32)
-"""A hash that no record has: an append that expects it is never stored."""
-
-Answer = AppendResult | VersionMismatch | Exception
 
 _LOCKED: Final = (
     "another session on the server has locked {} for {:.0f} s; nothing was written; retry later"
 )
 _NO_KEY: Final = "the key for {} could not be stored; nothing was written; retry"
-_UNKNOWN: Final = (
-    "the outcome of an append to {} was still unknown after {:.0f} s (last error: {}); "
-    "repeat the call with id=error.id"
-)
 
 logger = logging.getLogger("holdfast")
 
@@ -74,13 +66,6 @@ class StreamPosition:
         self.writer: EncryptingWriter | None = None
 
 
-class _PredecessorMissing(VersionMismatch, frozen=True):
-    """A stream has not reached the version that an append in doubt expects.
-
-    The append before it is in doubt too. Both may still arrive.
-    """
-
-
 class PendingAppend(PendingCommit):
     """A queued append.
 
@@ -106,7 +91,7 @@ class PendingAppend(PendingCommit):
         return format_ids(self.request.stamp.id, 1)[0] if own is None else own
 
 
-class Appender:
+class Appender(CommitSender):
     """Sends batches of appends to a backend. `known` holds the last known stream positions."""
 
     cipher: Cipher | None = None
@@ -115,11 +100,10 @@ class Appender:
     def __init__(
         self, backend: Backend, *, settle_seconds: float, pause: Callable[[float], None]
     ) -> None:
-        self.backend = backend
+        super().__init__(backend, settle_seconds=settle_seconds, pause=pause)
         self.known: dict[StreamKey, StreamPosition] = {}
         self._doubts: dict[tuple[StreamKey, str], list[Append]] = {}
         self._regressed: dict[StreamKey, HeadRegressed] = {}
-        self._settle_seconds, self._pause = settle_seconds, pause
 
     def commit(self, batch: Sequence[PendingCommit]) -> None:
         """Commit a batch. An append that must be retried at another version gets no outcome."""
@@ -169,7 +153,7 @@ class Appender:
             entry.prepared = None
             self.known.pop(stream, None)
             if isinstance(answer, Exception):
-                doubt = _is_in_doubt(answer)
+                doubt = is_in_doubt(answer)
                 self._refuse(entry, Unavailable(_NO_KEY.format(stream)) if doubt else answer)
         return good
 
@@ -312,7 +296,7 @@ class Appender:
         """End an append with an error; with `OutcomeUnknown` if a ghost of it may still arrive."""
         if entry.ghosts and not isinstance(error, OutcomeUnknown):
             error = OutcomeUnknown(
-                _UNKNOWN.format(entry.request.stream, self._settle_seconds, describe_error(error))
+                UNKNOWN_OUTCOME.format(entry.request.stream, self._settle_seconds, describe_error(error))
             )
         if isinstance(error, OutcomeUnknown):
             error.stream, error.id = str(entry.request.stream), entry.id
@@ -321,72 +305,6 @@ class Appender:
             )
             self._remember_doubt(entry, entry.ghosts)
         entry.error = error
-
-    def _send(self, appends: Sequence[Append]) -> Sequence[Answer]:
-        """Send a batch in one commit.
-
-        If it was rolled back, send the appends one by one. If its outcome is unknown, resolve each.
-        """
-        try:
-            return self.backend.append(appends)
-        except Exception as error:
-            doubt = _is_in_doubt(error)
-            if not doubt and (
-                len(appends) == 1 or isinstance(error, (Unavailable, ReadOnly, StoreClosed))
-            ):
-                return [copy.copy(error) for _ in appends]  # each is raised in its own thread
-            logger.warning(
-                "a commit of %d appends failed (%s); retrying them one by one",
-                len(appends),
-                describe_error(error),
-            )
-            # One deadline for all, because they run one after the other.
-            deadline = time.monotonic() + self._settle_seconds
-            return [
-                self._send_alone(append, in_doubt=doubt, deadline=deadline) for append in appends
-            ]
-
-    def _send_alone(
-        self, append: Append, *, in_doubt: bool, deadline: float | None = None
-    ) -> Answer:
-        """Send one append until its outcome is certain or the deadline has passed.
-
-        A record that is absent may still arrive, so the same bytes are sent again for the same
-        version. The append certainly failed only if that version holds another append, or if the
-        backend refuses it.
-        """
-        deadline = time.monotonic() + self._settle_seconds if deadline is None else deadline
-        pause = 0.002
-        while True:
-            try:
-                if in_doubt and (
-                    stored := self.backend.read(append.stream, after=append.expected, limit=1)
-                ):
-                    if (stored[0].append_id, stored[0].hash) == (append.id, append.records[0][0]):
-                        return AppendResult(
-                            append.expected + 1,
-                            append.expected + len(append.records),
-                            now=time.time(),
-                        )
-                    return VersionMismatch(self.backend.head(append.stream))
-                answer = self.backend.append([append])[0]
-                if (
-                    in_doubt
-                    and isinstance(answer, VersionMismatch)
-                    and _may_still_arrive(append, answer)
-                ):
-                    return _PredecessorMissing(answer.head)
-                return answer
-            except Exception as error:
-                if not in_doubt and not _is_in_doubt(error):
-                    return error
-                in_doubt = True
-                if time.monotonic() > deadline:
-                    return OutcomeUnknown(
-                        _UNKNOWN.format(append.stream, self._settle_seconds, describe_error(error))
-                    )
-            self._pause(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
-            pause = min(pause * 2, 1.0)
 
     def _handle_answer(self, entry: PendingAppend, answer: Answer) -> bool:
         """Handle the backend's answer. Return True if the append must be retried."""
@@ -403,7 +321,7 @@ class Appender:
             return False
         entry.prepared = None
         known = self.known.pop(request.stream, None)
-        if isinstance(answer, OutcomeUnknown | _PredecessorMissing):
+        if isinstance(answer, OutcomeUnknown | PredecessorMissing):
             entry.ghosts.append(prepared)
         if isinstance(answer, Exception):
             self._refuse(entry, answer)
@@ -495,26 +413,3 @@ def _has_regressed(known: StreamPosition, prepared: Append, answer: VersionMisma
     if head.version == known.acknowledged == prepared.expected:
         return head.hash != prepared.expected_hash
     return head.version < known.acknowledged
-
-
-def _may_still_arrive(append: Append, answer: VersionMismatch) -> bool:
-    """Return whether an append in doubt may still be stored by a request in flight.
-
-    It may if the stream has not reached the expected version, or is locked, perhaps by this append.
-    """
-    if isinstance(answer, StreamBlocked):
-        return True
-    return append.expected_hash != IMPOSSIBLE_HASH and append.expected > (
-        answer.head.version if answer.head else 0
-    )
-
-
-def _is_in_doubt(error: Exception) -> bool:
-    """Return whether an append that raised this may be stored. Any foreign error leaves it open."""
-    return isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError)
-
-
-def describe_error(error: Exception) -> str:
-    """Return an error as text. A driver's message may contain content, so show only its type."""
-    name = type(error).__name__
-    return f"{name}: {error}" if isinstance(error, HoldfastError) else name

@@ -41,7 +41,7 @@ from ..errors import (
 from ..redaction.apply import Redaction
 from . import chain, context, telemetry
 from . import operations as ops
-from .appender import Appender, PendingAppend, StreamPosition, build_lookup, describe_error
+from .appender import Appender, PendingAppend, StreamPosition, build_lookup
 from .codec import Undecodable
 from .committer import Committer
 from .events import (
@@ -56,6 +56,7 @@ from .events import (
 )
 from .ids import SYSTEM_TENANT, new_id
 from .leases import Heartbeat
+from .retry_commit import describe_error
 
 if TYPE_CHECKING:
     import asyncio

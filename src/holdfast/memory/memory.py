@@ -18,7 +18,7 @@ from ..log.events import NewEvent
 from ..log.ids import check_id, format_ids
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import append_events, delete_stream, new_append_context
+from ..log.operations.stream_ops import append_events, delete_stream, new_append_context
 from ..log.validation import check_int, check_seconds
 from .arguments import (
     Authors,

@@ -13,8 +13,8 @@ from ..log.events import AppendContext, NewEvent
 from ..log.ids import append_id
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import append_events
-from ..log.subjects import register_use
+from ..log.operations.stream_ops import append_events
+from ..log.operations.subjects import register_use
 from .fold import IndexChanges
 from .model import IndexPosition, Remembered, Superseded
 from .search.index import MemoryIndex

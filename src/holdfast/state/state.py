@@ -17,14 +17,19 @@ from ..backends import Head, StreamKey
 from ..backends.clock import to_datetime
 from ..errors import Conflict, CorruptRecord, Expired, NotFound, SchemaMismatch, UnsupportedVersion
 from ..log import operations as ops
-from ..log.blobs import get_blob
 from ..log.codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
 from ..log.events import AppendContext, NewEvent, StoredEvent
 from ..log.ids import append_id
 from ..log.log import Log
 from ..log.operations import Operation
+from ..log.operations.blobs import get_blob
+from ..log.operations.stream_ops import (
+    append_events,
+    delete_stream,
+    get_version,
+    new_append_context,
+)
 from ..log.reprs import ShortRepr
-from ..log.stream_ops import append_events, delete_stream, get_version, new_append_context
 from ..log.validation import check_int, check_seconds
 from .delta import BadDelta, diff, patch
 

@@ -14,13 +14,18 @@ import msgspec
 from ..backends import AppendResult, Head, StreamKey
 from ..errors import CorruptRecord, SchemaMismatch
 from ..log import operations as ops
-from ..log.blobs import get_blob
 from ..log.codec import Undecodable, decode, encode
 from ..log.events import Event, EventType, NewEvent, StoredEvent
 from ..log.ids import check_id
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import append_events, delete_stream, get_version, new_append_context
+from ..log.operations.blobs import get_blob
+from ..log.operations.stream_ops import (
+    append_events,
+    delete_stream,
+    get_version,
+    new_append_context,
+)
 from ..log.validation import check_int
 
 PAGE_BYTES = 8 * 1024 * 1024

@@ -15,7 +15,11 @@ from typing import IO, Any, Final
 from ..backends import StreamKey
 from ..errors import LeaseLost, NotFound, SourceChanged, TaskEnded
 from ..log import operations as ops
-from ..log.blobs import (
+from ..log.events import Blob
+from ..log.ids import check_id
+from ..log.log import Log
+from ..log.operations import Operation
+from ..log.operations.blobs import (
     CHUNK_BYTES,
     FileReader,
     count_chunks,
@@ -24,11 +28,7 @@ from ..log.blobs import (
     is_stored,
     put_chunks,
 )
-from ..log.events import Blob
-from ..log.ids import check_id
-from ..log.log import Log
-from ..log.operations import Operation
-from ..log.stream_ops import new_append_context
+from ..log.operations.stream_ops import new_append_context
 from .run.effects import CallFunction, RunOperation, TaskGen
 from .run.session import Session
 from .state import events as ev

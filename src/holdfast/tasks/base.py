@@ -17,7 +17,7 @@ from ..log.ids import check_id, stream_key
 from ..log.leases import RENEWALS_PER_LEASE, new_owner
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import new_append_context
+from ..log.operations.stream_ops import new_append_context
 from ..log.validation import check_int
 from .agents import children
 from .agents.declare import Remember, find_agent, registered_agents

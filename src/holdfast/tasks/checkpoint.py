@@ -21,7 +21,7 @@ from ..log.events import AppendContext
 from ..log.ids import check_id, stream_key
 from ..log.log import Log
 from ..log.operations import Operation
-from ..log.stream_ops import new_append_context
+from ..log.operations.stream_ops import new_append_context
 from ..state.state import SAVED, KnownDocument, load_document, save_document
 from .state.load import load_view
 from .state.view import PlanItem, TaskView

@@ -12,7 +12,7 @@ from ..conversations import AsyncConversation, Conversation
 from ..conversations.base import ConversationBase
 from ..log import operations as ops
 from ..log.log import Log
-from ..log.subjects import SubjectRegistrar
+from ..log.operations.subjects import SubjectRegistrar
 from .run.frames import current_frame
 from .steps.fingerprints import fingerprint
 

@@ -26,7 +26,7 @@ from ..log.codec import decode
 from ..log.events import AppendContext, NewEvent
 from ..log.ids import format_ids, stream_key
 from ..log.operations import Operation
-from ..log.stream_ops import new_append_context
+from ..log.operations.stream_ops import new_append_context
 from ..memory.arguments import (
     MAX_TEXT_CHARS,
     build_memory,

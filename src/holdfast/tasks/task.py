@@ -21,7 +21,7 @@ from ..log import operations as ops
 from ..log.events import Event
 from ..log.ids import stream_key
 from ..log.operations import Operation
-from ..log.stream_ops import new_append_context
+from ..log.operations.stream_ops import new_append_context
 from .agents import children
 from .agents.declare import Remember
 from .artifacts import Artifact, AsyncArtifact, Source, attach, list_attachments

@@ -23,9 +23,9 @@ from .._open import open as open_store
 from .._store import Store
 from ..backends import Append, AppendResult, VersionMismatch
 from ..errors import StepInDoubt, Suspended
-from ..log.appender import IMPOSSIBLE_HASH
 from ..log.codec import Undecodable
 from ..log.events import decode_plain_envelope
+from ..log.retry_commit import IMPOSSIBLE_HASH
 from ..tasks.agents.declare import find_agent
 from ..tasks.steps.declare import is_async
 from ..tasks.steps.run import StepCall

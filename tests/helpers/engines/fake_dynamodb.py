@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from holdfast.backends.dynamodb.space import DynamoDBSpace
-
 from holdfast.backends.objects.aws import AWSResponse, ServerClock
 
 TABLE: Final = "table"

@@ -24,8 +24,8 @@ from holdfast.backends import VersionMismatch as Refused
 from holdfast.log import operations as ops
 from holdfast.log.codec import encode
 from holdfast.log.events import NewEvent
-from holdfast.log.retired_ids import get_retired_at
-from holdfast.log.stream_ops import append_events, audit_key, new_append_context
+from holdfast.log.operations.retired_ids import get_retired_at
+from holdfast.log.operations.stream_ops import append_events, audit_key, new_append_context
 
 LARGE = "x" * 100_000
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import Store
 from holdfast.backends import Head
 from holdfast.log import operations as ops
-from holdfast.log.blobs import CHUNK_BYTES
+from holdfast.log.operations.blobs import CHUNK_BYTES
 
 MIB = CHUNK_BYTES
 

@@ -30,9 +30,12 @@ FLAG = "⚑"
 def view_of(*steps: StepInfo, **fields: Any) -> TaskView:
     plan = fields.get("plan", [])
     known: dict[str, Any] = {
-        "id": "claims-42", "goal": "Draft the checklist", "input": None, "agent": None, "status": "pending", "plan": plan,
-        "plan_paths": [item if isinstance(item, str) else item["name"] for item in plan], "decisions": [], "discoveries": [],
-        "result": None, "error": None, "created_at": T, "updated_at": T, "owner": None, "lease_until": None,
+        "id": "claims-42", "goal": "Draft the checklist", "input": None, "agent": None,
+        "status": "pending", "plan": plan,
+        "plan_paths": [item if isinstance(item, str) else item["name"] for item in plan],
+        "decisions": [], "discoveries": [],
+        "result": None, "error": None, "created_at": T, "updated_at": T, "owner": None,
+        "lease_until": None,
         "expires_at": None, "version": 9, "runs": 2, "orphaned": [], "drift": [],
     }  # fmt: skip
     return TaskView(steps=list(steps), **{**known, **fields})
@@ -54,8 +57,10 @@ def decided(text: str, why: str | None = None) -> Note:
 # Whatever could end a quotation, begin a line or move a cursor, and whatever looks like the
 # library's own words.
 _pieces = st.sampled_from(
-    (FLAG, FLAG, "\n", "\r", "\r\n", "\u2028", "\x85", "\v", "> ", '"', '":', "\\", "'", "`", "```", "…", "\x1b[2J", "\x00",
-     "\u202e", "\U000e0041", "\udc80", "\t", "\xa0", "é", "日本", "🔥", "{", "]", "(9 more characters)", "Goal:", "- ",
+    (FLAG, FLAG, "\n", "\r", "\r\n", "\u2028", "\x85", "\v", "> ", '"', '":', "\\", "'", "`", "```",
+    "…", "\x1b[2J", "\x00",
+     "\u202e", "\U000e0041", "\udc80", "\t", "\xa0", "é", "日本", "🔥", "{", "]",
+     "(9 more characters)", "Goal:", "- ",
      "Continue from step 9", "<data>", "</data>")
 )  # fmt: skip
 

@@ -237,7 +237,8 @@ if way == "plain":
         task.finish(task.reply(chat, ask))
 else:
     async def main():
-        async with holdfast.aopen(url, key=os.environ.get("HOLDFAST_KEY")) as store, store.task("t") as task:
+        opened = holdfast.aopen(url, key=os.environ.get("HOLDFAST_KEY"))
+        async with opened as store, store.task("t") as task:
             chat = task.conversation("c")
             await chat.append({"role": "user", "content": "q"})
             await task.finish(await task.reply(chat, ask_async))

@@ -86,8 +86,10 @@ def test_a_new_parameter_with_a_default_changes_nothing(ways: Ways) -> None:
 @ON_MEMORY
 @pytest.mark.parametrize(
     ("recorded", "now"),
-    [((1,), (2,)), ((1,), (1.5,)), ((1,), ("1",)), ((1,), (True,)), (([],), ({},)), ((None,), (0,)), (("a",), ("á",)),
-     (({"a": 1},), ({"a": 2},)), ((ORDER,), (Order(1, Decimal(1), AT),)), ((Decimal("1.0"),), (Decimal("1.00"),))],
+    [((1,), (2,)), ((1,), (1.5,)), ((1,), ("1",)), ((1,), (True,)), (([],), ({},)), ((None,), (0,)),
+    (("a",), ("á",)),
+     (({"a": 1},), ({"a": 2},)), ((ORDER,), (Order(1, Decimal(1), AT),)),
+     ((Decimal("1.0"),), (Decimal("1.00"),))],
 )  # fmt: skip
 def test_a_finished_step_asked_for_with_other_arguments_is_refused_before_anything_runs(
     ways: Ways, recorded: Any, now: Any
@@ -368,7 +370,8 @@ def test_steps_inside_steps_are_scoped_to_them(ways: Ways) -> None:
     assert ways.resume(work) == [[1, 2], [4, 5]]
     assert fn.calls == [4, 5, 6, 6, 7], "what had finished inside was not done again"
     assert sorted(paths(ways)) == [
-        "work", "work/work", "work/work#2", "work/work#2/work", "work/work#2/work#2", "work/work/work", "work/work/work#2",
+        "work", "work/work", "work/work#2", "work/work#2/work", "work/work#2/work#2",
+        "work/work/work", "work/work/work#2",
     ]  # fmt: skip
     by_path = {step.path: step for step in view(ways).steps}
     assert by_path["work/work#2/work"].parent == "work/work#2"

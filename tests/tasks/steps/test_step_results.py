@@ -273,8 +273,10 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_runs(ways: Ways) 
 
 
 @ON_MEMORY
-@pytest.mark.parametrize(("name", "error"), [("", InvalidId), ("\ud800", InvalidId), ("x" * 600, InvalidId), (7, TypeError),
-                                             ({}, TypeError), ({"name": 1}, TypeError), (None, TypeError)])  # fmt: skip
+@pytest.mark.parametrize(("name", "error"),
+    [("", InvalidId), ("\ud800", InvalidId), ("x" * 600, InvalidId), (7, TypeError),
+                                             ({}, TypeError), ({"name": 1}, TypeError),
+                                             (None, TypeError)])  # fmt: skip
 def test_what_is_no_name_is_refused(ways: Ways, name: Any, error: type[Exception]) -> None:
     async def work(task: Any) -> None:
         with pytest.raises(error):

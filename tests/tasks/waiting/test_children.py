@@ -606,7 +606,7 @@ if what == "die before the parent knows":
     Session.put = dying
 store = holdfast.open(sys.argv[1], key=os.environ.get('HOLDFAST_KEY'))
 if len(sys.argv) > 3:
-    while not store.run_due():  # engines that tell the time in whole seconds may say that it is not due yet
+    while not store.run_due():  # an engine whose clock has whole seconds may be behind
         time.sleep(0.05)
 else:
     store.run("parent", "t", input=sys.argv[2])

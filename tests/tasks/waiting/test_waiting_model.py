@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -174,11 +175,8 @@ class World:
             seen = self.store.get_task(info.id)
             for ask in seen.questions if seen is not None else ():
                 if ask.status == "open" and (chooser is None or chooser.random() < 0.5):
-                    self._told(
-                        lambda: self.store.answer(
-                            info.id, ask.name, f"to {ask.name}", question=ask.id
-                        )
-                    )
+                    answer = partial(self.store.answer, info.id, ask.name, f"to {ask.name}")
+                    self._told(partial(answer, question=ask.id))
         for task, name in sorted(self.waits):
             if chooser is None or chooser.random() < 0.5:
                 self._told(lambda: self.store.signal(task, name, f"by {name}", id=name))  # noqa: B023

@@ -12,10 +12,10 @@ from ...backends import Head, HeadSummary, Record, StreamKey
 from ...backends.retrying import PageReader, RetryingBackend
 from ...errors import CorruptRecord, DataProblem
 from ...log import chain
-from ...log.blobs import blob_prefix
 from ...log.codec import Undecodable
 from ...log.events import StoredEvent, decode_plain_envelope
-from ...log.stream_ops import audit_key, decode_deletion
+from ...log.operations.blobs import blob_prefix
+from ...log.operations.stream_ops import audit_key, decode_deletion
 
 THREADS: Final = 4
 

@@ -13,7 +13,7 @@ from ...errors import DataProblem
 from ...log.chain import GENESIS
 from ...log.events import decode_plain_envelope
 from ...log.log import Log
-from ...log.stream_ops import audit_key
+from ...log.operations.stream_ops import audit_key
 from ..anchors import AnchorEntry
 
 DeletedIncarnation = tuple[str, str, str]

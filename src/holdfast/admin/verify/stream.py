@@ -19,10 +19,10 @@ from ...errors import (
     UnsupportedVersion,
 )
 from ...log import chain
-from ...log.blobs import FILE, blob_key, count_chunks, referenced_key
 from ...log.codec import Undecodable
 from ...log.events import Blob, Envelope, decode_envelope
 from ...log.log import Log
+from ...log.operations.blobs import FILE, blob_key, count_chunks, referenced_key
 from ..anchors import AnchorEntry
 from .chain import MAX_FAULTS, ChainFault, ChainWalk, ProblemKind
 

@@ -1,4 +1,4 @@
-"""One DynamoDB table."""
+"""The DynamoDB backend: streams in one table."""
 
 from .backend import DynamoDBBackend
 

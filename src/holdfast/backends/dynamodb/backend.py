@@ -1,6 +1,7 @@
-"""Streams in a DynamoDB table: `dynamodb://table?region=eu-central-1`. One conditional put per append is the commit.
+"""The DynamoDB backend: `dynamodb://table?region=eu-central-1`.
 
-What is stored, and why it is safe, is in `_objects`; how DynamoDB keeps named bytes is in `_dynamodb_space`.
+One conditional put is the commit of an append. `backends/objects` has the streams, and `space.py`
+stores named bytes in a table.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ _EXAMPLE: Final = "dynamodb://table?region=eu-central-1"
 
 
 class DynamoDBBackend(ObjectsBackend):
-    """Streams in one table. Every append is on disk in three data centres before it is acknowledged, whatever is asked for."""
+    """Streams in one table.
+
+    Whatever the `durability`, an append is acknowledged when it is on disk in three data centers.
+    """
 
     def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
         super().__init__(open_space(url, create=create))
 
 
 class _ExistingDynamoDBSpace(DynamoDBSpace):
-    """A table in which there must be a store already."""
+    """A table that must contain a store already."""
 
     def __init__(self, service: AWSClient, table: str) -> None:
         require_table(service, table)
@@ -38,14 +42,14 @@ class _ExistingDynamoDBSpace(DynamoDBSpace):
     def _check_schema(self) -> None:
         if self.get(*SCHEMA_KEY) is None:
             raise NotSetUp(
-                f"there is no store at {self._service.where} yet, only an empty table; check the URL"
+                f"there is no store at {self._service.where}, only an empty table; check the URL"
             )
         super()._check_schema()
 
 
 def open_space(url: str, *, create: bool = True) -> DynamoDBSpace:
-    """The table that a URL names, made if it is not there."""
-    table, options = _read(url)
+    """Open the table that a URL names; with `create`, create it if it does not exist."""
+    table, options = _parse_url(url)
     region, endpoint = options.get("region") or None, options.get("endpoint") or None
     service = AWSClient("dynamodb", region=region, endpoint=endpoint, where=f"dynamodb://{table}")
     try:
@@ -56,18 +60,19 @@ def open_space(url: str, *, create: bool = True) -> DynamoDBSpace:
 
 
 def parse_table_name(url: str) -> str:
-    """The name of the table in a URL."""
-    return _read(url)[0]
+    """Return the name of the table in a URL."""
+    return _parse_url(url)[0]
 
 
-def _read(url: str) -> tuple[str, dict[str, str]]:
+def _parse_url(url: str) -> tuple[str, dict[str, str]]:
     parts, options = urls.parse_url(url, example=_EXAMPLE, options=("region", "endpoint"))
     if "@" in parts.netloc:
         raise InvalidURL(
-            "credentials do not belong into a dynamodb:// URL: AWS_ACCESS_KEY_ID, a profile or a role has them"
+            "a dynamodb:// URL must not contain credentials; "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
         )
     if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", parts.netloc) or parts.path not in ("", "/"):
         raise InvalidURL(
-            f"a dynamodb:// URL names a table by 3 to 255 letters, digits and _.-, like {_EXAMPLE}"
+            f"a dynamodb:// URL must name a table (3-255 letters, digits and _.-), like {_EXAMPLE}"
         )
     return parts.netloc, options

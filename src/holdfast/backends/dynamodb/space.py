@@ -1,12 +1,13 @@
-"""Named bytes in a DynamoDB table. What is too large for one item is split, and becomes visible whole or not at all.
+"""Named bytes in a DynamoDB table. Data too large for one item is split, and appears atomically.
 
-An item has the partition `p`, the name `n`, a tag `t` that is new with every put, and its bytes `d`; or in their place `c`,
-which says how to put them together from parts. The first byte of `n` tells names from what is hidden between them:
+An item has the partition `p`, the name `n`, a tag `t` that is new with every put, and its bytes
+`d`, or instead of them `c`, which describes the parts. The first byte of `n` is the type:
 
-    \\x01 name          what was put
-    \\x02 name tag      "parts of this tag may exist": written before them, so that they can always be found and removed
+    \\x01 name          an object
+    \\x02 name tag      "parts of this tag may exist"; written before the parts, so that they can
+                       always be found and removed
 
-Parts are spread over partitions of their own, because one partition takes no more than 1,000 KB a second.
+Each part has its own partition, because a partition accepts at most 1,000 KB a second.
 """
 
 from __future__ import annotations
@@ -26,30 +27,29 @@ from ...errors import (
     Unavailable,
     UnsupportedVersion,
 )
-from ..interface import Description
+from ..interface import PAGE_BYTES, Description
 from ..objects.aws import AWSClient, AWSResponse
 from ..objects.space import NamedBytes
-from .table import describe_table, set_up
+from .table import describe_table, prepare_table
 
 SCHEMA: Final = 1
 SCHEMA_KEY: Final = ("holdfast", b"schema")
 PART_BYTES: Final = 380 * 1024
 MAX_PARTS: Final = 1_000
-PAGE_BYTES: Final = 8 * 1024 * 1024
 TAG_BYTES: Final = 16
 MAX_BATCH_ATTEMPTS: Final = 60
-"""How often what was left over of a batch is sent again."""
+"""How often to send the unprocessed items of a batch."""
 
 _NAME, _PARTS_NOTE = b"\x01", b"\x02"
 _NAMES: Final = {"#p": "p", "#n": "n"}
-_SUMS: Final = struct.Struct(">IQ32s")
-"""Of something in parts: their count, their bytes together, and the SHA-256 of these."""
+_PARTS_SUMMARY: Final = struct.Struct(">IQ32s")
+"""The value of `c`: the number of parts, and the size and SHA-256 of all their bytes."""
 
 Item = Mapping[str, Any]
 
 
 class PartialPut(NamedTuple):
-    """A put in parts, finished or not: whose name it is, the tag of the put, and how many parts there may be."""
+    """A put in parts, finished or not: its name, its tag, and the maximum number of parts."""
 
     name: bytes
     tag: bytes
@@ -57,11 +57,11 @@ class PartialPut(NamedTuple):
 
 
 class DynamoDBSpace:
-    """A `Space` on one table, which is made if it is not there."""
+    """A `Space` on one table, which is created if it does not exist."""
 
     def __init__(self, service: AWSClient, table: str) -> None:
         self._service, self._table = service, table
-        set_up(service, table)
+        prepare_table(service, table)
         self._check_schema()
 
     def _check_schema(self) -> None:
@@ -71,7 +71,7 @@ class DynamoDBSpace:
             found = self.get(*SCHEMA_KEY)
         if found is None or found.data != b"%d" % SCHEMA:
             raise UnsupportedVersion(
-                f"{self._service.where} was made by a newer Holdfast; use that one"
+                f"{self._service.where} was created by a newer Holdfast; upgrade this one"
             )
 
     @property
@@ -89,15 +89,17 @@ class DynamoDBSpace:
                 return found
             if "c" not in item:
                 return None
-            # Parts are missing. If it was replaced or removed meanwhile, look again; else they are lost.
+            # Parts are missing: lost, unless the item was replaced or removed meanwhile.
             if self._is_unchanged(item):
                 raise CorruptRecord(
-                    f"{partition}", what="parts of it are missing", place=self._service.where
+                    f"{partition}", what="some of its parts are missing", place=self._service.where
                 )
-        raise Unavailable(f"{self._service.where}: what is read is replaced all the time")
+        raise Unavailable(
+            f"{self._service.where}: an item kept changing while it was being read; retry"
+        )
 
     def create(self, partition: str, name: bytes, data: bytes) -> bool:
-        # Or what is there is being removed: to readers it is gone.
+        # An item without `c` and `d` is being removed: for readers it does not exist.
         nothing = (
             "attribute_not_exists(#p) OR (attribute_not_exists(#c) AND attribute_not_exists(#d))"
         )
@@ -107,7 +109,7 @@ class DynamoDBSpace:
         )
 
     def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
-        # All that is there before this put rests on the tag, or on older ones: after it, it is of no use to anybody.
+        # Parts that exist before this put are of this tag or of older ones: useless after it.
         former = [one for one in self._list_partial_puts(partition, name, name) if one.name == name]
         done = self._put(
             partition,
@@ -123,20 +125,24 @@ class DynamoDBSpace:
 
     def put(self, partition: str, name: bytes, data: bytes) -> None:
         if len(data) > PART_BYTES:
-            raise TooLarge("only what is created or replaced may be in parts")
+            raise TooLarge(
+                f"an unconditional put must have at most {PART_BYTES} bytes, got {len(data)}"
+            )
         self._put(partition, name, data)
 
     def _put(self, partition: str, name: bytes, data: bytes, **condition: Any) -> bool:
-        """Put one item, its parts before it. False if the condition does not hold."""
+        """Put one item, after its parts; return False if the condition does not hold."""
         if len(data) > self.max_bytes:
             raise TooLarge(
-                f"an append of {len(data)} bytes is more than DynamoDB keeps for us ({self.max_bytes})"
+                f"an append to DynamoDB must have at most {self.max_bytes} bytes, got {len(data)}"
             )
         attempt = PartialPut(name, os.urandom(TAG_BYTES), -(-len(data) // PART_BYTES))
         item = {**_key(partition, _NAME + name), "t": _b(attempt.tag)}
         if attempt.parts > 1:
             self._put_parts(partition, attempt, data)
-            item["c"] = _b(_SUMS.pack(attempt.parts, len(data), hashlib.sha256(data).digest()))
+            item["c"] = _b(
+                _PARTS_SUMMARY.pack(attempt.parts, len(data), hashlib.sha256(data).digest())
+            )
         else:
             item["d"] = _b(data)
         if condition:
@@ -149,14 +155,14 @@ class DynamoDBSpace:
             **condition,
         )
         if answer.code is None or answer.response.get("Item", {}).get("t") == item["t"]:
-            return True  # with the code: it is our own put, whose first answer was lost
+            return True  # with a code: it is this put, whose first answer was lost
         if attempt.parts > 1:
             self._try_drop_parts(partition, [attempt])
         return False
 
     def _put_parts(self, partition: str, attempt: PartialPut, data: bytes) -> None:
-        """Store the bytes in parts, which nobody sees yet; and before them, that they may exist."""
-        noted = {
+        """Store a note that the parts may exist, then the parts, which no reader sees yet."""
+        note = {
             **_key(partition, _PARTS_NOTE + attempt.name + attempt.tag),
             "c": _b(b"%d" % attempt.parts),
         }
@@ -169,10 +175,10 @@ class DynamoDBSpace:
             for number, key in enumerate(_part_keys(attempt))
         ]
         try:
-            self._call("put_item", writes=True, Item=noted)
-            self._batch_write(parts, at_once=8)
+            self._call("put_item", writes=True, Item=note)
+            self._batch_write(parts, batch_size=8)
         except OutcomeUnknown as unknown:
-            raise Unavailable(str(unknown)) from None  # of parts alone nothing is visible
+            raise Unavailable(str(unknown)) from None  # readers don't see parts alone
 
     def list(
         self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int
@@ -209,7 +215,9 @@ class DynamoDBSpace:
             return
         wanted = set(unique)
         attempts = [
-            one for one in self._list_partial_puts(partition, min(unique), max(unique)) if one.name in wanted
+            one
+            for one in self._list_partial_puts(partition, min(unique), max(unique))
+            if one.name in wanted
         ]
         try:
             for name in {one.name for one in attempts}:
@@ -217,10 +225,13 @@ class DynamoDBSpace:
             self._drop_parts(partition, attempts)
             self._delete(_key(partition, _NAME + name) for name in unique)
         except Unavailable as error:
-            raise OutcomeUnknown(f"not all may have been removed: {error}") from None
+            raise OutcomeUnknown(f"some objects may not have been removed: {error}") from None
 
     def _hide(self, partition: str, name: bytes) -> None:
-        """Let it read as nothing while its parts are removed. It is still listed: whoever has to finish that finds it."""
+        """Hide an item from readers while its parts are removed.
+
+        It is still listed, so that another process can finish the removal.
+        """
         self._call(
             "update_item",
             writes=True,
@@ -253,7 +264,12 @@ class DynamoDBSpace:
         self._service.close()
 
     def _call(
-        self, operation: str, *, writes: bool = False, expected: Sequence[str] = (), **arguments: Any
+        self,
+        operation: str,
+        *,
+        writes: bool = False,
+        expected: Sequence[str] = (),
+        **arguments: Any,
     ) -> AWSResponse:
         return self._service.call(
             operation, writes=writes, expected=expected, TableName=self._table, **arguments
@@ -262,7 +278,7 @@ class DynamoDBSpace:
     def _query(
         self, partition: str, first: bytes, last: bytes, limit: int, **options: Any
     ) -> Iterator[Item]:
-        """Items of a range of `n`, both ends included, page by page."""
+        """Yield the items of a range of `n`, both ends included."""
         if first > last:
             return
         while True:
@@ -285,7 +301,7 @@ class DynamoDBSpace:
             options["ExclusiveStartKey"] = answer.response["LastEvaluatedKey"]
 
     def _list_partial_puts(self, partition: str, first: bytes, last: bytes) -> Sequence[PartialPut]:
-        """Puts in parts under names between these two, and a few more."""
+        """Return the puts in parts under names between these two, and a few more."""
         items = self._query(
             partition, _PARTS_NOTE + first, _PARTS_NOTE + last + b"\xff" * TAG_BYTES, 1000
         )
@@ -295,29 +311,29 @@ class DynamoDBSpace:
         try:
             n, parts = item["n"]["B"], int(item["c"]["B"])
         except (KeyError, ValueError):
-            raise self._damaged(item, "it is no item of Holdfast") from None
+            raise self._damaged(item, "it is not an item of Holdfast") from None
         return PartialPut(n[1:-TAG_BYTES], n[-TAG_BYTES:], min(parts, MAX_PARTS))
 
     def _drop_parts(self, partition: str, attempts: Iterable[PartialPut]) -> None:
-        """Remove the parts of these, and then the note that they exist."""
+        """Remove the parts of these puts, and then the notes that they exist."""
         for one in attempts:
             self._delete(_part_keys(one))
             self._delete([_key(partition, _PARTS_NOTE + one.name + one.tag)])
 
     def _try_drop_parts(self, partition: str, attempts: Iterable[PartialPut]) -> None:
-        """Remove parts after the fact. What was asked for is decided; if this fails, they go with the name."""
+        """Remove useless parts. If this fails, they are removed together with the name."""
         try:
             self._drop_parts(partition, attempts)
         except HoldfastError:
             pass
 
     def _delete(self, keys: Iterable[Item]) -> None:
-        self._batch_write([{"DeleteRequest": {"Key": key}} for key in keys], at_once=25)
+        self._batch_write([{"DeleteRequest": {"Key": key}} for key in keys], batch_size=25)
 
-    def _batch_write(self, requests: Sequence[Item], *, at_once: int) -> None:
-        """Puts or deletes that need no condition. DynamoDB may do some of a batch and leave the others over."""
-        for start in range(0, len(requests), at_once):
-            left = requests[start : start + at_once]
+    def _batch_write(self, requests: Sequence[Item], *, batch_size: int) -> None:
+        """Send unconditional puts or deletes. DynamoDB may leave some of a batch unprocessed."""
+        for start in range(0, len(requests), batch_size):
+            left = requests[start : start + batch_size]
             for attempt in range(1, MAX_BATCH_ATTEMPTS):
                 answer = self._service.call(
                     "batch_write_item", writes=True, RequestItems={self._table: left}
@@ -327,27 +343,27 @@ class DynamoDBSpace:
                     break
             if left:
                 raise OutcomeUnknown(
-                    f"{self._service.where} is busy and did not finish what it began"
+                    f"{self._service.where} is busy and did not process a whole batch"
                 )
 
     def _assemble(self, item: Item) -> NamedBytes | None:
-        """An item with its bytes; None if parts of them are missing, or it is about to be removed."""
+        """Return an item with its bytes; None if parts are missing or it is being removed."""
         try:
             name, tag = item["n"]["B"][1:], item["t"]["B"]
             if "c" not in item:
                 return NamedBytes(name, item["d"]["B"], tag.hex()) if "d" in item else None
-            count, size, digest = _SUMS.unpack(item["c"]["B"])
+            count, size, digest = _PARTS_SUMMARY.unpack(item["c"]["B"])
         except (KeyError, TypeError, struct.error):
-            raise self._damaged(item, "it is no item of Holdfast") from None
+            raise self._damaged(item, "it is not an item of Holdfast") from None
         if count > MAX_PARTS:
-            raise self._damaged(item, "it claims to have too many parts")
+            raise self._damaged(item, f"it has {count} parts, more than {MAX_PARTS}")
         data = self._read_parts(PartialPut(name, tag, count))
         if data is not None and (len(data) != size or hashlib.sha256(data).digest() != digest):
             raise self._damaged(item, "its parts do not match their digest")
         return NamedBytes(name, data, tag.hex()) if data is not None else None
 
     def _read_parts(self, attempt: PartialPut) -> bytes | None:
-        """The parts of a put in one, None if some are missing."""
+        """Return the joined parts of a put, None if some are missing."""
         keys = list(_part_keys(attempt))
         parts: dict[str, bytes] = {}
         for start in range(0, len(keys), 40):
@@ -361,19 +377,19 @@ class DynamoDBSpace:
                 found = answer["Responses"].get(self._table, [])
                 parts |= {item["p"]["S"]: item.get("d", {}).get("B", b"") for item in found}
                 wanted = answer.get("UnprocessedKeys", {})
-                # A page holds 16 MB at most; only if it holds nothing, DynamoDB is busy.
+                # A page has at most 16 MB; DynamoDB is busy only if a page is empty.
                 if not wanted or (not found and self._service.pause(attempted)):
                     break
             if wanted:
                 raise Unavailable(
-                    f"{self._service.where} is busy and did not give all parts of what was asked for"
+                    f"{self._service.where} is busy and did not return all parts; retry later"
                 )
         if len(parts) < len(keys):
             return None
         return b"".join(parts[key["p"]["S"]] for key in keys)
 
     def _is_unchanged(self, item: Item) -> bool:
-        """Whether the item is as it was."""
+        """Return whether the item is still stored as it was read."""
         answer = self._call("get_item", Key={"p": item["p"], "n": item["n"]}, ConsistentRead=True)
         now = answer.response.get("Item", {})
         return (now.get("t"), now.get("c")) == (item["t"], item["c"])
@@ -391,7 +407,10 @@ def _key(partition: str, n: bytes) -> dict[str, Item]:
 
 
 def _is_named(item: Item) -> bool:
-    """Whether it has a name. One of no bytes is none of ours, and whoever goes on behind it begins anew."""
+    """Return whether the item has a name.
+
+    Holdfast writes no empty names, and a listing after an empty name would start over.
+    """
     return len(item["n"]["B"]) > 1
 
 
@@ -400,5 +419,8 @@ def _part_keys(attempt: PartialPut) -> Iterator[dict[str, Item]]:
 
 
 def _range(after: bytes, until: bytes | None) -> tuple[bytes, bytes]:
-    """The first and the last value of `n` for names behind `after` up to `until`."""
-    return _NAME + after + b"\x00" if after else _NAME, _PARTS_NOTE if until is None else _NAME + until
+    """Return the first and last value of `n` for names after `after` up to `until`."""
+    return (
+        _NAME + after + b"\x00" if after else _NAME,
+        _PARTS_NOTE if until is None else _NAME + until,
+    )

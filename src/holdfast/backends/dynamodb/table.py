@@ -1,4 +1,4 @@
-"""The table: its definition, how it is made when it is not there, and what one that is there must be like."""
+"""The DynamoDB table: defines it, creates it, and checks an existing one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...errors import AccessDenied, NotSetUp, Unavailable, UnsupportedServer, Un
 from ..objects.aws import AWSClient
 
 READY_SECONDS: Final = 60
-"""How long a table may take until it can be used after somebody created it."""
+"""How long a new table may take until it is usable."""
 
 KEYS: Final = (("p", "S", "HASH"), ("n", "B", "RANGE"))
 
 
 def define_table(table: str) -> dict[str, Any]:
-    """The arguments of CreateTable. No index, no time to live, nothing to set for capacity."""
+    """Return the arguments of CreateTable: no index, no TTL, on-demand capacity."""
     return {
         "TableName": table,
         "AttributeDefinitions": [
@@ -29,14 +29,14 @@ def define_table(table: str) -> dict[str, Any]:
 
 
 def create_table_json(table: str) -> str:
-    """The definition for people who create the table by hand: aws dynamodb create-table --cli-input-json file://…"""
+    """Return the definition for `aws dynamodb create-table --cli-input-json file://…`."""
     return json.dumps(define_table(table), indent=2)
 
 
-def set_up(service: AWSClient, table: str) -> None:
-    """Create the table if it is not there, wait until it can be used, and refuse one that cannot be ours.
+def prepare_table(service: AWSClient, table: str) -> None:
+    """Create the table if it does not exist, wait until it is usable, and check its keys.
 
-    Any number of processes may do this at once: all but one are reported that it is in use, and wait with the others.
+    Any number of processes may do this at once: one creates the table, and all wait for it.
     """
     deadline = time.monotonic() + READY_SECONDS
     attempt = 0
@@ -49,7 +49,7 @@ def set_up(service: AWSClient, table: str) -> None:
             return _check(found, service.where)
         elif found["TableStatus"] == "INACCESSIBLE_ENCRYPTION_CREDENTIALS":
             raise AccessDenied(
-                f"{service.where} is encrypted with a key that cannot be used any more"
+                f"{service.where} is encrypted with a KMS key that is no longer accessible"
             )
         if time.monotonic() > deadline or service.pause(attempt):
             raise Unavailable(
@@ -58,15 +58,16 @@ def set_up(service: AWSClient, table: str) -> None:
 
 
 def require_table(service: AWSClient, table: str) -> None:
-    """For those who only look: raise if there is no table."""
+    """Raise `NotSetUp` if there is no table."""
     if describe_table(service, table) is None:
         raise NotSetUp(
-            f"there is no store at {service.where}: no such table in {service.region}; check the URL"
+            f"there is no store at {service.where}: no such table in {service.region}; "
+            "check the URL"
         )
 
 
 def describe_table(service: AWSClient, table: str) -> Mapping[str, Any] | None:
-    """What DynamoDB says of the table, None if there is none."""
+    """Return DynamoDB's description of the table, None if there is none."""
     answer = service.call(
         "describe_table", writes=False, expected=("ResourceNotFoundException",), TableName=table
     )
@@ -76,12 +77,15 @@ def describe_table(service: AWSClient, table: str) -> Mapping[str, Any] | None:
 def _create(service: AWSClient, table: str) -> None:
     try:
         service.call(
-            "create_table", writes=False, expected=("ResourceInUseException",), **define_table(table)
+            "create_table",
+            writes=False,
+            expected=("ResourceInUseException",),
+            **define_table(table),
         )
     except AccessDenied:
         raise NotSetUp(
-            f"{service.where} does not exist, and these credentials may not create it (dynamodb:CreateTable): "
-            "create it by what `holdfast schema` prints for this URL"
+            f"{service.where} does not exist, and the credentials lack dynamodb:CreateTable; "
+            "create the table from the output of `holdfast schema` for this URL"
         ) from None
 
 
@@ -93,9 +97,10 @@ def _check(found: Mapping[str, Any], where: str) -> None:
     }
     if keys != set(KEYS):
         raise UnsupportedVersion(
-            f"{where} is not a table of Holdfast: its keys are others; name another one"
+            f"{where} is not a table of Holdfast: it has other keys; use another table"
         )
     if found.get("Replicas") or found.get("GlobalTableVersion"):
         raise UnsupportedServer(
-            f"{where} is a global table: writers in two regions would overwrite each other; name one without replicas"
+            f"{where} is a global table: writers in two regions would overwrite each other; "
+            "use a table without replicas"
         )

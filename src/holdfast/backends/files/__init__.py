@@ -1,4 +1,4 @@
-"""JSON Lines files: streams one can read with cat and jq."""
+"""The files backend: streams as JSON Lines files that you can read with cat and jq."""
 
 from .backend import FilesBackend
 from .disk import Disk

@@ -1,4 +1,4 @@
-"""Appending: decide about each member of a batch, then write one frame per stream and sync them together."""
+"""Appends: decides about each member of a batch, writes one frame per stream and syncs them all."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
 from ..interface import Append, AppendResult, StreamKey, VersionMismatch
-from .disk import translated, write_all
-from .frame import MAX_BYTES, AppendFrame, BadFrame, StoredAppend, encode_frame
+from .disk import translate_os_error, write_all
+from .frame import MAX_FRAME_BYTES, AppendFrame, BadFrame, StoredAppend, encode_frame
 from .names import folder_of, path_of
-from .scan import FileSpan, forward, locate
-from .state import FileState, mark_of
+from .scan import FileSpan, find_version, read_forward
+from .state import FileState, read_stamp
 from .streams import FileStreams
 
-_AT_ONCE = 64  # files that are open at the same time
+_MAX_OPEN_FILES = 64
 
 
 class AppendDraft:
-    """What a batch adds to one stream. Until it is stored, `state` is that of the file plus `accepted`."""
+    """The appends of a batch to one stream. `state` is the state of the file plus `accepted`."""
 
     def __init__(self, streams: FileStreams, stream: StreamKey) -> None:
         self.streams, self.stream = streams, stream
@@ -29,7 +29,7 @@ class AppendDraft:
         self.accepted: list[StoredAppend] = []
 
     def answer(self, append: Append, now: float) -> AppendResult | VersionMismatch:
-        """Accept an append, or say why not."""
+        """Accept an append, or return why it cannot be stored."""
         known = self._find(append)
         if known:
             return AppendResult(*known, duplicate=True, now=now)
@@ -52,7 +52,7 @@ class AppendDraft:
         return AppendResult(stored.first, stored.last, now=now)
 
     def _find(self, append: Append) -> tuple[int, int] | None:
-        """The versions under which this append is already stored."""
+        """Return the versions under which this append is stored already, None if it is not."""
         version = append.expected + 1
         for stored in self.accepted:
             if stored.id == append.id and (
@@ -65,38 +65,38 @@ class AppendDraft:
                 return known
         if version > self.before.version or append.incarnation != self.before.incarnation:
             return None
-        for stored in self._appends_at(version):
+        for stored in self._read_appends(version):
             if stored.first <= version <= stored.last and stored.id == append.id:
                 return version, stored.last
         return None
 
-    def _appends_at(self, version: int) -> Sequence[StoredAppend]:
-        with self.streams.look(self.stream) as (span, _), self._reporting():
-            place = locate(span, version)
+    def _read_appends(self, version: int) -> Sequence[StoredAppend]:
+        with self.streams.open_settled(self.stream) as (span, _), self._report_damage():
+            place = find_version(span, version)
             if place is not None:
                 return place.frame.appends
             raise BadFrame(f"version {version} is not in any valid frame")
 
     def _find_id(self, id: bytes) -> tuple[int, int] | None:
         catalog, count = self.streams.catalog, self.before.ids
-        if not catalog.use(lambda index: index.knows(self.stream, count)):
-            with self.streams.look(self.stream) as (span, _), self._reporting():
+        if not catalog.use(lambda index: index.has_all_ids(self.stream, count)):
+            with self.streams.open_settled(self.stream) as (span, _), self._report_damage():
                 ids = _all_ids(span)
-            catalog.use(lambda index: index.load(self.stream, ids))
+            catalog.use(lambda index: index.replace_ids(self.stream, ids))
             return next(((first, last) for known, first, last in ids if known == id), None)
-        return catalog.use(lambda index: index.find(self.stream, id))
+        return catalog.use(lambda index: index.find_id(self.stream, id))
 
     @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """An id that may be in a damaged frame is neither known nor new."""
+    def _report_damage(self) -> Iterator[None]:
+        """Raise `CorruptRecord` for a damaged frame: the id may be in it."""
         try:
             yield
         except BadFrame as error:
-            place = f"file {self.streams.tree.place(self.stream)}"
+            place = f"file {self.streams.tree.full_path(self.stream)}"
             raise CorruptRecord(str(self.stream), what=str(error), place=place) from None
 
-    def line(self) -> bytes:
-        """The frame for what was accepted."""
+    def encode(self) -> bytes:
+        """Encode the frame with the accepted appends."""
         first, state = self.accepted[0].first, self.state
         return encode_frame(
             AppendFrame(
@@ -118,7 +118,7 @@ class AppendDraft:
 
 def _all_ids(span: FileSpan) -> list[tuple[bytes, int, int]]:
     ids: list[tuple[bytes, int, int]] = []
-    for place in forward(span, 0):
+    for place in read_forward(span, 0):
         ids.extend(
             (stored.id, stored.first, stored.last)
             for stored in place.frame.appends
@@ -127,29 +127,34 @@ def _all_ids(span: FileSpan) -> list[tuple[bytes, int, int]]:
     return ids
 
 
-def store(streams: FileStreams, drafts: Sequence[AppendDraft]) -> None:
-    """Write and sync all drafts. `OutcomeUnknown` if some of it may be stored, any other error if surely nothing is."""
-    lines = [draft.line() for draft in drafts]
-    if max(map(len, lines)) > MAX_BYTES:
+def store_drafts(streams: FileStreams, drafts: Sequence[AppendDraft]) -> None:
+    """Write and sync all drafts.
+
+    Raise `OutcomeUnknown` if some of them may be stored; any other error means that none is.
+    """
+    lines = [draft.encode() for draft in drafts]
+    if max(map(len, lines)) > MAX_FRAME_BYTES:
         raise TooLarge(
-            f"what is appended to a stream at once has at most {MAX_BYTES} bytes in its file; nothing was written. "
-            "Append less at once"
+            f"a batch for one stream must have at most {MAX_FRAME_BYTES} bytes in its file, "
+            f"got {max(map(len, lines))}; nothing was written. Append less at once"
         )
-    # From here on nobody believes the index about these streams, until it is told how it ended.
-    streams.catalog.use(lambda index: index.mark([draft.stream for draft in drafts]))
-    for start in range(0, len(drafts), _AT_ONCE):
-        stop = start + _AT_ONCE
+    # From here on the index rows of these streams are not trusted, until the outcome is stored.
+    streams.catalog.use(lambda index: index.mark_dirty([draft.stream for draft in drafts]))
+    for start in range(0, len(drafts), _MAX_OPEN_FILES):
+        stop = start + _MAX_OPEN_FILES
         try:
-            _store(streams, drafts[start:stop], lines[start:stop])
+            _store_drafts(streams, drafts[start:stop], lines[start:stop])
         except HoldfastError as error:
             if start:
                 raise OutcomeUnknown(
-                    "a part of the batch is stored, the rest is not; repeat it with its ids"
+                    "part of the batch is stored, the rest is not; repeat it with the same ids"
                 ) from error
             raise
 
 
-def _store(streams: FileStreams, drafts: Sequence[AppendDraft], lines: Sequence[bytes]) -> None:
+def _store_drafts(
+    streams: FileStreams, drafts: Sequence[AppendDraft], lines: Sequence[bytes]
+) -> None:
     tree, files = streams.tree, list[int]()
     try:
         try:
@@ -159,7 +164,7 @@ def _store(streams: FileStreams, drafts: Sequence[AppendDraft], lines: Sequence[
                 write_all(tree.disk, files[-1], line, draft.before.end)
         except OSError as error:
             _undo(streams, drafts, files)
-            raise translated(error, "the append could not be written") from error
+            raise translate_os_error(error, "the append could not be written") from error
         try:
             for draft, file in zip(drafts, files, strict=True):
                 tree.sync(file)
@@ -168,33 +173,33 @@ def _store(streams: FileStreams, drafts: Sequence[AppendDraft], lines: Sequence[
         except OSError as error:
             tree.forget()
             raise OutcomeUnknown(
-                "the append was written but could not be synced; repeat it with its id"
+                "the append was written but could not be synced; repeat it with the same id"
             ) from error
-        _finish(streams, drafts, lines, files)
+        _update_states(streams, drafts, lines, files)
     finally:
         for file in files:
             os.close(file)
 
 
 def _open(streams: FileStreams, draft: AppendDraft) -> int:
-    if draft.before.mark is None:
+    if draft.before.stamp is None:
         return streams.tree.create(draft.stream)
     return streams.tree.disk.open(streams.tree.top, path_of(draft.stream), write=True)
 
 
 def _undo(streams: FileStreams, drafts: Sequence[AppendDraft], files: Sequence[int]) -> None:
-    """Cut off what was written. Synced too: it may already be on the disk, and must not come back."""
+    """Truncate what was written, and sync: it may be on disk already, and must not come back."""
     try:
         for draft, file in zip(drafts, files, strict=False):
             streams.tree.disk.truncate(file, draft.before.end)
             streams.tree.sync(file)
     except OSError as error:
         raise OutcomeUnknown(
-            "the append failed and could not be undone; repeat it with its id"
+            "the append failed and could not be undone; repeat it with the same id"
         ) from error
 
 
-def _finish(
+def _update_states(
     streams: FileStreams,
     drafts: Sequence[AppendDraft],
     lines: Sequence[bytes],
@@ -204,8 +209,8 @@ def _finish(
     for draft, line, file in zip(drafts, lines, files, strict=True):
         start = draft.before.end
         state: FileState = draft.state._replace(
-            mark=mark_of(file), start=start, end=start + len(line), deleted=()
+            stamp=read_stamp(file), start=start, end=start + len(line), deleted=()
         )
         streams.remember(draft.stream, state)
-        changes.append((state.row(draft.stream, synced=streams.tree.durable), draft.new_ids()))
-    streams.note(changes)
+        changes.append((state.to_row(draft.stream, synced=streams.tree.durable), draft.new_ids()))
+    streams.update_index(changes)

@@ -1,13 +1,13 @@
-"""Streams in files: JSON Lines that can be read with cat and jq, copied with cp and kept in a backup.
+"""The files backend: JSON Lines files that you can read with cat and jq, and copy with cp.
 
-    root/holdfast.json                                   says that this is ours, and its format
+    root/holdfast.json                                   marks the store; has its format version
     root/streams/<tenant>/<kind>/<2 hex>/<id>.jsonl      one file per stream, one line per batch
-    root/lock                                            held by whoever writes; never deleted
-    root/index.db                                        derived from the files; may be deleted at any time
-    root/torn/                                           what unfinished writes left behind
+    root/lock                                            locked by the current writer; never deleted
+    root/index.db                                        derived from the files; may be deleted
+    root/torn/                                           the remains of unfinished writes
 
-The files are the truth. All writers of a root take turns; readers do not wait for them, except
-for one that is in the middle of writing the very stream they want.
+Only the files count. The writers of a root take turns. A reader does not wait for a writer, unless
+that one is writing the very stream that it reads.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from ..interface import (
     StreamKey,
     VersionMismatch,
 )
-from .append import AppendDraft, store
+from .append import AppendDraft, store_drafts
 from .catalog import Catalog
 from .delete import delete_stream
-from .disk import Disk, translated
-from .frame import MAX_BYTES
-from .index import FileIndex, FileIndexRow
+from .disk import Disk, translate_os_error
+from .frame import MAX_FRAME_BYTES
+from .index import FileIndex, IndexPage
 from .lock import WriterLock
 from .names import TORN
 from .page import Pager
-from .root import FORMAT, is_marked, mark, open_lock, open_root
+from .root import FORMAT, is_marked, open_lock, open_root, write_marker
 from .streams import FileStreams
 from .tree import Tree
 
 MEMORY_INDEX = "memory.db"
-"""The index of memories, if there is one: an SQLite file beside the streams."""
+"""The memory index, if there is one: an SQLite file beside the streams."""
 
 
 class FilesBackend(Forkable):
-    """Streams in JSON Lines files below `root`, which is made if it is missing.
+    """Streams in JSON Lines files under `root`, which is created if it does not exist.
 
-    `durability="process"` leaves out every sync: what was acknowledged survives the death of the process,
-    not that of the machine. `disk` is for tests.
+    With `durability="process"` nothing is synced: an acknowledged append survives the death of the
+    process, but not a power loss. `disk` is for tests.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class FilesBackend(Forkable):
         disk: Disk | None = None,
     ) -> None:
         if durability not in ("disk", "process"):
-            raise ValueError(f"durability is 'disk' or 'process', not {durability!r}")
+            raise ValueError(f"durability must be 'disk' or 'process', got {durability!r}")
         self._root = os.path.realpath(root)
         self._durability: Literal["disk", "process"] = durability
         disk = disk or Disk()
         refuse_network_filesystem(self._root)
         self._gate = threading.Lock()
         self._calls, self._closed, self._released = 0, False, False
-        with _translating(f"{self._root} cannot be opened"):
+        with _translate_errors(f"{self._root} cannot be opened"):
             self._top = top = open_root(self._root, disk)
         self._lock = WriterLock(lambda: open_lock(top, disk))
         self._tree = Tree(self._root, top, disk, durable=durability == "disk")
-        self._catalog = Catalog(self._root, top, disk, self._lock, self._tree.scan)
+        self._catalog = Catalog(self._root, top, disk, self._lock, self._tree.scan_rows)
         self._streams = FileStreams(self._tree, self._lock, self._catalog)
         try:
-            with _translating(f"{self._root} cannot be opened"):
+            with _translate_errors(f"{self._root} cannot be opened"):
                 self._prepare(disk)
         except BaseException:
             self.close()
@@ -91,12 +91,12 @@ class FilesBackend(Forkable):
 
     def _prepare(self, disk: Disk) -> None:
         if not is_marked(self._top, disk):
-            with self._lock.held():
+            with self._lock.hold():
                 if not is_marked(self._top, disk):
-                    mark(self._root, self._top, disk)
+                    write_marker(self._root, self._top, disk)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
-        with self._call("the append could not be written"), self._lock.held():
+        with self._call("the append could not be written"), self._lock.hold():
             now = clock.time()
             drafts: dict[StreamKey, AppendDraft] = {}
             answers = []
@@ -107,22 +107,30 @@ class FilesBackend(Forkable):
                 answers.append(draft.answer(append, now))
             changed = [draft for draft in drafts.values() if draft.accepted]
             if changed:
-                store(self._streams, changed)
+                store_drafts(self._streams, changed)
             return answers
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
-        with self._call(f"{stream} cannot be read"), self._streams.look(stream) as (span, state):
-            return Pager(stream, span, state, self._tree.place(stream)).page(after, limit, reverse)
+        with (
+            self._call(f"{stream} cannot be read"),
+            self._streams.open_settled(stream) as (span, state),
+        ):
+            return Pager(stream, span, state, self._tree.full_path(stream)).read_page(
+                after, limit, reverse
+            )
 
     def may_exist(self, stream: StreamKey) -> bool:
-        """Whether it has a file. Nobody is waited for: a process that is stopped in the middle of a write keeps the lock."""
-        with self._call(f"{stream} cannot be read"), self._tree.opened(stream) as file:
+        # Without the lock: a process that is stopped in the middle of a write keeps it.
+        with self._call(f"{stream} cannot be read"), self._tree.open_stream(stream) as file:
             return file is not None
 
     def head(self, stream: StreamKey) -> Head | None:
-        with self._call(f"{stream} cannot be read"), self._streams.look(stream) as (_, state):
+        with (
+            self._call(f"{stream} cannot be read"),
+            self._streams.open_settled(stream) as (_, state),
+        ):
             return state.head(stream, clock.time())
 
     def heads(
@@ -154,20 +162,18 @@ class FilesBackend(Forkable):
         limit: int = 100,
     ) -> Sequence[Head]:
         with self._call(f"streams of kind {kind} cannot be listed"):
-            places = []
+            found = []
             for head in self._list(lambda index: index.due(tenant, kind, before, after, limit)):
                 due = head.fields.due
                 if due is None or (before is not None and due > before):
                     continue
                 if after is None or (due, head.stream.id) > after:
-                    places.append((due, head.stream.id, head))
-            return [head for _, _, head in sorted(places, key=lambda place: place[:2])[:limit]]
+                    found.append((due, head.stream.id, head))
+            return [head for _, _, head in sorted(found, key=lambda entry: entry[:2])[:limit]]
 
-    def _list(
-        self, question: Callable[[FileIndex], tuple[Sequence[FileIndexRow], Sequence[FileIndexRow]]]
-    ) -> Iterator[Head]:
-        """What the index says, and for rows that it does not vouch for, what their files say."""
-        clean, dirty = self._catalog.read(question)
+    def _list(self, find: Callable[[FileIndex], IndexPage]) -> Iterator[Head]:
+        """Yield the heads of clean rows from the index, and of dirty rows from their files."""
+        clean, dirty = self._catalog.read(find)
         now = clock.time()
         for row in clean:
             yield Head(row.stream, row.incarnation, row.fields, now, row.version, row.hash)
@@ -177,7 +183,7 @@ class FilesBackend(Forkable):
                 yield head
 
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
-        with self._call(f"{stream} could not be deleted"), self._lock.held():
+        with self._call(f"{stream} could not be deleted"), self._lock.hold():
             head = self._streams.settle(stream, write=True).head(stream, clock.time())
             if head is None or head.position != expected.position:
                 return False
@@ -191,7 +197,7 @@ class FilesBackend(Forkable):
         with self._call("the store cannot be described"):
             torn = len(self._tree.disk.list(self._top, TORN))
             warnings = (
-                [f"{torn} unfinished writes were cut off and are kept in {TORN}/"] if torn else []
+                [f"{torn} unfinished writes were truncated and are kept in {TORN}/"] if torn else []
             )
             if self._durability != "disk":
                 warnings.append(
@@ -203,7 +209,7 @@ class FilesBackend(Forkable):
             }
             return Description(
                 *("files", str(FORMAT), Path(self._root).as_uri(), self._durability),
-                limits={"append": MAX_BYTES},
+                limits={"append": MAX_FRAME_BYTES},
                 sizes=sizes,
                 warnings=warnings,
             )
@@ -216,18 +222,18 @@ class FilesBackend(Forkable):
     def __del__(self) -> None:
         try:
             self.close()
-        except Exception:  # noqa: S110  at the end of the interpreter half of it is gone; nobody is left to tell
+        except Exception:  # noqa: S110  at interpreter exit, modules may be gone already
             pass
 
     @contextmanager
     def _call(self, what: str) -> Iterator[None]:
-        """Everything a caller does happens in here: handles are closed when the last call has left."""
+        """Count the running calls: the last one to end after `close` releases the handles."""
         with self._gate:
             if self._closed:
-                raise StoreClosed(f"the store in {self._root} was closed")
+                raise StoreClosed(f"the store in {self._root} was closed; open it again")
             self._calls += 1
         try:
-            with _translating(what):
+            with _translate_errors(what):
                 yield
         finally:
             with self._gate:
@@ -248,7 +254,7 @@ class FilesBackend(Forkable):
         self._catalog.after_fork(child=False)
 
     def after_fork_in_child(self) -> None:
-        # The locks may be held by threads that do not exist here, and the lock file is the parent's.
+        # Threads that don't exist here may hold the locks, and the lock file is the parent's.
         self._gate = threading.Lock()
         self._calls = 0
         self._lock.forget()
@@ -258,14 +264,16 @@ class FilesBackend(Forkable):
 
 
 @contextmanager
-def _translating(what: str) -> Iterator[None]:
-    """The one place where errors of the system and of SQLite become ours. They all mean: nothing was stored."""
+def _translate_errors(what: str) -> Iterator[None]:
+    """Translate errors of the system and of SQLite. They all mean that nothing was stored."""
     try:
         yield
     except OSError as error:
-        raise translated(error, what) from error
+        raise translate_os_error(error, what) from error
     except apsw.FullError as error:
-        raise StorageFull(f"{what}: there is no room for the index; nothing was written") from error
+        raise StorageFull(
+            f"{what}: the disk is too full for the index; nothing was written"
+        ) from error
     except (apsw.ReadOnlyError, apsw.PermissionsError) as error:
         raise ReadOnly(
             f"{what}: the index cannot be written; check permissions and mount options"

@@ -1,4 +1,4 @@
-"""The index as it is used: opened when needed, replaced when it cannot be trusted, done without when it must be."""
+"""Access to the index: opens it when needed, rebuilds it if it is not valid, or does without it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .lock import WriterLock
 INDEX_FILE = "index.db"
 T = TypeVar("T")
 
-# What SQLite says of a file that is not, or no longer, an index of ours.
+# The errors of SQLite for a file that is not, or no longer, a valid index.
 _BROKEN = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchError)
 
 
 class Catalog:
-    """Gives the index to one thread at a time. `scan(locked)` yields the rows of all files there are."""
+    """Lets one thread at a time use the index. `scan(locked)` yields the rows of all files."""
 
     def __init__(
         self,
@@ -38,26 +38,26 @@ class Catalog:
         self._mutex = threading.Lock()
 
     def use(self, action: Callable[[FileIndex], T]) -> T:
-        """Do something with a trusted index. Raises `OSError` or `apsw.Error` if there can be none now."""
+        """Call `action` with a valid index; raise `OSError` or `apsw.Error` if that fails."""
         try:
-            return self._try(action)
+            return self._use_current(action)
         except _BROKEN:
-            with self._lock.held(), self._mutex:
+            with self._lock.hold(), self._mutex:
                 self._create()
-            return self._try(action)
+            return self._use_current(action)
 
-    def _try(self, action: Callable[[FileIndex], T]) -> T:
+    def _use_current(self, action: Callable[[FileIndex], T]) -> T:
         while True:
             with self._mutex:
                 if self._index is not None and self._is_current(self._index):
                     return action(self._index)
-            # Always the writers' lock first, then the mutex: an append takes them in this order too.
-            with self._lock.held(), self._mutex:
+            # The writers' lock first, then the mutex: an append takes them in this order too.
+            with self._lock.hold(), self._mutex:
                 if self._index is None or not self._is_current(self._index):
                     self._open()
 
     def read(self, action: Callable[[FileIndex], T]) -> T:
-        """The same for questions: if there can be no index now (disk full, or read-only) one is made in memory."""
+        """Call `action`, which only reads; on a full or read-only disk with an index in memory."""
         try:
             return self.use(action)
         except (OSError, apsw.Error):
@@ -69,7 +69,7 @@ class Catalog:
                 index.close()
 
     def size(self) -> int:
-        """The bytes of the index on the disk."""
+        """Return the size of the index on disk in bytes."""
         total = 0
         for suffix in ("", "-wal"):
             with suppress(OSError):
@@ -81,7 +81,7 @@ class Catalog:
             self._close()
 
     def before_fork(self) -> None:
-        """Keep everybody out and close: SQLite's state must not exist twice."""
+        """Lock the index and close it: SQLite's state must not exist in two processes."""
         self._mutex.acquire()
         self._close()
 
@@ -92,7 +92,7 @@ class Catalog:
             self._mutex.release()
 
     def _is_current(self, index: FileIndex) -> bool:
-        """Whether we have the index open that others see. If somebody deleted it, ours is only a ghost."""
+        """Return whether the open index is the one that other processes see, and not deleted."""
         try:
             return os.stat(self._path, follow_symlinks=False).st_ino == index.inode
         except FileNotFoundError:
@@ -100,7 +100,7 @@ class Catalog:
 
     def _open(self) -> None:
         self._close()
-        # We never remove the log: an index without it was tampered with, and lacks what was in it.
+        # Holdfast never removes the log: an index without it was tampered with and lacks rows.
         if (
             not os.path.islink(self._path)
             and os.path.isfile(self._path)
@@ -114,11 +114,11 @@ class Catalog:
 
     def _create(self) -> None:
         self._close()
-        # The index itself goes first: without its log it would look whole and lack what is in it.
+        # Remove the index first: without its log it would look complete but lack rows.
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
                 self._disk.unlink(self._top, INDEX_FILE + suffix)
-        # SQLite would create it for everybody to read; the log gets the permissions of the database.
+        # SQLite would create it readable for all; the log gets the permissions of the database.
         os.close(self._disk.open(self._top, INDEX_FILE, create=True))
         index = FileIndex(self._path)
         try:

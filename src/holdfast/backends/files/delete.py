@@ -1,4 +1,4 @@
-"""Deleting a stream: a tombstone is written beside the old file, and takes its place."""
+"""Deletes a stream: writes a tombstone beside the old file, and replaces the file with it."""
 
 from __future__ import annotations
 
@@ -10,52 +10,51 @@ from ..interface import StreamKey
 from .disk import write_all
 from .frame import AppendFrame, BadFrame, encode_frame
 from .names import TEMPORARY, folder_of, path_of
-from .scan import FileSpan, last_frame, origin
-from .state import mark_of, state_at
+from .scan import FileSpan, find_last_frame, read_tombstone
+from .state import read_stamp, state_after
 from .streams import FileStreams
 
-_FORMER_LIVES = (
-    1000  # so many incarnations of a stream that is deleted again and again are refused for ever
-)
+_MAX_TOMBSTONES = 1000
+"""How many deleted incarnations of a stream are remembered; older ones could come back."""
 
 
 def delete_stream(streams: FileStreams, stream: StreamKey, incarnation: bytes) -> None:
-    """Leave a tombstone: one line that names the incarnations which must not come back."""
-    with streams.look(stream) as (span, _):
-        former = [*_origin(stream, span).deleted, incarnation][-_FORMER_LIVES:]
-    _replace(streams, stream, encode_frame(AppendFrame(stream, 0, 0, deleted=former)))
+    """Replace the file with a tombstone: one line with the incarnations that must not come back."""
+    with streams.open_settled(stream) as (span, _):
+        former = [*_read_deleted(stream, span).deleted, incarnation][-_MAX_TOMBSTONES:]
+    _replace_file(streams, stream, encode_frame(AppendFrame(stream, 0, 0, deleted=former)))
     with suppress(OSError):
-        streams.tree.drop_aside(stream)
+        streams.tree.delete_torn(stream)
 
 
-def _origin(stream: StreamKey, span: FileSpan) -> AppendFrame:
-    """The first line if it stands for what was deleted, or one that says: nothing was."""
+def _read_deleted(stream: StreamKey, span: FileSpan) -> AppendFrame:
+    """Return the tombstone in the first line, or an empty one."""
     with suppress(BadFrame):
-        return origin(span) or AppendFrame(stream, 0, 0)
+        return read_tombstone(span) or AppendFrame(stream, 0, 0)
     return AppendFrame(stream, 0, 0)
 
 
-def _replace(streams: FileStreams, stream: StreamKey, content: bytes) -> None:
-    """Put a new line in the place of a stream's file: all of it, or nothing."""
+def _replace_file(streams: FileStreams, stream: StreamKey, content: bytes) -> None:
+    """Replace a stream's file atomically."""
     tree, path = streams.tree, path_of(stream)
-    streams.catalog.use(lambda index: index.mark([stream]))
+    streams.catalog.use(lambda index: index.mark_dirty([stream]))
     streams.remember(stream, None)
-    _write(streams, path + TEMPORARY, content)
+    _write_file(streams, path + TEMPORARY, content)
     try:
         tree.disk.rename(tree.top, path + TEMPORARY, path)
         tree.sync_names(folder_of(stream))
     except OSError as error:
         tree.forget()
-        raise OutcomeUnknown(f"{stream} was perhaps deleted: look at it again") from error
-    with suppress(OSError), tree.opened(stream) as file:
+        raise OutcomeUnknown(f"{stream} may have been deleted; read it again") from error
+    with suppress(OSError), tree.open_stream(stream) as file:
         if file is not None:
-            mark = mark_of(file)
-            state = state_at(last_frame(tree.span(file, mark.size)), mark)
+            stamp = read_stamp(file)
+            state = state_after(find_last_frame(tree.span(file, stamp.size)), stamp)
             streams.remember(stream, state)
-            streams.note([(state.row(stream, synced=tree.durable), ())])
+            streams.update_index([(state.to_row(stream, synced=tree.durable), ())])
 
 
-def _write(streams: FileStreams, path: str, content: bytes) -> None:
+def _write_file(streams: FileStreams, path: str, content: bytes) -> None:
     tree = streams.tree
     with suppress(FileNotFoundError):
         tree.disk.unlink(tree.top, path)

@@ -1,7 +1,7 @@
-"""The system calls that durability rests on, in one replaceable object.
+"""The system calls that durability relies on, in one replaceable object.
 
-All paths are relative to `top`, the open root folder, and are walked part by part without
-following links: a symbolic link planted anywhere below the root is refused, not followed.
+All paths are relative to `top`, the open root folder, and are resolved part by part without
+following links: a symbolic link anywhere under the root raises an error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Disk:
-    """Plain POSIX calls. Tests replace it to lose power, fill the disk or break it."""
+    """POSIX calls. Tests replace it to simulate power loss, a full disk or a broken one."""
 
     def open(self, top: int, path: str, *, write: bool = False, create: bool = False) -> int:
-        """Open a file; `create` makes a new one, readable by its owner only, and fails if there is one."""
-        # O_NONBLOCK: opening a planted FIFO would wait for ever for its other end. For files it means nothing.
+        """Open a file; with `create`, a new one that only its owner can read."""
+        # O_NONBLOCK: opening a planted FIFO would wait forever. It has no effect on regular files.
         flags = (
             (os.O_RDWR if write or create else os.O_RDONLY)
             | os.O_NOFOLLOW
@@ -39,11 +39,11 @@ class Disk:
             os.close(file)
             raise OSError(errno.ELOOP, "not a regular file")
         if create:
-            os.fchmod(file, 0o600)  # a strange umask must not lock the owner out
+            os.fchmod(file, 0o600)  # an odd umask must not lock out the owner
         return file
 
     def mkdir(self, top: int, path: str) -> None:
-        """Make a folder for the owner only. One that is there already is fine."""
+        """Create a folder for the owner only, unless it exists."""
         with _parent(top, path) as (folder, name):
             try:
                 os.mkdir(name, 0o700, dir_fd=folder)
@@ -52,9 +52,9 @@ class Disk:
             os.chmod(name, 0o700, dir_fd=folder)
 
     def list(self, top: int, path: str) -> list[str]:
-        """The names in a folder, sorted; none if it does not exist."""
+        """Return the sorted names in a folder; none if it does not exist."""
         try:
-            with _opened_folder(top, path) as folder:
+            with _open_folder(top, path) as folder:
                 return sorted(os.listdir(folder))
         except FileNotFoundError:
             return []
@@ -70,18 +70,18 @@ class Disk:
 
     def fsync(self, file: int) -> None:
         if _FULL_SYNC is not None:
-            # On macOS fsync stops at the drive's cache.
+            # On macOS, fsync does not flush the cache of the drive.
             fcntl.fcntl(file, _FULL_SYNC)
         else:
             os.fsync(file)
 
     def fsync_dir(self, top: int, path: str) -> None:
-        """Make the names in a folder durable. "" is the root."""
-        with _opened_folder(top, path) as folder:
+        """Sync the names in a folder. "" is the root."""
+        with _open_folder(top, path) as folder:
             os.fsync(folder)
 
     def rename(self, top: int, old: str, new: str) -> None:
-        """Replace `new` by `old`; both are in the same folder."""
+        """Rename `old` to `new` in the same folder, and replace an existing file."""
         with _parent(top, old) as (folder, name):
             os.rename(name, new.rpartition("/")[2], src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -91,33 +91,35 @@ class Disk:
 
 
 def write_all(disk: Disk, file: int, data: bytes, offset: int) -> None:
-    """One write, and more only if the system took less than all of it."""
+    """Write all data, usually with one system call."""
     done = disk.write(file, data, offset)
     while done < len(data):
         done += disk.write(file, memoryview(data)[done:], offset + done)
 
 
-def translated(error: OSError, what: str) -> HoldfastError:
-    """The error to raise for a system call that failed before anything could have been stored."""
+def translate_os_error(error: OSError, what: str) -> HoldfastError:
+    """Return the error to raise for a system call that failed before anything was stored."""
     reason = f"{what}: {os.strerror(error.errno) if error.errno else 'failed'}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StorageFull(f"{reason}; nothing was written, make room and try again")
+        return StorageFull(f"{reason}; nothing was written. Free some space and retry")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ReadOnly(f"{reason}; check permissions and mount options")
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
-        return UnsupportedVersion(f"{reason}; a store holds plain files and folders only, no links")
+        return UnsupportedVersion(
+            f"{reason}; a store must contain only regular files and folders, no links"
+        )
     return Unavailable(f"{reason}; nothing was written")
 
 
 @contextmanager
 def _parent(top: int, path: str) -> Iterator[tuple[int, str]]:
     folder, _, name = path.rpartition("/")
-    with _opened_folder(top, folder) as opened:
+    with _open_folder(top, folder) as opened:
         yield opened, name
 
 
 @contextmanager
-def _opened_folder(top: int, path: str) -> Iterator[int]:
+def _open_folder(top: int, path: str) -> Iterator[int]:
     folder = os.open(".", _FOLDER, dir_fd=top)
     try:
         for part in path.split("/") if path else ():

@@ -1,12 +1,13 @@
-"""The frame: one line of a stream's file, holding what one batch appended to it.
+"""The frame: one line of a stream's file, with the appends of one batch to it.
 
     {"length":412,"first":3,"last":4,"stream":["t","task","a"],"incarnation":"0f…",
      "appends":[{"id":"ab…","indexed":true,"records":[{"hash":"1c…","body":{…}}, …]}],
      "fields":{"status":"running"},"ids":1,"sum":"9e…"}
 
-`length` counts the bytes of the line with its newline, `sum` is a SHA-256 (its first half) over all that
-stands before it, so each line can be checked alone. `fields` are the head's after this frame, `ids` is the number of indexed
-append ids so far. A line with `"first":0` can only be the first one of a file: it names the incarnations of former lives.
+`length` counts the bytes of the line with its newline. `sum` is the first half of a SHA-256 of all
+that precedes it, so each line can be verified on its own. `fields` are the fields of the head after
+this frame, `ids` is the number of indexed append ids so far. A line with `"first":0` is only valid
+as the first line of a file: it lists the deleted incarnations of the stream.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ import msgspec
 from ..interface import HeadFields, StreamKey
 
 HEADER_BYTES = 96
-MAX_BYTES = 256 * 1024 * 1024
-"""The longest line. A longer one that somebody planted is not read into memory to find out what it is."""
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""The longest line. A longer one, perhaps planted by an attacker, is never read into memory."""
 _LENGTH = re.compile(rb'\{"length":([1-9][0-9]{0,17}),')
 _HEADER = re.compile(
     _LENGTH.pattern + rb'"first":(0|[1-9][0-9]{0,17}),"last":(0|[1-9][0-9]{0,17}),'
 )
 _SUM_BYTES = len(b',"sum":""}\n') + 32
-# A body must decode inside a frame, from a deeper stack than the one it was written from.
+# A body must decode inside a frame, also from a deeper stack than the one that wrote it.
 _OPEN, _CLOSE = b"[" * 200, b"]" * 200
 
 
 class BadFrame(Exception):
-    """These bytes are not a whole and valid frame. The argument says why, without content."""
+    """The bytes are not a complete and valid frame. The argument is the reason, without content."""
 
 
 class StoredAppend(msgspec.Struct, frozen=True):
-    """One append as it is in a frame; records are (hash, body) pairs from version `first` on."""
+    """One append in a frame; records are (hash, body) pairs from version `first` on."""
 
     id: bytes
     first: int
@@ -50,7 +51,7 @@ class StoredAppend(msgspec.Struct, frozen=True):
 
 
 class AppendFrame(msgspec.Struct, frozen=True):
-    """A frame in memory. `deleted` are the former lives that a file's first line names."""
+    """A decoded frame. `deleted` are the deleted incarnations in the first line of a file."""
 
     stream: StreamKey
     first: int
@@ -105,7 +106,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 def encode_frame(frame: AppendFrame) -> bytes:
-    """The line for a frame, newline included."""
+    """Encode a frame as a line, newline included."""
     line: dict[str, object] = {"first": frame.first, "last": frame.last, "stream": frame.stream}
     line["incarnation"] = frame.incarnation.hex()
     if frame.first:
@@ -119,34 +120,34 @@ def encode_frame(frame: AppendFrame) -> bytes:
     digits = len(str(fixed))
     length = fixed + (digits if len(str(fixed + digits)) == digits else digits + 1)
     start = b'{"length":%d' % length + rest
-    return start + _sum(start)
+    return start + _checksum(start)
 
 
 def decode_frame(line: bytes) -> AppendFrame:
-    """The frame of a line, or `BadFrame`. Nothing of a line is believed before its sum is checked."""
-    if declared_length(line) != len(line):
-        raise BadFrame("its length is not the one it declares")
-    if line[-_SUM_BYTES:] != _sum(line[:-_SUM_BYTES]):
+    """Decode a line; raise `BadFrame` if it is not valid. The checksum is verified first."""
+    if parse_length(line) != len(line):
+        raise BadFrame("its length is not the declared one")
+    if line[-_SUM_BYTES:] != _checksum(line[:-_SUM_BYTES]):
         raise BadFrame("its checksum is wrong")
     try:
-        return _to_frame(_decode(line))
+        return _build_frame(_decode(line))
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise BadFrame("it is not in the form of a frame") from None
+        raise BadFrame("it does not have the structure of a frame") from None
 
 
-def declared_length(start: bytes) -> int | None:
-    """The length that a line beginning like this declares, None if that cannot be read."""
+def parse_length(start: bytes) -> int | None:
+    """Return the length that the start of a line declares, None if it is unreadable."""
     match = _LENGTH.match(start)
     return int(match[1]) if match else None
 
 
-def header(start: bytes) -> tuple[int, int, int] | None:
-    """Length, first and last version that a line declares; not checked against its sum."""
+def parse_header(start: bytes) -> tuple[int, int, int] | None:
+    """Return the declared length, first and last version of a line, which are not verified."""
     match = _HEADER.match(start)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _sum(data: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
     return b',"sum":"%s"}\n' % hashlib.sha256(data).hexdigest()[:32].encode()
 
 
@@ -161,12 +162,12 @@ def _encode_append(append: StoredAppend) -> dict[str, object]:
 
 
 def _is_plain_json(body: bytes) -> bool:
-    """Whether the body can stand in the line as it is, and come back byte for byte."""
+    """Return whether the body can be embedded in the line and read back byte for byte."""
     if not (body.startswith(b"{") and body.endswith(b"}")) or b"\n" in body or b"\0" in body:
         return False
     try:
         body.decode()
-        # Alone first: `{},{}` is no JSON value, but would be two of them inside brackets.
+        # Alone first: `{},{}` is not a JSON value, but would be two of them inside brackets.
         msgspec.json.decode(body, type=msgspec.Raw)
         msgspec.json.decode(_OPEN + body + _CLOSE, type=msgspec.Raw)
     except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
@@ -189,14 +190,16 @@ def _encode_time(time: float | None) -> float | str | None:
     return time if time is None or math.isfinite(time) else str(time)
 
 
-def _to_frame(line: _Line) -> AppendFrame:
+def _build_frame(line: _Line) -> AppendFrame:
     appends, version = [], line.first
     for append in line.appends:
-        records = tuple((bytes.fromhex(record.hash), _body(record)) for record in append.records)
+        records = tuple(
+            (bytes.fromhex(record.hash), _decode_body(record)) for record in append.records
+        )
         appends.append(StoredAppend(bytes.fromhex(append.id), version, records, append.indexed))
         version += len(records)
     if line.first and (version != line.last + 1 or version == line.first):
-        raise ValueError("versions and records differ in number")
+        raise ValueError("the number of records does not match the versions")
     fields = line.fields
     return AppendFrame(
         stream=StreamKey(*line.stream),
@@ -216,5 +219,5 @@ def _to_frame(line: _Line) -> AppendFrame:
     )
 
 
-def _body(record: _Record) -> bytes:
+def _decode_body(record: _Record) -> bytes:
     return bytes(record.body) if record.base64 is None else record.base64

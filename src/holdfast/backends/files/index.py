@@ -1,7 +1,8 @@
-"""The index beside the files: what can be listed, and which streams have to be looked at first.
+"""The index of the files, for listings: an SQLite database with one row per stream.
 
 It is derived from the files, never synced, and may be deleted at any time. A row is marked dirty
-before its file is touched and cleaned after, so that after a kill it is known which rows not to believe.
+before its file is changed and clean afterwards, so that after a kill it is known which rows to
+distrust.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ CREATE TABLE streams(
 CREATE INDEX by_status ON streams(tenant, kind, status, id) WHERE status IS NOT NULL;
 CREATE INDEX by_due ON streams(tenant, kind, due, id) WHERE due IS NOT NULL;
 CREATE INDEX dirty ON streams(tenant, kind) WHERE dirty = 1;
-CREATE TABLE ids(n INTEGER, append BLOB, first INTEGER, last INTEGER, PRIMARY KEY(n, append)) WITHOUT ROWID;
+CREATE TABLE ids(
+    n INTEGER, append BLOB, first INTEGER, last INTEGER, PRIMARY KEY(n, append)) WITHOUT ROWID;
 """
 _COLUMNS = "tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced"
-_THIS = "tenant = ? AND kind = ? AND id = ?"
-_OF_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"
+_BY_KEY = "tenant = ? AND kind = ? AND id = ?"
+_SELECT_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"
 _IDENTITY = "SELECT boot, device, inode FROM meta WHERE format = ?"
-_FORGET_IDS = f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_THIS})"
+_DELETE_IDS = f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_BY_KEY})"
 _PUT = """
-INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced, status, due)
+INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids,
+    dirty, synced, status, due)
 VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT(tenant, kind, id) DO UPDATE SET
     inode = excluded.inode, size = excluded.size, version = excluded.version, hash = excluded.hash,
@@ -45,13 +48,14 @@ ON CONFLICT(tenant, kind, id) DO UPDATE SET
     dirty = excluded.dirty, synced = excluded.synced, status = excluded.status, due = excluded.due
 """
 _MARK = """
-INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced)
+INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids,
+    dirty, synced)
 VALUES(?, ?, ?, 0, 0, 0, x'', x'', ?, 0, 1, 0) ON CONFLICT(tenant, kind, id) DO UPDATE SET dirty = 1
 """
 
 
 class Identity(NamedTuple):
-    """What an index belongs to: one boot of the machine, and one root folder (a copy of it is another)."""
+    """The owner of an index: one boot of the machine and one root folder, but no copy of it."""
 
     boot: str
     device: int
@@ -59,10 +63,10 @@ class Identity(NamedTuple):
 
 
 class FileIndexRow(NamedTuple):
-    """What was known of a stream's file when it was last acknowledged or read. Version 0: deleted, or never stored.
+    """The state of a stream's file when it was last acknowledged or read.
 
-    `ids` counts the append ids the index has for it. `synced` is False after a rebuild: the
-    file was valid, but nobody has yet made sure that it is on the disk.
+    At version 0, the stream was deleted or never stored. `ids` counts its append ids in the index.
+    `synced` is False after a rebuild: the file was valid, but may not be on disk.
     """
 
     stream: StreamKey
@@ -77,12 +81,15 @@ class FileIndexRow(NamedTuple):
     synced: bool = True
 
 
+IndexPage = tuple[Sequence[FileIndexRow], Sequence[FileIndexRow]]
+"""The clean rows of a page in order, and all dirty rows of the kind."""
+
 Change = tuple[FileIndexRow, Sequence[tuple[bytes, int, int]]]
 """A row and the append ids (with first and last version) that are new in it."""
 
 
 class FileIndex:
-    """One SQLite database, for one thread at a time: its owner sees to that."""
+    """One SQLite database. The owner ensures that only one thread at a time uses it."""
 
     def __init__(self, path: str) -> None:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
@@ -90,8 +97,8 @@ class FileIndex:
             flags |= apsw.SQLITE_OPEN_CREATE
         self._db = apsw.Connection(path, flags=flags)
         self.inode = 0 if path == ":memory:" else os.stat(path, follow_symlinks=False).st_ino
-        # Without this the last one to close would delete the log by its name, which
-        # may by then be that of a new index.
+        # Without this, the last connection to close would delete the log by its name, which may by
+        # then be the name of a new index's log.
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         for pragma in (
             "busy_timeout = 30000",
@@ -102,7 +109,7 @@ class FileIndex:
             self._db.execute(f"PRAGMA {pragma}").fetchall()
 
     def identity(self) -> Identity | None:
-        """What the index says it belongs to; None if it was never finished, or has another format."""
+        """Return the owner of the index; None if it is incomplete or has another format."""
         with suppress(apsw.SQLError):
             for boot, device, inode in self._db.execute(_IDENTITY, (FORMAT,)):
                 return Identity(boot, device, inode)
@@ -118,12 +125,12 @@ class FileIndex:
 
     def get(self, stream: StreamKey) -> FileIndexRow | None:
         found = self._db.execute(
-            f"SELECT {_COLUMNS} FROM streams WHERE {_THIS}", _key(stream)
+            f"SELECT {_COLUMNS} FROM streams WHERE {_BY_KEY}", _key(stream)
         ).fetchone()
         return _row(found) if found else None
 
-    def mark(self, streams: Iterable[StreamKey]) -> None:
-        """Say that the rows of these streams are not to be believed until they are put again."""
+    def mark_dirty(self, streams: Iterable[StreamKey]) -> None:
+        """Mark the rows of these streams as dirty until they are stored again."""
         with transaction(self._db):
             for stream in streams:
                 self._db.execute(_MARK, (*_key(stream), _NO_FIELDS))
@@ -131,50 +138,54 @@ class FileIndex:
     def put(self, changes: Iterable[Change]) -> None:
         """Store rows, each with the append ids that are new in it.
 
-        `row.ids` is the number of ids after that. If the index did not know all ids before, it
-        does not take the new ones either; `knows` will tell.
+        `row.ids` is the number of ids after that. If the index lacks an earlier id, it does not
+        store the new ones either; `has_all_ids` detects that.
         """
         with transaction(self._db):
             for row, new in changes:
-                sql = f"SELECT ids FROM streams WHERE {_THIS} AND incarnation = ?"
+                sql = f"SELECT ids FROM streams WHERE {_BY_KEY} AND incarnation = ?"
                 known = self._db.execute(sql, (*_key(row.stream), row.incarnation)).fetchone()
-                if known is None:  # the ids are those of a former life
-                    self._db.execute(_FORGET_IDS, _key(row.stream))
+                if known is None:  # the ids are those of a deleted incarnation
+                    self._db.execute(_DELETE_IDS, _key(row.stream))
                 before = known[0] if known else 0
                 complete = before == row.ids - len(new)
                 self._db.execute(_PUT, _values(row if complete else row._replace(ids=before)))
                 if complete:
                     self._add_ids(row.stream, new)
 
-    def load(self, stream: StreamKey, ids: Sequence[tuple[bytes, int, int]]) -> None:
-        """Take over all append ids of a stream."""
+    def replace_ids(self, stream: StreamKey, ids: Sequence[tuple[bytes, int, int]]) -> None:
+        """Replace all append ids of a stream."""
         with transaction(self._db):
-            self._db.execute(_FORGET_IDS, _key(stream))
+            self._db.execute(_DELETE_IDS, _key(stream))
             self._add_ids(stream, ids)
-            self._db.execute(f"UPDATE streams SET ids = ? WHERE {_THIS}", (len(ids), *_key(stream)))
+            self._db.execute(
+                f"UPDATE streams SET ids = ? WHERE {_BY_KEY}", (len(ids), *_key(stream))
+            )
 
-    def knows(self, stream: StreamKey, ids: int) -> bool:
-        """Whether all of this number of append ids are in the index."""
-        found = self._db.execute(f"SELECT ids FROM streams WHERE {_THIS}", _key(stream)).fetchone()
+    def has_all_ids(self, stream: StreamKey, ids: int) -> bool:
+        """Return whether the index has all append ids of a stream; `ids` is their number."""
+        found = self._db.execute(
+            f"SELECT ids FROM streams WHERE {_BY_KEY}", _key(stream)
+        ).fetchone()
         return found is not None and found[0] == ids
 
-    def find(self, stream: StreamKey, append: bytes) -> tuple[int, int] | None:
-        """The versions of an append id."""
-        sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_THIS} AND append = ?"
+    def find_id(self, stream: StreamKey, append: bytes) -> tuple[int, int] | None:
+        """Return the first and last version of an append id, None if it is not in the index."""
+        sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_BY_KEY} AND append = ?"
         found = self._db.execute(sql, (*_key(stream), append)).fetchone()
         return (found[0], found[1]) if found else None
 
     def _add_ids(self, stream: StreamKey, ids: Iterable[tuple[bytes, int, int]]) -> None:
         for known in ids:
             self._db.execute(
-                f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_THIS}",
+                f"INSERT OR REPLACE INTO ids SELECT n, ?, ?, ? FROM streams WHERE {_BY_KEY}",
                 (*known, *_key(stream)),
             )
 
     def heads(
         self, tenant: str, kind: str, status: str | None, after: str, limit: int
-    ) -> tuple[Sequence[FileIndexRow], Sequence[FileIndexRow]]:
-        """Clean rows of a page in order, and all dirty rows of the kind."""
+    ) -> IndexPage:
+        """Return the clean rows of a page in order, and all dirty rows of the kind."""
         where, values = "dirty = 0 AND version > 0 AND id > ?", [after.encode()]
         if status is not None:
             where, values = f"{where} AND status = ?", [*values, status.encode()]
@@ -182,8 +193,8 @@ class FileIndex:
 
     def due(
         self, tenant: str, kind: str, before: float | None, after: Cursor | None, limit: int
-    ) -> tuple[Sequence[FileIndexRow], Sequence[FileIndexRow]]:
-        """The same in the order of `due`."""
+    ) -> IndexPage:
+        """Return the clean rows of a page in the order of `due`, and all dirty rows of the kind."""
         where, values = "dirty = 0 AND version > 0 AND due IS NOT NULL", list[Any]()
         if before is not None:
             where, values = f"{where} AND due <= ?", [before]
@@ -194,18 +205,16 @@ class FileIndex:
             )
         return self._page(tenant, kind, f"{where} ORDER BY due, id LIMIT ?", [*values, limit])
 
-    def _page(
-        self, tenant: str, kind: str, where: str, values: Sequence[Any]
-    ) -> tuple[list[FileIndexRow], list[FileIndexRow]]:
+    def _page(self, tenant: str, kind: str, where: str, values: Sequence[Any]) -> IndexPage:
         of_kind = (tenant.encode(), kind.encode())
-        # One transaction: a row that is cleaned in between must not slip through both questions.
+        # One transaction: a row that becomes clean in between must not be missing in both results.
         with transaction(self._db, "DEFERRED"):
-            clean = self._db.execute(f"{_OF_KIND} AND {where}", (*of_kind, *values)).fetchall()
-            dirty = self._db.execute(f"{_OF_KIND} AND dirty = 1", of_kind).fetchall()
+            clean = self._db.execute(f"{_SELECT_KIND} AND {where}", (*of_kind, *values)).fetchall()
+            dirty = self._db.execute(f"{_SELECT_KIND} AND dirty = 1", of_kind).fetchall()
         return [_row(found) for found in clean], [_row(found) for found in dirty]
 
     def data_bytes(self) -> int:
-        """The bytes of all streams."""
+        """Return the size of all streams in bytes."""
         [[total]] = self._db.execute("SELECT coalesce(sum(size), 0) FROM streams").fetchall()
         return int(total or 0)
 
@@ -214,7 +223,7 @@ class FileIndex:
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is. Empty where that is unknown: then no index outlives its process."""
+    """Return the id of this boot of the machine; empty if unknown, then no index is reused."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -227,7 +236,7 @@ _decode_fields = msgspec.json.Decoder(HeadFields).decode
 
 
 def _key(stream: StreamKey) -> tuple[bytes, bytes, bytes]:
-    # As bytes: they order as the seam wants, and NUL is nothing special in them.
+    # Bytes have the order of the backend interface, and NUL is not special in them.
     return stream.tenant.encode(), stream.kind.encode(), stream.id.encode()
 
 
@@ -247,7 +256,7 @@ def _row(found: Sequence[Any]) -> FileIndexRow:
         stream = StreamKey(*(part.decode() for part in key))
         known = _decode_fields(fields)
     except (AttributeError, TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise apsw.CorruptError("a row of the index is not what was stored") from error
+        raise apsw.CorruptError("a row of the index is not valid") from error
     return FileIndexRow(
         stream, inode, size, version, digest, incarnation, known, ids, bool(dirty), bool(synced)
     )

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from ...errors import Unavailable
 
 LOCK_FILE = "lock"
-_PATIENCE = 30.0
+_LOCK_TIMEOUT = 30.0
 
 
 class WriterLock:
-    """flock on a file that is never renamed or deleted, and a lock among the threads of this process.
+    """A flock on a file that is never renamed or deleted, and a lock for the local threads.
 
-    flock and not fcntl locks: those are lost when any handle of the file is closed. The lock belongs to the
-    open file, which a forked child shares: `forget` drops it there without unlocking the parent's.
-    The same thread may take the lock again.
+    fcntl locks would be lost when any handle of the file is closed. A flock belongs to the open
+    file, which a forked child shares: `forget` drops it there without unlocking the parent's. The
+    lock is reentrant.
     """
 
     def __init__(self, open: Callable[[], int]) -> None:
@@ -31,8 +31,8 @@ class WriterLock:
         self._depth = 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock. `Unavailable` if another process keeps it for half a minute."""
+    def hold(self) -> Iterator[None]:
+        """Hold the lock. Raise `Unavailable` if another process keeps it for half a minute."""
         with self._threads:  # not acquire() and try: an interrupt in between would leave it locked
             if self._depth == 0:
                 self._lock()
@@ -47,21 +47,23 @@ class WriterLock:
     def _lock(self) -> None:
         if self._file is None:
             self._file = self._open()
-        deadline, pause = time.monotonic() + _PATIENCE, 0.0002
+        deadline, pause = time.monotonic() + _LOCK_TIMEOUT, 0.0002
         while True:
             try:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR):
                     raise
-            # A blocking flock would wait for ever for a process that was stopped while it held the lock.
+            # A blocking flock would wait forever for a process that was stopped with the lock.
             if time.monotonic() > deadline:
-                raise Unavailable("another process keeps the store locked; nothing was written")
+                raise Unavailable(
+                    "another process keeps the store locked; nothing was written. Retry later"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
 
     def forget(self) -> None:
-        """In a forked child: begin anew. The parent's lock stays as it is."""
+        """Start over in a forked child. The parent keeps its lock."""
         self._threads, self._depth = threading.RLock(), 0
         self.close()
 

@@ -1,4 +1,4 @@
-"""File names for streams: any text, kept apart on every file system, never outside its folder."""
+"""File names for streams: unique on every file system, and never outside their folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ TORN = "torn"
 SUFFIX = ".jsonl"
 TEMPORARY = ".tmp"
 
-_LONGEST = 120  # with suffixes well below the 255 bytes, and on Windows the 260 characters of a path, that are common
+# With suffixes, well below the usual 255 bytes of a name and the 260 characters of a Windows path.
+_MAX_NAME_LENGTH = 120
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 _RESERVED = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
@@ -20,37 +21,35 @@ _RESERVED = frozenset(
 
 
 def file_name(text: str) -> str:
-    """A name for `text` that no other text has, whatever the file system does to case and accents.
+    """Return a name that no other text has, whatever the file system does to case and accents.
 
-    Lowercase letters, digits, "-" and "_" stay, all other bytes become %xx. Since "." and "/" are among
-    those, ".." and absolute paths cannot arise. Long names end in "~" and the SHA-256 of the text: "~" is
-    not in any other name.
+    Lowercase letters, digits, "-" and "_" stay; all other bytes become %xx. That includes "." and
+    "/", so ".." and absolute paths cannot arise. A long name ends in "~" and the SHA-256 of the
+    text; no other name contains "~".
     """
     try:
         raw = text.encode()
     except UnicodeEncodeError:
-        raise InvalidId(
-            "an id must be text that can be written as UTF-8: it has half of a surrogate pair"
-        ) from None
+        raise InvalidId("id must be valid Unicode text, got a lone surrogate") from None
     name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in raw) or "%"
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME_LENGTH:
         digest = hashlib.sha256(raw).hexdigest()
-        name = f"{name[: _LONGEST - 65]}~{digest}"
+        name = f"{name[: _MAX_NAME_LENGTH - 65]}~{digest}"
     return f"%{ord(name[0]):02x}{name[1:]}" if name in _RESERVED else name
 
 
 def folder_of(stream: StreamKey) -> str:
-    """The folder of a stream's file, relative to the root. 256 folders per kind keep each of them short."""
+    """Return the folder of a stream's file, relative to the root. Each kind has 256 folders."""
     fan = hashlib.sha256(stream.id.encode(errors="replace")).hexdigest()[:2]
     return f"{STREAMS}/{file_name(stream.tenant)}/{file_name(stream.kind)}/{fan}"
 
 
 def path_of(stream: StreamKey) -> str:
-    """The path of a stream's file, relative to the root."""
+    """Return the path of a stream's file, relative to the root."""
     return f"{folder_of(stream)}/{file_name(stream.id)}{SUFFIX}"
 
 
-def torn_name(stream: StreamKey) -> str:
-    """How the names of the side files begin that keep what was cut off a stream's file."""
+def torn_prefix(stream: StreamKey) -> str:
+    """Return the prefix of the side files with truncated bytes of a stream's file."""
     digest = hashlib.sha256("\0".join(map(file_name, stream)).encode()).hexdigest()[:12]
-    return f"{file_name(stream.id)}.{digest}.torn-"
+    return f"{file_name(stream.id)}.{digest}.has_torn_tail-"

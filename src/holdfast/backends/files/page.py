@@ -1,25 +1,30 @@
-"""One page of records out of a stream's file, in either direction, each frame verified."""
+"""Reads one page of records from a stream's file, in either direction, and verifies each frame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ...errors import CorruptRecord
-from ..interface import Record, StreamKey
+from ..interface import PAGE_BYTES, Record, StreamKey
 from .frame import AppendFrame, BadFrame
-from .scan import FileSpan, FramePosition, backward, forward, locate, valid_frames
+from .scan import (
+    FileSpan,
+    FramePosition,
+    find_version,
+    iter_valid_frames,
+    read_backward,
+    read_forward,
+)
 from .state import FileState
-
-PAGE_BYTES = 8 * 1024 * 1024
 
 
 class Pager:
-    """Reads from one look at a stream. Damage ends a page early; the next page, which begins with it, raises."""
+    """Reads the settled bytes of a stream. Damage ends a page early; the next page raises."""
 
     def __init__(self, stream: StreamKey, span: FileSpan, state: FileState, file: str) -> None:
         self._stream, self._span, self._state, self._file = stream, span, state, file
 
-    def page(self, after: int, limit: int | None, reverse: bool) -> list[Record]:
+    def read_page(self, after: int, limit: int | None, reverse: bool) -> list[Record]:
         page: list[Record] = []
         size = 0
         try:
@@ -40,7 +45,7 @@ class Pager:
             return
         start = first = self._find(version).start
         try:
-            for place in forward(self._span, start):
+            for place in read_forward(self._span, start):
                 self._check(place.frame, place.start == first or place.frame.first == version)
                 for record in _records(place.frame):
                     if record.version == version:
@@ -48,7 +53,7 @@ class Pager:
                         version += 1
                 start = place.stop
         except BadFrame as error:
-            raise self._damage(version, start, str(error)) from None
+            raise self._damage_error(version, start, str(error)) from None
 
     def _backward(self, after: int) -> Iterator[Record]:
         version = after - 1 if after else self._state.version
@@ -60,7 +65,7 @@ class Pager:
             return
         stop = last = self._find(version).stop
         try:
-            for place in backward(self._span, stop):
+            for place in read_backward(self._span, stop):
                 if not place.frame.first:
                     break
                 self._check(place.frame, place.stop == last or place.frame.last == version)
@@ -72,24 +77,26 @@ class Pager:
             if version > 0:
                 raise BadFrame("frames are missing before it")
         except BadFrame as error:
-            raise self._damage(version, stop, str(error)) from None
+            raise self._damage_error(version, stop, str(error)) from None
 
     def _find(self, version: int) -> FramePosition:
-        place = locate(self._span, version)
+        place = find_version(self._span, version)
         if place is not None:
             return place
         if self._state.damage is not None and version > self._state.version:
             raise self._state.damage.error(self._stream)
-        before = [place.stop for place in valid_frames(self._span) if place.frame.last < version]
-        raise self._damage(version, before[-1] if before else 0, "no valid frame holds it")
+        before = [
+            place.stop for place in iter_valid_frames(self._span) if place.frame.last < version
+        ]
+        raise self._damage_error(version, before[-1] if before else 0, "no valid frame has it")
 
     def _check(self, frame: AppendFrame, follows: bool) -> None:
         if frame.stream != self._stream or frame.incarnation != self._state.incarnation:
-            raise BadFrame("the frame is of another stream, or of another life of it")
+            raise BadFrame("the frame is of another stream, or of another incarnation of it")
         if not follows:
-            raise BadFrame("versions do not follow one another")
+            raise BadFrame("versions are not contiguous")
 
-    def _damage(self, version: int | None, offset: int, what: str) -> CorruptRecord:
+    def _damage_error(self, version: int | None, offset: int, what: str) -> CorruptRecord:
         place = f"file {self._file}, byte offset {offset}"
         return CorruptRecord(str(self._stream), version=version, what=what, place=place)
 

@@ -1,4 +1,4 @@
-"""The root folder of a files store: made once, marked as ours, recognised ever after."""
+"""The root folder of a files store: creates it, marks it and recognizes it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ class _Marker(msgspec.Struct):
 
 
 def open_root(root: str, disk: Disk) -> int:
-    """A handle on the root folder, which is made if it is missing. Refuses a folder that holds something else."""
-    made = _make_folders(root)
+    """Open the root folder; create it if it does not exist.
+
+    Raise `UnsupportedVersion` if the folder contains something else.
+    """
+    made = _create_folders(root)
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         others = set(disk.list(top, "")) - {LOCK_FILE, _TEMPORARY}
-        # The names first: if another process is just making the store, the marker is there by now.
+        # List first: if another process is creating the store, the marker exists by now.
         if others and not is_marked(top, disk):
             raise UnsupportedVersion(
-                f"{root} holds other files and is not a Holdfast store; choose an empty folder"
+                f"{root} contains other files and is not a Holdfast store; choose an empty folder"
             )
         for folder in made:
             _sync(os.path.dirname(folder))
@@ -41,7 +44,7 @@ def open_root(root: str, disk: Disk) -> int:
 
 
 def is_marked(top: int, disk: Disk) -> bool:
-    """Whether this is a store that we can read; False if it is none yet."""
+    """Return whether the root has a marker; raise `UnsupportedVersion` if it is unreadable."""
     try:
         file = disk.open(top, MARKER)
     except FileNotFoundError:
@@ -50,7 +53,7 @@ def is_marked(top: int, disk: Disk) -> bool:
         marker = msgspec.json.decode(disk.read(file, 4096, 0), type=_Marker)
     except msgspec.MsgspecError:
         raise UnsupportedVersion(
-            f"{MARKER} is not what Holdfast writes: this is not a Holdfast store"
+            f"{MARKER} was not written by Holdfast: this is not a Holdfast store"
         ) from None
     finally:
         os.close(file)
@@ -61,8 +64,8 @@ def is_marked(top: int, disk: Disk) -> bool:
     return True
 
 
-def mark(root: str, top: int, disk: Disk) -> None:
-    """Make an empty folder ours. The lock is held."""
+def write_marker(root: str, top: int, disk: Disk) -> None:
+    """Mark an empty folder as a store. The caller holds the lock."""
     os.fchmod(top, 0o700)
     with suppress(FileNotFoundError):
         disk.unlink(top, _TEMPORARY)
@@ -78,7 +81,10 @@ def mark(root: str, top: int, disk: Disk) -> None:
 
 
 def open_lock(top: int, disk: Disk) -> int:
-    """The lock file, made if it is missing. Reading is enough to lock it, also on a read-only file system."""
+    """Open the lock file; create it if it does not exist.
+
+    Read access is enough to lock it, also on a read-only file system.
+    """
     while True:
         with suppress(FileNotFoundError):
             return disk.open(top, LOCK_FILE)
@@ -86,8 +92,8 @@ def open_lock(top: int, disk: Disk) -> int:
             return disk.open(top, LOCK_FILE, create=True)
 
 
-def _make_folders(root: str) -> list[str]:
-    """Make the root and what is missing above it; returns the new ones."""
+def _create_folders(root: str) -> list[str]:
+    """Create the root and its missing parents; return the new folders."""
     missing, folder = [], root
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -99,7 +105,7 @@ def _make_folders(root: str) -> list[str]:
 
 
 def _sync(path: str) -> None:
-    # A parent that we may not even open for reading was not made by us.
+    # A parent that is not readable was not created by Holdfast.
     with suppress(PermissionError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -1,7 +1,7 @@
-"""Finding frames in a stream's file: the last one, the one with a version, and those next to it.
+"""Finds frames in a stream's file: the last one, the one with a version, and their neighbors.
 
-A frame holds no newline but its last byte, and begins with its length and versions. So a file
-needs no index: the last frame is behind the last newline but one, and a version is found by
+The only newline of a frame is its last byte, and a frame starts with its length and versions. So a
+file needs no index: the last frame follows the second to last newline, and a version is found by
 bisection.
 """
 
@@ -13,27 +13,27 @@ from typing import NamedTuple
 
 from .frame import (
     HEADER_BYTES,
-    MAX_BYTES,
+    MAX_FRAME_BYTES,
     AppendFrame,
     BadFrame,
-    declared_length,
     decode_frame,
-    header,
+    parse_header,
+    parse_length,
 )
 
-_NEAR = 8 * 1024  # below this distance walking is cheaper than bisecting
+_WALK_BYTES = 8 * 1024  # below this distance, walking is cheaper than bisecting
 _SECTOR = 512
 _NULS = re.compile(rb"\0+")
 
 
 class FileSpan(NamedTuple):
-    """The bytes of an open file up to `end`. `read(size, offset)` may return less than asked for."""
+    """The bytes of an open file up to `end`. `read(size, offset)` may return fewer than `size`."""
 
     read: Callable[[int, int], bytes]
     end: int
 
     def get(self, start: int, stop: int) -> bytes:
-        """The bytes from `start` to `stop`, fewer only at the end of the file."""
+        """Return the bytes from `start` to `stop`, fewer only at the end of the file."""
         stop = min(stop, self.end)
         data = self.read(stop - start, start) if stop > start else b""
         while data and len(data) < stop - start:
@@ -45,106 +45,110 @@ class FileSpan(NamedTuple):
 
 
 class FramePosition(NamedTuple):
-    """A verified frame and where it is."""
+    """A verified frame and its position in the file."""
 
     frame: AppendFrame
     start: int
     stop: int
 
 
-def frame_at(span: FileSpan, start: int) -> FramePosition:
-    """The frame that begins at `start`, verified, or `BadFrame`."""
-    length = declared_length(span.get(start, start + HEADER_BYTES))
+def read_frame(span: FileSpan, start: int) -> FramePosition:
+    """Return the verified frame that starts at `start`; raise `BadFrame` if it is not valid."""
+    length = parse_length(span.get(start, start + HEADER_BYTES))
     if length is None:
-        raise BadFrame("no frame begins here")
+        raise BadFrame("no frame starts here")
     if length > span.end - start:
-        raise BadFrame("it is shorter than it declares")
-    if length > MAX_BYTES:
+        raise BadFrame("it is shorter than declared")
+    if length > MAX_FRAME_BYTES:
         raise BadFrame("it is longer than any frame")
     return FramePosition(decode_frame(span.get(start, start + length)), start, start + length)
 
 
-def last_frame(span: FileSpan) -> FramePosition | None:
-    """The last valid frame. Bad bytes may follow it; they are the caller's to judge."""
-    stop = newline_before(span, span.end) + 1
+def find_last_frame(span: FileSpan) -> FramePosition | None:
+    """Return the last valid frame. Invalid bytes may follow it; the caller judges them."""
+    stop = find_newline_before(span, span.end) + 1
     while stop:
-        start = newline_before(span, stop - 1) + 1
+        start = find_newline_before(span, stop - 1) + 1
         try:
-            return _line(span, start, stop)
+            return _read_line(span, start, stop)
         except BadFrame:
             stop = start
     return None
 
 
 def is_torn(span: FileSpan, start: int) -> bool:
-    """Whether the bytes from `start` on can only be a write that was cut off: one that was never acknowledged.
+    """Return whether the bytes from `start` on are an interrupted write that was not acknowledged.
 
-    An acknowledged frame is complete: it has its declared length and ends with its newline, and a flipped
-    bit does not change both. So a single line is torn if it ends early, or if whole sectors of it were
-    never written and read as zeros. Anything else is damage, and stays as it is.
+    An acknowledged frame is complete: it has its declared length and ends with a newline, and a
+    flipped bit does not change both. So a single line is torn if it ends early, or if whole sectors
+    of it were never written and read as zeros. Anything else is damage, and stays as it is.
     """
-    if span.end - start > MAX_BYTES:
+    if span.end - start > MAX_FRAME_BYTES:
         return False
-    newline = newline_from(span, start)
+    newline = find_newline_from(span, start)
     if newline not in (-1, span.end - 1):
         return False
     if newline == -1:
-        length = declared_length(span.get(start, start + HEADER_BYTES))
+        length = parse_length(span.get(start, start + HEADER_BYTES))
         if length is None or length > span.end - start:
             return True
     return _has_lost_sector(span, start)
 
 
-def locate(span: FileSpan, version: int) -> FramePosition | None:
-    """The frame that holds `version`, verified; None if there is no valid one."""
+def find_version(span: FileSpan, version: int) -> FramePosition | None:
+    """Return the verified frame with `version`; None if there is no valid one."""
     start = _bisect(span, version)
     while start < span.end:
-        found = header(span.get(start, start + HEADER_BYTES))
+        found = parse_header(span.get(start, start + HEADER_BYTES))
         if found is None or found[1] > version:
             break
         if found[1] <= version <= found[2] and found[1]:
             try:
-                return frame_at(span, start)
+                return read_frame(span, start)
             except BadFrame:
                 break
         start += found[0]
-    # Bisection trusts headers that nobody has verified. If it fails, look at every frame.
+    # Bisection trusts unverified headers. If it fails, check every frame.
     return next(
-        (place for place in valid_frames(span) if place.frame.first <= version <= place.frame.last),
+        (
+            place
+            for place in iter_valid_frames(span)
+            if place.frame.first <= version <= place.frame.last
+        ),
         None,
     )
 
 
-def origin(span: FileSpan) -> AppendFrame | None:
-    """The first line, if it stands for what was deleted."""
-    found = header(span.get(0, HEADER_BYTES))
-    return frame_at(span, 0).frame if found is not None and found[1] == 0 else None
+def read_tombstone(span: FileSpan) -> AppendFrame | None:
+    """Return the first frame if it is a tombstone."""
+    found = parse_header(span.get(0, HEADER_BYTES))
+    return read_frame(span, 0).frame if found is not None and found[1] == 0 else None
 
 
-def forward(span: FileSpan, start: int) -> Iterator[FramePosition]:
-    """Verified frames from `start` on. Raises `BadFrame` at the first one that is not."""
+def read_forward(span: FileSpan, start: int) -> Iterator[FramePosition]:
+    """Yield verified frames from `start` on; raise `BadFrame` at the first invalid one."""
     while start < span.end:
-        place = frame_at(span, start)
+        place = read_frame(span, start)
         yield place
         start = place.stop
 
 
-def backward(span: FileSpan, stop: int) -> Iterator[FramePosition]:
-    """Verified frames before `stop`, newest first. Raises `BadFrame` at the first one that is not."""
+def read_backward(span: FileSpan, stop: int) -> Iterator[FramePosition]:
+    """Yield verified frames before `stop`, newest first; raise `BadFrame` at an invalid one."""
     while stop:
-        place = _line(span, newline_before(span, stop - 1) + 1, stop)
+        place = _read_line(span, find_newline_before(span, stop - 1) + 1, stop)
         yield place
         stop = place.start
 
 
-def valid_frames(span: FileSpan) -> Iterator[FramePosition]:
-    """Every frame with versions that verifies, skipping whatever is between them."""
+def iter_valid_frames(span: FileSpan) -> Iterator[FramePosition]:
+    """Yield all valid frames with versions, and skip anything between them."""
     start = 0
     while start < span.end:
         try:
-            place = frame_at(span, start)
+            place = read_frame(span, start)
         except BadFrame:
-            newline = newline_from(span, start)
+            newline = find_newline_from(span, start)
             if newline == -1:
                 return
             start = newline + 1
@@ -154,8 +158,8 @@ def valid_frames(span: FileSpan) -> Iterator[FramePosition]:
         start = place.stop
 
 
-def newline_before(span: FileSpan, stop: int) -> int:
-    """Where the last newline before `stop` is, -1 if there is none."""
+def find_newline_before(span: FileSpan, stop: int) -> int:
+    """Return the offset of the last newline before `stop`, -1 if there is none."""
     block = 4096
     while stop > 0:
         start = max(0, stop - block)
@@ -166,8 +170,8 @@ def newline_before(span: FileSpan, stop: int) -> int:
     return -1
 
 
-def newline_from(span: FileSpan, start: int) -> int:
-    """Where the first newline from `start` on is, -1 if there is none."""
+def find_newline_from(span: FileSpan, start: int) -> int:
+    """Return the offset of the first newline from `start` on, -1 if there is none."""
     block = 4096
     while start < span.end:
         data = span.get(start, start + block)
@@ -180,23 +184,23 @@ def newline_from(span: FileSpan, start: int) -> int:
     return -1
 
 
-def _line(span: FileSpan, start: int, stop: int) -> FramePosition:
-    # The header comes first: a long run of garbage is not read to find out that it is none.
-    if declared_length(span.get(start, min(stop, start + HEADER_BYTES))) != stop - start:
-        raise BadFrame("its length is not the one it declares")
-    if stop - start > MAX_BYTES:
+def _read_line(span: FileSpan, start: int, stop: int) -> FramePosition:
+    # Check the header first, so that a long run of garbage is not read.
+    if parse_length(span.get(start, min(stop, start + HEADER_BYTES))) != stop - start:
+        raise BadFrame("its length is not the declared one")
+    if stop - start > MAX_FRAME_BYTES:
         raise BadFrame("it is longer than any frame")
     return FramePosition(decode_frame(span.get(start, stop)), start, stop)
 
 
 def _bisect(span: FileSpan, version: int) -> int:
-    """The start of a frame at or not far before the one that holds `version`, if headers are right."""
+    """Return the start of a frame at or shortly before the one with `version`, going by headers."""
     low, high = 0, span.end
-    while high - low > _NEAR:
+    while high - low > _WALK_BYTES:
         middle = (low + high) // 2
-        newline = newline_from(span._replace(end=high), middle)
+        newline = find_newline_from(span._replace(end=high), middle)
         start = newline + 1
-        found = header(span.get(start, start + HEADER_BYTES)) if 0 < start < high else None
+        found = parse_header(span.get(start, start + HEADER_BYTES)) if 0 < start < high else None
         if found is not None and found[1] <= version:
             low = start
         else:

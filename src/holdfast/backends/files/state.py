@@ -1,4 +1,4 @@
-"""Where a stream stands, as told by the last valid frame of its file."""
+"""The state of a stream, derived from the last valid frame of its file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from ...errors import CorruptRecord
 from ..interface import Head, HeadFields, StreamKey
 from .index import FileIndexRow
-from .scan import FileSpan, FramePosition, is_torn, last_frame
+from .scan import FileSpan, FramePosition, find_last_frame, is_torn
 
 
 class FileStamp(NamedTuple):
-    """How a file looks from outside. If that has not changed, neither has what is in it."""
+    """The metadata of a file. If it has not changed, neither has the content."""
 
     inode: int
     size: int
@@ -21,7 +21,7 @@ class FileStamp(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What is wrong, from which version on, and where."""
+    """A damage: from which version on, what is wrong, and where."""
 
     version: int | None
     what: str
@@ -32,13 +32,13 @@ class Damage(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """Version 0: the stream does not exist. Its frames go up to `end`, the last of them begins at `start`.
+    """The state of a file. At version 0, the stream does not exist.
 
-    If something is wrong with the end of the file, `damage` says what: it is raised by whoever needs
-    the head; what is before it can still be read.
+    The frames end at `end`; the last of them starts at `start`. If the end of the file is damaged,
+    `damage` describes it. Callers that need the head raise it; records before it can still be read.
     """
 
-    mark: FileStamp | None = None
+    stamp: FileStamp | None = None
     start: int = 0
     end: int = 0
     version: int = 0
@@ -50,9 +50,9 @@ class FileState(NamedTuple):
     damage: Damage | None = None
 
     @property
-    def torn(self) -> bool:
-        """Whether bytes follow that never became a frame."""
-        return self.mark is not None and self.damage is None and self.end < self.mark.size
+    def has_torn_tail(self) -> bool:
+        """Whether the file ends with bytes that never became a frame."""
+        return self.stamp is not None and self.damage is None and self.end < self.stamp.size
 
     def head(self, stream: StreamKey, now: float) -> Head | None:
         if self.damage is not None:
@@ -61,8 +61,10 @@ class FileState(NamedTuple):
             return None
         return Head(stream, self.incarnation, self.fields, now, self.version, self.hash)
 
-    def row(self, stream: StreamKey, *, dirty: bool = False, synced: bool = True) -> FileIndexRow:
-        inode = self.mark.inode if self.mark else 0
+    def to_row(
+        self, stream: StreamKey, *, dirty: bool = False, synced: bool = True
+    ) -> FileIndexRow:
+        inode = self.stamp.inode if self.stamp else 0
         known = (
             stream,
             inode,
@@ -76,32 +78,35 @@ class FileState(NamedTuple):
         return FileIndexRow(*known, dirty=dirty, synced=synced)
 
 
-def mark_of(file: int) -> FileStamp:
+def read_stamp(file: int) -> FileStamp:
     found = os.fstat(file)
     return FileStamp(found.st_ino, found.st_size, found.st_ctime_ns)
 
 
-def state_at(place: FramePosition | None, mark: FileStamp) -> FileState:
-    """The state after a frame."""
+def state_after(place: FramePosition | None, stamp: FileStamp) -> FileState:
+    """Return the state after a frame."""
     if place is None:
-        return FileState(mark)
+        return FileState(stamp)
     frame = place.frame
     if not frame.first:
-        return FileState(mark, place.start, place.stop, deleted=frame.deleted)
+        return FileState(stamp, place.start, place.stop, deleted=frame.deleted)
     newest = (frame.last, frame.hash, frame.incarnation, frame.fields, frame.ids)
-    return FileState(mark, place.start, place.stop, *newest)
+    return FileState(stamp, place.start, place.stop, *newest)
 
 
-def examine(
-    stream: StreamKey, span: FileSpan, mark: FileStamp, *, acknowledged: int, file: str
+def examine_file(
+    stream: StreamKey, span: FileSpan, stamp: FileStamp, *, acknowledged: int, file: str
 ) -> FileState:
-    """The state that a file tells, and what is wrong with its end. `acknowledged` is how much must be there."""
-    last = last_frame(span)
-    state = state_at(last, mark)
+    """Return the state of a file, with any damage at its end.
+
+    `acknowledged` is the number of bytes that must be valid.
+    """
+    last = find_last_frame(span)
+    state = state_after(last, stamp)
     if last and last.frame.stream != stream:
-        state, what = FileState(mark), "the file holds another stream"
+        state, what = FileState(stamp), "the file contains another stream"
     elif state.end < acknowledged:
-        what = "a frame that was acknowledged is not valid"
+        what = "an acknowledged frame is not valid"
     elif state.end < span.end and not is_torn(span, state.end):
         what = "a frame is not valid"
     else:

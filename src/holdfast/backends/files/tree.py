@@ -1,4 +1,4 @@
-"""The files and folders of the streams below a root: opening, making, syncing and walking them."""
+"""The files and folders of the streams under a root: opens, creates, syncs and scans them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from contextlib import contextmanager, suppress
 
 from ...errors import ReadOnly
 from ..interface import StreamKey
-from .disk import Disk, translated, write_all
+from .disk import Disk, translate_os_error, write_all
 from .index import FileIndexRow
-from .names import STREAMS, TEMPORARY, TORN, folder_of, path_of, torn_name
-from .scan import FileSpan, last_frame
-from .state import mark_of, state_at
+from .names import STREAMS, TEMPORARY, TORN, folder_of, path_of, torn_prefix
+from .scan import FileSpan, find_last_frame
+from .state import read_stamp, state_after
 
 log = logging.getLogger("holdfast")
 
 
 class Tree:
-    """All below `top`, the open root. `durable` is False if nothing is to be synced."""
+    """The files under `top`, the open root. If `durable` is False, nothing is synced."""
 
     def __init__(self, root: str, top: int, disk: Disk, *, durable: bool) -> None:
         self.root, self.top, self.disk, self.durable = root, top, disk, durable
         self.forget()
 
     def forget(self) -> None:
-        """Forget which folders are known to be on the disk."""
+        """Forget which folders are known to be on disk."""
         self._synced: set[str] = set()
 
     @contextmanager
-    def opened(self, stream: StreamKey, *, write: bool = False) -> Iterator[int | None]:
-        """The file of a stream, None if there is none. If it may not be written, it is open for reading."""
+    def open_stream(self, stream: StreamKey, *, write: bool = False) -> Iterator[int | None]:
+        """Open the file of a stream, only for reading if it is read-only; None if there is none."""
         file = self._open(stream, write=write)
         try:
             yield file
@@ -46,17 +46,17 @@ class Tree:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if write and isinstance(translated(error, ""), ReadOnly):
+            if write and isinstance(translate_os_error(error, ""), ReadOnly):
                 return self._open(stream, write=False)
             raise
 
     def create(self, stream: StreamKey) -> int:
-        """A new file for a stream, in folders that are made as needed."""
+        """Create the file of a stream, and its folders as needed."""
         path = path_of(stream)
         with suppress(FileNotFoundError):
             return self.disk.open(self.top, path, create=True)
         self.forget()
-        for folder in reversed(_upwards(folder_of(stream))[:-1]):
+        for folder in reversed(_list_ancestors(folder_of(stream))[:-1]):
             self.disk.mkdir(self.top, folder)
         return self.disk.open(self.top, path, create=True)
 
@@ -65,7 +65,7 @@ class Tree:
             return FileSpan(lambda size, offset: b"", 0)
         return FileSpan(lambda size, offset: self.disk.read(file, size, offset), end)
 
-    def place(self, stream: StreamKey) -> str:
+    def full_path(self, stream: StreamKey) -> str:
         return os.path.join(self.root, path_of(stream))
 
     def sync(self, file: int) -> None:
@@ -73,24 +73,24 @@ class Tree:
             self.disk.fsync(file)
 
     def sync_names(self, folder: str) -> None:
-        """Make the names in a folder durable, and those of the folders above it if we have not done so before.
+        """Sync the names in a folder, and once also those in the folders above it.
 
-        That a folder exists does not say that it is on the disk: whoever made it may have been killed.
+        An existing folder may not be on disk: the process that created it may have been killed.
         """
         if not self.durable:
             return
         self.disk.fsync_dir(self.top, folder)
-        for path in _upwards(folder)[:-1]:
+        for path in _list_ancestors(folder)[:-1]:
             if path not in self._synced:
                 self.disk.fsync_dir(self.top, path.rpartition("/")[0])
                 self._synced.add(path)
 
-    def put_aside(self, stream: StreamKey, data: bytes, offset: int) -> str:
-        """Keep bytes that are about to be cut off a stream's file; returns where."""
+    def save_torn(self, stream: StreamKey, data: bytes, offset: int) -> str:
+        """Save bytes that are about to be truncated from a stream's file; return the path."""
         self.disk.mkdir(self.top, TORN)
         number = 1
         while True:
-            path = f"{TORN}/{torn_name(stream)}{offset}-{number}"
+            path = f"{TORN}/{torn_prefix(stream)}{offset}-{number}"
             with suppress(FileExistsError):
                 file = self.disk.open(self.top, path, create=True)
                 break
@@ -103,16 +103,16 @@ class Tree:
         self.sync_names(TORN)
         return path
 
-    def drop_aside(self, stream: StreamKey) -> None:
-        """Delete what was put aside: a deleted stream leaves nothing behind."""
+    def delete_torn(self, stream: StreamKey) -> None:
+        """Delete the side files of a stream: a deleted stream leaves nothing behind."""
         for name in self.disk.list(self.top, TORN):
-            if name.startswith(torn_name(stream)):
+            if name.startswith(torn_prefix(stream)):
                 self.disk.unlink(self.top, f"{TORN}/{name}")
 
-    def scan(self, locked: bool) -> Iterator[FileIndexRow]:
-        """A row for each stream there is a file of. Under the lock, what rewrites left unfinished is removed."""
-        for folder in self._folders(STREAMS, 3):
-            for name in self._names(folder):
+    def scan_rows(self, locked: bool) -> Iterator[FileIndexRow]:
+        """Yield a row for each stream that has a file. If `locked`, remove unfinished rewrites."""
+        for folder in self._iter_folders(STREAMS, 3):
+            for name in self._list(folder):
                 path = f"{folder}/{name}"
                 if name.endswith(TEMPORARY):
                     if locked:
@@ -122,7 +122,7 @@ class Tree:
                 if row is not None:
                     yield row
 
-    def _names(self, path: str) -> list[str]:
+    def _list(self, path: str) -> list[str]:
         try:
             return self.disk.list(self.top, path)
         except OSError as error:
@@ -131,12 +131,12 @@ class Tree:
             log.warning("%s is not a folder; it is not listed", path)
             return []
 
-    def _folders(self, path: str, depth: int) -> Iterator[str]:
-        for name in self._names(path):
+    def _iter_folders(self, path: str, depth: int) -> Iterator[str]:
+        for name in self._list(path):
             if depth == 1:
                 yield f"{path}/{name}"
             else:
-                yield from self._folders(f"{path}/{name}", depth - 1)
+                yield from self._iter_folders(f"{path}/{name}", depth - 1)
 
     def _scan_file(self, path: str) -> FileIndexRow | None:
         try:
@@ -147,22 +147,25 @@ class Tree:
             log.warning("%s is a link or a folder; it is not listed", path)
             return None
         try:
-            mark = mark_of(file)
-            place = last_frame(self.span(file, mark.size))
+            stamp = read_stamp(file)
+            place = find_last_frame(self.span(file, stamp.size))
         finally:
             os.close(file)
         if place is None or path_of(place.frame.stream) != path:
-            if mark.size:  # an empty file is all that a failed first append leaves
+            if stamp.size:  # a failed first append leaves an empty file
                 log.warning(
-                    "%s holds no valid frame of the stream it is named for; it is not listed", path
+                    "%s has no valid frame of the stream that it is named for; it is not listed",
+                    path,
                 )
             return None
-        state = state_at(place, mark)
-        return state.row(place.frame.stream, dirty=state.torn, synced=False)._replace(ids=0)
+        state = state_after(place, stamp)
+        return state.to_row(place.frame.stream, dirty=state.has_torn_tail, synced=False)._replace(
+            ids=0
+        )
 
 
-def _upwards(folder: str) -> list[str]:
-    """The folder, the one above it, and so on to the root, which is ""."""
+def _list_ancestors(folder: str) -> list[str]:
+    """Return the folder and all folders above it, up to the root, which is ""."""
     paths = [folder]
     while folder:
         folder = folder.rpartition("/")[0]

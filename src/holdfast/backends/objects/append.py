@@ -1,8 +1,10 @@
-"""Appending to one stream, and deleting it: who creates the object at a version's name has decided what the version is."""
+"""Appends to and deletes streams. The writer that creates the object of a version decides it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -15,19 +17,19 @@ from .index import all_entry, due_entry, status_entry
 from .streams import MAX_ATTEMPTS, CommitPosition, ObjectStreams, StreamSnapshot
 
 MAX_RECORD_BYTES_IN_ROOT: Final = 16 * 1024
-"""A first append that is larger leaves the root with the second one: the root is read with every append."""
+"""The second append moves a larger first one out of the root, which every append reads."""
 COMMIT_OVERHEAD_BYTES: Final = 8 * 1024
 
 
 class ObjectWriter:
-    """Appends and deletes."""
+    """Appends to streams and deletes them."""
 
     def __init__(self, streams: ObjectStreams) -> None:
         self._streams, self._space = streams, streams.space
         self._ids = AppendIdPointers(streams)
 
     def check_size(self, append: Append) -> None:
-        """Refuse what cannot be stored, before anything is."""
+        """Raise `TooLarge` if the append cannot be stored."""
         size = sum(len(digest) + len(body) + 16 for digest, body in append.records) + len(append.id)
         fields = append.fields or HeadFields()
         size += (
@@ -37,7 +39,8 @@ class ObjectWriter:
         )
         if size + COMMIT_OVERHEAD_BYTES > self._space.max_bytes:
             raise TooLarge(
-                f"an append of {size} bytes to {append.stream}; this store takes {self._space.max_bytes - COMMIT_OVERHEAD_BYTES}"
+                f"an append to {append.stream} must have at most "
+                f"{self._space.max_bytes - COMMIT_OVERHEAD_BYTES} bytes, got {size}"
             )
 
     # -- appending --------------------------------------------------------------------------------
@@ -66,21 +69,20 @@ class ObjectWriter:
                     )
             if answer is not None:
                 return answer
-            position = None  # somebody else was there
+            position = None  # another writer was faster
         raise Unavailable(f"{append.stream} keeps being changed by other writers; retry")
 
     def _load(self, stream: StreamKey) -> StreamSnapshot:
         try:
             return self._streams.load(stream)
         except OutcomeUnknown as error:
-            raise _not_prepared(
-                stream
-            ) from error  # of a deletion that was to be finished; nothing of ours was sent
+            # The outcome of finishing a deletion; nothing of this append was sent.
+            raise _not_prepared(stream) from error
 
     def _find_stored(
         self, append: Append, seen: StreamSnapshot, position: CommitPosition, nonce: bytes
     ) -> AppendResult | None:
-        """The answer to an append that is stored already."""
+        """Return the answer to an append that is stored already, None if it is not."""
         if append.indexed:
             found = self._ids.find(append.stream, position.lineage, append.id)
             if found is not None:
@@ -96,16 +98,15 @@ class ObjectWriter:
         if commit is None or commit.ends or commit.append_id != append.id:
             return None
         if not self._streams.is_current(append.stream, root):
-            raise OutcomeUnknown(
-                f"{append.stream} was deleted while it was appended to"
-            )  # or this is a commit astray
-        # With our nonce, it is our own put whose answer was lost.
+            # Or the commit is a stray.
+            raise OutcomeUnknown(f"{append.stream} was deleted during an append to it")
+        # With this call's nonce, it is this call's put, whose answer was lost.
         return AppendResult(
             first, commit.last, duplicate=commit.nonce != nonce, now=self._streams.now()
         )
 
     def _create(self, append: Append, seen: StreamSnapshot, nonce: bytes) -> AppendResult | None:
-        """Begin a lineage: its first append is in the root. None if somebody else was there."""
+        """Create the stream with this append in its root; None if another writer was faster."""
         stream, lineage, fields = append.stream, _lineage(append), append.fields or HeadFields()
         commit = Commit(1, append.id, nonce, append.indexed, tuple(append.records), fields, 1, 1)
         former = seen.root or StreamRoot(*stream)
@@ -123,25 +124,30 @@ class ObjectWriter:
             raise _not_prepared(stream) from error
         if seen.root is None:
             partition = form.root_partition(stream)
-            made = self._streams.create(partition, ROOT, form.encode_object(partition, ROOT, root))
+            created = self._streams.create(
+                partition, ROOT, form.encode_object(partition, ROOT, root)
+            )
         else:
-            made = self._streams.replace_root(stream, root, seen.tag)
-        if made:
+            created = self._streams.replace_root(stream, root, seen.tag)
+        if created:
             return self._acknowledge(
                 append, CommitPosition.after(append.incarnation, lineage, commit)
             )
-        with _AfterThePut(stream):
+        with _verifying(stream):
             found, _tag = self._streams.read_root(stream)
             if found is not None and lineage in found.former:
                 raise OutcomeUnknown(
-                    f"{stream} was begun and deleted at the same time; nobody knows by whom"
+                    f"{stream} was deleted while it was being created; retry with the same id"
                 )
             if found is not None and found.incarnation == append.incarnation:
                 return self._find_created(append, nonce)
         return None
 
     def _find_created(self, append: Append, nonce: bytes) -> AppendResult | None:
-        """The answer if this lineage is there, but under another root than ours: it may be ours, with others' changes."""
+        """Return the answer if the incarnation exists under another root than the one put here.
+
+        This call may have created it, and others may have changed the root since.
+        """
         seen = self._streams.load(append.stream)
         if (
             seen.root is None
@@ -149,14 +155,14 @@ class ObjectWriter:
             or seen.position.incarnation != append.incarnation
         ):
             raise OutcomeUnknown(
-                f"{append.stream} was begun and deleted at the same time; nobody knows by whom"
+                f"{append.stream} was deleted while it was being created; retry with the same id"
             )
         return self._find_stored(append, seen, seen.position, nonce)
 
     def _extend(
         self, append: Append, position: CommitPosition, nonce: bytes
     ) -> AppendResult | None:
-        """Append to a living stream. None if it is not at this position, or the append is stored already."""
+        """Append to an existing stream. Return None if it has changed or has the append already."""
         stream, lineage, first = append.stream, position.lineage, append.expected + 1
         fields = position.fields if append.fields is None else append.fields
         status_version = (
@@ -205,21 +211,20 @@ class ObjectWriter:
         return AppendResult(append.expected + 1, position.version, now=self._streams.now())
 
     def _put(self, stream: StreamKey, lineage: bytes, commit: Commit) -> bool:
-        """Create the commit at its name, and see that it counts. False if it does not."""
+        """Create the commit under its name; return whether it is live."""
         partition, name = commits_partition(lineage), version_name(commit.first)
         data = form.encode_object(partition, name, commit)
         try:
             if not self._streams.create(partition, name, data):
                 return False
         except OutcomeUnknown:
-            self._streams.forget(
-                stream
-            )  # what is at the name may be astray and torn: the next one looks
+            # The object may be an incomplete stray: the next append must check.
+            self._streams.forget(stream)
             raise
-        with _AfterThePut(stream):
+        with _verifying(stream):
             root, tag = self._streams.read_root(stream)
             if root is None:
-                raise OutcomeUnknown(f"the root of {stream} is gone")
+                raise OutcomeUnknown(f"the root of {stream} is missing after a write")
             if self._streams.is_live(stream, root, lineage):
                 if (
                     root.first is not None
@@ -229,19 +234,20 @@ class ObjectWriter:
                         partial(self._move_out_of_root, stream, lineage, root, root.first, tag)
                     )
                 return True
-            # What was at this name has been deleted, and our commit is astray; or it was deleted itself, before we could
-            # look. It is certainly astray if it still is there after everything of that deletion was removed.
+            # The stream was deleted before the put, and the commit is a stray, or after it, and
+            # the commit was deleted too. It is certainly a stray if it is still stored after the
+            # deletion has removed everything.
             self._streams.forget(stream)
             if lineage in root.dirty or not self._remove_stray(partition, name, data):
-                raise OutcomeUnknown(f"{stream} was deleted while it was appended to")
+                raise OutcomeUnknown(f"{stream} was deleted during an append to it")
         return False
 
     def _remove_stray(self, partition: str, name: bytes, data: bytes) -> bool:
-        """Remove a commit that is astray. False if it cannot be reported that it was this one."""
+        """Remove a stray commit. Return False if it is not certain that it was this one."""
         try:
             found = self._space.get(partition, name)
         except CorruptRecord:
-            # On DynamoDB, a deletion at the same time has taken parts of it along, or of another's.
+            # On DynamoDB, a concurrent deletion removed parts of it, or of another commit.
             self._space.remove(partition, [name])
             return False
         if found is None or found.data != data:
@@ -250,7 +256,7 @@ class ObjectWriter:
         return True
 
     def _remove_superseded(self, stream: StreamKey, before: CommitPosition, commit: Commit) -> None:
-        """Remove the entries that are of the past now."""
+        """Remove the index entries that this commit made obsolete."""
         obsolete = []
         if commit.status_version != before.status_version:
             obsolete.append(
@@ -278,7 +284,7 @@ class ObjectWriter:
     # -- deleting ---------------------------------------------------------------------------------
 
     def delete(self, stream: StreamKey, expected: Head) -> bool:
-        """Delete the whole stream: a commit that ends it, at the name that the next append would have."""
+        """Delete the stream with a commit that ends it, under the name of the next append."""
         position = self._load(stream).position
         if position is None or not position.is_at(*expected.position):
             return False
@@ -288,27 +294,26 @@ class ObjectWriter:
         )
         if not self._put(stream, position.lineage, end):
             return False
-        with _AfterThePut(stream):
+        with _verifying(stream):
             self._streams.load(stream)
         return True
 
 
-class _AfterThePut:
-    """What goes wrong after the deciding put is no proof that nothing was stored."""
-
-    def __init__(self, stream: StreamKey) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
-            raise OutcomeUnknown(f"{self._stream} could not be looked at after a write") from error
+@contextmanager
+def _verifying(stream: StreamKey) -> Iterator[None]:
+    """Raise `OutcomeUnknown` for errors after the deciding put: the append may be stored."""
+    try:
+        yield
+    except OutcomeUnknown:
+        raise
+    except HoldfastError as error:
+        raise OutcomeUnknown(
+            f"a write to {stream} could not be verified; retry with the same id"
+        ) from error
 
 
 def _not_prepared(stream: StreamKey) -> Unavailable:
-    return Unavailable(f"the store did not answer while an append to {stream} was prepared")
+    return Unavailable(f"the store did not answer before an append to {stream} was sent; retry")
 
 
 def _lineage(append: Append) -> bytes:

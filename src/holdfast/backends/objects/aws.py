@@ -1,7 +1,8 @@
-"""What DynamoDB and S3 have in common as services of AWS: a client, the clock of the server, and what a failure means.
+"""The AWS client for DynamoDB and S3, the clock of the server, and the translation of AWS errors.
 
-The client never repeats a request by itself. Whether a write may have been stored is known only to who sees the outcome of
-every attempt: a timeout followed by a refused connection is not "nothing was written".
+botocore's own retries are off. Only a caller that sees the outcome of every attempt knows whether a
+write may have been stored: a timeout followed by a refused connection does not mean that nothing
+was written.
 """
 
 from __future__ import annotations
@@ -40,16 +41,24 @@ except ModuleNotFoundError:
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 10
 RETRY_DEADLINE_SECONDS: Final = 20
-"""No attempt is begun after this long."""
+"""No attempt starts later than this."""
 
 _CODES_BY_MEANING: Final = {
-    "busy": """LimitExceededException ProvisionedThroughputExceededException RequestLimitExceeded RequestThrottled
-        RequestThrottledException SlowDown Throttling ThrottledException ThrottlingException TooManyRequestsException""",
-    "signature": """InvalidSignatureException RequestExpired RequestTimeTooSkewed SignatureDoesNotMatch""",
-    "permissions": """AccessDenied AccessDeniedException AllAccessDisabled ExpiredToken ExpiredTokenException
-        IncompleteSignature IncompleteSignatureException InvalidAccessKeyId InvalidClientTokenId InvalidToken
-        KMSAccessDeniedException MissingAuthenticationToken MissingAuthenticationTokenException OptInRequired
-        TokenRefreshRequired UnrecognizedClientException 403""",
+    "busy": """
+        LimitExceededException ProvisionedThroughputExceededException RequestLimitExceeded
+        RequestThrottled RequestThrottledException SlowDown Throttling ThrottledException
+        ThrottlingException TooManyRequestsException
+    """,
+    "signature": """
+        InvalidSignatureException RequestExpired RequestTimeTooSkewed SignatureDoesNotMatch
+    """,
+    "permissions": """
+        AccessDenied AccessDeniedException AllAccessDisabled ExpiredToken ExpiredTokenException
+        IncompleteSignature IncompleteSignatureException InvalidAccessKeyId InvalidClientTokenId
+        InvalidToken KMSAccessDeniedException MissingAuthenticationToken
+        MissingAuthenticationTokenException OptInRequired TokenRefreshRequired
+        UnrecognizedClientException 403
+    """,
     "missing": "NoSuchBucket ResourceNotFoundException",
     "size": "EntityTooLarge MaxMessageLengthExceeded RequestEntityTooLarge",
 }
@@ -57,19 +66,27 @@ _MEANING_OF_CODE: Final = {
     code: meant for meant, codes in _CODES_BY_MEANING.items() for code in codes.split()
 }
 
-_PROFILES: Final = "~/.aws/config and ~/.aws/credentials (or where AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE say)"
+_PROFILES: Final = (
+    "~/.aws/config and ~/.aws/credentials (or the files that AWS_CONFIG_FILE and "
+    "AWS_SHARED_CREDENTIALS_FILE name)"
+)
 
 _FILE_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Errors of a file with credentials, or of a program that prints them: nothing of the network, so nothing was sent."""
+"""Errors of a credentials file, or of a program that prints credentials: nothing was sent."""
 
 Response = Mapping[str, Any]
 BotoCoreError: Final = boto.BotoCoreError
-"""The client's own trouble: no answer, or half of one."""
+"""An error of the client itself: no answer, or part of one."""
 
 
 class AWSResponse(NamedTuple):
-    """What the service said. `code` is that of an error which the caller had asked to see; `in_doubt`: an earlier attempt
-    of the same request was lost, and may have been carried out."""
+    """The answer of the service.
+
+    Attributes:
+        response: The response.
+        code: The code of an error that the caller expected, None if there was none.
+        in_doubt: Whether an earlier attempt got no answer, and may have been executed.
+    """
 
     response: Response
     code: str | None = None
@@ -77,7 +94,10 @@ class AWSResponse(NamedTuple):
 
 
 class TranslatedError(NamedTuple):
-    """What a failure means: the error for the caller, whether surely nothing was written, and how many attempts it is worth."""
+    """The error to raise.
+
+    `certain` means that nothing was written. `attempts` is the maximum number of attempts.
+    """
 
     error: HoldfastError
     certain: bool
@@ -85,23 +105,24 @@ class TranslatedError(NamedTuple):
 
 
 class ServerClock:
-    """The time by the clock of a server that tells it in whole seconds, with every answer.
+    """The clock of a server that sends its time, in whole seconds, with every answer.
 
-    An answer dated D that was asked for at `sent` and came at `heard` (local) says: server - local lies between
-    D - heard and D + 1 - sent. What all answers agree on is soon within a few milliseconds.
+    An answer dated D, requested at `sent` and received at `received` (local times), shows that
+    server - local is between D - received and D + 1 - sent. The intersection of all answers is soon
+    accurate to a few milliseconds.
     """
 
     def __init__(self) -> None:
         self._ahead: float | None = None
 
     def set(self, date: str | None, *, sent: float, received: float) -> None:
-        """Learn from an answer; the times are of `perf_counter`."""
+        """Adjust the clock to an answer. `sent` and `received` are values of `perf_counter`."""
         try:
             stamp = parsedate_to_datetime(date or "").timestamp()
         except (ValueError, TypeError, OverflowError):
             return
         ahead = stamp - received if self._ahead is None else max(self._ahead, stamp - received)
-        # Only a clock that was set back, here or there, makes it go back.
+        # The estimate decreases only if a clock was set back, here or on the server.
         self._ahead = min(ahead, stamp + 1 - sent)
 
     def now(self) -> float:
@@ -109,17 +130,18 @@ class ServerClock:
 
 
 class AWSClient:
-    """A client of one service, for all threads. `where` names the store in errors, with the endpoint if one was given."""
+    """A client of one service, for all threads.
+
+    `where` names the store in errors. The endpoint is added to it, if one is given.
+    """
 
     def __init__(
         self, name: str, *, region: str | None, endpoint: str | None, where: str, **config: Any
     ) -> None:
         self.clock = ServerClock()
         self._name, self._region, self._endpoint = name, region, check_endpoint(endpoint)
-        self._place, self._address = (
-            where,
-            "" if endpoint is None else f"endpoint={_format_address(endpoint)}",
-        )
+        self._name_in_url = where
+        self._address = "" if endpoint is None else f"endpoint={_format_address(endpoint)}"
         self.where = f"{where}?{self._address}" if self._address else where
         self._config = Config(
             connect_timeout=CONNECT_SECONDS,
@@ -136,8 +158,8 @@ class AWSClient:
 
     @property
     def location(self) -> str:
-        """The store for people: its place and region, and the endpoint if one was given."""
-        return f"{self._place}?region={self.region}" + (
+        """The store for display: its name and region, and the endpoint if one was given."""
+        return f"{self._name_in_url}?region={self.region}" + (
             f"&{self._address}" if self._address else ""
         )
 
@@ -145,7 +167,7 @@ class AWSClient:
     def client(self) -> Any:
         with self._lock:
             if self._closing.is_set():
-                raise StoreClosed(f"the store {self.where} was closed")
+                raise StoreClosed(f"the store {self.where} was closed; open it again")
             if self._client is None:
                 self._client = self._connect()
             return self._client
@@ -162,32 +184,33 @@ class AWSClient:
             )
         except boto.NoRegionError:
             raise InvalidURL(
-                f"{self.where} names no region; add ?region=eu-central-1, or the one it is in"
+                f"{self.where} has no region; add ?region= with its region, like eu-central-1"
             ) from None
         except ValueError:
             raise InvalidURL(
-                f"the region or the endpoint of {self.where} cannot be one; a region is like eu-central-1"
+                f"the region or the endpoint of {self.where} is not valid; "
+                "a region is like eu-central-1"
             ) from None
         except boto.BotoCoreError as error:
             raise translate_error(error, self.where).error from None
 
     def _load_credentials(self, session: Any) -> None:
-        """As the client would, but apart from it: what goes wrong here is not about a region."""
+        """Load the credentials before the client does, to tell their errors from a wrong region."""
         try:
             session.get_credentials()
         except ValueError as error:
-            raise _credentials_unreadable(
-                error, self.where
-            ) from None  # what a program prints is not what it should be
+            # The output of a credentials program is not valid.
+            raise _credentials_unreadable(error, self.where) from None
         except OSError as error:
             raise translate_error(error, self.where).error from None
 
     def call(
         self, operation: str, *, writes: bool, expected: Collection[str] = (), **arguments: Any
     ) -> AWSResponse:
-        """Send a request, again if it may help. It must be one that can be repeated without harm.
+        """Send an idempotent request; retry it where that may help.
 
-        Error codes in `see` are answers. If a write was lost on the way, and later attempts failed too, it is `OutcomeUnknown`.
+        Error codes in `expected` are returned as answers. If a write got no answer and later
+        attempts failed too, raise `OutcomeUnknown`.
         """
         deadline = time.monotonic() + RETRY_DEADLINE_SECONDS
         in_doubt, attempt = False, 0
@@ -202,13 +225,13 @@ class AWSClient:
                 OSError,
                 ValueError,
             ) as failure:
-                # The last two come from credentials that are renewed, or from an answer that is no text.
+                # OSError and ValueError: renewing credentials failed, or the answer isn't text.
                 error, certain, attempts = translate_error(failure, self.where)
             in_doubt = in_doubt or (writes and not certain)
             over = attempt >= attempts or time.monotonic() > deadline
             closed = not over and self.pause(attempt)
             if in_doubt and (over or closed):
-                raise OutcomeUnknown(f"nobody knows whether it was stored: {error}")
+                raise OutcomeUnknown(f"it is unknown whether the write was stored: {error}")
             if over:
                 raise error
 
@@ -232,24 +255,28 @@ class AWSClient:
         headers = response["ResponseMetadata"]["HTTPHeaders"]
         if response["ResponseMetadata"]["HTTPStatusCode"] == 200 and not _is_aws_response(headers):
             raise ResponseParserError(
-                "a page of some proxy: the client would take it for an empty answer"
+                "the page of a proxy, which the client would take for an empty answer"
             )
         self.clock.set(headers.get("date"), sent=sent, received=time.perf_counter())
         return AWSResponse(response, code, in_doubt)
 
     def pause(self, attempt: int) -> bool:
-        """Wait before the next attempt, for a random part of a time that doubles. True if the store was closed meanwhile."""
-        return self._closing.wait(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311  jitter, not a secret
+        """Wait before the next attempt, with exponential backoff and jitter.
+
+        Return True if the store was closed meanwhile.
+        """
+        delay = random.uniform(0, min(1.0, 0.05 * 2**attempt))  # noqa: S311  jitter, not a secret
+        return self._closing.wait(delay)
 
     def close(self) -> None:
         with self._lock:
             self._closing.set()
             if self._client is not None:
-                # Connections in use are closed when their request has its answer.
+                # A connection in use is closed after its request has been answered.
                 self._client.close()
 
     def reset_after_fork(self) -> None:
-        """In the child of a fork: the connections, and whatever lock another thread may have held, are the parent's."""
+        """Drop connections and locks in a forked child: another thread may have held the lock."""
         closed = self._closing.is_set()
         self._lock, self._closing, self._client = threading.Lock(), threading.Event(), None
         if closed:
@@ -257,57 +284,63 @@ class AWSClient:
 
 
 def translate_error(error: Exception, where: str) -> TranslatedError:
-    """What a failure of the client means. Its text is never passed on: it may quote a request."""
+    """Translate an error of the client. Its text is dropped, because it may quote a request."""
+    unreachable = f"{where} cannot be reached"
     if isinstance(error, boto.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return _translate_refusal(_code(error), status, error.operation_name, where)
     if isinstance(error, boto.ConnectTimeoutError):
-        text = f"{where} cannot be reached{_at(error, where)} within {CONNECT_SECONDS} s"
-        return TranslatedError(
-            Unavailable(f"{text}; check the region or the endpoint, and the network"), True, 1
-        )
+        text = f"{unreachable}{_at(error, where)} within {CONNECT_SECONDS} s"
+        text += "; check the region or the endpoint, and the network"
+        return TranslatedError(Unavailable(text), True, 1)
     if isinstance(error, boto.ProxyConnectionError):
-        text = f"{where} cannot be reached: the proxy does not answer; check HTTPS_PROXY and HTTP_PROXY"
+        text = f"{unreachable}: the proxy does not answer; check HTTPS_PROXY and HTTP_PROXY"
         return TranslatedError(Unavailable(text), True, 3)
     if isinstance(error, boto.EndpointConnectionError):
-        text = f"{where} cannot be reached{_at(error, where)}"
-        return TranslatedError(
-            Unavailable(f"{text}; is the region or the endpoint right, and does it run?"), True, 3
-        )
+        text = f"{unreachable}{_at(error, where)}"
+        text += "; is the region or the endpoint right, and is the service running?"
+        return TranslatedError(Unavailable(text), True, 3)
     if isinstance(error, boto.SSLError):
+        text = f"{where}: no secure connection; is its certificate trusted on this machine?"
+        return TranslatedError(Unavailable(text), False, 3)
+    if isinstance(error, boto.ReadTimeoutError):
+        text = f"{where} did not answer within {READ_SECONDS} s; try again later"
         return TranslatedError(
-            Unavailable(f"{where}: no secure connection; is its certificate trusted here?"),
-            False,
-            3,
+            Unavailable(f"{text}, and check the network if it persists"), False, 4
         )
+    denied = _translate_credentials_error(error, where)
+    if denied is not None:
+        return TranslatedError(denied, True, 1)
+    text = f"{where} gave no usable answer ({type(error).__name__}); try again later"
+    return TranslatedError(Unavailable(f"{text}, and check the endpoint if it persists"), False, 4)
+
+
+def _translate_credentials_error(error: Exception, where: str) -> AccessDenied | None:
+    """Translate an error about credentials or a profile; return None for any other error."""
     if isinstance(
         error,
         (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError),
     ):
-        text = f"no credentials for {where}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
-        return TranslatedError(AccessDenied(text), True, 1)
+        return AccessDenied(
+            f"no credentials for {where}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "a profile or a role"
+        )
     if isinstance(error, boto.ProfileNotFound):
         text = f"there is no AWS profile {error.kwargs.get('profile')!r} for {where}"
-        return TranslatedError(
-            AccessDenied(f"{text}; correct AWS_PROFILE, or add the profile to {_PROFILES}"), True, 1
-        )
+        return AccessDenied(f"{text}; correct AWS_PROFILE, or add the profile to {_PROFILES}")
     if isinstance(error, (boto.ConfigParseError, boto.InvalidConfigError)):
         text = f"the AWS profile for {where} cannot be used: {type(error).__name__}"
-        return TranslatedError(AccessDenied(f"{text}; correct it in {_PROFILES}"), True, 1)
+        return AccessDenied(f"{text}; correct it in {_PROFILES}")
     if isinstance(error, (boto.NoAuthTokenError, boto.TokenRetrievalError, boto.SSOError)):
-        text = f"the AWS profile for {where} is not signed in ({type(error).__name__}); run aws sso login"
-        return TranslatedError(AccessDenied(text), True, 1)
+        text = f"the AWS profile for {where} is not signed in ({type(error).__name__})"
+        return AccessDenied(f"{text}; run aws sso login")
     if isinstance(error, _FILE_ERRORS):
-        return TranslatedError(_credentials_unreadable(error, where), True, 1)
-    if isinstance(error, boto.ReadTimeoutError):
-        text = f"{where} did not answer within {READ_SECONDS} s; try again later, and check the network if it stays"
-        return TranslatedError(Unavailable(text), False, 4)
-    text = f"{where} gave no answer that can be used ({type(error).__name__}); try again later, and check the endpoint"
-    return TranslatedError(Unavailable(f"{text} if it stays"), False, 4)
+        return _credentials_unreadable(error, where)
+    return None
 
 
 def _at(error: Any, where: str) -> str:
-    """At which address it was tried, if that was not said already."""
+    """Return " at" and the address of a failed connection, unless `where` has it already."""
     address = _format_address(str(error.kwargs.get("endpoint_url", "")))
     return f" at {address}" if address and address not in where else ""
 
@@ -327,49 +360,50 @@ def _code(error: Any) -> str:
 
 
 def _translate_refusal(code: str, status: int, operation: str, where: str) -> TranslatedError:
+    """Translate an error response of the service."""
     match _MEANING_OF_CODE.get(code):
         case "busy":
-            return TranslatedError(
-                Unavailable(f"{where} is busy and refuses {operation} for now ({code})"), True, 8
-            )
+            text = f"{where} is busy and rejects {operation} ({code}); retry later"
+            return TranslatedError(Unavailable(text), True, 8)
         case "signature":
-            why = f"{where} refuses the signature ({code}): the secret key is wrong, or the clock of this machine is"
-            return TranslatedError(AccessDenied(why), True, 1)
+            text = f"{where} rejects the signature ({code})"
+            text += "; check the secret key and the clock of this machine"
+            return TranslatedError(AccessDenied(text), True, 1)
         case "permissions":
-            why = f"{where} does not allow {operation} ({code}): check the credentials and their rights"
-            return TranslatedError(AccessDenied(why), True, 1)
+            text = f"{where} does not allow {operation} ({code})"
+            text += "; check the credentials and their permissions"
+            return TranslatedError(AccessDenied(text), True, 1)
         case "missing":
-            what = "bucket" if code == "NoSuchBucket" else "table"
-            why = f"the {what} of {where} does not exist ({code}); create it, or correct its name in the URL"
-            return TranslatedError(NotSetUp(why), True, 1)
+            kind = "bucket" if code == "NoSuchBucket" else "table"
+            text = f"the {kind} of {where} does not exist ({code})"
+            text += "; create it, or correct its name in the URL"
+            return TranslatedError(NotSetUp(text), True, 1)
         case "size":
-            return TranslatedError(
-                TooLarge(f"{where} takes nothing of this size ({code})"), True, 1
-            )
+            text = f"{where} does not accept an object of this size ({code})"
+            return TranslatedError(TooLarge(text), True, 1)
     if not 400 <= status < 500:
         return TranslatedError(Unavailable(f"{where} failed at {operation} ({code})"), False, 4)
-    why = f"{where} refuses {operation} ({code}); check the name, the region and the endpoint in the URL"
-    return TranslatedError(
-        UnsupportedServer(f"{why}, and that what answers there is this service"), True, 1
-    )
+    text = f"{where} refuses {operation} ({code}); check the name, the region and the endpoint"
+    text += " in the URL, and that the expected service answers there"
+    return TranslatedError(UnsupportedServer(text), True, 1)
 
 
 def check_endpoint(endpoint: str | None) -> str | None:
-    """The endpoint of a URL, if it is one."""
+    """Return the endpoint; raise `InvalidURL` if it is not valid."""
     if endpoint is None:
         return None
     try:
         parts = urlsplit(endpoint)
-        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        sound = False
-    if not sound or parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidURL("the option 'endpoint' of the URL is like http://localhost:8000") from None
+        valid = False
+    if not valid or parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidURL("the URL option 'endpoint' must be like http://localhost:8000") from None
     return endpoint
 
 
 def _format_address(address: str) -> str:
-    """The address of a service for people and logs: scheme, host and port. The rest may name what is stored."""
+    """Return scheme, host and port for messages and logs. The rest may contain names of objects."""
     try:
         parts = urlsplit(address)
     except ValueError:

@@ -15,7 +15,7 @@ _here = threading.local()
 
 @contextmanager
 def hide_bodies() -> Iterator[None]:
-    """Suppress the bodies that botocore sends and receives in this thread. Other threads still log."""
+    """Keep botocore from logging bodies in this thread. Other threads still log."""
     for logger in _LOGGERS:
         if _may_log not in logger.filters:  # the application may have reconfigured logging
             logger.addFilter(_may_log)

@@ -1,7 +1,7 @@
-"""Streams on a store of named bytes: the backend that DynamoDB and S3 share.
+"""The backend that DynamoDB and S3 share: streams on a store of named bytes.
 
-The commit of an append is one object, created where nothing is yet. How that makes streams, and why it is safe, is reported in
-docs/explanation/objects.md.
+The commit of an append is one object, created under a free name. docs/explanation/objects.md
+explains how that makes streams, and why it is safe.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ..interface import (
 )
 from .append import ObjectWriter
 from .discard import discard
-from .request_pool import RequestPool
 from .list import ObjectLister
 from .read import ObjectReader
+from .request_pool import RequestPool
 from .space import Space
 from .streams import ObjectStreams
 
 WIDTH: Final = 16
-"""How many requests of one call are on their way at once."""
+"""The maximum number of concurrent requests."""
 
 Answer = AppendResult | VersionMismatch | HoldfastError
 
@@ -70,7 +70,7 @@ class ObjectsBackend(Forkable):
             return _collect_answers([answers[place] for place in range(len(batch))])
 
     def _append(self, members: Sequence[Append]) -> list[Answer]:
-        """Append to one stream, in order. After an error, nothing more is tried: it would expect what is not there."""
+        """Append to one stream, in order. Stop at the first error: later members build on it."""
         answers: list[Answer] = []
         for member in members:
             try:
@@ -114,14 +114,13 @@ class ObjectsBackend(Forkable):
             return self._lister.due(tenant, kind, before, after, limit)
 
     def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
-        """The streams that lists leave out because they cannot be read. See `Damaged`."""
         with self._enter_call(), _as_read():
             return self._lister.list_damaged(tenant, kind)
 
     def discard(self, stream: StreamKey) -> bool:
-        """Delete a stream that is damaged, whatever is left of it. False, and nothing done, if it can be read or is not there.
+        """Delete a damaged stream; return False if it is not damaged or does not exist.
 
-        For `damaged` streams, which `delete` cannot compare with a head. The audit stream does not tell of it.
+        `delete` can't compare such a stream with a head. The audit stream does not record it.
         """
         with self._enter_call():
             return discard(self._streams, stream)
@@ -164,11 +163,11 @@ class ObjectsBackend(Forkable):
 
     @contextmanager
     def _enter_call(self) -> Iterator[None]:
-        """Within a call: no fork and no closing happens meanwhile."""
+        """Make `close` and a fork wait until this call has ended."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             if self._closed:
-                raise StoreClosed("this store was closed")
+                raise StoreClosed("the store is closed")
             self._calls += 1
         try:
             yield
@@ -180,15 +179,18 @@ class ObjectsBackend(Forkable):
 
 @contextmanager
 def _as_read() -> Iterator[None]:
-    """A reader may have to bring a deletion of others to its end; that it is not known how that went is no news of its own."""
+    """Raise `Unavailable` if a read tried to finish a deletion with unknown outcome."""
     try:
         yield
     except OutcomeUnknown as error:
-        raise Unavailable("the store did not answer; try again") from error
+        raise Unavailable("the store did not answer; retry") from error
 
 
 def _collect_answers(answers: Sequence[Answer]) -> Sequence[AppendResult | VersionMismatch]:
-    """The answers of a batch. An error speaks for the whole batch, so it must not deny what others have stored."""
+    """Return the answers of a batch, or raise the error that describes the whole batch.
+
+    An error other than `OutcomeUnknown` would deny that any member was stored.
+    """
     errors = [answer for answer in answers if isinstance(answer, HoldfastError)]
     if not errors:
         return [answer for answer in answers if not isinstance(answer, HoldfastError)]
@@ -197,6 +199,6 @@ def _collect_answers(answers: Sequence[Answer]) -> Sequence[AppendResult | Versi
             raise error
     if any(isinstance(answer, AppendResult) and not answer.duplicate for answer in answers):
         raise OutcomeUnknown(
-            "a part of the batch was stored, and the store refused the rest"
+            "part of the batch was stored, and the store rejected the rest"
         ) from errors[0]
     raise errors[0]

@@ -1,5 +1,8 @@
-"""Deleting a stream that is damaged. Its root may be lost, and with it which lineages the stream had; its entry in the list of all
-streams names the lineage that it has."""
+"""Deletes a damaged stream.
+
+Its root may be lost, and with it the record of its incarnations. The entry in the listing of all
+streams has the lineage of the current one.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,21 @@ from .streams import MAX_ATTEMPTS, ObjectStreams, StreamSnapshot
 def has_lost_root(
     streams: ObjectStreams, stream: StreamKey, seen: StreamSnapshot, lineages: Sequence[bytes]
 ) -> bool:
-    """Whether somebody removed the root of a stream: a root is there before any commit, and Holdfast never removes it."""
+    """Return whether the root of a stream was lost: commits exist, but no root.
+
+    The root is stored before any commit, and Holdfast never removes it.
+    """
     if seen.root is not None or not any(
         streams.space.list(commits_partition(lineage), limit=1) for lineage in lineages
     ):
         return False
-    return streams.load(stream).root is None  # or it was begun in this moment
+    return streams.load(stream).root is None  # or it was created just now
 
 
 def discard(streams: ObjectStreams, stream: StreamKey) -> bool:
-    """Write into the root that all lineages that are to be found are over, and remove what is left of them.
+    """Mark all incarnations that are found as deleted in the root, and remove what is left of them.
 
-    False if the stream is not damaged. No head is compared: nobody can say where it stands.
+    Return False if the stream is not damaged. No head is compared: the position is unknown.
     """
     partition = form.root_partition(stream)
     for _ in range(MAX_ATTEMPTS):
@@ -38,20 +44,19 @@ def discard(streams: ObjectStreams, stream: StreamKey) -> bool:
         except CorruptRecord:
             pass
         streams.forget(stream)
-        root, tag = _root(streams, stream)
+        root, tag = _try_read_root(streams, stream)
         if root is not None and root.incarnation is not None:
             found = [*found, form.lineage_of(stream, root.incarnation)]
-        former = root or StreamRoot(
-            *stream, revision=int(streams.space.now())
-        )  # behind any revision that it had
+        # The time is higher than any revision that the lost root had.
+        former = root or StreamRoot(*stream, revision=int(streams.space.now()))
         lineages = [lineage for lineage in dict.fromkeys(found) if lineage not in former.former]
-        over = former.revise(
+        revised = former.revise(
             incarnation=None,
             first=None,
             former=(*former.former, *lineages),
             dirty=tuple(dict.fromkeys((*former.dirty, *lineages))),
         )
-        if _put(streams, partition, form.encode_object(partition, ROOT, over), tag):
+        if _put_root(streams, partition, form.encode_object(partition, ROOT, revised), tag):
             streams.load(stream)
             return True
     raise Unavailable(f"{stream} keeps being changed by other writers; retry")
@@ -62,11 +67,16 @@ def _list_lineages(streams: ObjectStreams, stream: StreamKey) -> list[bytes]:
     names = streams.space.list(
         partition, after=front, until=front + b"\xff" * LINEAGE_BYTES, limit=1000
     )
-    return [one.lineage for one in parse_entries(names, version=False) if one.id == stream.id]
+    return [entry.lineage for entry in parse_entries(names, version=False) if entry.id == stream.id]
 
 
-def _root(streams: ObjectStreams, stream: StreamKey) -> tuple[StreamRoot | None, str | None]:
-    """The root if it can be read, and the tag of what is there: "" for nothing, None if not even that can be read."""
+def _try_read_root(
+    streams: ObjectStreams, stream: StreamKey
+) -> tuple[StreamRoot | None, str | None]:
+    """Return the root, None if it is missing or damaged, and the tag of the stored object.
+
+    The tag is "" if there is no object, and None if it cannot be read at all.
+    """
     try:
         return streams.read_root(stream)
     except CorruptRecord:
@@ -78,7 +88,7 @@ def _root(streams: ObjectStreams, stream: StreamKey) -> tuple[StreamRoot | None,
     return None, "" if named is None else named.tag
 
 
-def _put(streams: ObjectStreams, partition: str, data: bytes, tag: str | None) -> bool:
+def _put_root(streams: ObjectStreams, partition: str, data: bytes, tag: str | None) -> bool:
     if tag is None:
         streams.space.put(partition, ROOT, data)
         return True

@@ -34,9 +34,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """A stored append, with the fields of the head after it. Without records, it ends its incarnation.
+    """A stored append, with the head fields after it; without records, the end of the stream.
 
-    `nonce` identifies one call: it distinguishes an append that this call sent twice from a repeat by
+    `nonce` identifies one call: it distinguishes an append that a call sent twice from a repeat by
     another call. `status_version` and `due_version` are the versions under which the current status
     and due time are listed.
     """
@@ -108,9 +108,7 @@ def encode_object(partition: str, name: bytes, content: msgspec.Struct) -> bytes
 def decode_object(partition: str, name: bytes, data: bytes, kind: type[T], stream: StreamKey) -> T:
     """Decode an object; raise `CorruptRecord` if it is damaged or was stored under another name."""
     if data[:3] == MAGIC and data[3:4] > FORMAT_VERSION:
-        raise UnsupportedVersion(
-            f"{stream} was written by a newer version of Holdfast; upgrade Holdfast"
-        )
+        raise UnsupportedVersion(f"{stream} was written by a newer Holdfast; upgrade this one")
     digest, content = data[4 : 4 + DIGEST_BYTES], memoryview(data)[4 + DIGEST_BYTES :]
     if data[:4] != MAGIC + FORMAT_VERSION or digest != _digest(partition, name, content):
         raise CorruptRecord(str(stream), what="an object does not match its digest")
@@ -127,7 +125,7 @@ def _digest(partition: str, name: bytes, content: bytes | memoryview) -> bytes:
 
 
 def hash_parts(*parts: str | bytes) -> bytes:
-    """Return 16 bytes that identify this sequence of parts, which may have any length and content."""
+    """Return 16 bytes that identify this sequence of parts."""
     digest = hashlib.sha256()
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part

@@ -22,7 +22,7 @@ class AppendIdPointers:
     def claim(self, stream: StreamKey, lineage: bytes, append_id: bytes, first: int) -> bool:
         """Announce that the id may soon be at this version; return False if it is stored already.
 
-        All versions before `first` are taken, so candidates there that are not the append are obsolete.
+        All versions before `first` are taken, so other candidates there are obsolete.
         """
         if self._put(lineage, AppendIdPointer(append_id, (first,)), ""):
             return True
@@ -54,7 +54,7 @@ class AppendIdPointers:
                 found = self._check_candidates(stream, lineage, pointer, root)
             except CorruptRecord as error:
                 found, damage = None, error
-            # Check the root last: a commit put at a name that a deletion freed meanwhile is a stray.
+            # Check the root last: a commit put where a deletion freed the name is a stray.
             if self._streams.is_current(stream, root):
                 if damage is not None:
                     raise damage

@@ -1,7 +1,8 @@
-"""The lists of streams: by id, by status and by due time.
+"""Indexes of the streams: by id, by status and by due time.
 
-An entry is put before the commit that makes it true, under a name that says of which lineage and version it is, and is never
-put again for another. So an entry may be early, or of the past, but none is missing; what is listed is confirmed by the head.
+An entry is stored before the commit that makes it valid. Its name has the lineage and the version,
+so it is never reused. An entry may therefore be early or obsolete, but none is missing; listings
+confirm each entry with the head of its stream.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from .space import Space
 
 LINEAGE_BYTES, VERSION_BYTES = 16, 8
 AFTER_ENTRIES: Final = b"\0" + b"\xff" * (LINEAGE_BYTES + VERSION_BYTES + 1)
-"""Behind the entries of an id, and before those of the next one: ids hold no NUL."""
+"""Sorts after all entries of an id and before those of the next one: ids contain no NUL."""
 
 
 class IndexEntry(NamedTuple):
-    """An entry taken apart. `version` is 0 in the list of all streams."""
+    """A parsed entry. `version` is 0 in the index of all streams."""
 
     name: bytes
     due: bytes
@@ -40,13 +41,13 @@ EntryKey = tuple[str, bytes]
 
 
 class ObjectIndex:
-    """Puts and removes entries."""
+    """Stores and removes entries."""
 
     def __init__(self, space: Space, pool: RequestPool) -> None:
         self._space, self._pool = space, pool
 
     def announce(self, entries: Iterable[EntryKey]) -> None:
-        """Put entries, with the time, so that one that never came true can be reported from one that is on its way."""
+        """Store entries with the current time, so that abandoned ones can be recognized later."""
         data = struct.pack(">d", self._space.now())
         self._pool.run_all(
             [partial(self._space.put, partition, name, data) for partition, name in entries]
@@ -56,7 +57,7 @@ class ObjectIndex:
         try:
             named = self._space.get(partition, name)
         except CorruptRecord:
-            return 0.0  # of no use to anybody
+            return 0.0  # useless: treat it as abandoned
         return (
             struct.unpack(">d", named.data)[0]
             if named is not None and len(named.data) == 8
@@ -71,7 +72,7 @@ class ObjectIndex:
         status_version: int,
         due_version: int,
     ) -> None:
-        """Remove the entries of these fields."""
+        """Remove the status and due entries of these fields."""
         for entry in (
             status_entry(stream, lineage, fields, status_version),
             due_entry(stream, lineage, fields, due_version),
@@ -84,7 +85,7 @@ class ObjectIndex:
         self._space.remove(partition, [name])
 
     def try_remove(self, partition: str, names: list[bytes]) -> None:
-        """Remove entries of the past. A reader without the right to do so leaves them to others."""
+        """Remove obsolete entries; ignore errors, as a reader may lack the permission."""
         try:
             self._space.remove(partition, names)
         except HoldfastError:
@@ -134,12 +135,12 @@ def due_entry(
 def parse_entries(
     names: Iterable[bytes], *, due: bool = False, version: bool = True
 ) -> list[IndexEntry]:
-    """Take the names of entries apart. What is no entry, nobody of us has put there."""
+    """Parse the names of entries; skip names that Holdfast did not write."""
     found = []
     for name in names:
         time, rest = (name[:8], name[8:]) if due else (b"", name)
         size = LINEAGE_BYTES + (VERSION_BYTES if version else 0)
-        # From the end: a lineage and a version are any bytes.
+        # Parse from the end: a lineage and a version may contain any byte.
         front, tail = rest[:-size], rest[-size:]
         if len(front) > 1 and front.endswith(b"\0"):
             try:

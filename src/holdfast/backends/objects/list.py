@@ -1,6 +1,6 @@
-"""`heads()` and `due()` on an object store: entries are listed in order, and each is confirmed by its stream's head.
+"""Implements `heads` and `due`: lists index entries and confirms each with the head of its stream.
 
-A stream that cannot be read is left out, and said so once: it must not hide all others.
+A damaged stream is left out and logged once, so that it does not hide all others.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .index import (
 from .streams import PAGE_NAMES, CommitPosition, ObjectStreams, StreamSnapshot
 
 ABANDONED_SECONDS: Final = 3600.0
-"""After so many seconds, a stream that was announced and never begun is refused, so that its entries can be removed."""
+"""The age at which the entries of an incarnation that was never created can be removed."""
 
 logger = logging.getLogger("holdfast")
 
 
 class ObjectLister:
-    """Lists streams, and removes the entries of the past that it meets."""
+    """Lists streams, and removes the obsolete entries that it meets."""
 
     def __init__(self, streams: ObjectStreams) -> None:
         self._streams, self._space = streams, streams.space
@@ -43,7 +43,7 @@ class ObjectLister:
     def heads(
         self, tenant: str, kind: str, status: str | None, after: str, limit: int
     ) -> Sequence[Head]:
-        everything = status is None
+        all_streams = status is None
         partition = (
             all_partition(tenant, kind)
             if status is None
@@ -52,16 +52,16 @@ class ObjectLister:
         cursor = after.encode() + AFTER_ENTRIES if after else b""
         found: dict[str, Head] = {}
 
-        def in_force(position: CommitPosition, one: IndexEntry) -> bool:
-            return everything or (
-                one.version == position.status_version and position.fields.status == status
+        def is_valid(position: CommitPosition, entry: IndexEntry) -> bool:
+            return all_streams or (
+                entry.version == position.status_version and position.fields.status == status
             )
 
         while True:
             wanted = limit - len(found)
             names = self._space.list(partition, after=cursor, limit=wanted)
-            listed = parse_entries(names, version=not everything)
-            for head in self._confirm(tenant, kind, partition, listed, in_force):
+            listed = parse_entries(names, version=not all_streams)
+            for head in self._confirm(tenant, kind, partition, listed, is_valid):
                 if status is None or head.fields.status == status:
                     found[head.stream.id] = head
             if len(names) < wanted or len(found) >= limit:
@@ -77,12 +77,12 @@ class ObjectLister:
         cursor = b"".join(begin) + AFTER_ENTRIES if after is not None else b""
         found: dict[str, tuple[tuple[bytes, bytes], Head]] = {}
 
-        def in_force(position: CommitPosition, one: IndexEntry) -> bool:
+        def is_valid(position: CommitPosition, entry: IndexEntry) -> bool:
             due = position.fields.due
             return (
                 due is not None
-                and one.version == position.due_version
-                and form.encode_time(due) == one.due
+                and entry.version == position.due_version
+                and form.encode_time(due) == entry.due
             )
 
         while True:
@@ -90,13 +90,13 @@ class ObjectLister:
             names = self._space.list(partition, after=cursor, until=until, limit=wanted)
             listed = parse_entries(names, due=True)
             at_end = len(names) < wanted
-            for head in self._confirm(tenant, kind, partition, listed, in_force):
+            for head in self._confirm(tenant, kind, partition, listed, is_valid):
                 due = head.fields.due
                 if due is None or (before is not None and due > before):
                     continue
                 at = form.encode_time(due), head.stream.id.encode()
-                # A stream whose time was moved meanwhile is listed where it is now, if that is on this page: its new
-                # entry may have been put after we listed.
+                # If the due time changed meanwhile, list the stream at its new place if that is on
+                # this page: the new entry may have been stored after the names were listed.
                 if at > begin and (at_end or at <= listed[-1].sort_key):
                     found[head.stream.id] = at, head
             if at_end or len(found) >= limit:
@@ -104,7 +104,7 @@ class ObjectLister:
             cursor = names[-1]
 
     def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
-        """The streams that lists leave out."""
+        """Return the damaged streams, which the listings leave out."""
         partition, cursor = all_partition(tenant, kind), b""
         found: list[StreamKey] = []
         while names := self._space.list(partition, after=cursor, limit=PAGE_NAMES):
@@ -116,10 +116,10 @@ class ObjectLister:
     def _load_all(
         self, tenant: str, kind: str, listed: Iterable[IndexEntry]
     ) -> dict[StreamKey, StreamSnapshot | None]:
-        """Where the streams of these entries stand; None for one that is damaged."""
+        """Load the streams of these entries; the snapshot of a damaged one is None."""
         lineages: dict[StreamKey, list[bytes]] = {}
-        for one in listed:
-            lineages.setdefault(StreamKey(tenant, kind, one.id), []).append(one.lineage)
+        for entry in listed:
+            lineages.setdefault(StreamKey(tenant, kind, entry.id), []).append(entry.lineage)
         snapshots = self._streams.pool.run_all(
             [partial(self._load_snapshot, *one) for one in lineages.items()]
         )
@@ -136,7 +136,7 @@ class ObjectLister:
                 reported = stream in self._reported
                 self._reported.add(stream)
             if not reported:
-                logger.warning("left out of lists: %s", error)
+                logger.warning("damaged stream is left out of listings: %s", error)
             return None
 
     def _confirm(
@@ -145,47 +145,49 @@ class ObjectLister:
         kind: str,
         partition: str,
         listed: Sequence[IndexEntry],
-        in_force: Callable[[CommitPosition, IndexEntry], bool],
+        is_valid: Callable[[CommitPosition, IndexEntry], bool],
     ) -> Iterator[Head]:
-        """The heads of the streams that exist, in the order of their entries."""
+        """Yield the heads of the streams that exist, in the order of their entries."""
         snapshots = self._load_all(tenant, kind, listed)
-        past = []
-        for one in listed:
-            key = StreamKey(tenant, kind, one.id)
+        obsolete = []
+        for entry in listed:
+            key = StreamKey(tenant, kind, entry.id)
             seen = snapshots[key]
-            if seen is not None and self._is_obsolete(partition, one, key, seen, in_force):
-                past.append(one.name)
-        if past:
-            self._streams.pool.run_later(partial(self._streams.index.try_remove, partition, past))
+            if seen is not None and self._can_remove(partition, entry, key, seen, is_valid):
+                obsolete.append(entry.name)
+        if obsolete:
+            self._streams.pool.run_later(
+                partial(self._streams.index.try_remove, partition, obsolete)
+            )
         for key, seen in snapshots.items():
             head = None if seen is None else self._streams.head(key, seen.position)
             if head is not None:
                 yield head
 
-    def _is_obsolete(
+    def _can_remove(
         self,
         partition: str,
-        one: IndexEntry,
+        entry: IndexEntry,
         stream: StreamKey,
         seen: StreamSnapshot,
-        in_force: Callable[[CommitPosition, IndexEntry], bool],
+        is_valid: Callable[[CommitPosition, IndexEntry], bool],
     ) -> bool:
-        """Whether an entry can never come true again. If in in_doubt, it stays."""
-        if seen.root is not None and one.lineage in seen.root.former:
+        """Return whether an entry can be removed, because it will never be valid again."""
+        if seen.root is not None and entry.lineage in seen.root.former:
             return True
-        if seen.position is not None and one.lineage == seen.position.lineage:
-            return one.version <= seen.position.version and not in_force(seen.position, one)
+        if seen.position is not None and entry.lineage == seen.position.lineage:
+            return entry.version <= seen.position.version and not is_valid(seen.position, entry)
         if (
-            self._space.now() - self._streams.index.read_announce_time(partition, one.name)
+            self._space.now() - self._streams.index.read_announce_time(partition, entry.name)
             < ABANDONED_SECONDS
         ):
             return False
-        return self._ban_lineage(stream, one.lineage, seen)
+        return self._ban_lineage(stream, entry.lineage, seen)
 
     def _ban_lineage(self, stream: StreamKey, lineage: bytes, seen: StreamSnapshot) -> bool:
-        """See to it that a lineage that was announced long ago and never began never will."""
+        """Ensure that an incarnation that was announced long ago can't be created any more."""
         if self._space.list(commits_partition(lineage), limit=1):
-            return False  # it had begun: its root was lost, and what is left of it is not ours to remove
+            return False  # the stream existed and its root was lost: keep what is left
         before = seen.root or StreamRoot(*stream)
         root = before.revise(former=(*before.former, lineage), dirty=(*before.dirty, lineage))
         try:

@@ -1,4 +1,4 @@
-"""Reading a stream page by page, in both directions."""
+"""Reads a stream page by page, in both directions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NoReturn
 
 from ...errors import CorruptRecord, Unavailable
-from ..interface import Record, StreamKey
+from ..interface import PAGE_BYTES, Record, StreamKey
 from . import format as form
 from .format import Commit, StreamRoot, version_name
 from .streams import MAX_ATTEMPTS, ObjectStreams
 
-PAGE_BYTES: Final = 8 * 1024 * 1024
 MIN_WINDOW: Final = 16
 MAX_WINDOW: Final = 1_000
+"""How many commits to request at once, at least and at most."""
 
 
 class ObjectReader:
@@ -27,7 +27,7 @@ class ObjectReader:
     ) -> Sequence[Record]:
         position = self._streams.get_cached(stream)
         if position is not None and not reverse and position.version <= after:
-            # Somebody waits for what comes next: mostly nothing has.
+            # The caller polls for new records; usually there are none.
             position = self._streams.load(stream).position
             if position is None or position.version <= after:
                 return []
@@ -42,32 +42,32 @@ class ObjectReader:
             else:
                 low, high = after, form.VERSION_LIMIT
                 commits = self._ascend(stream, lineage, root, low + 1, limit)
-            wrong: CorruptRecord | None = None
+            damage: CorruptRecord | None = None
             try:
                 page = _fill_page(commits, low, high, limit, reverse)
             except CorruptRecord as error:
-                page, wrong = [], error
+                page, damage = [], error
             if page is None:
-                self._streams.load(stream)  # which brings the deletion to its end
+                self._streams.load(stream)  # finishes the deletion
                 return []
-            # Read last: what a deletion removed meanwhile, it had written there before.
+            # Check the root last: a deletion marks it before it removes anything.
             if self._streams.is_current(stream, root):
-                if wrong is not None:
-                    raise wrong
+                if damage is not None:
+                    raise damage
                 return page
         raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
     def _ascend(
         self, stream: StreamKey, lineage: bytes, root: StreamRoot, version: int, limit: int | None
     ) -> Iterator[Commit]:
-        """The commits from the one on that holds a version; more than `limit` of them are not needed."""
+        """Yield the commits from the one with this version on; the caller needs at most `limit`."""
         commit = self._find_commit(stream, lineage, root, version)
         if commit is None and self._reaches(stream, lineage, version):
-            # It has grown since. An append of several records has its name from the first of them.
-            commit = self._find_commit(stream, lineage, root, version) or self._missing(
+            # The stream has grown. An append of several records is named by the first of them.
+            commit = self._find_commit(stream, lineage, root, version) or self._raise_missing(
                 stream, version
             )
-        width, looked = MIN_WINDOW, 0
+        width, window_end = MIN_WINDOW, 0
         found: dict[int, Commit] = {}
         while commit is not None:
             yield commit
@@ -75,42 +75,48 @@ class ObjectReader:
                 return
             first = commit.last + 1
             position = self._streams.get_cached(stream)
-            if not found and first >= looked and (position is None or position.version >= first):
+            if (
+                not found
+                and first >= window_end
+                and (position is None or position.version >= first)
+            ):
                 width = min(
                     width if position is None else max(width, position.version + 1 - first),
                     MAX_WINDOW,
                 )
-                found, looked = (
-                    self._window(stream, lineage, first, width, limit or MAX_WINDOW),
+                found, window_end = (
+                    self._read_window(stream, lineage, first, width, limit or MAX_WINDOW),
                     first + width,
                 )
                 width *= 4
             commit = found.pop(first, None)
             if commit is None:
-                # A list may lag behind; a name that is asked for does not.
-                commit = self._streams.read_commit(stream, lineage, first) or self._at_end(
+                # A listing may lag behind; reading a name does not.
+                commit = self._streams.read_commit(stream, lineage, first) or self._read_unless_end(
                     stream, lineage, first
                 )
                 found = {}
 
-    def _at_end(self, stream: StreamKey, lineage: bytes, first: int) -> Commit | None:
-        """Nothing, if the stream ends before this version; what is missing in the middle must not look like the end."""
+    def _read_unless_end(self, stream: StreamKey, lineage: bytes, first: int) -> Commit | None:
+        """Return None if the stream ends before this version; a gap must not look like the end."""
         if not self._reaches(stream, lineage, first):
             return None
-        return self._streams.read_commit(stream, lineage, first) or self._missing(stream, first)
+        return self._streams.read_commit(stream, lineage, first) or self._raise_missing(
+            stream, first
+        )
 
     def _reaches(self, stream: StreamKey, lineage: bytes, version: int) -> bool:
         position = self._streams.get_cached(stream) or self._streams.load(stream).position
         return position is not None and position.lineage == lineage and position.version >= version
 
     @staticmethod
-    def _missing(stream: StreamKey, version: int) -> NoReturn:
+    def _raise_missing(stream: StreamKey, version: int) -> NoReturn:
         raise CorruptRecord(str(stream), version=version, what="a commit is missing")
 
-    def _window(
+    def _read_window(
         self, stream: StreamKey, lineage: bytes, first: int, width: int, limit: int
     ) -> dict[int, Commit]:
-        """Some of the commits that begin at this version or soon after."""
+        """Return commits that start at this version or soon after it, by their first version."""
         after, until = version_name(first + width), version_name(first)
         page = self._streams.scan(
             stream, lineage, after=after, until=until, limit=limit, reverse=True
@@ -123,7 +129,7 @@ class ObjectReader:
     def _find_commit(
         self, stream: StreamKey, lineage: bytes, root: StreamRoot, version: int
     ) -> Commit | None:
-        """The commit that holds a version."""
+        """Return the commit that has a version."""
         if root.first is not None and version <= root.first.last:
             return root.first
         commit = self._streams.read_commit(stream, lineage, version)
@@ -132,7 +138,7 @@ class ObjectReader:
         below = next(self._streams.commits_below(stream, lineage, version, limit=1), None)
         if below is None:
             below = self._streams.read_commit(stream, lineage, 1, root)
-        # A list may lag behind, so it is only where we begin.
+        # A listing may lag behind, so it is only the start.
         while below is not None and not below.ends and below.last < version:
             below = self._streams.read_commit(stream, lineage, below.last + 1)
         return below
@@ -140,7 +146,7 @@ class ObjectReader:
     def _descend(
         self, stream: StreamKey, lineage: bytes, root: StreamRoot, top: int
     ) -> Iterator[Commit]:
-        """The commits with what is not above a version, descending."""
+        """Yield the commits with versions up to `top`, in descending order."""
         if top <= 0:
             return
         lowest: int | None = None
@@ -166,7 +172,7 @@ class ObjectReader:
     def _read_following(
         self, stream: StreamKey, lineage: bytes, newest: Commit, top: int
     ) -> Iterator[Commit]:
-        """Commits that a list does not show yet."""
+        """Yield commits that the listing does not have yet."""
         while not newest.ends and newest.last < top:
             following = self._streams.read_commit(stream, lineage, newest.last + 1)
             if following is None:
@@ -178,7 +184,10 @@ class ObjectReader:
 def _fill_page(
     commits: Iterable[Commit], low: int, high: int, limit: int | None, reverse: bool
 ) -> Sequence[Record] | None:
-    """The records between two versions that fit a page, at least one; None if the stream turns out to be at its end."""
+    """Return the records between two versions that fit in a page, at least one.
+
+    Return None if a commit shows that the stream was deleted.
+    """
     page: list[Record] = []
     size = 0
     for commit in commits:

@@ -72,7 +72,7 @@ class Space(Protocol):
         limit: int,
         reverse: bool = False,
     ) -> Sequence[NamedBytes]:
-        """Return names with their bytes, as `list` does; a page has about 8 MiB, and only the end is empty.
+        """Return names with their bytes, as `list`, about 8 MiB; only an empty page is the end.
 
         With `reverse`, in descending order from `until`. Both bounds are then given, and there are
         few names between them.

@@ -1,8 +1,9 @@
-"""One stream on an object store: where it stands, and how a deletion that was begun is brought to its end.
+"""Streams on an object store: finds the position of a stream and finishes interrupted deletions.
 
-The rules that make it safe, with their reasons, are in docs/explanation/objects.md. In short: a name is used once, so the one
-who creates an object there has decided what the version is; the root is changed before anything is removed, so that whoever
-read the root last knows whether what was seen before still counts.
+The rules that make this safe, with their reasons, are in docs/explanation/objects.md. In short: a
+name is used once, so the writer that creates the object there decides the version. The root is
+changed before anything is removed, so a reader that checks the root last knows whether the objects
+that it read before are live.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .request_pool import RequestPool
 from .space import NamedBytes, Space
 
 MAX_ATTEMPTS: Final = 40
-"""How often we begin again because others change the same stream."""
+"""How often to start over because others change the same stream."""
 MAX_CACHED: Final = 10_000
 PAGE_NAMES: Final = 1_000
 
 
 class CommitPosition(msgspec.Struct, frozen=True):
-    """A point that a stream has certainly reached: the end of one commit of a lineage."""
+    """A position that a stream has certainly reached: the end of one of its commits."""
 
     incarnation: bytes
     lineage: bytes
@@ -55,7 +56,7 @@ class CommitPosition(msgspec.Struct, frozen=True):
 
 
 class StreamSnapshot(NamedTuple):
-    """A stream as it was found: its root, and its newest position if it exists."""
+    """A stream as it was read: its root, and its newest position if it exists."""
 
     root: StreamRoot | None
     tag: str
@@ -63,7 +64,7 @@ class StreamSnapshot(NamedTuple):
 
 
 class ObjectStreams:
-    """The streams of one space."""
+    """Reads the streams of one space, caches their positions and finishes deletions."""
 
     def __init__(self, space: Space, pool: RequestPool) -> None:
         self.space, self.pool = space, pool
@@ -71,7 +72,7 @@ class ObjectStreams:
         self._positions: OrderedDict[StreamKey, CommitPosition] = OrderedDict()
         self._lock = threading.Lock()
 
-    # -- what this process knows ------------------------------------------------------------------
+    # -- cached positions --------------------------------------------------------------------------
 
     def get_cached(self, stream: StreamKey) -> CommitPosition | None:
         with self._lock:
@@ -106,7 +107,7 @@ class ObjectStreams:
             position.hash,
         )
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def read_root(self, stream: StreamKey) -> tuple[StreamRoot | None, str]:
         partition = form.root_partition(stream)
@@ -123,7 +124,7 @@ class ObjectStreams:
     def read_commit(
         self, stream: StreamKey, lineage: bytes, first: int, root: StreamRoot | None = None
     ) -> Commit | None:
-        """The commit that begins with this version."""
+        """Return the commit that starts with this version."""
         if root is not None and root.first is not None and first == 1:
             return root.first
         name = version_name(first)
@@ -131,43 +132,43 @@ class ObjectStreams:
         return None if named is None else self.decode_commit(stream, lineage, name, named.data)
 
     def get(self, stream: StreamKey, partition: str, name: bytes) -> NamedBytes | None:
-        """`Space.get` for this stream: what is damaged is reported under its name."""
+        """Call `Space.get` and report damage under the name of this stream."""
         with _report_as(stream):
             return self.space.get(partition, name)
 
     def decode_commit(self, stream: StreamKey, lineage: bytes, name: bytes, data: bytes) -> Commit:
         commit = form.decode_object(commits_partition(lineage), name, data, Commit, stream)
         if version_name(commit.first) != name:
-            raise CorruptRecord(str(stream), what="a commit is not where it belongs")
+            raise CorruptRecord(str(stream), what="a commit has the name of another version")
         return commit
 
     def load(self, stream: StreamKey) -> StreamSnapshot:
-        """Where the stream stands, exactly. A deletion that was decided and not finished is finished."""
-        doubted: str | None = None
+        """Return the exact position of the stream. Finish a deletion that was interrupted."""
+        suspect_tag: str | None = None
         for _ in range(MAX_ATTEMPTS):
             try:
                 seen = self._try_load(stream)
             except CorruptRecord:
-                # What was remembered may be of a lineage that is over, and a deletion may have come between two requests: what
-                # is there then does not count. It is damage if the root was the same before and after.
+                # The cached position may be of a deleted incarnation, or a deletion may have come
+                # between two requests. It is damage only if the root was the same before and after.
                 self.forget(stream)
                 _root, tag = self.read_root(stream)
-                if tag == doubted:
+                if tag == suspect_tag:
                     raise
-                doubted = tag
+                suspect_tag = tag
                 continue
             if seen is not None:
                 return seen
         raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
     def _try_load(self, stream: StreamKey) -> StreamSnapshot | None:
-        """None if it is to be looked at again, because others have changed it or there was something to finish."""
+        """Return None if the stream changed meanwhile, or a deletion had to be finished: retry."""
         position = self.get_cached(stream)
         end: tuple[bytes, int] | None = None
         if position is None:
             root, tag = self.read_root(stream)
             if root is None or root.incarnation is None:
-                if root is None or _is_finished(root):
+                if root is None or not root.dirty:
                     return StreamSnapshot(root, tag, None)
                 self.finish_deletion(stream, root, tag)
                 return None
@@ -186,7 +187,7 @@ class ObjectStreams:
                 end = position.lineage, commit.first
                 break
             position = CommitPosition.after(position.incarnation, position.lineage, commit)
-        # Read after all that: what a deletion removed, it had first written into the root.
+        # Read the root last: a deletion marks it before it removes anything.
         root, tag = self.read_root(stream)
         if root is not None and end is not None and self.is_live(stream, root, end[0]):
             self.mark_deleted(stream, root, tag, end[0])
@@ -196,7 +197,7 @@ class ObjectStreams:
             and self.is_live(stream, root, position.lineage)
         ):
             self.remember(stream, position)
-            if _is_finished(root):
+            if not root.dirty:
                 return StreamSnapshot(root, tag, position)
             self.finish_deletion(stream, root, tag)
             return None
@@ -204,17 +205,20 @@ class ObjectStreams:
         return None
 
     def is_current(self, stream: StreamKey, root: StreamRoot) -> bool:
-        """Whether the commits that counted by this root count still: then what was read after it was no commit astray."""
+        """Return whether the incarnation is still the same: then commits read since are live."""
         again, _tag = self.read_root(stream)
         return again is not None and again.incarnation == root.incarnation
 
     @staticmethod
     def is_live(stream: StreamKey, root: StreamRoot, lineage: bytes) -> bool:
-        """Whether a commit that was seen before the root was read is one of the living stream."""
+        """Return whether this lineage is that of the current incarnation."""
         return root.incarnation is not None and form.lineage_of(stream, root.incarnation) == lineage
 
     def _read_newest(self, stream: StreamKey, lineage: bytes, root: StreamRoot) -> Commit:
-        """The newest commit that a list shows; there is one, unless it was removed since the root was read, or lost."""
+        """Return the newest commit that the listing has.
+
+        Raise `CorruptRecord` if there is none: it is lost, or was removed after the root was read.
+        """
         names = self.space.list(commits_partition(lineage), limit=1)
         if names and names[0] <= version_name(1):
             named = self.get(stream, commits_partition(lineage), names[0])
@@ -229,27 +233,30 @@ class ObjectStreams:
             raise CorruptRecord(str(stream), version=1, what="a commit is missing")
         return newest
 
-    # -- writing, with a certain answer -----------------------------------------------------------
+    # -- writing, with a definite answer ----------------------------------------------------------
 
     def create(self, partition: str, name: bytes, data: bytes) -> bool:
-        """Whether these very bytes are there now. Any error but `OutcomeUnknown` means that they are not."""
+        """Return whether exactly these bytes are stored now.
+
+        Any error but `OutcomeUnknown` means that they are not.
+        """
         for _ in range(MAX_ATTEMPTS):
             try:
                 if self.space.create(partition, name, data):
                     return True
-                sent = None
+                unknown = None
             except OutcomeUnknown as error:
-                sent = error
+                unknown = error
             found = self._read_back(partition, name)
             if found is not None:
                 return found == data
-            if sent is not None:
-                raise sent
-            # Somebody's object was there, and is removed by now: the position may be taken.
-        raise OutcomeUnknown("a position in the store is being changed too often at the moment")
+            if unknown is not None:
+                raise unknown
+            # Another writer's object was there and has been removed: the name is free.
+        raise OutcomeUnknown("an object kept changing during a write; retry with the same id")
 
     def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
-        """Whether these bytes took the position of those with the tag and are still there."""
+        """Return whether these bytes replaced those with the tag and are still stored."""
         try:
             if self.space.replace(partition, name, data, tag):
                 return True
@@ -263,44 +270,45 @@ class ObjectStreams:
         try:
             named = self.space.get(partition, name)
         except HoldfastError as error:
-            raise OutcomeUnknown("a put was not answered, and could not be looked at") from error
+            raise OutcomeUnknown(
+                "no response to a write, and it could not be verified; retry with the same id"
+            ) from error
         return None if named is None else named.data
 
     def replace_root(self, stream: StreamKey, root: StreamRoot, tag: str) -> bool:
         partition = form.root_partition(stream)
         return self.replace(partition, ROOT, form.encode_object(partition, ROOT, root), tag)
 
-    # -- bringing deletions to an end -------------------------------------------------------------
+    # -- finishing deletions ----------------------------------------------------------------------
 
     def mark_deleted(self, stream: StreamKey, root: StreamRoot, tag: str, lineage: bytes) -> bool:
-        """Write into the root that this lineage is over. The commit that ends it is there."""
+        """Mark the incarnation as deleted in the root, after the commit that ends it was stored."""
         self.forget(stream)
-        over = root.revise(
+        revised = root.revise(
             incarnation=None,
             first=None,
             former=(*root.former, lineage),
             dirty=(*root.dirty, lineage),
         )
-        return self.replace_root(stream, over, tag)
+        return self.replace_root(stream, revised, tag)
 
     def finish_deletion(self, stream: StreamKey, root: StreamRoot, tag: str) -> None:
-        """Remove what the root says is deleted, and write into the root that it is gone."""
-        if _is_finished(root):
+        """Remove the objects of deleted incarnations, then note in the root that they are gone."""
+        if not root.dirty:
             return
         ends = [self._remove_lineage(stream, lineage) for lineage in root.dirty]
         if self.replace_root(stream, root.revise(dirty=()), tag):
-            # Last, so that until then nobody can put a commit into its position.
+            # The end commit goes last: until then, no writer can take its name.
             for partition, name in filter(None, ends):
                 self.space.remove(partition, [name])
 
     def _remove_lineage(self, stream: StreamKey, lineage: bytes) -> tuple[str, bytes] | None:
-        """Remove everything of a lineage but the commit that ends it; returns where that is."""
+        """Remove all objects of a lineage but the commit that ends it; return its key."""
         partition = commits_partition(lineage)
         names = self.space.list(partition, limit=1)
         if names:
-            with suppress(
-                CorruptRecord
-            ):  # without it, readers remove the entries of a lineage that is over
+            # If the commit is damaged, readers remove the obsolete entries.
+            with suppress(CorruptRecord):
                 end = self.get(stream, partition, names[0])
                 if end is not None:
                     commit = self.decode_commit(stream, lineage, end.name, end.data)
@@ -328,7 +336,7 @@ class ObjectStreams:
         limit: int,
         reverse: bool = False,
     ) -> Sequence[NamedBytes]:
-        """`Space.scan` for the commits of this stream."""
+        """Call `Space.scan` for the commits of this stream."""
         with _report_as(stream):
             return self.space.scan(
                 commits_partition(lineage), after=after, until=until, limit=limit, reverse=reverse
@@ -337,7 +345,7 @@ class ObjectStreams:
     def commits_below(
         self, stream: StreamKey, lineage: bytes, start: int, limit: int = PAGE_NAMES
     ) -> Iterator[Commit]:
-        """The commits that begin before this version, newest first; so many are asked for at once."""
+        """Yield the commits that start before this version, newest first, `limit` per request."""
         after = version_name(start)
         while page := self.scan(stream, lineage, after=after, limit=limit):
             for named in page:
@@ -345,13 +353,9 @@ class ObjectStreams:
             after = page[-1].name
 
 
-def _is_finished(root: StreamRoot) -> bool:
-    return not root.dirty
-
-
 @contextmanager
 def _report_as(stream: StreamKey) -> Iterator[None]:
-    """A space knows places only, and people know streams."""
+    """Report damage under the name of the stream, which the space does not know."""
     try:
         yield
     except CorruptRecord as error:

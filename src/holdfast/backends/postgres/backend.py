@@ -5,7 +5,7 @@ sync, and no client keeps a lock while the server waits for its next message.
 
 Where to look: `append.py` stores a batch and `append_sql.py` has its SQL; `query_sql.py` has the
 other statements; `schema.py` creates the tables; `errors.py` translates errors, a lost COMMIT
-among them; `retry.py` repeats transactions that the server rolled back.
+among them; `rollbacks.py` repeats transactions that the server rolled back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .errors import is_unstorable_text, psycopg, translate_error
 from .listen import NotifyListener
 from .pool import Columns, PostgresConnection, PostgresPool, fetch_rows
 from .query_sql import QueryStatements, decode_head, limit_rows
-from .retry import retry_rolled_back
+from .rollbacks import retry_rolled_back
 from .schema import SchemaTables
 from .server import inspect_server
 from .url import parse_conninfo, parse_postgres_url, read_partitions_option, read_schema_option

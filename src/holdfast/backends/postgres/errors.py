@@ -1,9 +1,9 @@
 """Translate the errors of psycopg and libpq into Holdfast's.
 
 A connection that breaks before the answer to a write, and so to its COMMIT, becomes
-`OutcomeUnknown`: the write may be stored. This backend never repeats such a write; the appender of
-the log (`holdfast/log/appender.py`) repeats it with the same id. A write that the server rolled
-back is repeated in `retry.py`.
+`OutcomeUnknown`: the write may be stored. This backend never repeats such a write;
+`holdfast/log/retry_commit.py` sends it again with the same id. A write that the server rolled back
+is repeated in `rollbacks.py`.
 """
 
 from __future__ import annotations

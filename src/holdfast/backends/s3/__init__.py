@@ -1,4 +1,4 @@
-"""One prefix of an S3 bucket."""
+"""The S3 backend: streams under one prefix of a bucket."""
 
 from .backend import S3Backend
 

@@ -1,6 +1,7 @@
-"""Streams in a bucket: `s3://bucket/prefix?region=eu-central-1`. One conditional put per append is the commit.
+"""The S3 backend: `s3://bucket/prefix?region=eu-central-1`.
 
-What is stored, and why it is safe, is in `_objects`; how S3 keeps named bytes is in `_s3_space`.
+One conditional put is the commit of an append. `backends/objects` has the streams, and `space.py`
+stores named bytes in a bucket.
 """
 
 from __future__ import annotations
@@ -16,43 +17,48 @@ from ..objects.backend import ObjectsBackend
 from .space import S3Space
 
 _EXAMPLE: Final = "s3://bucket/prefix?region=eu-central-1"
-_PREFIX_BYTES: Final = 200
+_MAX_PREFIX_BYTES: Final = 200
 
 
 class S3Backend(ObjectsBackend):
-    """Streams below one prefix of a bucket. Every append is stored for good before it is acknowledged, whatever is asked for."""
+    """Streams under one prefix of a bucket.
+
+    Whatever the `durability`, an append is acknowledged when S3 has stored it durably.
+    """
 
     def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
         super().__init__(open_space(url, create=create))
 
 
 class _ExistingS3Space(S3Space):
-    """A place where there must be a store already."""
+    """A prefix that must contain a store already."""
 
     def _probe(self) -> None:
-        # This comes before anything is put into a place without a marker.
+        # Called before anything is written under a prefix without a marker.
         raise NotSetUp(f"there is no store at {self._service.where}; check the URL")
 
 
 def open_space(url: str, *, create: bool = True) -> S3Space:
-    """The place in a bucket that a URL names. The bucket must be there."""
+    """Open the prefix of a bucket that a URL names. The bucket must exist."""
     parts, options = urls.parse_url(url, example=_EXAMPLE, options=("region", "endpoint"))
     if "@" in parts.netloc:
         raise InvalidURL(
-            "credentials do not belong into an s3:// URL: AWS_ACCESS_KEY_ID, a profile or a role has them"
+            "an s3:// URL must not contain credentials; "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
         )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]", parts.netloc):
-        raise InvalidURL(f"an s3:// URL names a bucket, like {_EXAMPLE}")
+        raise InvalidURL(f"an s3:// URL must name a bucket, like {_EXAMPLE}")
     prefix = parts.path.strip("/")
     if (
         not re.fullmatch(r"([A-Za-z0-9._!-]+(/[A-Za-z0-9._!-]+)*)?", prefix)
-        or len(prefix) > _PREFIX_BYTES
+        or len(prefix) > _MAX_PREFIX_BYTES
     ):
         raise InvalidURL(
-            f"the prefix in an s3:// URL is up to {_PREFIX_BYTES} letters, digits and ._!- between slashes"
+            f"the prefix in an s3:// URL must have at most {_MAX_PREFIX_BYTES} letters, digits and "
+            "._!- between slashes"
         )
     if any(set(part) == {"."} for part in prefix.split("/")):
-        raise InvalidURL("the prefix in an s3:// URL has no part '.' or '..'")
+        raise InvalidURL("the prefix in an s3:// URL must not contain '.' or '..' as a part")
     endpoint = options.get("endpoint") or None
     service = AWSClient(
         "s3",

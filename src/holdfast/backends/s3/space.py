@@ -1,7 +1,8 @@
-"""Named bytes as objects in a bucket of S3, or of a store that is compatible with it.
+"""Named bytes as objects in a bucket of S3, or of a compatible store.
 
-A key is the prefix of the store, the partition, and the name as text of the same order. Conditions on puts are what everything
-rests on: whether the store keeps them is tried out before the first write, and remembered in the bucket.
+A key is the prefix of the store, the partition, and the name as text that sorts the same. All of it
+relies on conditional puts: before the first write, a probe checks that the server supports them,
+and a marker in the bucket records the result.
 """
 
 from __future__ import annotations
@@ -25,17 +26,16 @@ from ...errors import (
     UnsupportedServer,
     UnsupportedVersion,
 )
-from ..interface import Description
+from ..interface import PAGE_BYTES, Description
 from ..objects.aws import AWSClient, AWSResponse, BotoCoreError
 from ..objects.space import NamedBytes
 
 SCHEMA: Final = 1
 MARKER: Final = "holdfast-schema"
 MAX_BYTES: Final = 512 * 1024 * 1024
-PAGE_BYTES: Final = 8 * 1024 * 1024
 KEYS_PER_REQUEST: Final = 1_000
-"""How many keys S3 lists or removes with one request."""
-WIDTH: Final = 16
+"""The maximum number of keys that S3 lists or removes with one request."""
+PARALLEL_READS: Final = 16
 MAX_ATTEMPTS: Final = 6
 
 _PRECONDITION: Final = ("PreconditionFailed", "412")
@@ -59,19 +59,19 @@ _EXPECTED: Final = (*_PRECONDITION, *_MISSING, *_BUSY, *_OTHER_REGION, *_FULL, *
 
 
 class S3Space:
-    """A `Space` below one prefix of a bucket."""
+    """A `Space` under one prefix of a bucket."""
 
     max_bytes = MAX_BYTES
 
     def __init__(self, service: AWSClient, bucket: str, prefix: str) -> None:
         self._service, self._bucket, self._prefix = service, bucket, prefix
         self._pool: ThreadPoolExecutor | None = None
-        self.open()
+        self._check_marker()
 
     # -- opening ----------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """See that this is a store of ours, or make it one. Any number of processes may do so at once."""
+    def _check_marker(self) -> None:
+        """Check the marker of the store, or create it. Any number of processes may do so."""
         found = self._get(self._prefix + MARKER)
         if found is None:
             self._probe()
@@ -79,36 +79,36 @@ class S3Space:
             found = self._get(self._prefix + MARKER)
         if found is None or found[0] != b"holdfast %d\n" % SCHEMA:
             raise UnsupportedVersion(
-                f"{self._service.where} was made by a newer Holdfast; use that one"
+                f"{self._service.where} was created by a newer Holdfast; upgrade this one"
             )
 
     def _probe(self) -> None:
-        """Whether the store keeps what it is asked for, with objects that belong to this call alone."""
+        """Try the needed features on temporary objects; raise `UnsupportedServer` if one fails."""
         partition = f"probe/{os.urandom(16).hex()}"
         names = [b"b", b"a", b"\xff", b"ab"]
         try:
             if not all(self.create(partition, name, b"1") for name in names) or self.create(
                 partition, b"a", b"2"
             ):
-                raise self._unsuitable(
-                    "it puts an object where one is, although it is reported not to (If-None-Match)"
-                )
+                raise self._unsuitable("it overwrites objects in spite of If-None-Match")
             first = self.get(partition, b"a")
             if first is None or first.data != b"1":
-                raise self._unsuitable("what was put cannot be read at once")
+                raise self._unsuitable("an object cannot be read right after it was written")
             replaced = self.replace(partition, b"a", b"2", first.tag)
             if not replaced or self.replace(partition, b"a", b"3", first.tag):
-                raise self._unsuitable("it does not compare what is replaced (If-Match)")
+                raise self._unsuitable("it ignores If-Match")
             if list(self.list(partition, after=b"a", limit=9)) != [b"ab", b"b", b"\xff"]:
-                raise self._unsuitable("it does not list in order, like a directory bucket")
+                raise self._unsuitable(
+                    "it does not list keys in order (it may be a directory bucket)"
+                )
         finally:
             self.remove(partition, names)
         if self.get(partition, b"a") is not None or self.list(partition, limit=1):
-            raise self._unsuitable("what was removed is still there")
+            raise self._unsuitable("an object can be read after it was removed")
 
     def _unsuitable(self, why: str) -> UnsupportedServer:
         return UnsupportedServer(
-            f"{self._service.where} cannot keep streams: {why}; use another store"
+            f"{self._service.where} cannot store streams: {why}; use another server"
         )
 
     # -- reading ----------------------------------------------------------------------------------
@@ -126,14 +126,14 @@ class S3Space:
             if answer.response["ContentLength"] > self.max_bytes:
                 body.close()
                 raise CorruptRecord(
-                    self._service.where, what="an object is larger than any that Holdfast puts"
+                    self._service.where, what="an object is larger than any that Holdfast writes"
                 )
             try:
                 return body.read(), answer.response["ETag"]
             except BotoCoreError:
                 if self._service.pause(attempt):
                     break
-        raise Unavailable(f"{self._service.where} stops in the middle of its answers")
+        raise Unavailable(f"{self._service.where} keeps sending incomplete answers; retry later")
 
     def list(
         self, partition: str, *, after: bytes = b"", until: bytes | None = None, limit: int
@@ -157,9 +157,9 @@ class S3Space:
         while (
             size < PAGE_BYTES
             and len(found) < limit
-            and (some := list(islice(wanted, min(WIDTH, limit))))
+            and (some := list(islice(wanted, min(PARALLEL_READS, limit))))
         ):
-            # What was removed since it was listed is left out.
+            # Leave out objects that were removed since they were listed.
             there = [named for named in self._get_all(partition, some) if named is not None]
             found += there
             size += sum(len(named.data) for named in there)
@@ -169,28 +169,30 @@ class S3Space:
         if len(names) == 1:
             return [self.get(partition, names[0])]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(WIDTH, thread_name_prefix="holdfast-s3")
+            self._pool = ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="holdfast-s3")
         return self._pool.map(lambda name: self.get(partition, name), names)
 
     def _list_names(
         self, partition: str, after: bytes, until: bytes | None, limit: int
     ) -> Iterator[bytes]:
         front = self._key(partition, b"")
-        place: dict[str, Any] = {"StartAfter": self._key(partition, after)} if after else {}
+        start: dict[str, Any] = {"StartAfter": self._key(partition, after)} if after else {}
         while True:
             answer = self._call(
-                "list_objects_v2", Prefix=front, MaxKeys=min(limit, KEYS_PER_REQUEST), **place
+                "list_objects_v2", Prefix=front, MaxKeys=min(limit, KEYS_PER_REQUEST), **start
             ).response
             for found in answer.get("Contents", ()):
                 name = decode_name(found["Key"].removeprefix(front))
-                if not name:  # none of ours, like the "folder" that a console makes; behind no name, a list begins anew
+                # Skip foreign keys, like the "folder" that a console creates. An empty name would
+                # make the next listing start over.
+                if not name:
                     continue
                 if until is not None and name > until:
                     return
                 yield name
             if not answer.get("IsTruncated"):
                 return
-            place = {"ContinuationToken": answer["NextContinuationToken"]}
+            start = {"ContinuationToken": answer["NextContinuationToken"]}
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -221,14 +223,14 @@ class S3Space:
             for failed in answer.response.get("Errors", ()):
                 if failed.get("Code") in ("AccessDenied", "403"):
                     raise AccessDenied(
-                        f"{self._service.where} does not allow s3:DeleteObject: check the rights"
+                        f"{self._service.where} does not allow s3:DeleteObject; check permissions"
                     )
                 raise OutcomeUnknown(
-                    f"{self._service.where} did not remove everything ({failed.get('Code')})"
+                    f"{self._service.where} did not remove all objects ({failed.get('Code')})"
                 )
 
     def _call(self, operation: str, *, writes: bool = False, **arguments: Any) -> AWSResponse:
-        """Send a request. The codes of the answer are those that say something about the object."""
+        """Send a request. The answer has at most a code that describes the object."""
         in_doubt = False
         for attempt in range(1, MAX_ATTEMPTS):
             answer = self._service.call(
@@ -244,16 +246,16 @@ class S3Space:
     def _translate_code(self, code: str | None, in_doubt: bool) -> HoldfastError:
         where = self._service.where
         if in_doubt:
-            return OutcomeUnknown(f"{where} lost an answer, and then refused ({code})")
+            return OutcomeUnknown(f"{where} did not answer a write, and then rejected it ({code})")
         if code in _OTHER_REGION:
             return InvalidURL(
-                f"{where} is in another region than {self._service.region}; add ?region= with the right one"
+                f"{where} is not in region {self._service.region}; add ?region= with its region"
             )
         if code in _FULL:
-            return StorageFull(f"{where} has no room ({code})")
+            return StorageFull(f"{where} is full ({code}); free some space")
         if code in _UNSUPPORTED:
-            return self._unsuitable("it does not know conditions on puts")
-        return Unavailable(f"{where} is busy ({code})")
+            return self._unsuitable("it does not support conditional puts")
+        return Unavailable(f"{where} is busy ({code}); retry later")
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -279,24 +281,28 @@ class S3Space:
         return f"{self._prefix}{partition}/{encode_name(name)}"
 
 
-# Names for S3: bytes as text that sorts the same, for keys are text and are listed in the order of their bytes.
+# Keys are text and are listed in the order of their bytes, so names are encoded as text that sorts
+# like the bytes.
 
 
 ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-"""64 characters in the order of their codes, all harmless in a key."""
+"""64 characters in the order of their codes, all safe in a key."""
 
 _VALUES: Final = {character: value for value, character in enumerate(ALPHABET)}
 
 
 def encode_name(name: bytes) -> str:
-    """Six bits a character, filled up with zeros: a name that begins another one is shorter, and sorts before it."""
+    """Encode six bits per character, padded with zeros.
+
+    The prefix of a name is shorter than the name, and sorts before it.
+    """
     size = -(-len(name) * 8 // 6)
     number = int.from_bytes(name, "big") << (size * 6 - len(name) * 8)
-    return "".join(ALPHABET[number >> 6 * place & 63] for place in range(size - 1, -1, -1))
+    return "".join(ALPHABET[number >> 6 * digit & 63] for digit in range(size - 1, -1, -1))
 
 
 def decode_name(text: str) -> bytes | None:
-    """The name, None if the text is not that of any."""
+    """Return the name, None if the text does not encode one."""
     size = len(text) * 6 // 8
     number = 0
     for character in text:

@@ -1,11 +1,12 @@
-"""Agents and teams of AutoGen that go on after a restart: `autogen-agentchat` 0.7, whose interface is that since 0.4.
+"""AutoGen agents and teams that resume after a restart: `autogen-agentchat` 0.7.
 
     async with persisted(store, "team-1", team) as run:
         async for message in run.run_stream(task="Plan the release"):
             print(message)
 
-Run the same program again after a crash, and the team goes on where it was: everybody knows what was said, the task is not
-given twice, and nobody is left out or asked twice. For classic AutoGen see `holdfast.integrations.autogen_classic`.
+Run the same program again after a crash, and the team resumes: every agent has all messages, the
+task isn't given twice, and no agent is skipped or called twice for the same turn. For classic
+AutoGen see `holdfast.integrations.autogen_classic`.
 """
 
 from __future__ import annotations
@@ -30,84 +31,86 @@ try:
     from autogen_core import CancellationToken
 
     if tuple(map(int, autogen_version.split(".")[:2])) < (0, 7):
-        raise ImportError(f"this is AutoGen {autogen_version}")
+        raise ImportError(f"AutoGen {autogen_version} is installed")
 except ImportError as error:
     raise ImportError(
         "holdfast.integrations.autogen needs AutoGen 0.7: pip install 'autogen-agentchat>=0.7' "
-        "(for 0.2, autogen and ag2 there is holdfast.integrations.autogen_classic)"
+        "(for 0.2, autogen and ag2 use holdfast.integrations.autogen_classic)"
     ) from error
 
-from .record import RunHistory, RunRecord, Task, are_same, messages_of, record_of
-from .runners import Door, Item, Runner, SoloRunner, TeamSnapshot, as_seen
-from .states import Message, State, is_state, layout_of, manager_of, repaired
+from .history import RunHistory, RunRecord, Task, are_same, decode_history, to_messages
+from .runners import DirectRunGuard, Runner, SoloRunner, StreamItem, TeamSnapshot, to_context
+from .states import MessageDict, StateDict, describe_layout, find_manager, is_state, repair_state
 from .team import TeamRunner
 
 __all__ = ["LayoutChanged", "Persisted", "persisted"]
 
 logger = logging.getLogger("holdfast")
 _in_use: WeakSet[ChatAgent | Team] = WeakSet()
-_first_states: WeakKeyDictionary[ChatAgent | Team, State] = WeakKeyDictionary()
-"""The state that each had before it was first used here: what it begins with under an id that has none."""
+_first_states: WeakKeyDictionary[ChatAgent | Team, StateDict] = WeakKeyDictionary()
+"""The state that each object had before its first block: its state under an id that is new."""
 
 
 class LayoutChanged(NeedsHuman):
-    """The stored state is that of another team or agent. Nothing was loaded, and nothing was changed."""
+    """The stored state belongs to another team or agent. Nothing was loaded or changed."""
 
     def __init__(self, id: str, *, stored: list[str], given: list[str]) -> None:
         super().__init__(
-            f"the state {id!r} was saved as {'; '.join(stored)}, and this is {'; '.join(given)}: "
-            "load it into the same participants in the same order, or begin under another id"
+            f"the state {id!r} was saved as {'; '.join(stored)}, and cannot be loaded into"
+            f" {'; '.join(given)}; use the same participants in the same order, or another id"
         )
         self.id, self.stored, self.given = id, stored, given
 
 
 def persisted(store: Store | AsyncStore, id: str, runner: ChatAgent | Team) -> Persisted:
-    """A block in which a team or an agent is what is stored under `id`, and what it does is stored turn by turn.
+    """Return a block that restores a team or an agent from `id` and stores each of its turns.
 
-    Run it through what the block gives you: `run` and `run_stream` take what AutoGen's take. Under an id that is new, it begins
-    with what it knew when it was first given to this function; the same object may enter one block after the other.
+    Inside the block, call `run` and `run_stream` of the object that it returns; they take the same
+    arguments as AutoGen's. Under a new id, the team or agent starts with the state that it had when
+    it was first passed to this function. The same object may enter one block after the other.
     """
     if not isinstance(store, Store | AsyncStore):
         raise TypeError(
-            "persisted() takes a store from holdfast.open() or aopen(), an id and an agent or a team, in this order, "
-            f"and the first is of the type {type(store).__name__}"
+            "store must be a store from holdfast.open() or holdfast.aopen(), got"
+            f" {type(store).__name__}; the arguments are a store, an id and an agent or a team"
         )
     if not isinstance(runner, ChatAgent | Team):
-        raise TypeError(
-            f"runner must be an agent or a team of AutoGen, got {type(runner).__name__}"
-        )
+        raise TypeError(f"runner must be an AutoGen agent or team, got {type(runner).__name__}")
     return Persisted(store.aio if isinstance(store, Store) else store, id, runner)
 
 
 class Persisted:
     """A team or an agent in its block.
 
-    If a run was cut off, the same task again goes on with it: what was said in it so far comes first in the stream, as it was,
-    and then what follows. So it is with a run that ended when the program could not have its result any more. Any other
-    task is a new one, and so is the same text once its result was had; but a message with an `id` that was given before never
-    is: its run comes again as it was, and with other content it is `IdReused`. If somebody else has run it meanwhile, the next turn raises `Conflict`: leave the block
+    If a run was interrupted, the same task resumes it: the stream starts with the messages that the
+    run already has, unchanged, and continues with the new ones. The same is true of a run that
+    ended without its caller getting the result. Any other task starts a new run, and so does the
+    same text once its result was delivered. But a message with an `id` that was given before never
+    does: its run is repeated from the record, and if its content differs, `IdReused` is raised.
+
+    If another process has run it in the meantime, the next turn raises `Conflict`: leave the block
     and enter it again.
     """
 
     def __init__(self, store: AsyncStore, id: str, runner: ChatAgent | Team) -> None:
         self._id, self._object = id, runner
         self._document: AsyncState[Any] = store.state(id)
-        # Magentic-One asks at other times than other teams, and cannot go on from there without a new task.
+        # Magentic-One calls its condition at other times than other teams, and can't resume from
+        # there without a new task.
         self._runner: Runner = (
             TeamRunner(runner)
             if isinstance(runner, BaseGroupChat) and not isinstance(runner, MagenticOneGroupChat)
             else SoloRunner(runner)
         )
-        self._door = Door(runner)
+        self._guard = DirectRunGuard(runner)
         self._version = 0
-        self._state: State = {}
-        self._record = RunHistory()
+        self._state: StateDict = {}
+        self._history = RunHistory()
         self._resumed = self._entered = False
-        self._as_stored = (
-            False  # whether the object is what is stored, and not in the middle of something
-        )
-        self._delivered = False  # whether the newest run's result was handed over
-        self._serial = 0
+        # Whether the object has the stored state: no run is under way, and none was interrupted.
+        self._is_current = False
+        self._delivered = False  # whether the caller has got the newest result
+        self._serial = 0  # the number of the newest run in this block
 
     @property
     def resumed(self) -> bool:
@@ -116,22 +119,26 @@ class Persisted:
 
     @property
     def pending(self) -> list[BaseChatMessage] | None:
-        """The task of the run that was cut off, if one was; empty if it had none. `run()` goes on with it."""
-        if self._record.finished:
+        """The task of an interrupted run, which `run()` resumes; empty if the run had no task.
+
+        None if no run was interrupted.
+        """
+        if self._history.finished:
             return None
-        return self._chat_messages(self._record.task(-1, self._said()))
+        return self._chat_messages(self._history.task_of(-1, self._all_messages()))
 
     async def __aenter__(self) -> Persisted:
         if self._object in _in_use:
             raise RuntimeError(
-                f"this {type(self._object).__name__} is in such a block already; leave it first"
+                f"this {type(self._object).__name__} is already in a block of persisted();"
+                " leave that block first"
             )
         _in_use.add(self._object)
         self._entered = True
         try:
             _first_states.setdefault(self._object, await self._runner.enter())
             self._resumed = await self._restore()
-            self._door.shut()
+            self._guard.install()
         except BaseException:
             await self._leave()
             raise
@@ -140,8 +147,8 @@ class Persisted:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._runner.halt()
-            if kind is None and self._delivered and not self._record.seen:
-                self._record.seen = True
+            if kind is None and self._delivered and not self._history.result_seen:
+                self._history.result_seen = True
                 await self._save()
         finally:
             await self._leave()
@@ -153,7 +160,7 @@ class Persisted:
         cancellation_token: CancellationToken | None = None,
         output_task_messages: bool = True,
     ) -> TaskResult:
-        """`run_stream` to its end: the result, with all that was said in the run."""
+        """Read `run_stream` to its end and return the result, with all messages of the run."""
         stream = self.run_stream(
             task=task,
             cancellation_token=cancellation_token,
@@ -168,7 +175,7 @@ class Persisted:
     async def on_messages(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
     ) -> Response:
-        """`run`, for code that calls an agent's `on_messages`."""
+        """Do the same as `run`, for code that calls an agent's `on_messages`."""
         result = await self.run(
             task=messages, cancellation_token=cancellation_token, output_task_messages=False
         )
@@ -182,165 +189,174 @@ class Persisted:
         task: Task | None = None,
         cancellation_token: CancellationToken | None = None,
         output_task_messages: bool = True,
-    ) -> AsyncGenerator[Item, None]:
-        """What is said, each chat message once it is stored, and then the result. Without a task it goes on with what was cut off.
+    ) -> AsyncGenerator[StreamItem, None]:
+        """Run, and yield each chat message once it is stored, then the result.
 
-        If it ends early, by an error, a cancellation or because you stop reading, the turn that was under way is dropped, and
-        the next run goes on from what is stored.
+        Without a task, an interrupted run is resumed. If the stream ends early, by an error, a
+        cancellation or because you stop reading, the current turn is dropped, and the next run
+        resumes from the stored state.
         """
         if not self._entered:
-            raise RuntimeError("run it inside the block: async with persisted(...) as run")
-        asked = messages_of(task)
+            raise RuntimeError("call it inside the block: async with persisted(...) as run")
+        messages = to_messages(task)
         await self._runner.halt()
-        if not self._as_stored:
+        if not self._is_current:
             await self._restore()
         if self._delivered:
-            self._record.seen = True
-        known = self._find(asked) if asked is not None else None
-        if known is not None and (known < len(self._record.runs) - 1 or self._record.finished):
-            items = self._again(known, output_task_messages)
+            self._history.result_seen = True
+        known = self._find_run(messages) if messages is not None else None
+        if known is not None and (known < len(self._history.runs) - 1 or self._history.finished):
+            items = self._repeat_run(known, output_task_messages)
         else:
-            items = self._onward(asked, known, cancellation_token, output_task_messages)
+            items = self._run(messages, known, cancellation_token, output_task_messages)
         async with aclosing(items):
             async for item in items:
                 yield item
 
-    # -- what is behind it ---------------------------------------------------------------------------------------
+    # -- runs ----------------------------------------------------------------------------------
 
-    def _find(self, asked: list[BaseChatMessage]) -> int | None:
-        """Which run has this task."""
-        stored = self._document._log.redaction.redact_value
-        known = self._record.find(asked, self._said(), stored)
-        task = (
-            self._chat_messages(self._record.task(known, self._said())) if known is not None else []
-        )
-        for before, now in zip(task, asked, strict=False):
-            if not are_same([dict(before.dump())], [dict(now.dump())], stored):
-                raise IdReused(str(self._document._key), id=now.id)
+    def _find_run(self, task: list[BaseChatMessage]) -> int | None:
+        """Return the index of the run that has this task."""
+        redact = self._document._log.redaction.redact_value
+        known = self._history.find_run(task, self._all_messages(), redact)
+        if known is not None:
+            stored = self._chat_messages(self._history.task_of(known, self._all_messages()))
+            for before, now in zip(stored, task, strict=False):
+                if not are_same([dict(before.dump())], [dict(now.dump())], redact):
+                    raise IdReused(str(self._document._key), id=now.id)
         return known
 
-    async def _again(self, run: int, output: bool) -> AsyncGenerator[Item, None]:
-        """A run that has ended, as it was. Nobody is asked anything."""
-        messages = [self._runner.create(said) for said in self._record.said_in(run, self._said())]
-        messages = messages if output else messages[self._record.runs[run].asked :]
+    def _create_messages(
+        self, run: int, output_task: bool
+    ) -> list[BaseAgentEvent | BaseChatMessage]:
+        stored = self._history.messages_of(run, self._all_messages())
+        first = 0 if output_task else self._history.runs[run].task_size
+        return [self._runner.create(message) for message in stored[first:]]
+
+    async def _repeat_run(self, run: int, output_task: bool) -> AsyncGenerator[StreamItem, None]:
+        """Yield the messages and the result of a finished run from the record."""
+        messages = self._create_messages(run, output_task)
         for message in messages:
             yield message
-        if run == len(self._record.runs) - 1:
+        if run == len(self._history.runs) - 1:
             self._delivered = True
-        yield TaskResult(messages=messages, stop_reason=self._record.runs[run].stop_reason)
+        yield TaskResult(messages=messages, stop_reason=self._history.runs[run].stop_reason)
 
-    async def _onward(
+    async def _run(
         self,
-        asked: list[BaseChatMessage] | None,
+        task: list[BaseChatMessage] | None,
         known: int | None,
-        outer: CancellationToken | None,
-        output: bool,
-    ) -> AsyncGenerator[Item, None]:
-        """A run that goes on, or a new one."""
-        self._as_stored = self._delivered = False
+        outer_token: CancellationToken | None,
+        output_task: bool,
+    ) -> AsyncGenerator[StreamItem, None]:
+        """Resume the interrupted run, or start a new one."""
+        self._is_current = self._delivered = False
         self._serial = serial = self._serial + 1
-        settled = len(self._record.said) - self._record.owed
-        said, owed = self._record.said[:settled], self._chat_messages(self._record.said[settled:])
+        delivered = len(self._history.messages) - self._history.undelivered
+        messages = self._history.messages[:delivered]
+        undelivered = self._chat_messages(self._history.messages[delivered:])
         earlier: list[BaseAgentEvent | BaseChatMessage] = []
         if known is not None:
-            again = self._record.said_in(known, self._said())[
-                0 if output else self._record.runs[known].asked :
-            ]
-            earlier, output = [self._runner.create(message) for message in again], False
-        elif asked is not None or self._record.finished:
-            await self._begin(asked)
-            owed += asked or []
+            earlier, output_task = self._create_messages(known, output_task), False
+        elif task is not None or self._history.finished:
+            await self._start_run(task)
+            undelivered += task or []
         for message in earlier:
             yield message
         token = CancellationToken()
-        if outer is not None:
-            outer.add_callback(token.cancel)
-        items = self._runner.items(owed or None, token, output, said, partial(self._store, serial))
-        self._door.is_open = True
+        if outer_token is not None:
+            outer_token.add_callback(token.cancel)
+        save = partial(self._save_snapshot, serial)
+        items = self._runner.run(undelivered or None, token, output_task, messages, save)
+        self._guard.allowed = True
         try:
             async with aclosing(items):
                 async for item in items:
                     if isinstance(item, TaskResult):
-                        self._as_stored = self._delivered = True
-                        self._door.is_open = False
+                        self._is_current = self._delivered = True
+                        self._guard.allowed = False
                         item = TaskResult(
                             messages=[*earlier, *item.messages], stop_reason=item.stop_reason
                         )
                     yield item
         finally:
-            if serial == self._serial:  # and not if another run has begun since
-                self._door.is_open = False
+            if serial == self._serial:  # no other run has started since
+                self._guard.allowed = False
 
-    async def _begin(self, asked: list[BaseChatMessage] | None) -> None:
-        """A new run, in memory. It is stored with its first moment."""
-        if not self._record.finished:  # given up for a new task, which is to have all its turns
-            manager_of(self._state)["current_turn"] = 0
+    async def _start_run(self, task: list[BaseChatMessage] | None) -> None:
+        """Start a new run, in memory. Its first snapshot stores it."""
+        # The new task replaces an interrupted run, and may use all its turns.
+        if not self._history.finished:
+            find_manager(self._state)["current_turn"] = 0
             await self._runner.load(self._state, [])
-        run = RunRecord(len(self._said()), len(asked or ()))
-        self._record = RunHistory(
-            runs=[*self._record.runs, run], finished=False, seen=False, said=self._record.said
+        self._history = RunHistory(
+            runs=[*self._history.runs, RunRecord(len(self._all_messages()), len(task or ()))],
+            finished=False,
+            result_seen=False,
+            messages=self._history.messages,
         )
 
-    def _chat_messages(self, messages: list[Message]) -> list[BaseChatMessage]:
-        made = map(self._runner.create, messages)
-        return [message for message in made if isinstance(message, BaseChatMessage)]
+    def _chat_messages(self, messages: list[MessageDict]) -> list[BaseChatMessage]:
+        created = map(self._runner.create, messages)
+        return [message for message in created if isinstance(message, BaseChatMessage)]
 
-    def _said(self) -> list[Message]:
-        return self._runner.thread(self._state, self._record.said)
+    def _all_messages(self) -> list[MessageDict]:
+        return self._runner.all_messages(self._state, self._history.messages)
 
-    async def _store(self, run: int, moment: TeamSnapshot) -> None:
-        if run != self._serial or not self._entered:
-            raise RuntimeError("this stream was left for another run; do not read on in it")
-        record = self._record
-        record.owed, record.finished, record.runs[-1].stop_reason = (
-            moment.owed,
-            moment.finished,
-            moment.stop_reason,
-        )
-        record.shown, record.said, self._state = moment.shown, moment.said, moment.state
+    # -- the stored document -------------------------------------------------------------------
+
+    async def _save_snapshot(self, serial: int, snapshot: TeamSnapshot) -> None:
+        if serial != self._serial or not self._entered:
+            raise RuntimeError("this stream was left for another run; read the stream of that run")
+        history, self._state = self._history, snapshot.state
+        history.messages, history.undelivered = snapshot.messages, snapshot.undelivered
+        history.condition_calls, history.finished = snapshot.condition_calls, snapshot.finished
+        history.runs[-1].stop_reason = snapshot.stop_reason
         await self._save()
 
     async def _save(self) -> None:
-        self._record.autogen = autogen_version
-        document = {"holdfast": msgspec.to_builtins(self._record), "state": self._state}
+        self._history.autogen = autogen_version
+        document = {"holdfast": msgspec.to_builtins(self._history), "state": self._state}
         self._version = await self._document.save(document, if_version=self._version)
 
     async def _restore(self) -> bool:
-        """Make the team or agent what is stored; whether anything is."""
+        """Load the stored state into the team or agent and return whether there was one."""
         first = _first_states[self._object]
         document = await self._read()
-        state, record = first, RunHistory()
+        state, history = first, RunHistory()
         if isinstance(document, dict) and "holdfast" in document:
-            state, record = document["state"], record_of(document["holdfast"], self._id)
-            self._fit(state, first)
-            if record.autogen.split(".")[:2] != autogen_version.split(".")[:2]:
+            state, history = document["state"], decode_history(document["holdfast"], self._id)
+            self._check_layout(state, first)
+            if history.autogen.split(".")[:2] != autogen_version.split(".")[:2]:
                 logger.warning(
-                    "state %r was saved with AutoGen %s, this is %s",
+                    "state %r was saved with AutoGen %s, and %s is installed",
                     self._id,
-                    record.autogen,
+                    history.autogen,
                     autogen_version,
                 )
         elif is_state(document):
-            self._fit(document, first)
-            state, problems = repaired(document, as_seen(self._runner.create))
+            self._check_layout(document, first)
+            state, problems = repair_state(document, partial(to_context, self._runner.create))
             if problems:
                 logger.warning(
-                    "state %r was saved within a turn; repaired: %s", self._id, "; ".join(problems)
+                    "state %r was saved during a turn; repaired: %s", self._id, "; ".join(problems)
                 )
         elif document is not None:
             raise ValueError(
-                f"the state {self._id!r} holds something else than a team or an agent: choose another id"
+                f"the state {self._id!r} holds something else than a team or an agent;"
+                " choose another id"
             )
-        await self._runner.load(state, record.shown)
-        self._state, self._record, self._as_stored, self._delivered = state, record, True, False
+        await self._runner.load(state, history.condition_calls)
+        self._state, self._history, self._is_current, self._delivered = state, history, True, False
         return document is not None
 
-    def _fit(self, state: State, first: State) -> None:
-        if layout_of(state) != layout_of(first):
-            raise LayoutChanged(self._id, stored=layout_of(state), given=layout_of(first))
+    def _check_layout(self, state: StateDict, first: StateDict) -> None:
+        stored, given = describe_layout(state), describe_layout(first)
+        if stored != given:
+            raise LayoutChanged(self._id, stored=stored, given=given)
 
     async def _read(self) -> Any:
-        """The stored document and its version, of the same instant."""
+        """Return the stored document, and set its version to the matching one."""
         while True:
             self._version = await self._document.version()
             document = await self._document.load(None)
@@ -349,7 +365,7 @@ class Persisted:
 
     async def _leave(self) -> None:
         self._entered = False
-        self._door.remove()
+        self._guard.remove()
         try:
             await self._runner.leave()
         finally:

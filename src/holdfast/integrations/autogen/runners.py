@@ -1,4 +1,4 @@
-"""What runs: a team, an agent by itself, or a team of another kind, each as the rest of the integration sees it."""
+"""The `Runner` interface of teams and agents, and the runner of an agent without a team."""
 
 from __future__ import annotations
 
@@ -19,182 +19,184 @@ from autogen_agentchat.messages import (
 )
 from autogen_core import CancellationToken
 
-from .states import Message, State, context_of
+from .states import MessageDict, StateDict, find_context
 
-Item = BaseAgentEvent | BaseChatMessage | TaskResult
+StreamItem = BaseAgentEvent | BaseChatMessage | TaskResult
 
 
 class TeamSnapshot(NamedTuple):
-    """What is to be stored: a state that is whole, and what belongs to it."""
+    """A consistent state to store, with the progress of the run that it belongs to."""
 
-    state: State
-    shown: list[int]
-    """How many messages the termination condition was shown in each call since it began to count."""
-    said: list[Message]
-    """What was said, where the state does not have that."""
-    owed: int = 0
-    """How many messages at the end of that are not in the state."""
+    state: StateDict
+    condition_calls: list[int]
+    """The number of messages in each call of the termination condition since its last reset."""
+    messages: list[MessageDict]
+    """All messages, if the state does not keep them."""
+    undelivered: int = 0
+    """How many of the last `messages` are not in the state yet."""
     finished: bool = False
     stop_reason: str | None = None
 
 
-Store = Callable[[TeamSnapshot], Awaitable[None]]
+SaveSnapshot = Callable[[TeamSnapshot], Awaitable[None]]
 
 
 class Runner(Protocol):
     """A team or an agent, as the rest of the integration sees it."""
 
-    async def enter(self) -> State:
-        """Get ready for a block; the state it has."""
+    async def enter(self) -> StateDict:
+        """Prepare for a block and return the current state."""
         ...
 
     async def halt(self) -> None:
-        """End a run that was left in the middle. What was stored of it stays."""
+        """End a run whose stream was not read to its end. Its stored turns stay."""
         ...
 
-    async def leave(self) -> None: ...
-
-    async def load(self, state: State, shown: Sequence[int]) -> None:
-        """Take on a state, whatever was there before."""
+    async def leave(self) -> None:
+        """Undo what `enter` changed."""
         ...
 
-    def thread(self, state: State, said: list[Message]) -> list[Message]:
-        """All that was said."""
+    async def load(self, state: StateDict, condition_calls: Sequence[int]) -> None:
+        """Replace the current state, whatever it is."""
         ...
 
-    def create(self, message: Message) -> BaseAgentEvent | BaseChatMessage: ...
+    def all_messages(self, state: StateDict, messages: list[MessageDict]) -> list[MessageDict]:
+        """Return all messages, from the state if it keeps them, else `messages`."""
+        ...
 
-    def items(
+    def create(self, message: MessageDict) -> BaseAgentEvent | BaseChatMessage: ...
+
+    def run(
         self,
         task: list[BaseChatMessage] | None,
         token: CancellationToken,
-        output: bool,
-        said: list[Message],
-        store: Store,
-    ) -> AsyncGenerator[Item, None]:
-        """Run. What is said is stored before it is handed on."""
+        output_task: bool,
+        messages: list[MessageDict],
+        save: SaveSnapshot,
+    ) -> AsyncGenerator[StreamItem, None]:
+        """Run, and yield each message after it is stored."""
         ...
 
 
-class Door:
-    """Keeps a team or an agent that is in a block from being run past it, where nothing would be stored.
+class DirectRunGuard:
+    """Rejects direct calls of `run` and `run_stream` inside a block: they would not be stored.
 
-    The methods are replaced on this object. In a run of ours the door is open, for AutoGen calls some of them by others.
+    It replaces the methods on the object. During a run of ours `allowed` is True, because AutoGen's
+    methods call each other.
     """
 
     def __init__(self, runner: ChatAgent | Team) -> None:
         self._runner = runner
-        self._before: dict[str, Any] | None = None
-        self.is_open = False
+        self._originals: dict[str, Any] | None = None
+        self.allowed = False
 
-    def shut(self) -> None:
-        inside, names = vars(self._runner), ("run", "run_stream")
-        self._before = {name: inside[name] for name in names if name in inside}
-        inside.update({name: self._watched(getattr(self._runner, name)) for name in names})
+    def install(self) -> None:
+        attributes, names = vars(self._runner), ("run", "run_stream")
+        self._originals = {name: attributes[name] for name in names if name in attributes}
+        attributes.update({name: self._wrap(getattr(self._runner, name)) for name in names})
 
     def remove(self) -> None:
-        if self._before is not None:
-            inside = vars(self._runner)
-            del inside["run"], inside["run_stream"]
-            inside.update(self._before)
-            self._before = None
+        if self._originals is not None:
+            attributes = vars(self._runner)
+            del attributes["run"], attributes["run_stream"]
+            attributes.update(self._originals)
+            self._originals = None
 
-    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def watched(*args: Any, **options: Any) -> Any:
-            if not self.is_open:
+        def guarded(*args: Any, **options: Any) -> Any:
+            if not self.allowed:
                 raise RuntimeError(
-                    f"this {type(self._runner).__name__} is in a block of persisted(), and what it does by itself is not "
-                    "stored: call run or run_stream of what the block gives you"
+                    f"this {type(self._runner).__name__} is in a block of persisted(), where direct"
+                    " runs are not stored; call run or run_stream of the object that the block"
+                    " returns"
                 )
             return method(*args, **options)
 
-        return watched
+        return guarded
 
 
-def as_seen(create: Callable[[Message], Any]) -> Callable[[Message], list[Message]]:
-    """How a message looks in a model's context."""
-
-    def seen(message: Message) -> list[Message]:
-        made = create(message)
-        before = made.context if isinstance(made, HandoffMessage) else []
-        return [each.model_dump() for each in (*before, made.to_model_message())]
-
-    return seen
+def to_context(create: Callable[[MessageDict], Any], message: MessageDict) -> list[MessageDict]:
+    """Return the form that a message has in a model's context."""
+    created = create(message)
+    before = created.context if isinstance(created, HandoffMessage) else []
+    return [each.model_dump() for each in (*before, created.to_model_message())]
 
 
 class SoloRunner:
-    """An agent by itself, whose stream goes on only when it is read; or a team with an inside of its own, which is stored at the end."""
+    """Runs an agent without a team, or a team whose inner state is stored only at the end.
+
+    An agent's stream advances only when it is read.
+    """
 
     def __init__(self, runner: ChatAgent | Team) -> None:
         self._runner = runner
         self._factory = MessageFactory()
-        kinds = [*runner.produced_message_types] if isinstance(runner, ChatAgent) else []
-        if structure := getattr(
-            runner, "_output_content_type", None
-        ):  # which the types above do not tell
-            kinds.append(StructuredMessage[structure])  # type: ignore[valid-type]
-        for kind in kinds:
-            if not self._factory.is_registered(kind):
-                self._factory.register(kind)
+        types = [*runner.produced_message_types] if isinstance(runner, ChatAgent) else []
+        # An agent's produced_message_types lack the type of its structured output.
+        if structure := getattr(runner, "_output_content_type", None):
+            types.append(StructuredMessage[structure])  # type: ignore[valid-type]
+        for message_type in types:
+            if not self._factory.is_registered(message_type):
+                self._factory.register(message_type)
 
-    async def enter(self) -> State:
-        return dict(await self._runner.save_state())
+    async def enter(self) -> StateDict:
+        return await self._save_state()
 
     async def halt(self) -> None:
-        """Closing the stream has ended it."""
+        """Do nothing: closing the stream has ended the run."""
 
     async def leave(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: `enter` changes nothing."""
 
-    async def load(self, state: State, shown: Sequence[int]) -> None:
+    async def load(self, state: StateDict, condition_calls: Sequence[int]) -> None:
         await self._runner.load_state(state)
 
-    def thread(self, state: State, said: list[Message]) -> list[Message]:
-        return said
+    def all_messages(self, state: StateDict, messages: list[MessageDict]) -> list[MessageDict]:
+        return messages
 
-    def create(self, message: Message) -> BaseAgentEvent | BaseChatMessage:
+    def create(self, message: MessageDict) -> BaseAgentEvent | BaseChatMessage:
         return self._factory.create(message)
 
-    async def items(
+    async def run(
         self,
         task: list[BaseChatMessage] | None,
         token: CancellationToken,
-        output: bool,
-        said: list[Message],
-        store: Store,
-    ) -> AsyncGenerator[Item, None]:
-        asked = {message.id for message in task or ()}
-        said = [*said, *(dict(message.dump()) for message in task or ())]
+        output_task: bool,
+        messages: list[MessageDict],
+        save: SaveSnapshot,
+    ) -> AsyncGenerator[StreamItem, None]:
+        task_ids = {message.id for message in task or ()}
+        messages = [*messages, *(dict(message.dump()) for message in task or ())]
         if task is not None:
-            await store(
-                TeamSnapshot(dict(await self._runner.save_state()), [], said, owed=len(task))
-            )
-        held: BaseChatMessage | None = None
+            await save(TeamSnapshot(await self._save_state(), [], messages, undelivered=len(task)))
+        unsaved: BaseChatMessage | None = None
         stream = self._runner.run_stream(task=task, cancellation_token=token)
         async with aclosing(stream) as items:
             async for item in items:
-                is_new = not isinstance(item, TaskResult) and item.id not in asked
+                is_new = not isinstance(item, TaskResult) and item.id not in task_ids
                 if isinstance(item, TaskResult):
-                    state = dict(await self._runner.save_state())
-                    await store(
-                        TeamSnapshot(state, [], said, finished=True, stop_reason=item.stop_reason)
-                    )
-                    if not output:
-                        messages = [message for message in item.messages if message.id not in asked]
-                        item = TaskResult(messages=messages, stop_reason=item.stop_reason)
+                    reason = item.stop_reason
+                    state = await self._save_state()
+                    await save(TeamSnapshot(state, [], messages, finished=True, stop_reason=reason))
+                    if not output_task:
+                        replies = [reply for reply in item.messages if reply.id not in task_ids]
+                        item = TaskResult(messages=replies, stop_reason=reason)
                 elif is_new and not isinstance(item, ModelClientStreamingChunkEvent):
-                    said = [*said, dict(item.dump())]
+                    messages = [*messages, dict(item.dump())]
                 if isinstance(item, ToolCallExecutionEvent):
-                    state = dict(await self._runner.save_state())
-                    if context_of(
-                        state
-                    ):  # ends with the results now, which is as good a place as any to go on from
-                        await store(TeamSnapshot(state, [], said))
-                if held is not None:
-                    yield held
-                    held = None
+                    state = await self._save_state()
+                    # The context now ends with the tool results: the agent can resume from there.
+                    if find_context(state):
+                        await save(TeamSnapshot(state, [], messages))
+                if unsaved is not None:
+                    yield unsaved
+                    unsaved = None
                 if is_new and isinstance(item, BaseChatMessage):
-                    held = item  # the answer, if the result comes next, and stored by then
-                elif output or is_new or isinstance(item, TaskResult):
+                    # If it is the answer, the result comes next and stores it.
+                    unsaved = item
+                elif output_task or is_new or isinstance(item, TaskResult):
                     yield item
+
+    async def _save_state(self) -> StateDict:
+        return dict(await self._runner.save_state())

@@ -1,7 +1,8 @@
-"""What AutoGen's saved states look like, what tells one team's from another's, and how to mend one.
+"""The layout of AutoGen's saved states: read their parts, compare layouts, repair a state.
 
-States are JSON. A team's has a part for each participant, with what its agent knows (`agent_state`) and what was said since
-it spoke (`message_buffer`), and one for the manager, with all that was said (`message_thread`) and who is next.
+States are JSON. A team's state has a part for each participant, with the state of its agent
+(`agent_state`) and the messages since its last turn (`message_buffer`), and a part for the manager,
+with all messages (`message_thread`) and the next speaker.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-State = dict[str, Any]
-Message = dict[str, Any]
+StateDict = dict[str, Any]
+MessageDict = dict[str, Any]
+ToContext = Callable[[MessageDict], Sequence[MessageDict]]
+"""Returns the form that a message has in a model's context."""
 
 
 def is_state(document: Any) -> bool:
-    """Whether this is what AutoGen's own `save_state` returns."""
+    """Whether the document has the form that AutoGen's `save_state` returns."""
     return (
         isinstance(document, dict)
         and isinstance(document.get("type"), str)
@@ -23,132 +26,133 @@ def is_state(document: Any) -> bool:
     )
 
 
-def manager_of(state: Mapping[str, Any]) -> State:
-    """The manager's part of a team's state; an empty one if this is no team."""
-    return next(
-        (part for part in state.get("agent_states", {}).values() if "message_thread" in part), {}
-    )
+def find_manager(state: Mapping[str, Any]) -> StateDict:
+    """Return the manager's part of a team's state; an empty one for other states."""
+    parts = state.get("agent_states", {}).values()
+    return next((part for part in parts if "message_thread" in part), {})
 
 
-def participants_of(state: Mapping[str, Any]) -> dict[str, State]:
-    """The parts of those who speak."""
-    return {
-        name: part
-        for name, part in state.get("agent_states", {}).items()
-        if "message_buffer" in part
-    }
+def find_participants(state: Mapping[str, Any]) -> dict[str, StateDict]:
+    """Return the participants' parts of a team's state, by name."""
+    parts = state.get("agent_states", {}).items()
+    return {name: part for name, part in parts if "message_buffer" in part}
 
 
-def layout_of(state: Mapping[str, Any]) -> list[str]:
-    """Who takes part and what kind of state each has, in order: a state fits where this is the same."""
-    found = [f"{state.get('type', 'state')} {state.get('version', '')}".strip()]
+def describe_layout(state: Mapping[str, Any]) -> list[str]:
+    """Describe the participants and their kinds of state, in order.
+
+    A state can be loaded where the description is the same.
+    """
+    layout = [f"{state.get('type', 'state')} {state.get('version', '')}".strip()]
     for name, part in state.get("agent_states", {}).items():
-        found += [f"{name}: {kind}" for kind in layout_of(part.get("agent_state", part))]
-    return found
+        inner = describe_layout(part.get("agent_state", part))
+        layout += [f"{name}: {description}" for description in inner]
+    return layout
 
 
-def context_of(agent_state: Mapping[str, Any]) -> list[Message] | None:
-    """What an agent shows its model, if it is one that keeps that."""
+def find_context(agent_state: Mapping[str, Any]) -> list[MessageDict] | None:
+    """Return the messages of an agent's model context; None if its state has no context."""
     context = agent_state.get("llm_context")
     messages = context.get("messages") if isinstance(context, dict) else None
     return messages if isinstance(messages, list) else None
 
 
-# -- mending -------------------------------------------------------------------------------------------------------
+# -- repair ----------------------------------------------------------------------------------------
 #
-# A state that was saved while somebody was speaking is not whole: what the speaker was given is in its context and in its
-# buffer, so that it would be given it twice; the manager has moved on, so that the speaker would be left out; a tool call may
-# have no result; and for some instants what was said has reached nobody, or only some. The thread says how it should be.
+# A state that was saved during a turn is inconsistent. The speaker's new messages are both in its
+# context and in its buffer, so it would get them twice. The manager has advanced, so the speaker
+# would be skipped. A tool call may lack its result. And for a moment a new message has reached none
+# of the participants, or only some. The thread shows what is right.
 
 
-def repaired(
-    state: Mapping[str, Any], as_seen: Callable[[Message], Sequence[Message]]
-) -> tuple[State, list[str]]:
-    """The state as it was before the turn that was under way, and what was wrong with it. One that is whole is left as it is.
+def repair_state(state: Mapping[str, Any], to_context: ToContext) -> tuple[StateDict, list[str]]:
+    """Return the state before the interrupted turn, and the problems found.
 
-    `as_seen` says how a message looks in a model's context. What a speaker had of its turn, like the results of its tools,
-    it keeps; what it had said to nobody, and a call without a result, it has to say again.
+    A consistent state is returned unchanged. The speaker keeps the parts of its turn that can be
+    kept, like the results of its tools. It repeats a message that no participant received and a
+    call without a result.
     """
-    mended = copy.deepcopy(dict(state))
-    manager, parts = manager_of(mended), participants_of(mended)
+    repaired = copy.deepcopy(dict(state))
+    manager, parts = find_manager(repaired), find_participants(repaired)
     problems: list[str] = []
-    if parts and all(context_of(part["agent_state"]) is not None for part in parts.values()):
+    if parts and all(find_context(part["agent_state"]) is not None for part in parts.values()):
         for name, part in parts.items():
-            problems += _mend_participant(name, part, manager["message_thread"], as_seen)
-        problems += _mend_manager(manager, list(parts))
-    elif not parts and (context := context_of(mended)) and _calls(context[-1]):
+            problems += _repair_participant(name, part, manager["message_thread"], to_context)
+        problems += _repair_manager(manager, list(parts))
+    elif not parts and (context := find_context(repaired)) and _get_calls(context[-1]):
         context.pop()
         problems.append("a tool call had no result")
-    return mended, problems
+    return repaired, problems
 
 
-def _mend_participant(
-    name: str,
-    part: State,
-    thread: Sequence[Message],
-    as_seen: Callable[[Message], Sequence[Message]],
+def _repair_participant(
+    name: str, part: StateDict, thread: Sequence[MessageDict], to_context: ToContext
 ) -> list[str]:
     own = max((at for at, message in enumerate(thread) if message["source"] == name), default=-1)
-    heard = [message for message in thread[own + 1 :] if message["type"].endswith("Message")]
-    given = [seen for message in heard for seen in as_seen(message)]
-    context, buffer = context_of(part["agent_state"]) or [], part["message_buffer"]
-    if not given and own < 0:
+    received = [message for message in thread[own + 1 :] if message["type"].endswith("Message")]
+    expected = [entry for message in received for entry in to_context(message)]
+    context, buffer = find_context(part["agent_state"]) or [], part["message_buffer"]
+    if not expected and own < 0:
         return []
-    begun = _begin_of_turn(
-        context, thread, thread[own] if own >= 0 else None, may_have_ended=not buffer
-    )
+    last = thread[own] if own >= 0 else None
+    start = _find_turn_start(context, thread, last, may_have_ended=not buffer)
     problems = []
-    if given and context[max(0, begun - len(given)) : begun] != given:  # its turn has not begun
-        if len(buffer) < len(heard) and buffer == heard[: len(buffer)]:
-            problems.append(f"{name} had not heard all")
-            part["message_buffer"] = heard
+    if expected and context[max(0, start - len(expected)) : start] != expected:
+        # Its turn has not started.
+        if len(buffer) < len(received) and buffer == received[: len(buffer)]:
+            problems.append(f"{name} had not received all messages")
+            part["message_buffer"] = received
         return problems
     if buffer:
         problems.append(f"{name} was given its messages twice")
         part["message_buffer"] = []
-    if begun < len(context) and (_calls(context[-1]) or _is_text(context[-1])):
-        problems.append(
-            f"{name} had a {'call without a result' if _calls(context[-1]) else 'message nobody heard'}"
-        )
-        context.pop()
+    if start < len(context):
+        if _get_calls(context[-1]):
+            problems.append(f"{name} had a call without a result")
+            context.pop()
+        elif _is_text(context[-1]):
+            problems.append(f"{name} had a message that no participant received")
+            context.pop()
     return problems
 
 
-_PLAIN = ("TextMessage", "ToolCallSummaryMessage", "HandoffMessage")
-"""After these an agent's context ends with the text itself, or with no text at all; so a new text there can be told."""
+_TEXT_TYPES = ("TextMessage", "ToolCallSummaryMessage", "HandoffMessage")
+"""After these, an agent's context ends with the same text or with no text: another text is new."""
 
 
-def _begin_of_turn(
-    context: Sequence[Message],
-    thread: Sequence[Message],
-    own: Message | None,
+def _find_turn_start(
+    context: Sequence[MessageDict],
+    thread: Sequence[MessageDict],
+    last: MessageDict | None,
     *,
     may_have_ended: bool,
 ) -> int:
-    """Where in a context the turn begins that the thread does not know of; its end if there is none.
+    """Return the index in a context at which a turn starts that is not in the thread.
 
-    `own` is what the agent has last said. A text at the end of its context is another one if it says something else, or
-    comes after tool calls that nobody knows of.
+    Returns the length of the context if there is no such turn. `last` is the agent's last message
+    in the thread. A text at the end of the context is a new one if it differs from that, or follows
+    tool calls that are not in the thread.
     """
-    known = {call["id"] for message in thread for call in _calls(message)}
+    known = {call["id"] for message in thread for call in _get_calls(message)}
     end = len(context)
     if may_have_ended and end and _is_text(context[-1]):
         end -= 1
-    at = end
-    while at > 0:
-        message = context[at - 1]
-        ids = [call.get("id", call.get("call_id")) for call in _calls(message) or _results(message)]
+    start = end
+    while start > 0:
+        message = context[start - 1]
+        calls = _get_calls(message) or _get_results(message)
+        ids = [call.get("id", call.get("call_id")) for call in calls]
         if message.get("type") != "SystemMessage" and (not ids or not known.isdisjoint(ids)):
             break
-        at -= 1
-    if end < len(context) and at == end and own is not None:
-        is_new = own["type"] in _PLAIN and own.get("content") != context[-1]["content"]
-        return at if is_new else len(context)
-    return at
+        start -= 1
+    if end < len(context) and start == end and last is not None:
+        is_new = last["type"] in _TEXT_TYPES and last.get("content") != context[-1]["content"]
+        return start if is_new else len(context)
+    return start
 
 
-def _mend_manager(manager: State, names: Sequence[str]) -> list[str]:
-    """Let the one be next who was when nobody spoke."""
+def _repair_manager(manager: StateDict, names: Sequence[str]) -> list[str]:
+    """Restore the next speaker as it was before the interrupted turn."""
     sources = [
         message["source"] for message in manager["message_thread"] if message["source"] in names
     ]
@@ -156,26 +160,23 @@ def _mend_manager(manager: State, names: Sequence[str]) -> list[str]:
         following = (names.index(sources[-1]) + 1) % len(names) if sources else 0
         if manager["next_speaker_index"] != following:
             manager["next_speaker_index"] = following
-            return [f"{names[following]} would have been left out"]
-    if (
-        manager.get("previous_speaker") is not None
-        and manager["previous_speaker"] not in sources[-1:]
-    ):
+            return [f"{names[following]} would have been skipped"]
+    previous = manager.get("previous_speaker")
+    if previous is not None and previous not in sources[-1:]:
         manager["previous_speaker"] = sources[-1] if sources else None
-        return ["the one who was to speak would have been left out"]
+        return ["the next speaker would have been skipped"]
     return []
 
 
-def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tool calls in a message of a context or of a thread."""
+def _get_calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tool calls in a message of a context or of a thread."""
     content = message.get("content")
-    is_calls = message.get("type") in ("AssistantMessage", "ToolCallRequestEvent") and isinstance(
-        content, list
-    )
-    return content if is_calls else []  # type: ignore[return-value]
+    if message.get("type") in ("AssistantMessage", "ToolCallRequestEvent"):
+        return content if isinstance(content, list) else []
+    return []
 
 
-def _results(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _get_results(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return message["content"] if message.get("type") == "FunctionExecutionResultMessage" else []
 
 

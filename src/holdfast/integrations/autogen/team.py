@@ -1,11 +1,12 @@
-"""Running a team of AutoGen so that its state is stored exactly when it is whole.
+"""Run an AutoGen team and store its state between turns, when it is consistent.
 
-A team does not wait for whoever reads `run_stream`: when a message arrives there, others may have begun to speak. What it
-does wait for is its termination condition, which it asks after each turn, before it chooses the next speaker. Nobody
-speaks then, and everybody has heard what was said. So a `Gate` in the place of the condition stores the state and lets
-the team go on when it is durable; and a message is handed on only after that.
+A team does not wait for the reader of `run_stream`: when a message arrives there, the next agent
+may be speaking already. But the team does wait for its termination condition, which it calls after
+each turn, before it chooses the next speaker. At that point no agent is speaking, and every
+participant has received all messages. So a `StoringCondition` takes the place of the condition,
+stores the state, and returns once it is durable; only then is the message yielded.
 
-To put it there takes attributes of a team that are not public (`INSIDE`), here and nowhere else.
+To put it there takes private attributes of a team (`PRIVATE_ATTRIBUTES`), used only in this module.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, StopMess
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken, SingleThreadedAgentRuntime
 
-from .runners import Item, Store, TeamSnapshot
-from .states import Message, State, manager_of, participants_of
+from .runners import SaveSnapshot, StreamItem, TeamSnapshot
+from .states import MessageDict, StateDict, find_manager, find_participants
 
-INSIDE = (
+PRIVATE_ATTRIBUTES = (
     "_termination_condition",
     "_max_turns",
     "_message_factory",
@@ -32,146 +33,142 @@ INSIDE = (
     "_embedded_runtime",
 )
 
-PATIENCE_SECONDS = 10.0
-"""How long a message may take to reach all participants, and a team to stop. It takes no time if nothing is wrong."""
+Messages = Sequence[BaseAgentEvent | BaseChatMessage]
+
+TIMEOUT_SECONDS = 10.0
+"""How long a message may take to reach all participants, and a team to stop; normally no time."""
 
 
-class Gate(TerminationCondition):
-    """A team's termination condition, and the place where the team waits until it is stored."""
+class StoringCondition(TerminationCondition):
+    """Wraps a team's termination condition, and makes the team wait until its state is stored."""
 
     def __init__(self, condition: TerminationCondition | None) -> None:
         self.condition = condition
-        self.shown: list[int] = []
-        self.between: (
-            Callable[
-                [Sequence[BaseAgentEvent | BaseChatMessage], StopMessage | None], Awaitable[None]
-            ]
-            | None
-        )
-        self.between = None
+        self.calls: list[int] = []
+        """The number of messages in each call since the last reset."""
+        self.save: Callable[[Messages, StopMessage | None], Awaitable[None]] | None = None
 
     @property
     def terminated(self) -> bool:
         return self.condition is not None and self.condition.terminated
 
-    async def __call__(
-        self, messages: Sequence[BaseAgentEvent | BaseChatMessage]
-    ) -> StopMessage | None:
+    async def __call__(self, messages: Messages) -> StopMessage | None:
         stop = await self.condition(messages) if self.condition is not None else None
-        self.shown.append(len(messages))
-        if self.between is not None:
-            await self.between(messages, stop)
+        self.calls.append(len(messages))
+        if self.save is not None:
+            await self.save(messages, stop)
         return stop
 
     async def reset(self) -> None:
-        self.shown.clear()
+        self.calls.clear()
         if self.condition is not None:
             await self.condition.reset()
 
-    async def show_again(
-        self, messages: Sequence[BaseAgentEvent | BaseChatMessage], shown: Sequence[int]
-    ) -> None:
-        """Let the condition count again what it had counted: it is shown the same messages in the same calls."""
+    async def repeat_calls(self, messages: Messages, calls: Sequence[int]) -> None:
+        """Restore what the condition has counted: repeat its calls with the same messages."""
         await self.reset()
-        at = len(messages) - sum(shown)
-        for count in shown if at >= 0 else ():
+        start = len(messages) - sum(calls)
+        for count in calls if start >= 0 else ():
             if self.condition is not None:
-                await self.condition(messages[at : at + count])
-            at += count
-            self.shown.append(count)
-        if self.terminated:  # it was not: it depends on something else, like the time
+                await self.condition(messages[start : start + count])
+            start += count
+            self.calls.append(count)
+        # It was not terminated before: it depends on something else, like the time.
+        if self.terminated:
             await self.reset()
 
 
-_gates: WeakKeyDictionary[BaseGroupChat, Gate] = WeakKeyDictionary()
+_conditions: WeakKeyDictionary[BaseGroupChat, StoringCondition] = WeakKeyDictionary()
 
 
 class TeamRunner:
-    """A team that waits at its gate."""
+    """Runs a team that waits until each turn is stored."""
 
     def __init__(self, team: BaseGroupChat) -> None:
-        if missing := [name for name in INSIDE if not hasattr(team, name)]:
+        if missing := [name for name in PRIVATE_ATTRIBUTES if not hasattr(team, name)]:
             raise TypeError(
-                f"teams of this AutoGen have no {missing[0]}: it is too old or too new for this integration"
+                f"teams of this AutoGen version have no {missing[0]}; use a version that Holdfast's"
+                " integration supports"
             )
         self._team = team
-        self._gate = _gates.setdefault(team, Gate(team._termination_condition))
+        self._condition = _conditions.setdefault(
+            team, StoringCondition(team._termination_condition)
+        )
         self._newest: _TeamRun | None = None
-        self._as_made = True
+        self._is_unused = True
 
-    async def enter(self) -> State:
-        self._as_made = not self._team._initialized
-        self._team._termination_condition = self._gate
+    async def enter(self) -> StateDict:
+        self._is_unused = not self._team._initialized
+        self._team._termination_condition = self._condition
         return dict(await self._team.save_state())
 
     async def leave(self) -> None:
-        self._team._termination_condition, self._gate.between = self._gate.condition, None
+        self._team._termination_condition, self._condition.save = self._condition.condition, None
 
-    async def load(self, state: State, shown: Sequence[int]) -> None:
-        if not self._as_made:
-            self._renew()
-            await self._team.reset()  # a selector's context would have everything twice otherwise
-        self._as_made = False
+    async def load(self, state: StateDict, condition_calls: Sequence[int]) -> None:
+        if not self._is_unused:
+            self._replace_runtime()
+            # Otherwise a selector's context would have everything twice.
+            await self._team.reset()
+        self._is_unused = False
         await self._team.load_state(state)
-        await self._gate.show_again([self.create(said) for said in self.thread(state, [])], shown)
+        messages = [self.create(message) for message in self.all_messages(state, [])]
+        await self._condition.repeat_calls(messages, condition_calls)
 
-    def _renew(self) -> None:
-        """Give the team a new manager: one that was cut off waits for that speaker for ever, and an old one has no gate."""
+    def _replace_runtime(self) -> None:
+        """Give the team a new runtime, and with it a new manager.
+
+        The old manager does not call our condition, and if its run was interrupted it would wait
+        for that speaker forever.
+        """
         if not self._team._embedded_runtime:
             raise RuntimeError(
-                "a team on a runtime of your own can be used only once here: make it anew"
+                "a team with its own runtime can be used in only one block; create a new team"
             )
         self._team._runtime = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
         self._team._initialized = False
 
-    def thread(self, state: State, said: list[Message]) -> list[Message]:
-        return list(manager_of(state).get("message_thread", ()))
+    def all_messages(self, state: StateDict, messages: list[MessageDict]) -> list[MessageDict]:
+        return list(find_manager(state).get("message_thread", ()))
 
-    def create(self, message: Message) -> BaseAgentEvent | BaseChatMessage:
+    def create(self, message: MessageDict) -> BaseAgentEvent | BaseChatMessage:
         return self._team._message_factory.create(message)
 
-    async def items(
+    async def run(
         self,
         task: list[BaseChatMessage] | None,
         token: CancellationToken,
-        output: bool,
-        said: list[Message],
-        store: Store,
-    ) -> AsyncGenerator[Item, None]:
+        output_task: bool,
+        messages: list[MessageDict],
+        save: SaveSnapshot,
+    ) -> AsyncGenerator[StreamItem, None]:
         run = self._newest = _TeamRun(token)
-        begins = task is not None
+        is_task = task is not None  # whether the next messages are the task
 
-        async def between(
-            messages: Sequence[BaseAgentEvent | BaseChatMessage], stop: StopMessage | None
-        ) -> None:
-            nonlocal begins
+        async def save_turn(turn: Messages, stop: StopMessage | None) -> None:
+            nonlocal is_task
             try:
-                moment = await self._moment(messages, stop, begins=begins)
-                await store(moment)
-                run.stored.update(message.id for message in messages)
+                await save(await self._take_snapshot(turn, stop, is_task=is_task))
+                run.stored.update(message.id for message in turn)
                 run.queue.put_nowait(None)
-            except BaseException as error:  # the team makes a text of it
+            except BaseException as error:  # the team reports only its text
                 run.failure = error
                 raise
-            begins = False
+            is_task = False
 
-        self._gate.between = between
+        self._condition.save = save_turn
         stream = self._team.run_stream(
-            task=task, cancellation_token=token, output_task_messages=output
+            task=task, cancellation_token=token, output_task_messages=output_task
         )
-        token.add_callback(self._cut)
+        token.add_callback(self._cancel_runtime)
         run.task = asyncio.create_task(run.read(stream))
         try:
             async with aclosing(run.items()) as items:
                 async for item in items:
                     if isinstance(item, TaskResult):
-                        await run.task  # then the team can be used again at once
-                        state = dict(await self._team.save_state())
-                        await store(
-                            TeamSnapshot(
-                                state, list(self._gate.shown), [], 0, True, item.stop_reason
-                            )
-                        )
+                        await run.task  # so that the caller can use the team again at once
+                        state, calls = dict(await self._team.save_state()), self._condition.calls
+                        await save(TeamSnapshot(state, [*calls], [], 0, True, item.stop_reason))
                     yield item
         finally:
             await run.end()
@@ -180,92 +177,86 @@ class TeamRunner:
         if self._newest is not None:
             await self._newest.end()
 
-    def _cut(self) -> None:
-        """Cancel what the team's runtime is doing. The token alone leaves a team whose tool is running waiting for ever."""
+    def _cancel_runtime(self) -> None:
+        """Cancel the tasks of the team's runtime.
+
+        With the token alone, a team would wait forever for a running tool.
+        """
         if self._team._embedded_runtime:
             for task in list(getattr(self._team._runtime, "_background_tasks", ())):
                 task.cancel()
 
-    async def _moment(
-        self,
-        messages: Sequence[BaseAgentEvent | BaseChatMessage],
-        stop: StopMessage | None,
-        *,
-        begins: bool,
+    async def _take_snapshot(
+        self, messages: Messages, stop: StopMessage | None, *, is_task: bool
     ) -> TeamSnapshot:
-        """The state at the gate, as it is once the team has gone on from there and before anybody speaks."""
-        state = await self._heard_by_all(messages, begins=begins)
-        manager = manager_of(state)
-        reason, shown = stop.content if stop else None, list(self._gate.shown)
-        if not begins and "current_turn" in manager:
+        """Return the state as it will be after the condition returns and before the next turn."""
+        state = await self._wait_for_delivery(messages, is_task=is_task)
+        manager = find_manager(state)
+        reason, calls = stop.content if stop else None, list(self._condition.calls)
+        if not is_task and "current_turn" in manager:
             manager["current_turn"] += 1
-        most = self._team._max_turns
-        if reason is None and most is not None and manager.get("current_turn", 0) >= most:
-            reason = f"Maximum number of turns {most} reached."
+        limit = self._team._max_turns
+        if reason is None and limit is not None and manager.get("current_turn", 0) >= limit:
+            reason = f"Maximum number of turns {limit} reached."
         if reason is not None:
-            manager["current_turn"], shown = 0, []
-        return TeamSnapshot(state, shown, [], finished=reason is not None, stop_reason=reason)
+            manager["current_turn"], calls = 0, []
+        return TeamSnapshot(state, calls, [], finished=reason is not None, stop_reason=reason)
 
-    async def _heard_by_all(
-        self, messages: Sequence[BaseAgentEvent | BaseChatMessage], *, begins: bool
-    ) -> State:
-        """The team's state, once the newest message has reached all but the one who said it."""
-        newest = next(
-            (
-                message.dump()
-                for message in reversed(messages)
-                if isinstance(message, BaseChatMessage)
-            ),
-            None,
-        )
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    async def _wait_for_delivery(self, messages: Messages, *, is_task: bool) -> StateDict:
+        """Return the team's state once all but its speaker have received the newest message."""
+        chat = [message for message in messages if isinstance(message, BaseChatMessage)]
+        newest = chat[-1].dump() if chat else None
+        deadline = asyncio.get_running_loop().time() + TIMEOUT_SECONDS
         while True:
             state = dict(await self._team.save_state())
-            buffers = [part["message_buffer"] for part in participants_of(state).values()]
-            deaf = sum(not buffer or buffer[-1] != newest for buffer in buffers)
-            if newest is None or deaf <= (0 if begins else 1):
+            buffers = [part["message_buffer"] for part in find_participants(state).values()]
+            missing = sum(not buffer or buffer[-1] != newest for buffer in buffers)
+            if newest is None or missing <= (0 if is_task else 1):
                 return state
             if asyncio.get_running_loop().time() > deadline:
                 raise TimeoutError(
-                    "a message did not reach all participants of the team, so its state cannot be stored"
+                    "a message did not reach all participants of the team within"
+                    f" {TIMEOUT_SECONDS:g} seconds, so its state was not stored; run the task again"
                 )
             await asyncio.sleep(0)
 
 
 class _TeamRun:
-    """One run of a team: a task that reads its stream, and what came of it."""
+    """One run of a team: an asyncio task that reads its stream into a queue."""
 
     def __init__(self, token: CancellationToken) -> None:
         self.token = token
         self.task: asyncio.Task[None] | None = None
-        self.queue: asyncio.Queue[Item | BaseException | None] = (
-            asyncio.Queue()
-        )  # None: something was stored
+        # None in the queue: a turn was stored.
+        self.queue: asyncio.Queue[StreamItem | BaseException | None] = asyncio.Queue()
         self.stored: set[str] = set()
         self.failure: BaseException | None = None
 
-    async def read(self, stream: AsyncGenerator[Item, None]) -> None:
-        """Read the team's stream as fast as it comes, in one context from beginning to end."""
+    async def read(self, stream: AsyncGenerator[StreamItem, None]) -> None:
+        """Read the team's stream to its end without waiting for the caller, in one context."""
         try:
             async for item in stream:
                 self.queue.put_nowait(item)
         except BaseException as error:
             self.queue.put_nowait(error)
 
-    async def items(self) -> AsyncGenerator[Item, None]:
-        """What the team says, a chat message once it is stored. One that others follow before that is a part of a turn."""
-        held: BaseChatMessage | None = None
+    async def items(self) -> AsyncGenerator[StreamItem, None]:
+        """Yield the team's messages, a chat message once it is stored.
+
+        A chat message that is followed by another item before that is a part of a turn.
+        """
+        unsaved: BaseChatMessage | None = None
         while True:
             item = await self.queue.get()
             if isinstance(item, BaseException) and self.failure is not None:
-                raise self.failure  # and what could not be stored was not said
-            if held is not None and (item is not None or held.id in self.stored):
-                yield held
-                held = None
+                raise self.failure  # a message that was not stored is not yielded
+            if unsaved is not None and (item is not None or unsaved.id in self.stored):
+                yield unsaved
+                unsaved = None
             if isinstance(item, BaseException):
                 raise item
             if isinstance(item, BaseChatMessage) and item.id not in self.stored:
-                held = item
+                unsaved = item
             elif item is not None:
                 yield item
                 if isinstance(item, TaskResult):
@@ -274,6 +265,7 @@ class _TeamRun:
     async def end(self) -> None:
         if self.task is not None and not self.task.done():
             self.token.cancel()
-            await asyncio.wait({self.task}, timeout=PATIENCE_SECONDS)
-            self.task.cancel()  # if it has not ended, somebody ignores being cancelled, and is left alone
+            await asyncio.wait({self.task}, timeout=TIMEOUT_SECONDS)
+            # If it has not ended by now, an agent ignores the cancellation; leave that agent alone.
+            self.task.cancel()
             await asyncio.wait({self.task})

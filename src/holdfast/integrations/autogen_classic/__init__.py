@@ -1,10 +1,11 @@
-"""Chats of classic AutoGen that go on after a restart: `autogen`, `ag2` before 1.0, `autogen-agentchat` 0.2.
+"""Classic AutoGen chats that resume after a restart: `autogen`, `ag2<1`, `autogen-agentchat` 0.2.
 
     with persisted(store, "chat-1", assistant, user_proxy):
         user_proxy.initiate_chat(assistant, message="…")
 
-Run the same program again after a crash, and the chat goes on where it was cut off: the model sees all that was said, the
-opening message is not sent twice, no answer is asked for twice, and no tool that has answered runs again.
+Run the same program again after a crash, and the chat resumes where it was interrupted: the model
+sees all messages, the opening message isn't sent twice, no stored answer is generated again, and no
+tool with a stored result runs again.
 """
 
 from __future__ import annotations
@@ -14,64 +15,69 @@ from typing import Any
 from weakref import WeakSet
 
 from ... import Store
-from .chat import Recorder
 from .hooks import Hooks
-from .memory import ClassicAgent, ClassicManager, Group, Memory, Message, Pair
+from .participants import ClassicAgent, ClassicManager, Group, Message, Pair, Participants
+from .recorder import Recorder
 
 __all__ = ["PersistedChat", "persisted"]
 
 _in_use: WeakSet[Hooks] = WeakSet()
-"""The blocks that were entered and not left."""
+"""The hooks of all blocks that are entered now."""
 
 
 def persisted(store: Store, id: str, *agents: ClassicAgent | ClassicManager) -> PersistedChat:
-    """A block in which a chat is stored message by message; when it is entered, both sides remember what is stored.
+    """Return a block that loads a stored chat into its agents and stores every new message.
 
-    Give it two agents, or the manager of a group chat (and those who talk to it without being in the group). What they
-    remembered of each other before is replaced. Inside the block `clear_history` is False unless you say True, and then
-    the stored chat is cleared too (its log stays). If somebody else has added to the chat meanwhile, the next message
-    raises `Conflict` and is not sent: leave the block and enter it again.
+    Pass two agents, or the manager of a group chat (and the agents that talk to it without being in
+    the group). Their earlier messages to each other are replaced. Inside the block `clear_history`
+    defaults to False; with True, the stored chat is cleared too (its event log stays). If another
+    process has added to the chat in the meantime, the next message raises `Conflict` and isn't
+    sent: leave the block and enter it again.
     """
     if not isinstance(store, Store):
         raise TypeError(
-            "persisted() takes a store from holdfast.open(), the id of the chat and the agents, in this order, "
-            f"and the first is of the type {type(store).__name__}"
+            f"store must be a store from holdfast.open(), got {type(store).__name__};"
+            " the arguments are a store, the id of the chat and the agents"
         )
     for agent in agents:
         if not hasattr(agent, "chat_messages") or not hasattr(agent, "receive"):
             raise TypeError(
-                f"{type(agent).__name__} is not an agent of classic AutoGen; "
-                "for AutoGen 0.4 and later use holdfast.integrations.autogen"
+                f"agents must be agents of classic AutoGen, got {type(agent).__name__};"
+                " for AutoGen 0.4 and later use holdfast.integrations.autogen"
             )
     managers: list[Any] = [agent for agent in agents if hasattr(agent, "groupchat")]
     if len(managers) == 1:
         guests = [agent for agent in agents if agent is not managers[0]]
         return PersistedChat(store, id, Group(managers[0], guests))
     if len(agents) != 2 or managers:
-        raise ValueError("persisted() takes two agents, or the manager of one group chat")
+        raise ValueError(
+            "agents must be two agents, or the manager of a group chat and its guests, got"
+            f" {len(agents)} agents with {len(managers)} managers"
+        )
     return PersistedChat(store, id, Pair(*agents))
 
 
 class PersistedChat:
-    """A chat in its block. `conversation` is where it is stored."""
+    """A chat in its block, stored in `conversation`."""
 
-    def __init__(self, store: Store, id: str, memory: Memory) -> None:
+    def __init__(self, store: Store, id: str, participants: Participants) -> None:
         self.conversation = store.conversation(id)
-        self._recorder = Recorder(self.conversation, store.state(f"autogen-classic/{id}"), memory)
-        self._hooks = Hooks(self._recorder, memory)
+        notes = store.state(f"autogen-classic/{id}")
+        self._recorder = Recorder(self.conversation, notes, participants)
+        self._hooks = Hooks(self._recorder, participants)
 
     @property
     def pending(self) -> Message | None:
-        """The message that opened the newest call of `initiate_chat` (or of `send`), if that call was cut off.
+        """The first message of the last `initiate_chat` (or `send`) call, if it was interrupted.
 
-        The same call with this message, or with the one you gave then, goes on where that one stopped.
+        Make the same call with this message, or with the original one, to resume it.
         """
-        talk = self._recorder.unfinished
-        return copy.deepcopy(talk[0].heard) if talk else None
+        call = self._recorder.unfinished
+        return copy.deepcopy(call[0].received) if call else None
 
     def __enter__(self) -> PersistedChat:
         if any(other.agents == self._hooks.agents for other in list(_in_use)):
-            raise RuntimeError("these agents are in such a block already; leave it first")
+            raise RuntimeError("these agents are already in a block of persisted(); leave it first")
         self._recorder.restore()
         self._hooks.install()
         _in_use.add(self._hooks)

@@ -1,7 +1,8 @@
-"""Where a chat of classic AutoGen is listened in to: methods of its agents, replaced on these objects for a while.
+"""Hook into a classic AutoGen chat: replace methods of its agents, on these objects, for a while.
 
-Public methods only, which all three packages have with the same parameters. A message passes through `receive` of
-whoever it is for, after the hooks of the sender have had their say and before anybody acts on it.
+Only public methods are replaced; all three packages have them with the same parameters. A message
+passes through `receive` of its receiver, after the sender's own hooks have changed it and before
+any agent acts on it.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .chat import Recorder
-from .memory import ClassicAgent, Group, Memory, Pair, as_json
+from .participants import ClassicAgent, Group, Pair, Participants, encode_json
+from .recorder import Recorder
 
 Method = Callable[..., Any]
-_NOTHING = object()
+_MISSING = object()
 
 
 class Hooks:
-    """The replaced methods of one chat. Those of other chats of the same agents may lie over or under them."""
+    """The replaced methods of one chat. Other chats of the same agents may wrap them again."""
 
-    def __init__(self, recorder: Recorder, memory: Memory) -> None:
-        self._recorder, self._memory = recorder, memory
+    def __init__(self, recorder: Recorder, participants: Participants) -> None:
+        self._recorder, self._participants = recorder, participants
         self._replaced: list[tuple[Any, str, Any, Any]] = []
-        self._listening = False
-        self.agents = frozenset(map(id, memory.listeners))
+        self._active = False
+        self.agents = frozenset(map(id, participants.listeners))
 
     def install(self) -> None:
-        self._listening = True
-        for agent in self._memory.listeners:
+        self._active = True
+        for agent in self._participants.listeners:
             self._replace(agent, "receive", self._receive)
             self._replace(agent, "a_receive", self._a_receive)
-        for agent in self._memory.speakers.values():
+        for agent in self._participants.speakers.values():
             self._replace(agent, "send", self._send)
             self._replace(agent, "a_send", self._a_send)
             self._replace(agent, "generate_reply", self._generate_reply)
@@ -42,19 +43,19 @@ class Hooks:
             # These call `initiate_chat`, with a default of their own.
             for name in ("run", "a_run", "run_iter", "a_run_iter"):
                 self._replace(agent, name, self._run)
-        if isinstance(self._memory, Group):
-            for chat in self._memory.chats:
+        if isinstance(self._participants, Group):
+            for chat in self._participants.chats:
                 self._replace(chat, "select_speaker", self._select_speaker)
                 self._replace(chat, "a_select_speaker", self._a_select_speaker)
-            self._replace(self._memory.manager, "resume", self._resume)
-            self._replace(self._memory.manager, "a_resume", self._a_resume)
+            self._replace(self._participants.manager, "resume", self._resume)
+            self._replace(self._participants.manager, "a_resume", self._a_resume)
 
     def remove(self) -> None:
-        self._listening = False
+        self._active = False
         for target, name, before, ours in reversed(self._replaced):
             if vars(target).get(name) is not ours:
-                continue  # somebody has wrapped it meanwhile: there it stays, and only passes on
-            if before is _NOTHING:
+                continue  # other code has wrapped it since; it stays there, without effect
+            if before is _MISSING:
                 delattr(target, name)
             else:
                 setattr(target, name, before)
@@ -64,17 +65,17 @@ class Hooks:
         original = getattr(target, name, None)
         if original is not None:
             ours = functools.wraps(original)(make(target, original))
-            self._replaced.append((target, name, vars(target).get(name, _NOTHING), ours))
+            self._replaced.append((target, name, vars(target).get(name, _MISSING), ours))
             setattr(target, name, ours)
 
-    # -- saying ---------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------
 
     def _send(self, agent: ClassicAgent, original: Method) -> Method:
         def send(message: Any, recipient: Any, *args: Any, **options: Any) -> Any:
             if not self._is_for(agent, recipient):
                 return original(message, recipient, *args, **options)
-            with self._recorder.call():
-                self._recorder.sending(agent)
+            with self._recorder.track_call():
+                self._recorder.note_sender(agent)
                 return original(message, recipient, *args, **options)
 
         return send
@@ -83,8 +84,8 @@ class Hooks:
         async def a_send(message: Any, recipient: Any, *args: Any, **options: Any) -> Any:
             if not self._is_for(agent, recipient):
                 return await original(message, recipient, *args, **options)
-            with self._recorder.call():
-                self._recorder.sending(agent)
+            with self._recorder.track_call():
+                self._recorder.note_sender(agent)
                 return await original(message, recipient, *args, **options)
 
         return a_send
@@ -92,7 +93,7 @@ class Hooks:
     def _receive(self, agent: ClassicAgent, original: Method) -> Method:
         def receive(message: Any, sender: Any, *args: Any, **options: Any) -> Any:
             if self._is_from(agent, sender):
-                message = self._recorder.arriving(agent, sender, message, awaited=False)
+                message = self._recorder.record_message(agent, sender, message, awaited=False)
             return original(message, sender, *args, **options)
 
         return receive
@@ -100,19 +101,19 @@ class Hooks:
     def _a_receive(self, agent: ClassicAgent, original: Method) -> Method:
         async def a_receive(message: Any, sender: Any, *args: Any, **options: Any) -> Any:
             if self._is_from(agent, sender):
-                message = self._recorder.arriving(agent, sender, message, awaited=True)
+                message = self._recorder.record_message(agent, sender, message, awaited=True)
             return await original(message, sender, *args, **options)
 
         return a_receive
 
-    # -- replying -------------------------------------------------------------------------------------------------
+    # -- replying ------------------------------------------------------------------------------
 
     def _generate_reply(self, agent: ClassicAgent, original: Method) -> Method:
         def generate_reply(
             messages: Any = None, sender: Any = None, *args: Any, **options: Any
         ) -> Any:
             stored, reply = (
-                self._recorder.reply(agent, sender) if self._listening else (False, None)
+                self._recorder.replay_reply(agent, sender) if self._active else (False, None)
             )
             return reply if stored else original(messages, sender, *args, **options)
 
@@ -123,7 +124,7 @@ class Hooks:
             messages: Any = None, sender: Any = None, *args: Any, **options: Any
         ) -> Any:
             stored, reply = (
-                self._recorder.reply(agent, sender) if self._listening else (False, None)
+                self._recorder.replay_reply(agent, sender) if self._active else (False, None)
             )
             return reply if stored else await original(messages, sender, *args, **options)
 
@@ -131,26 +132,26 @@ class Hooks:
 
     def _select_speaker(self, chat: Any, original: Method) -> Method:
         def select_speaker(*args: Any, **options: Any) -> Any:
-            stored = self._recorder.next_speaker() if self._listening else None
+            stored = self._recorder.replay_speaker() if self._active else None
             return stored or original(*args, **options)
 
         return select_speaker
 
     def _a_select_speaker(self, chat: Any, original: Method) -> Method:
         async def a_select_speaker(*args: Any, **options: Any) -> Any:
-            stored = self._recorder.next_speaker() if self._listening else None
+            stored = self._recorder.replay_speaker() if self._active else None
             return stored or await original(*args, **options)
 
         return a_select_speaker
 
-    # -- beginning ------------------------------------------------------------------------------------------------
+    # -- starting ------------------------------------------------------------------------------
 
     def _initiate_chat(self, agent: ClassicAgent, original: Method) -> Method:
         def initiate_chat(*args: Any, **options: Any) -> Any:
-            if not self._is_for(agent, _recipient(args, options)):
+            if not self._is_for(agent, _get_recipient(args, options)):
                 return original(*args, **options)
-            with self._recorder.call():
-                if _clears_history(args, options):
+            with self._recorder.track_call():
+                if _default_clear_history(args, options):
                     self._recorder.clear()
                 return original(*args, **options)
 
@@ -158,10 +159,10 @@ class Hooks:
 
     def _a_initiate_chat(self, agent: ClassicAgent, original: Method) -> Method:
         async def a_initiate_chat(*args: Any, **options: Any) -> Any:
-            if not self._is_for(agent, _recipient(args, options)):
+            if not self._is_for(agent, _get_recipient(args, options)):
                 return await original(*args, **options)
-            with self._recorder.call():
-                if _clears_history(args, options):
+            with self._recorder.track_call():
+                if _default_clear_history(args, options):
                     self._recorder.clear()
                 return await original(*args, **options)
 
@@ -169,67 +170,68 @@ class Hooks:
 
     def _run(self, agent: ClassicAgent, original: Method) -> Method:
         def run(*args: Any, **options: Any) -> Any:
-            if self._is_for(agent, _recipient(args, options)):
-                _clears_history(args, options)
+            if self._is_for(agent, _get_recipient(args, options)):
+                _default_clear_history(args, options)
             return original(*args, **options)
 
         return run
 
     def _resume(self, manager: Any, original: Method) -> Method:
         def resume(messages: Any, *args: Any, **options: Any) -> Any:
-            with self._resuming(messages):
+            with self._pause_for_resume(messages):
                 return original(messages, *args, **options)
 
         return resume
 
     def _a_resume(self, manager: Any, original: Method) -> Method:
         async def a_resume(messages: Any, *args: Any, **options: Any) -> Any:
-            with self._resuming(messages):
+            with self._pause_for_resume(messages):
                 return await original(messages, *args, **options)
 
         return a_resume
 
     @contextmanager
-    def _resuming(self, messages: object) -> Iterator[None]:
-        """The framework fills the agents by having them send again what was said: nothing of that is news."""
-        if not self._listening:
+    def _pause_for_resume(self, messages: object) -> Iterator[None]:
+        """Record nothing while the framework fills the agents by sending the old messages again."""
+        if not self._active:
             yield
             return
-        assert isinstance(self._memory, Group)
-        if as_json(messages) != as_json(self._memory.chat.messages):
+        assert isinstance(self._participants, Group)
+        if encode_json(messages) != encode_json(self._participants.chat.messages):
             raise ValueError(
-                "inside persisted() a group chat resumes from what is stored: manager.resume(messages=groupchat.messages)"
+                "messages must be the stored ones inside persisted():"
+                " call manager.resume(messages=groupchat.messages)"
             )
-        for chat in self._memory.chats:
-            chat.send_introductions = False  # resume does this too, but forgets the copies
-        self._recorder.resuming()
-        self._listening = False
+        for chat in self._participants.chats:
+            chat.send_introductions = False  # resume does this too, but not for the copies
+        self._recorder.note_resume()
+        self._active = False
         try:
             yield
         finally:
-            self._listening = True
+            self._active = True
 
-    # -- whose business it is -------------------------------------------------------------------------------------
+    # -- filters -------------------------------------------------------------------------------
 
     def _is_for(self, agent: ClassicAgent, recipient: object) -> bool:
-        return self._listening and recipient is self._memory.partner(agent)
+        return self._active and recipient is self._participants.partner(agent)
 
     def _is_from(self, agent: ClassicAgent, sender: ClassicAgent) -> bool:
-        if not self._listening:
+        if not self._active:
             return False
-        if isinstance(self._memory, Pair):
-            return sender is self._memory.partner(agent)
-        if self._memory.speakers.get(sender.name) is not sender:
+        if isinstance(self._participants, Pair):
+            return sender is self._participants.partner(agent)
+        if self._participants.speakers.get(sender.name) is not sender:
             raise ValueError(
-                f"{sender.name!r} is not in this group: give it to persisted() too, after the manager"
+                f"{sender.name!r} is not in this group; pass it to persisted(), after the manager"
             )
         return True
 
 
-def _recipient(args: tuple[Any, ...], options: dict[str, Any]) -> object:
+def _get_recipient(args: tuple[Any, ...], options: dict[str, Any]) -> object:
     return args[0] if args else options.get("recipient")
 
 
-def _clears_history(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether the history is to be cleared. If nothing was said about it: no, from now on."""
+def _default_clear_history(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Set `clear_history` to False if it isn't given, and return its value."""
     return bool(args[1] if len(args) > 1 else options.setdefault("clear_history", False))

@@ -15,7 +15,7 @@ from ...log import operations as ops
 from ...log.events import StoredEvent
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.stream_ops import load_data
+from ...log.operations.stream_ops import load_data
 from ..fold import IndexChanges, MemoryEvent, MemoryFold, collect_lookups, decode_memory_event
 from ..model import IndexPosition, Superseded
 from .index import MemoryIndex

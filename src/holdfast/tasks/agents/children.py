@@ -13,7 +13,7 @@ from ...backends import Head, StreamKey
 from ...errors import Erased, Expired, HoldfastError, NotFound, TaskEnded
 from ...log import operations as ops
 from ...log.log import Log
-from ...log.stream_ops import new_append_context
+from ...log.operations.stream_ops import new_append_context
 from ..control.inbox import report_child_ended
 from ..control.lifecycle import cancel_task, delete_task, mark_reported
 from ..run.effects import RunOperation, TaskGen

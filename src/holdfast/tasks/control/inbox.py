@@ -12,7 +12,7 @@ from ...log import operations as ops
 from ...log.codec import decode
 from ...log.events import AppendContext
 from ...log.operations import Operation
-from ...log.stream_ops import append_events
+from ...log.operations.stream_ops import append_events
 from ..state import events as ev
 from ..state.fold import TaskState
 from ..state.load import encode_label, load_task

@@ -9,12 +9,12 @@ import msgspec
 from ...backends import Head, HeadFields, StreamKey
 from ...errors import AlreadyExists, Expired, HasForks, LeaseHeld, NotFound, TaskEnded
 from ...log import operations as ops
-from ...log.blobs import put_blob
 from ...log.events import INLINE_BYTES, AppendContext
-from ...log.forks import list_forks
 from ...log.operations import Operation
-from ...log.retired_ids import check_not_retired, free_id
-from ...log.stream_ops import append_events, delete_stream
+from ...log.operations.blobs import put_blob
+from ...log.operations.forks import list_forks
+from ...log.operations.retired_ids import check_not_retired, free_id
+from ...log.operations.stream_ops import append_events, delete_stream
 from ...log.validation import check_int
 from ..state import events as ev
 from ..state.fold import StepRecord, TaskState

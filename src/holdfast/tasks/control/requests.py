@@ -11,7 +11,7 @@ from ...log.codec import encode_as
 from ...log.ids import check_id
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.stream_ops import new_append_context
+from ...log.operations.stream_ops import new_append_context
 from ...log.validation import check_timestamp
 from ..agents.declare import DEFAULT_LEASE, find_agent
 from ..run.claim import OpenOptions, check_open_options, declared_type, redact_options, submit_task

@@ -18,9 +18,9 @@ from ...log.events import AppendContext
 from ...log.ids import append_id, check_id, new_secret
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.retired_ids import free_id, get_retired_at
-from ...log.stream_ops import append_events, new_append_context
-from ...log.subjects import register_use
+from ...log.operations.retired_ids import free_id, get_retired_at
+from ...log.operations.stream_ops import append_events, new_append_context
+from ...log.operations.subjects import register_use
 from ...log.validation import check_seconds, describe_value
 from ..control.inbox import queue_task
 from ..control.lifecycle import cancel_task, delete_task

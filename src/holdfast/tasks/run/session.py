@@ -27,12 +27,12 @@ from ...errors import (
     Unavailable,
 )
 from ...log import operations as ops
-from ...log.blobs import put_blob
 from ...log.events import INLINE_BYTES, AppendContext, Blob, NewEvent, encode_envelopes
 from ...log.leases import RENEWALS_PER_LEASE, process
 from ...log.log import Log
 from ...log.operations import Operation
-from ...log.stream_ops import new_append_context
+from ...log.operations.blobs import put_blob
+from ...log.operations.stream_ops import new_append_context
 from ..redaction import redact_event
 from ..state import events as ev
 from ..state.fold import TaskState

@@ -15,7 +15,7 @@ import msgspec
 from ...errors import SchemaMismatch
 from ...log.codec import Undecodable, check_declared, decode, decode_as, encode_as
 from ...log.ids import check_id
-from ...log.stream_ops import new_append_context
+from ...log.operations.stream_ops import new_append_context
 from ...log.validation import check_seconds, check_timestamp
 from ..control.question_schema import schema_of
 from ..state import events as ev

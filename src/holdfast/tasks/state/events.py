@@ -12,9 +12,9 @@ import msgspec
 
 from ...backends import StreamKey
 from ...errors import CorruptRecord, UnsupportedVersion
-from ...log.blobs import FILE_EVENT
 from ...log.codec.types import build_lock
 from ...log.events import Blob, NewEvent
+from ...log.operations.blobs import FILE_EVENT
 from ..steps.paths import is_path
 from ..steps.usage import Budget, Usage
 

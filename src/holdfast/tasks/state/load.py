@@ -13,12 +13,12 @@ from ...backends.clock import to_datetime
 from ...conversations.sources import read_message_at
 from ...errors import CorruptRecord, Expired, NotFound
 from ...log import operations as ops
-from ...log.blobs import get_blob
 from ...log.codec import Undecodable, decode, encode
 from ...log.events import Envelope, StoredEvent
 from ...log.events import Event as PublicEvent
 from ...log.leases import is_dead
 from ...log.operations import Operation
+from ...log.operations.blobs import get_blob
 from . import events as ev
 from .fold import CHILD, AttachedFile, NoteRecord, StepRecord, TaskState
 from .view import (

@@ -10,7 +10,7 @@ import msgspec
 from ...backends import clock
 from ...log import operations as ops
 from ...log.codec import decode, encode
-from ...log.stream_ops import new_append_context
+from ...log.operations.stream_ops import new_append_context
 from ..run.frames import in_event_loop
 from ..state import events as ev
 from .usage import Meter, Usage

@@ -22,8 +22,8 @@ from ...log.codec import encode_and_decode
 from ...log.events import AppendContext
 from ...log.ids import stream_key
 from ...log.operations import Operation
-from ...log.stream_ops import new_append_context
-from ...log.subjects import SubjectRegistrar
+from ...log.operations.stream_ops import new_append_context
+from ...log.operations.subjects import SubjectRegistrar
 from ..conversation import AsyncTaskConversation, TaskConversation
 from ..run.effects import RunOnce, RunOperation, TaskGen
 from ..state import events as ev

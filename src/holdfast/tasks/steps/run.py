@@ -28,7 +28,7 @@ from ...log.codec import Undecodable, decode_as, encode_and_decode, encode_as
 from ...log.codec.walk import NEVER_STORED
 from ...log.events import INLINE_BYTES
 from ...log.operations import Operation
-from ...log.stream_ops import new_append_context
+from ...log.operations.stream_ops import new_append_context
 from ..run.effects import CallFunction, RunOnce, RunOperation, Sleep, TaskGen, WaitForSteps
 from ..run.frames import Branch, Frame
 from ..run.session import Change, Session

@@ -2,7 +2,7 @@
 
 Only serialization failures and deadlocks are repeated here: the server says that nothing was
 stored. After a lost answer to a COMMIT nothing is known; `errors.py` turns it into
-`OutcomeUnknown`, and the appender of the log repeats the append with the same id.
+`OutcomeUnknown`, and `log/retry_commit.py` sends the append again with the same id.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from ..backends import AppendResult, Head, HeadFields, StreamKey, clock
-from ..errors import Conflict, CorruptRecord
-from . import operations as ops
+from ...backends import AppendResult, Head, HeadFields, StreamKey, clock
+from ...errors import Conflict, CorruptRecord
+from .. import operations as ops
+from ..codec import Undecodable, decode, encode
+from ..context import origin
+from ..events import INLINE_BYTES, AppendContext, Blob, NewEvent, StoredEvent, encode_envelopes
+from ..ids import append_id, new_id
+from . import Operation
 from .blobs import delete_blobs, get_blob, put_blob
-from .codec import Undecodable, decode, encode
-from .context import origin
-from .events import INLINE_BYTES, AppendContext, Blob, NewEvent, StoredEvent, encode_envelopes
-from .ids import append_id, new_id
-from .operations import Operation
 
 AUDIT_ID: Final = "log"
 AUDIT_LOOKBACK_EVENTS: Final = 1000

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..backends import Head, StreamKey
-from ..errors import CorruptRecord, Erased
-from . import operations as ops
-from .events import StoredEvent
-from .operations import Operation
+from ...backends import Head, StreamKey
+from ...errors import CorruptRecord, Erased
+from .. import operations as ops
+from ..events import StoredEvent
+from . import Operation
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
-from ..backends import Head, StreamKey
-from ..errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
-from .codec import MAX_STORED_BYTES
-from .events import AppendContext, Blob
-from .ids import append_id
-from .operations import AppendRecords, Operation, append, delete, head, heads, read_records
+from ...backends import Head, StreamKey
+from ...errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
+from ..codec import MAX_STORED_BYTES
+from ..events import AppendContext, Blob
+from ..ids import append_id
+from . import AppendRecords, Operation, append, delete, head, heads, read_records
 
 CHUNK_BYTES: Final = 1024 * 1024
 FILE: Final = "file"

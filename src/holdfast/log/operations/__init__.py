@@ -19,10 +19,10 @@ from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from ..backends import AppendResult, Cursor, Head, HeadFields, HeadSummary, Record, StreamKey
-from ..errors import Conflict, HoldfastError
-from .drivers import drive, drive_async
-from .events import AppendContext, StoredEvent
+from ...backends import AppendResult, Cursor, Head, HeadFields, HeadSummary, Record, StreamKey
+from ...errors import Conflict, HoldfastError
+from ..drivers import drive, drive_async
+from ..events import AppendContext, StoredEvent
 
 T = TypeVar("T")
 

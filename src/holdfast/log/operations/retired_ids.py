@@ -13,14 +13,14 @@ from hashlib import sha256
 
 import msgspec
 
-from ..backends import Cursor, Head, HeadFields, StreamKey
-from ..errors import Conflict, CorruptRecord, Expired
-from . import operations as ops
+from ...backends import Cursor, Head, HeadFields, StreamKey
+from ...errors import Conflict, CorruptRecord, Expired
+from .. import operations as ops
+from ..codec import encode
+from ..events import AppendContext, NewEvent
+from ..ids import MAX_ID_BYTES
+from . import Operation
 from .blobs import delete_blobs
-from .codec import encode
-from .events import AppendContext, NewEvent
-from .ids import MAX_ID_BYTES
-from .operations import Operation
 from .stream_ops import append_events, delete_stream
 
 RETIRED_ID_KIND = "closed"

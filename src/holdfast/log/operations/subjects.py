@@ -11,13 +11,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ..backends import Head, StreamKey
-from ..errors import CorruptRecord, HoldfastError
-from . import operations as ops
-from .codec import encode
-from .events import AppendContext, NewEvent, encode_envelopes
-from .ids import append_id, check_id
-from .operations import Operation
+from ...backends import Head, StreamKey
+from ...errors import CorruptRecord, HoldfastError
+from .. import operations as ops
+from ..codec import encode
+from ..events import AppendContext, NewEvent, encode_envelopes
+from ..ids import append_id, check_id
+from . import Operation
 from .stream_ops import new_append_context
 
 SUBJECT_USED: Final = "subject.used"
