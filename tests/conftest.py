@@ -26,6 +26,9 @@ def _may_hold_files(place: Path) -> bool:
     return shutil.disk_usage(place).free > ROOM
 
 
+# Many tests start Python, which would compile the library each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The tests kill processes and never the machine: real disks would only add time.
 if _may_hold_files(MEMORY):
     os.environ.setdefault(TEMPROOT, str(MEMORY))

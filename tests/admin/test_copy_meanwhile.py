@@ -280,9 +280,7 @@ def test_each_place_where_a_deletion_was_tried_is_proof(
         store.stream(name).delete()
         store.stream(name).append(("new", 1))
     before = bodies(target, "apart")
-    with pytest.raises(
-        AlreadyExists, match="stream 'apart' at the destination is not a copy"
-    ):
+    with pytest.raises(AlreadyExists, match="stream 'apart' at the destination is not a copy"):
         holdfast.copy(source, target)
     assert bodies(target, "copied") == bodies(source, "copied")
     assert bodies(target, "apart") == before

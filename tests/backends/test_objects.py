@@ -795,9 +795,6 @@ def test_the_calls_of_each_operation_are_those_in_the_docs() -> None:
     assert made(lambda: backend.heads(tenant=TENANT, kind=KIND)) == ["list a", "get c", "get r"]
     assert made(lambda: backend.due(tenant=TENANT, kind=KIND)) == ["list d", "get c", "get r"]
     deletes = made(lambda: backend.delete(tracker.stream, expected=at(tracker)))
-    assert [call for call in deletes if call.split()[0] in ("create", "replace", "put")] == [
-        "create c",
-        "replace r",
-        "replace r",
-    ]
+    writes = [call for call in deletes if call.split()[0] in ("create", "replace", "put")]
+    assert writes == ["create c", "replace r", "replace r"]
     assert len(deletes) <= 24, deletes

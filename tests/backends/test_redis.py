@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast.conformance.lifecycle import exit_code, fork
 
 import holdfast
 from helpers.doc_pages import run_page
@@ -44,6 +43,7 @@ from holdfast.conformance.build import (
     timeless,
     versions,
 )
+from holdfast.conformance.lifecycle import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     CorruptRecord,

@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 import pytest
-from holdfast.conformance.lifecycle import exit_code, fork
 
 import holdfast
 from helpers.engines.redis_server import DURABLE, Server, until
@@ -37,6 +36,7 @@ from holdfast.conformance.build import (
     must_head,
     read_all,
 )
+from holdfast.conformance.lifecycle import exit_code, fork
 from holdfast.errors import (
     AccessDenied,
     InvalidURL,

@@ -309,10 +309,7 @@ def test_what_cannot_be_stored_is_refused_where_it_is(
 @pytest.mark.parametrize("item", [b'"hi"', b"3", b"null", b"[]", b"[{}]"])
 def test_an_item_that_is_no_object_is_refused(path: Path, item: bytes) -> None:
     check_damaged(
-        path,
-        b"[" + dumped(HELLO) + b"," + item + b"]",
-        [HELLO],
-        "message 2 is not a JSON object",
+        path, b"[" + dumped(HELLO) + b"," + item + b"]", [HELLO], "message 2 is not a JSON object"
     )
 
 

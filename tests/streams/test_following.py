@@ -26,7 +26,7 @@ def ringing_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is not rung for waits longer than a test may take."""
-    for name in ("FIRST_LOOK", "LONGEST_LOOK", "LONGEST_LOOK_WHEN_RUNG"):
+    for name in ("MIN_POLL_SECONDS", "MAX_POLL_SECONDS", "MAX_POLL_SECONDS_WITH_NOTIFY"):
         monkeypatch.setattr(polling, name, 1000.0)
 
 

@@ -161,7 +161,7 @@ def test_keys_that_no_checkpoint_has_are_refused_and_named_before_they_are_lost(
     ) as caught:
         AgentCheckpoint.from_dict(document)
     assert "claims-42" not in str(caught.value)
-    with pytest.raises(ValueError, match="needs task_id, goal"):
+    with pytest.raises(ValueError, match="must have task_id, goal"):
         AgentCheckpoint.from_dict({"agent_id": "a"})
     with pytest.raises(TypeError, match="must be a dict, got list"):
         AgentCheckpoint.from_dict(cast(Any, [document]))

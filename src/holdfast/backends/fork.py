@@ -23,7 +23,7 @@ class Forkable:
         """Let other threads in again."""
 
     def after_fork_in_child(self) -> None:
-        """Reset locks, connections and threads: all other threads are gone."""
+        """Reset locks, connections and threads: only the forking thread survives in the child."""
 
 
 _registered: weakref.WeakSet[Forkable] = weakref.WeakSet()

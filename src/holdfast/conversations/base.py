@@ -157,9 +157,9 @@ class ConversationBase:
             Operation[tuple[AppendResult, read.ConversationSnapshot | None]],
         ],
     ) -> Callable[[], Operation[AppendResult]]:
-        """Pass the snapshot to the first try if it is fresh, and keep the one after the append.
+        """Pass the snapshot to the first attempt if it is fresh, and keep the append's new one.
 
-        A retry gets no snapshot: it reads the head.
+        A retry gets no snapshot and reads the stream head.
         """
         now = clock.monotonic()
         fresh = self._snapshot if now - self._snapshot_at < SNAPSHOT_SECONDS else None

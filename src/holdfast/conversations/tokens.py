@@ -187,7 +187,7 @@ def _tiktoken_data_path() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _load_tiktoken(data: Path) -> Counter | None:
-    """Return the counter that uses this data; None if tiktoken would download it instead."""
+    """Return a counter with local tiktoken data; None if tiktoken would have to download it."""
     if hashlib.sha256(data.read_bytes()).hexdigest() != _O200K_SHA256:
         return None
     try:

@@ -296,7 +296,9 @@ class Appender(CommitSender):
         """End an append with an error; with `OutcomeUnknown` if a ghost of it may still arrive."""
         if entry.ghosts and not isinstance(error, OutcomeUnknown):
             error = OutcomeUnknown(
-                UNKNOWN_OUTCOME.format(entry.request.stream, self._settle_seconds, describe_error(error))
+                UNKNOWN_OUTCOME.format(
+                    entry.request.stream, self._settle_seconds, describe_error(error)
+                )
             )
         if isinstance(error, OutcomeUnknown):
             error.stream, error.id = str(entry.request.stream), entry.id

@@ -107,7 +107,9 @@ class CommitSender:
                 in_doubt = True
                 if time.monotonic() > deadline:
                     return OutcomeUnknown(
-                        UNKNOWN_OUTCOME.format(append.stream, self._settle_seconds, describe_error(error))
+                        UNKNOWN_OUTCOME.format(
+                            append.stream, self._settle_seconds, describe_error(error)
+                        )
                     )
             self._pause(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
             pause = min(pause * 2, 1.0)

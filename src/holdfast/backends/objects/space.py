@@ -84,7 +84,7 @@ class Space(Protocol):
         ...
 
     def now(self) -> float:
-        """Return the time of the server's clock, in Unix seconds, derived from its answers."""
+        """Return the server's current time in Unix seconds, estimated from its responses."""
         ...
 
     def reset_after_fork(self) -> None:

@@ -420,7 +420,7 @@ def _refuse_unstorable(append: Append) -> None:
 
 
 def _has_written(reply: Any) -> bool:
-    """Return whether a script answered that something is stored or deleted."""
+    """Return whether the script's reply says that it stored or deleted something."""
     if isinstance(reply, RedisError) or reply[0] != b"done":
         return not isinstance(reply, RedisError) and reply[0] == b"deleted"
     return any(answer[0] != b"conflict" for answer in reply[2])

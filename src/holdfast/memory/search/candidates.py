@@ -46,9 +46,9 @@ def plan_search(
     work: int,
     enough: int,
 ) -> SearchPlan:
-    """Let the rarer terms lead while they produce at most `work` candidates, or until `enough`.
+    """Pick candidates by the rarest terms first, up to `work` of them or until `enough` are found.
 
-    No term produces more than `most`, because no more memories match the filter.
+    No term yields more than `most`: only that many memories match the filter.
     """
     known = {term: weight for term, weight in terms.items() if frequency.get(term)}
     worth = {

@@ -619,7 +619,7 @@ class Session:
         return sum(used, Usage())
 
     def _take_pending(self, changes: Sequence[Change]) -> tuple[PendingChanges, PendingChanges]:
-        """Take the pending changes: those to write, and the step starts that `changes` cover."""
+        """Take the pending changes to write, and the start events of steps that `changes` end."""
         with self.lock:
             pending, self._pending = self._pending, {}
         covered: PendingChanges = {}

@@ -387,7 +387,7 @@ class _StepDecorator:
             fn = fn.fn  # other options for the same function
         step = Step(fn, self._options)
         same = registered_steps.get(step.name, step.code) == step.code
-        # Two functions of one name can't be told apart by name.
+        # The name no longer identifies the code: two functions share it.
         registered_steps[step.name] = step.code if same else ""
         return step
 

@@ -235,7 +235,7 @@ def _reply_execution() -> type[StepExecution]:
 
 
 def _needs_run(call: StepCall, record: StepRecord) -> bool:
-    """Whether a recorded step has to run. Raises its failure, or that it is in doubt."""
+    """Return whether a recorded step has to run; raise its error if it failed or is in doubt."""
     if record.state == "completed":
         return not call.same_args and _apply_drift(call, record)
     if record.in_doubt(None):  # started in any run: it is not running now

@@ -49,7 +49,7 @@ def stream_chunks_gen(running: StepExecution, source: Any) -> TaskGen[tuple[byte
 
 
 def _redact_joined(running: StepExecution, chunks: list[Any]) -> str | None:
-    """Return the redacted text of all chunks if redaction changes them joined; else None."""
+    """Redact the joined chunks. Return the text if redaction changed it, else None."""
     if running.session.log.redactor is None or not all(type(chunk) is str for chunk in chunks):
         return None
     text = "".join(chunks)
