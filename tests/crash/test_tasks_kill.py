@@ -35,13 +35,8 @@ LOCAL = ("sqlite", "files")
 
 
 def on(*engines: str) -> pytest.MarkDecorator:
-    """Each engine, and each interface: all pairs of them only when kills are counted by hand."""
-    pairs = [
-        (engine, way)
-        for engine in engines
-        for way in ("sync", "async")
-        if TOLD or engine == "sqlite" or way == "sync"
-    ]
+    """Each engine with each interface."""
+    pairs = [(engine, way) for engine in engines for way in ("sync", "async")]
     return pytest.mark.parametrize(("engine", "variant"), pairs)
 
 

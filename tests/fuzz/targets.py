@@ -155,7 +155,7 @@ def sealed(data: bytes) -> None:
         _sealing.append(_cipher())
     opened = None
     try:
-        opened = _sealing[0].open(_STREAM, b"i" * 16, Record(1, b"a" * 16, b"", data), bytes(32))
+        opened = _sealing[0].decrypt(_STREAM, b"i" * 16, Record(1, b"a" * 16, b"", data), bytes(32))
     except HoldfastError:
         pass
     assert opened is None

@@ -335,8 +335,7 @@ def _parse_time(text: str | None, option: str, *, end_of_day: bool = False) -> d
         moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
     except ValueError:
         raise typer.BadParameter(
-            f"--{option} must be a date or a time, like 2026-01-31 or 2026-01-31T14:30,"
-            f" got {text!r}"
+            f"--{option} must be a date or a time, like 2026-01-31 or 2026-01-31T14:30"
         ) from None
     if end_of_day and len(text) <= len("2026-01-31"):
         moment = datetime.combine(moment, time.max)

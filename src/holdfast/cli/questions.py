@@ -27,7 +27,7 @@ Subject = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="The person it is about; `holdfast erase --subject` finds it by this id.",
+        help="Id of the person the task is about, for `holdfast erase --subject`.",
         show_default=False,
     ),
 ]

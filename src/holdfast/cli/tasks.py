@@ -77,7 +77,10 @@ def resolve(
         ),
     ],
     result: Annotated[
-        str | None, typer.Option(help="The step was done; its result, as JSON.", show_default=False)
+        str | None,
+        typer.Option(
+            help="The step was done: record this result, given as JSON.", show_default=False
+        ),
     ] = None,
     retry: Annotated[
         bool, typer.Option("--retry", help="The step was not done: run it again.")

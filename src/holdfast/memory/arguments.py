@@ -144,7 +144,9 @@ def check_authors(authors: object, what: str = "author") -> str | tuple[str, ...
         raise TypeError(f"{what} must be a name or a list of names, got {describe_value(authors)}")
     found = tuple(sorted({check_id(name, what) for name in authors}))
     if not found:
-        raise ValueError(f"{what} must be at least one name, got an empty list; omit it for all")
+        raise ValueError(
+            f"{what} must have at least one name, got an empty list; omit it to include all"
+        )
     if len(found) > MAX_AUTHORS:
         raise ValueError(f"{what} must be at most {MAX_AUTHORS} names, got {len(found)}")
     return found[0] if len(found) == 1 else found

@@ -77,7 +77,7 @@ class StreamBase:
         """Check the arguments of an append. Return a factory for its operation."""
         if not events:
             raise ValueError(
-                "events must have at least one event, got none: append(('order.placed', {...}))"
+                "append() needs at least one event, for example append(('order.placed', {...}))"
             )
         new = [self._encode(event) for event in events]
         if id is not None:

@@ -782,7 +782,7 @@ class TaskBase:
     def _child_key(self, id: str) -> StreamKey:
         child = stream_key(self._key.tenant, ev.KIND, id)
         if child == self._key:
-            raise ValueError(f"id must not be the task's own, got {id!r}")
+            raise ValueError(f"id must differ from the task's own id, got {id!r}")
         return child
 
     def _fork_options(self) -> OpenOptions:
