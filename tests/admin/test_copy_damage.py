@@ -192,6 +192,7 @@ def rescued(source: Backend, target: MemoryBackend, name: str) -> int:
     return head.version if head else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", range(1, 11))
 @pytest.mark.parametrize("page", [200, 700, 8 * 1024 * 1024])
 def test_a_damaged_stream_is_copied_up_to_the_damage(

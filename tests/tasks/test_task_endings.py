@@ -166,6 +166,7 @@ def test_a_group_of_failures_is_a_failure_and_a_group_of_doubts_is_none(ways: Wa
         assert view(ways).status == status
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", [None, ValueError("the user's"), KeyboardInterrupt()])

@@ -638,6 +638,7 @@ def test_a_look_tells_when_the_next_task_is_due(
     assert far.next_in == pytest.approx(2.6)
 
 
+@pytest.mark.slow
 @pytest.mark.every_engine
 def test_a_worker_that_looks_seldom_is_there_when_a_task_becomes_due(store: Store) -> None:
     simple()

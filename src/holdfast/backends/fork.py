@@ -8,9 +8,14 @@ wait until they are idle and close such connections; parent and child reconnect 
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
 import os
 import threading
 import weakref
+
+# These two lock themselves before a fork. Handlers run in reverse order of registration: imported
+# after ours was registered, they would be locked while calls that need them are waited for below.
 
 
 class Forkable:
