@@ -54,7 +54,7 @@ demo: $(RUNTIME)
 	@$(PY) -m holdfast.cli demo
 
 quick: $(DEV)
-	HOLDFAST_ENGINES=memory,sqlite $(PY) $(PYTEST) -n 2 -m "not slow and not server" tests/unit tests/log tests/encryption $(FEATURES)
+	HOLDFAST_ENGINES=memory,sqlite $(PY) $(PYTEST) -n 3 -m "not slow and not server" tests/unit tests/log tests/encryption $(FEATURES)
 
 # The frameworks two at a time: each runs one process after the other.
 test: test-main

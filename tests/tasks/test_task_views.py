@@ -265,7 +265,7 @@ def test_what_cannot_be_forked(ways: Ways) -> None:
             task.fork("f", version=at)
     with pytest.raises(AlreadyExists):
         task.fork("other")
-    with pytest.raises(ValueError, match="must not be"):
+    with pytest.raises(ValueError, match="must differ from"):
         task.fork("t")
     assert [info.id for info in ways.store.tasks()] == ["other", "t"]
     task.fork("f", version=1)
