@@ -264,8 +264,8 @@ def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
     error = refused(f"dynamodb://table?region=eu-central-1&endpoint={endpoint}/some/path")
     assert isinstance(error, Unavailable)
     assert (
-        f"dynamodb://table?endpoint={endpoint} cannot be reached; is the region or the endpoint "
-        "right" in str(error)
+        f"dynamodb://table?endpoint={endpoint} cannot be reached; check the region or the endpoint"
+        in str(error)
     )
     assert "path" not in str(error)
 
@@ -298,7 +298,7 @@ def test_a_host_that_never_answers_is_unavailable_in_time(
     proxy.rule = too_late
     proxy.seen.clear()
     try:
-        with pytest.raises(Unavailable, match=r"did not answer within 0\.2 s; try again later"):
+        with pytest.raises(Unavailable, match=r"did not answer in time; try again later"):
             space.get("p", b"a")
         assert proxy.operations() == ["GetItem"] * 4
         with pytest.raises(OutcomeUnknown):
@@ -328,7 +328,7 @@ def test_a_host_that_lets_nobody_in_is_unavailable(monkeypatch: pytest.MonkeyPat
             f"/127.0.0.1:{full.getsockname()[1]}"
         )
         assert isinstance(error, Unavailable)
-        assert "within 0.5 s" in str(error)
+        assert "in time" in str(error)
 
 
 def test_without_credentials_it_says_which_to_set(
@@ -412,7 +412,8 @@ def test_without_boto3_it_says_what_to_install() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra" in ended.stderr
-    assert "pip install '.[aws]'" in ended.stderr.splitlines()[-1]
+    [error] = [line for line in ended.stderr.splitlines() if "MissingExtra: " in line]
+    assert "pip install '.[aws]'" in error
 
 
 def test_no_error_shows_what_was_stored_or_the_driver_s_words(url: str, proxy: AwsProxy) -> None:
@@ -442,7 +443,8 @@ def test_the_clock_of_the_server_is_found_from_whole_seconds() -> None:
         for _ in range(300):
             local += random.uniform(0, 0.4)
             answer(clock, ahead, sent=local, took=random.uniform(0.001, 0.02), at=random.random())
-        assert abs(clock.now() - (time.perf_counter() + ahead)) < 0.05
+        earliest, now, latest = time.perf_counter(), clock.now(), time.perf_counter()
+        assert earliest + ahead - 0.05 < now < latest + ahead + 0.05
 
 
 def test_the_clock_never_goes_back_as_answers_come_in() -> None:
@@ -462,7 +464,8 @@ def test_a_clock_that_was_wrong_is_corrected_by_the_next_answer() -> None:
     clock, local = ServerClock(), time.perf_counter()
     answer(clock, 1_700_000_000.5 + 3600, sent=local, took=0.01, at=0.5)
     answer(clock, 1_700_000_000.5, sent=local + 1, took=0.01, at=0.5)
-    assert abs(clock.now() - (time.perf_counter() + 1_700_000_000.5)) < 1.1
+    earliest, now, latest = time.perf_counter(), clock.now(), time.perf_counter()
+    assert earliest + 1_700_000_000.5 - 1.1 < now < latest + 1_700_000_000.5 + 1.1
 
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Mon, 99 Nov 2026 99:00:00 GMT"])

@@ -294,13 +294,21 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "marker",
-    ['{"format":"holdfast-files","version":2}', "{}", "", "[1", '{"format":"x","version":1}'],
+    [
+        b'{"format":"holdfast-files","version":2}',
+        b'{"format":"holdfast-files","version":0}',
+        b'{"format":"holdfast\xffiles","version":1}',
+        b"{}",
+        b"",
+        b"[1",
+        b'{"format":"x","version":1}',
+    ],
 )
 def test_a_newer_or_foreign_format_is_refused(
-    backend: FilesBackend, root: Path, marker: str
+    backend: FilesBackend, root: Path, marker: bytes
 ) -> None:
     backend.close()
-    (root / "holdfast.json").write_text(marker)
+    (root / "holdfast.json").write_bytes(marker)
     with pytest.raises(UnsupportedVersion):
         FilesBackend(root)
 

@@ -14,6 +14,7 @@ from helpers.engines.files_stores import file_of, forget_index
 from holdfast.backends import HeadFields
 from holdfast.backends.files import FilesBackend, catalog
 from holdfast.backends.files.disk import Disk
+from holdfast.backends.files.frame import AppendFrame, encode_frame
 from holdfast.conformance.build import (
     StreamTracker,
     all_heads,
@@ -246,6 +247,31 @@ def test_a_missing_frame_is_noticed(sample: Sample) -> None:
     for query in ({"after": 2}, {"after": 4, "reverse": True}):
         with pytest.raises(CorruptRecord):
             backend.read(sample.tracker.stream, **query)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (0, 1, 2, 1), (0, 1, 2, 2), (0, 2), (2,)])
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_valid_frames_at_the_end_that_are_not_in_order_are_damage_not_a_shorter_stream(
+    sample: Sample, order: tuple[int, ...], same_boot: bool
+) -> None:
+    lines = sample.data.splitlines(keepends=True)
+    backend = sample.reopened(b"".join(lines[n] for n in order), same_boot=same_boot)
+    for call in (
+        lambda: backend.head(sample.tracker.stream),
+        lambda: backend.read(sample.tracker.stream, reverse=True),
+        lambda: sample.next_after(5).write(backend),
+    ):
+        with pytest.raises(CorruptRecord, match="byte offset"):
+            call()
+    assert not (sample.root / "torn").exists()
+
+
+def test_a_tombstone_behind_other_frames_is_damage(sample: Sample) -> None:
+    stream = sample.tracker.stream
+    line = encode_frame(AppendFrame(stream, 0, 0, deleted=(sample.tracker.incarnation,)))
+    backend = sample.reopened(sample.data + line)
+    with pytest.raises(CorruptRecord, match="not in order"):
+        backend.head(stream)
 
 
 def test_a_valid_file_under_the_name_of_another_stream_is_refused(sample: Sample) -> None:

@@ -152,7 +152,7 @@ COMMANDS = [
     "answer URL t name true",
     "signal URL t paid",
     "sweep URL",
-    "replay URL t APP",
+    "replay URL APP t",
     "copy URL OUT",
     "backup URL OUT",
     "memories URL",

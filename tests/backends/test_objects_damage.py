@@ -302,8 +302,8 @@ def announce_only(space: MemorySpace, tracker: StreamTracker) -> None:
 def test_a_stream_that_is_deleted_while_it_is_looked_at_is_not_damaged(
     space: MemorySpace, lost: Callable[[MemorySpace, StreamTracker], None]
 ) -> None:
-    """What a reader meets in a life that has just ended (nothing, or a commit astray that is torn)
-    does not count."""
+    """What a reader finds in an incarnation that has just ended (nothing, or an incomplete stray
+    commit) does not count."""
     tracker = written(space)["s3"]
     acted: list[bool] = []
 

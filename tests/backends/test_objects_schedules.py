@@ -78,7 +78,7 @@ class Told:
             else True
         )
         trackers = {record.body.split(b":")[0] for record in records}
-        assert len(trackers) <= 1, "records of two lives"
+        assert len(trackers) <= 1, "records of two incarnations"
         for record in records:
             tracker, version, _ = record.body.split(b":")
             assert int(version) == record.version
@@ -140,7 +140,7 @@ class Process:
 
     def _delete(self, head: Head) -> None:
         if self._backend.delete(head.stream, expected=head):
-            assert head.incarnation not in self._told.over, "a life ended twice"
+            assert head.incarnation not in self._told.over, "an incarnation ended twice"
             self._told.over[head.incarnation] = self._told.tick()
             self._told.ends[head.incarnation] = head.version
 
@@ -185,13 +185,13 @@ class Process:
             for number in range(count)
         ]
         indexed = chance.random() < 0.6
-        name = b"id %d" % chance.randrange(6) if indexed else nonce
+        name = b"\xffid %d" % chance.randrange(6) if indexed else nonce
         changed = HeadFields(
             status=chance.choice(["x", "y"]), due_at=chance.choice([1.0, 2.0, 3.0, None])
         )
         fields = chance.choice([None, changed])
         records = [(hashlib.sha256(text).digest(), text) for text in texts]
-        return Append(key(stream), version, digest, tracker, name, records, indexed, fields)
+        return Append(key(stream), version, digest, tracker, name, records, fields)
 
 
 def _trouble(space: Space, chance: random.Random, failing: float, killing: float) -> None:
@@ -230,7 +230,7 @@ def _run(seed: int, space: Space) -> int:
 
 def _judge(backend: ObjectsBackend, told: Told) -> None:
     for append, answer in told.stored:
-        # A duplicate may be one of another life: the id is looked for first.
+        # A duplicate may be from another incarnation: the id is looked up first.
         end = answer.last if answer.duplicate else told.ends.get(append.incarnation, answer.last)
         assert answer.last <= end, "appended after the end"
     heads = [head for stream in STREAMS if (head := backend.head(stream)) is not None]
@@ -272,7 +272,7 @@ def _judge_stream(backend: ObjectsBackend, head: Head, told: Told) -> None:
             for version, (_, body) in enumerate(append.records, answer.first):
                 assert version < first or there[version] == body, "something else was stored"
         if append.indexed:
-            again = Append(head.stream, 0, b"", head.incarnation, append.id, append.records, True)
+            again = Append(head.stream, 0, b"", head.incarnation, append.id, append.records)
             assert stored(backend.append([again])) == [(answer.first, answer.last, True)], (
                 "an id is forgotten"
             )

@@ -85,7 +85,10 @@ def test_url_and_keyword_must_agree(tmp_path: Path) -> None:
     [
         ("sqlite:///a.db?durability=eternal", "'disk', 'process' or 'memory'"),
         ("sqlite:///a.db?durability=disk&durability=disk", "twice"),
-        ("sqlite:///a.db?durability=disk&mode=rw", "takes no options but 'durability'"),
+        (
+            "sqlite:///a.db?durability=disk&mode=rw",
+            "no options except 'timeout', 'tracebacks' and 'durability'",
+        ),
         ("file:///a?durability=", "'disk', 'process' or 'memory'"),
         ("memory://a?durability=disk", "takes no options"),
         ("redis://host?durability=eternal", "'disk', 'process' or 'memory'"),

@@ -39,9 +39,8 @@ class Streams:
                     expected=0,
                     expected_hash=b"",
                     incarnation=os.urandom(16),
-                    id=os.urandom(16),
+                    id=b"\xff" + os.urandom(15),
                     records=[(os.urandom(32), b"x" * 600)],
-                    indexed=True,
                     fields=HeadFields(status="open", due_at=float(number)),
                 )
                 for number in numbers
@@ -78,9 +77,8 @@ class Streams:
             expected=last.expected + 1,
             expected_hash=last.records[0][0],
             incarnation=last.incarnation,
-            id=os.urandom(16),
+            id=(b"\xff" if indexed else b"\0") + os.urandom(15),
             records=[(os.urandom(32), b"y" * 600)],
-            indexed=indexed,
         )
         [answer] = self.backend.append([more])
         assert isinstance(answer, AppendResult)

@@ -257,7 +257,7 @@ def test_a_connection_that_breaks_while_it_is_used_repeats_reads_and_leaves_appe
 
 
 def test_an_append_whose_answer_does_not_come_is_in_doubt_and_stored_once(server: Server) -> None:
-    backend = RedisBackend(server.url("?timeout_ms=1000&connect_timeout_ms=3000&wait_ms=1"))
+    backend = RedisBackend(server.url("?wait_ms=1"), timeout=1)
     tracker = StreamTracker()
     tracker.write(backend, b"a")
     append = tracker.follow(tracker.next(b"b"))
@@ -329,7 +329,7 @@ def test_any_number_of_threads_share_a_bounded_number_of_connections(
 def test_when_all_connections_are_in_use_one_waits_and_then_it_is_unavailable(
     server: Server,
 ) -> None:
-    backend = RedisBackend(server.url("?timeout_ms=100"))
+    backend = RedisBackend(server.url(), timeout=0.1)
     for _ in range(redis_pool.MAX_CONNECTIONS):
         backend._pool._permits.get()
     with pytest.raises(Unavailable, match="are in use"):

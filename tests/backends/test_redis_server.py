@@ -78,9 +78,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
         f"redis://u:{SECRET}@host/0?durability=some",
         f"redis://u:{SECRET}@host/0?wait_replicas=some",
         f"redis://u:{SECRET}@host/0?wait_aof=maybe",
-        f"redis://u:{SECRET}@host/0?timeout_ms=0",
-        f"redis://u:{SECRET}@host/0?timeout_ms=99999999999999999999",
-        f"redis://u:{SECRET}@host/0?connect_timeout_ms=99999999999999999999",
+        f"redis://u:{SECRET}@host/0?timeout=0",
+        f"redis://u:{SECRET}@host/0?timeout=soon",
+        f"redis://u:{SECRET}@host/0?timeout=nan",
         f"redis://u:{SECRET}@host/0?wait_ms=99999999999999999999",
         f"redis://u:{SECRET}@host/0?wait_replicas=99999999999999999999",
         f"redis://u:12?{SECRET}=x@host/0",  # a password with a '?', which is not written as %3F
@@ -126,8 +126,9 @@ def test_the_missing_package_is_named() -> None:
         "holdfast.open('redis://127.0.0.1')"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "MissingExtra: a redis:// store needs" in ended.stderr.splitlines()[-1]
-    assert "pip install '.[redis]'" in ended.stderr.splitlines()[-1]
+    [error] = [line for line in ended.stderr.splitlines() if "MissingExtra: " in line]
+    assert "MissingExtra: a redis:// store needs" in error
+    assert "pip install '.[redis]'" in error
 
 
 # -- being let in ----------------------------------------------------------------------------------
@@ -236,8 +237,8 @@ def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_a_server_that_never_answers_is_unavailable(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(Unavailable, match=r"no answer within 0\.2 s; check host and port"):
-            RedisBackend(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/0?connect_timeout_ms=200")
+        with pytest.raises(Unavailable, match="no answer in time; check host and port"):
+            RedisBackend(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/0", timeout=0.2)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_a_server_that_never_answers_is_unavailable(scheme: str) -> None:
             r"is not Redis; .* whether it requires TLS \(rediss://\)",
         ),
         (b"", Unavailable, r"closed at once; .* whether it requires TLS \(rediss://\)"),
-        (b"-ERR max number of clients reached\r\n", Unavailable, r"no more clients \(maxclients\)"),
+        (b"-ERR max number of clients reached\r\n", Unavailable, "no more clients; .*maxclients"),
         (
             b"-DENIED Redis is running in protected mode because\r\n",
             AccessDenied,
@@ -279,16 +280,14 @@ def test_what_answers_otherwise_than_redis_does_is_told_apart(
 
 
 def test_a_server_without_tls_is_said_to_be_one(server: Server) -> None:
-    with pytest.raises(Unavailable, match="does it speak TLS"):
-        RedisBackend(f"rediss://127.0.0.1:{server.port}/0?connect_timeout_ms=300")
+    with pytest.raises(Unavailable, match="check that it uses TLS"):
+        RedisBackend(f"rediss://127.0.0.1:{server.port}/0", timeout=0.3)
 
 
 def test_tls_is_used_and_the_certificate_is_verified(server: Server, tmp_path: Path) -> None:
     certificate = _certificate(tmp_path)
     with _tls_before(server.port, certificate) as port:
-        with pytest.raises(
-            Unavailable, match="does it speak TLS, with a certificate that is trusted"
-        ):
+        with pytest.raises(Unavailable, match="check that it uses TLS, with a certificate that"):
             RedisBackend(f"rediss://localhost:{port}/0")
         with pytest.raises(Unavailable, match="certificate"):
             RedisBackend(

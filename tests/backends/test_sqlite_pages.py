@@ -131,11 +131,8 @@ def test_nobody_gets_the_number_of_a_stream_whose_records_are_gone(tmp_path: Pat
     database.close()
     with holdfast.open(path) as store:
         store.stream("new").append(("noted", 2), id="once")
-        for use in (
-            store.stream("cut").version,
-            lambda: store.stream("cut").append(("noted", 3)),
-            store.stream("cut").delete,
-        ):
+        for use in (store.stream("cut").version, lambda: store.stream("cut").append(("noted", 3))):
             with pytest.raises(CorruptRecord, match="no record"):
                 use()
+        assert store.stream("cut").delete(), "a damaged stream can be deleted"
         assert [event.data for event in store.stream("new").read()] == [2]

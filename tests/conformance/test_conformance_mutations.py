@@ -36,7 +36,7 @@ class NoVersionCheck(MemoryBackend):
 
     def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
-        if stream and append.expected < stream.version and not self._find_append(stream, append):
+        if stream and append.expected < stream.version and not self._find_repeated(stream, append):
             append = msgspec.structs.replace(
                 append, expected=stream.version, expected_hash=stream.hash
             )
@@ -61,19 +61,58 @@ class NoIncarnationCheck(MemoryBackend):
 
 class NoIdCheckAtItsPlace(MemoryBackend):
     @staticmethod
-    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
+    def _find_repeated(stream: _Stream, append: Append) -> tuple[int, int] | None:
         return stream.ids.get(append.id) if append.indexed else None
 
 
 class NoIdIndex(MemoryBackend):
     @staticmethod
-    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
-        return MemoryBackend._find_append(stream, msgspec.structs.replace(append, indexed=False))
+    def _find_repeated(stream: _Stream, append: Append) -> tuple[int, int] | None:
+        hidden, stream.ids = stream.ids, {}
+        try:
+            return MemoryBackend._find_repeated(stream, append)
+        finally:
+            stream.ids = hidden
 
 
 class EveryIdIsIndexed(MemoryBackend):
     def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
-        return super()._append(msgspec.structs.replace(append, indexed=True), now)
+        stream = self._streams.get(append.stream)
+        known = [r.version for r in stream.records if r.append_id == append.id] if stream else []
+        if known:
+            return AppendResult(known[0], known[0], duplicate=True, now=now)
+        return super()._append(append, now)
+
+
+class NothingIsFoundByItsId(MemoryBackend):
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        return None
+
+
+class TheLastHeadComesFirst(MemoryBackend):
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        return super().first_head(streams[::-1])
+
+
+class EveryIdIsFound(MemoryBackend):
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        found = self._streams.get(stream)
+        records = found.records if found else []
+        versions = [record.version for record in records if record.append_id == id]
+        return (versions[0], versions[-1]) if versions else None
+
+
+class FoundInAFormerIncarnation(MemoryBackend):
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name)
+        self._found: dict[tuple[StreamKey, bytes], tuple[int, int]] = {}
+
+    def delete(self, stream: StreamKey, *, expected: Head) -> bool:
+        self._found.update({(stream, known): at for known, at in self._streams[stream].ids.items()})
+        return super().delete(stream, expected=expected)
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        return super().find_append(stream, id) or self._found.get((stream, id))
 
 
 class IdCheckedAfterTheVersion(MemoryBackend):
@@ -490,6 +529,10 @@ MUTANTS: list[tuple[type[MemoryBackend], str]] = [
     (NoIdIndex, "an_indexed_id_is_found_anywhere_whatever_version_is_expected"),
     (NoIdIndex, "an_indexed_id_is_found_later_in_the_batch_that_stores_it"),
     (EveryIdIsIndexed, "an_id_that_is_not_indexed_is_found_only_at_its_place"),
+    (TheLastHeadComesFirst, "the_first_head_is_of_the_first_stream_that_exists"),
+    (NothingIsFoundByItsId, "an_indexed_append_is_found_by_its_id"),
+    (EveryIdIsFound, "an_indexed_append_is_found_by_its_id"),
+    (FoundInAFormerIncarnation, "an_append_to_a_former_incarnation_is_not_found_by_its_id"),
     (IdCheckedAfterTheVersion, "the_id_is_checked_before_the_version"),
     (IdsSharedByAllStreams, "the_same_id_on_another_stream_is_another_append"),
     (IdsOutliveTheirStream, "indexed_ids_of_a_former_incarnation_are_forgotten"),

@@ -7,12 +7,15 @@ Call these functions as attributes of the module (`clock.time()`), and don't imp
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from queue import Empty, SimpleQueue
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
     import threading
+
+T = TypeVar("T")
 
 __all__ = [
     "adjust_server_time",
@@ -23,8 +26,12 @@ __all__ = [
     "to_datetime",
     "wait_for_event",
     "wait_for_event_async",
-    "wait_for_notify",
+    "wait_for_message",
 ]
+
+
+CLOCK_RESOLUTION_SECONDS: Final = 1.0
+"""Resolution of the coarsest database clock: AWS sends its time in whole seconds."""
 
 
 def adjust_server_time(now: float) -> float:
@@ -32,6 +39,8 @@ def adjust_server_time(now: float) -> float:
     return now
 
 
+MAX_SKEW_SECONDS: Final = 2.0
+"""If the backend's clock differs from ours by more than this, times set by ours are corrected."""
 MIN_TIMESTAMP: Final = -62_135_596_800.0
 """The first second of the year 1: the smallest value that a datetime can represent."""
 MAX_TIMESTAMP: Final = 253_402_300_799.0
@@ -39,7 +48,7 @@ MAX_TIMESTAMP: Final = 253_402_300_799.0
 
 
 def to_datetime(stored: float) -> datetime:
-    """Convert stored Unix seconds to a UTC datetime, clamped to what a datetime can represent.
+    """Convert stored Unix seconds to a UTC datetime, clamped to the range of `datetime`.
 
     A damaged or manipulated store may contain any number.
     """
@@ -69,6 +78,9 @@ async def wait_for_event_async(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def wait_for_notify(condition: threading.Condition, seconds: float) -> None:
-    """Wait until the condition is notified, at most this many seconds."""
-    condition.wait(seconds)
+def wait_for_message(inbox: SimpleQueue[T], seconds: float | None) -> T | None:
+    """Return the next message, or None after this many seconds."""
+    try:
+        return inbox.get(timeout=seconds)
+    except Empty:
+        return None

@@ -21,7 +21,7 @@ fault at one call, leave the rates at 0 and call `backend.next("lost_answer")` b
 | foreign             | another writer appends to one of the streams first     | `VersionMismatch` |
 | driver_error        | nothing is stored                                      | `RuntimeError`    |
 | driver_error_stored | the batch is stored                                    | `RuntimeError`    |
-| read_unavailable    | `read`, `head`, `heads` or `due` fails                 | `Unavailable`     |
+| read_unavailable    | a call that reads fails                                | `Unavailable`     |
 | delay               | `wait(seconds)` is called first, if you passed `wait=` | the usual answer  |
 
 `delete` fails with the rates of unavailable, lost_answer and lost_request, counted as `delete_…`.
@@ -192,6 +192,10 @@ class FaultyBackend:
             raise _outcome_unknown()
         return done
 
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        self._before_read()
+        return self.inner.find_append(stream, id)
+
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
@@ -230,7 +234,7 @@ class FaultyBackend:
         return self.inner.describe()
 
     def close(self) -> None:
-        """Deliver what is in flight, as a closed client cannot recall it, and close the backend."""
+        """Deliver late batches, since a closed client cannot recall them, and close the backend."""
         self._deliver_late(everything=True)
         self.inner.close()
 
@@ -268,7 +272,7 @@ class FaultyBackend:
             return drawn
 
     def _scatter(self, batch: Sequence[Append]) -> None:
-        """Deliver each member now, later or never: at least one later, at least one not."""
+        """Deliver each member now, later or never: at least one later, but not all of them."""
         with self._guard():
             fates = ["later", self._random.choice(["now", "never"])]
             fates += self._random.choices(["now", "later", "never"], k=len(batch) - 2)
@@ -308,9 +312,8 @@ class FaultyBackend:
             return msgspec.structs.replace(
                 overtaken,
                 incarnation=overtaken.incarnation if overtaken.expected else random_bytes(16),
-                id=random_bytes(16),
+                id=b"\0" + random_bytes(15),  # not indexed
                 records=[(random_bytes(32), b"foreign " + random_bytes(8))],
-                indexed=False,
                 fields=None,
             )
 

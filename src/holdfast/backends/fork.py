@@ -14,8 +14,9 @@ import os
 import threading
 import weakref
 
-# These two lock themselves before a fork. Handlers run in reverse order of registration: imported
-# after ours was registered, they would be locked while calls that need them are waited for below.
+# These two lock themselves before a fork. Handlers run in reverse order of registration: if they
+# were imported after ours was registered, they would be locked while we wait below for calls that
+# need them.
 
 
 class Forkable:
@@ -62,6 +63,7 @@ def _after_in_child() -> None:
     _forking = threading.Lock()
 
 
-os.register_at_fork(
-    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(
+        before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )

@@ -5,7 +5,7 @@ each stream it keeps records with contiguous versions 1, 2, 3, … and one head,
 if the stream is still at version n*. Encoding, hashing, encryption and retries happen above it, in
 `holdfast.log`.
 
-To write a backend, implement the eight methods of `Backend` from the docstrings in this file and
+To write a backend, implement the nine methods of `Backend` from the docstrings in this file and
 run `holdfast.conformance` against it; the suite checks the contract. `memory.py` is the shortest
 implementation. A backend may also implement any of the optional protocols at the end of this file;
 callers test for them with `isinstance`.
@@ -22,7 +22,7 @@ Vocabulary:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -59,7 +59,8 @@ class HeadFields(msgspec.Struct, frozen=True):
     """The part of a head that an append may replace.
 
     The backend returns all fields unchanged. It interprets only `status` (`Backend.heads` filters
-    by it) and the two times, which are Unix seconds (`Backend.due` orders by them).
+    by it) and the two times, which are Unix seconds (`Backend.due` orders by them). The log puts a
+    checksum of all fields into `label`, so a backend need not protect them.
     """
 
     status: str | None = None
@@ -109,6 +110,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+def is_indexed(append_id: bytes) -> bool:
+    """Return whether an append with this id is found at any version: its first bit is set."""
+    return append_id[0] >= 0x80
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """A request to append `records` atomically if the stream is still at the expected position.
 
@@ -118,10 +124,9 @@ class Append(msgspec.Struct, frozen=True, gc=False):
         expected_hash: The hash of the record at that version, b"" at version 0. It differs if the
             server lost acknowledged writes and others took their versions.
         incarnation: The incarnation of the stream. At version 0, the one that it gets.
-        id: Identifies the append, so that the caller can repeat it after a lost answer.
+        id: Identifies the append, so that the caller can repeat it after a lost answer. At least
+            one byte.
         records: At least one (hash, body) pair. They get the versions expected+1, expected+2, …
-        indexed: Whether the id must be found anywhere in this incarnation of the stream. If false,
-            a repeat is recognized only at version expected+1.
         fields: The new fields of the head; None keeps the current ones.
     """
 
@@ -131,14 +136,24 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     incarnation: bytes
     id: bytes
     records: Sequence[tuple[bytes, bytes]]
-    indexed: bool = False
     fields: HeadFields | None = None
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the id must be found anywhere in this incarnation of the stream.
+
+        If false, a repeat is recognized only at version expected+1. The id itself encodes this, so
+        that an index of the ids can be recomputed from the records.
+        """
+        return is_indexed(self.id)
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
     """The append is stored as versions `first` to `last`.
 
-    If `duplicate` is true, an earlier call stored it and this call wrote nothing.
+    If `duplicate` is true, an earlier call stored it and this call wrote nothing. `now` is the
+    server's clock, or the local clock if there is no server; 0.0 if it is not known, because the
+    answer was lost.
     """
 
     first: int
@@ -172,11 +187,19 @@ class IncarnationLost(VersionMismatch, frozen=True):
     """
 
 
-class Description(msgspec.Struct, frozen=True):
-    """What a backend is and guarantees.
+class CacheSize(msgspec.Struct, frozen=True):
+    """How much a cache of this process has, and how much it may have. `unit` is what is counted."""
 
-    `limits` and `sizes` are in bytes, by name. `warnings` are sentences for an operator. Nothing
-    here contains a password.
+    used: int
+    limit: int
+    unit: Literal["entries", "bytes"] = "entries"
+
+
+class Description(msgspec.Struct, frozen=True):
+    """The kind, version and location of a backend, and what it guarantees.
+
+    `limits` and `sizes` are in bytes, by name. `warnings` are sentences for an operator. `caches`
+    are those that this process keeps in memory. Nothing here contains a password.
     """
 
     engine: str
@@ -186,6 +209,7 @@ class Description(msgspec.Struct, frozen=True):
     limits: Mapping[str, int] = {}
     sizes: Mapping[str, int] = {}
     warnings: Sequence[str] = ()
+    caches: Mapping[str, CacheSize] = {}
 
 
 @runtime_checkable
@@ -226,6 +250,14 @@ class Backend(Protocol):
         Raises:
             OutcomeUnknown: some or all members may have been stored.
             TooLarge: a member exceeds a limit of the backend. Nothing was stored.
+        """
+        ...
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        """Return the first and last version of the append with this id; None if there is none.
+
+        Look only for indexed ids (`is_indexed`), anywhere in the current incarnation of the stream.
+        What is found is as durable as an acknowledged append.
         """
         ...
 
@@ -277,7 +309,7 @@ class Backend(Protocol):
     ) -> Sequence[HeadSummary]:
         """Return a page of the streams that have a due time (`HeadFields.due`).
 
-        Order by (due time, id). Start behind `after`, and end with due times equal to `before`.
+        Order by (due time, id), from after `after` to the due time `before`, which is included.
         The entries are hints, as in `heads`.
         """
         ...
@@ -290,7 +322,7 @@ class Backend(Protocol):
         ...
 
     def describe(self) -> Description:
-        """Return what the backend is, where it is, what it guarantees and how large it is."""
+        """Return the kind, location, guarantees and size of the backend."""
         ...
 
     def close(self) -> None:
@@ -314,7 +346,7 @@ class SupportsDamageListing(Protocol):
     """Optional: names the damaged streams that the listings leave out.
 
     For backends that read a stream in order to list it. One damaged stream must not end the listing
-    of all others, and callers must not take it for deleted.
+    of all others, and callers must not mistake it for a deleted one.
     """
 
     def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
@@ -326,12 +358,99 @@ class SupportsDamageListing(Protocol):
         ...
 
 
+class BackendProblem(msgspec.Struct, frozen=True):
+    """Stored data that contradicts the records, found by `SupportsCheck.check`.
+
+    `what` is a sentence part for an operator, without content. `stream` is None if it concerns no
+    single stream. `derived` data can be rebuilt from the records, with `SupportsCheck.rebuild`.
+    """
+
+    what: str
+    stream: StreamKey | None = None
+    derived: bool = False
+
+
+@runtime_checkable
+class SupportsCheck(Protocol):
+    """Optional: compares the records with everything else that the backend stores.
+
+    The log checks the records (`Record`) and the fields of heads by their hashes. Only the backend
+    knows what it derives from them or stores beside them: names, heads, counters, indexes of ids,
+    statuses and due times, and its own files or tables.
+
+    Other processes may keep writing. Before a difference that could be an append in progress is
+    reported, it must be confirmed by a second read or within one snapshot.
+    """
+
+    def list_scopes(self) -> Sequence[tuple[str, str]]:
+        """Return (tenant, kind) of all stored streams, sorted, each once.
+
+        Read them from the streams themselves, not from an index or from what the caller registered:
+        a stream whose name was altered must be found under its new name.
+        """
+        ...
+
+    def check(self) -> Iterator[BackendProblem]:
+        """Yield every difference between the records and the other stored data.
+
+        It changes nothing, and never raises for damaged data: damage is a problem to yield. Reading
+        everything once is acceptable.
+        """
+        ...
+
+    def rebuild(self) -> int:
+        """Rebuild all derived data from the records, and return how many entries were wrong.
+
+        Records and fields of heads are never changed. A stream that is damaged is left as it is.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsDiscard(Protocol):
+    """Optional: can delete a stream that is so damaged that it has no readable head."""
+
+    def discard(self, stream: StreamKey) -> bool:
+        """Delete what is left of a stream; return False and do nothing if its head is readable.
+
+        Keep a tombstone of its incarnation, as `Backend.delete` does, if it is still known.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsSalvage(Protocol):
+    """Optional: can return the head that a stream had before its end was damaged.
+
+    For backends that store the head with the newest record, so that both are damaged together.
+    """
+
+    def head_before_damage(self, stream: StreamKey) -> Head | None:
+        """Return the newest head that can be read, perhaps an old one; None if there is none.
+
+        It is for reading older records only: no append may build on it.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsFieldRepair(Protocol):
+    """Optional: can replace the fields of a head without an append, to repair damaged ones.
+
+    For backends that store the fields apart from the records.
+    """
+
+    def replace_fields(self, expected: Head, fields: HeadFields) -> bool:
+        """Replace the fields; return False and do nothing if the stream has another position."""
+        ...
+
+
 @runtime_checkable
 class SupportsWriteCheck(Protocol):
     """Optional: checks that the user may write before anything is written."""
 
     def check_writable(self) -> None:
-        """Raise `AccessDenied`, naming the missing privileges, if the user may not append."""
+        """Raise `ReadOnly`, or `AccessDenied` with the missing privilege, if no append can work."""
         ...
 
 
@@ -353,7 +472,7 @@ class IndexDatabase(Protocol):
         ...
 
     def transact(self, work: Callable[[Any], T]) -> T:
-        """Call `work` with a connection, in a transaction; call it again after a rollback."""
+        """Call `work(connection)`, which commits; if the server rolls back, call it again."""
         ...
 
 
@@ -362,7 +481,7 @@ IndexLocation = IndexFile | IndexDatabase | Literal["cache"]
 
 @runtime_checkable
 class IndexHost(Protocol):
-    """Optional: says where the memory index of a store can be kept.
+    """Optional: provides places for the memory index of a store.
 
     The index is derived from streams and can be rebuilt at any time. Without this capability, each
     process keeps its own index in memory.
@@ -374,6 +493,32 @@ class IndexHost(Protocol):
         `"cache"` is a file in the user's cache directory on this machine.
         """
         ...
+
+
+@runtime_checkable
+class SupportsFirstHead(Protocol):
+    """Optional: finds the first of several streams that exists with one request.
+
+    Without this capability, callers ask for one head after the other.
+    """
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        """Return the head of the first of these streams that exists; None if none of them does.
+
+        The heads are read in the given order, or all at one moment: when a later one is read, those
+        before it did not exist. This is not a hint.
+        """
+        ...
+
+
+def find_first_head(
+    get_head: Callable[[StreamKey], Head | None], streams: Sequence[StreamKey]
+) -> Head | None:
+    """Find the first stream that exists, with one request for each."""
+    for stream in streams:
+        if (head := get_head(stream)) is not None:
+            return head
+    return None
 
 
 @runtime_checkable

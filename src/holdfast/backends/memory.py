@@ -1,6 +1,6 @@
 """The reference backend: streams in a dictionary. Read this one first.
 
-It keeps nothing after the process ends, and says so in `describe()`. `memory://` is private to one
+It keeps nothing after the process ends, as `describe()` reports. `memory://` is private to one
 store; `memory://name` is shared by all stores of the process that use this name.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from ..errors import StoreClosed
@@ -18,6 +18,7 @@ from .interface import (
     PAGE_BYTES,
     Append,
     AppendResult,
+    BackendProblem,
     Cursor,
     Description,
     Head,
@@ -25,6 +26,8 @@ from .interface import (
     Record,
     StreamKey,
     VersionMismatch,
+    find_first_head,
+    is_indexed,
 )
 
 
@@ -45,6 +48,15 @@ class _Stream:
 
     def get_record(self, version: int) -> Record | None:
         return self.records[version - 1] if 0 < version <= len(self.records) else None
+
+    def find_ids(self) -> dict[bytes, tuple[int, int]]:
+        """Return the indexed append ids, with their first and last version, from the records."""
+        ids: dict[bytes, tuple[int, int]] = {}
+        for record in self.records:
+            if is_indexed(record.append_id):
+                first, _ = ids.get(record.append_id, (record.version, 0))
+                ids[record.append_id] = first, record.version
+        return ids
 
 
 class MemoryBackend(Forkable):
@@ -76,7 +88,7 @@ class MemoryBackend(Forkable):
 
     def _append(self, append: Append, now: float) -> AppendResult | VersionMismatch:
         stream = self._streams.get(append.stream)
-        versions = self._find_append(stream, append) if stream else None
+        versions = self._find_repeated(stream, append) if stream else None
         if versions:
             return AppendResult(*versions, duplicate=True, now=now)
         if stream is None:
@@ -84,21 +96,27 @@ class MemoryBackend(Forkable):
                 append.stream, ()
             ):
                 return VersionMismatch(None)
-            stream = self._streams[append.stream] = _Stream(append.incarnation)
+            stream = _Stream(append.incarnation)
         elif stream.position != (append.expected, append.expected_hash, append.incarnation):
             return VersionMismatch(self._head(append.stream, stream, now))
         first = append.expected + 1
+        records: list[Record] = []
+        version, digest = append.expected, append.expected_hash
         for version, (digest, body) in enumerate(append.records, first):
-            stream.records.append(Record(version, append.id, digest, body))
-            stream.version, stream.hash = version, digest
+            records.append(Record(version, append.id, digest, body))
+        answer = AppendResult(first, version, now=now)
+        # No calls from here on: an interrupt during one could leave a part of the append.
+        stream.records += records
+        stream.version, stream.hash = version, digest
         if append.indexed:
-            stream.ids[append.id] = (first, stream.version)
+            stream.ids[append.id] = first, version
         if append.fields is not None:
             stream.fields = append.fields
-        return AppendResult(first, stream.version, now=now)
+        self._streams[append.stream] = stream
+        return answer
 
     @staticmethod
-    def _find_append(stream: _Stream, append: Append) -> tuple[int, int] | None:
+    def _find_repeated(stream: _Stream, append: Append) -> tuple[int, int] | None:
         """Return the first and last version of this append if it is already stored."""
         if append.indexed and append.id in stream.ids:
             return stream.ids[append.id]
@@ -115,6 +133,12 @@ class MemoryBackend(Forkable):
         while (successor := stream.get_record(last + 1)) and successor.append_id == append.id:
             last += 1
         return first, last
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        with self._lock:
+            self._check_open()
+            found = self._streams.get(stream)
+            return found.ids.get(id) if found else None
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
@@ -136,6 +160,9 @@ class MemoryBackend(Forkable):
             self._check_open()
             found = self._streams.get(stream)
             return self._head(stream, found, clock.time()) if found else None
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        return find_first_head(self.head, streams)
 
     def heads(
         self,
@@ -181,6 +208,36 @@ class MemoryBackend(Forkable):
                 return False
             del self._streams[stream]
             self._tombstones.setdefault(stream, set()).add(found.incarnation)
+            return True
+
+    def list_scopes(self) -> Sequence[tuple[str, str]]:
+        with self._lock:
+            self._check_open()
+            return sorted({(key.tenant, key.kind) for key in self._streams})
+
+    def check(self) -> Iterator[BackendProblem]:
+        with self._lock:
+            self._check_open()
+            streams = list(self._streams.items())
+            wrong = [key for key, stream in streams if stream.ids != stream.find_ids()]
+        for key in wrong:
+            yield BackendProblem("its append ids do not match its records", key, derived=True)
+
+    def rebuild(self) -> int:
+        with self._lock:
+            self._check_open()
+            wrong = [each for each in self._streams.values() if each.ids != each.find_ids()]
+            for stream in wrong:
+                stream.ids = stream.find_ids()
+            return len(wrong)
+
+    def replace_fields(self, expected: Head, fields: HeadFields) -> bool:
+        with self._lock:
+            self._check_open()
+            found = self._streams.get(expected.stream)
+            if found is None or found.position != expected.position:
+                return False
+            found.fields = fields
             return True
 
     def describe(self) -> Description:

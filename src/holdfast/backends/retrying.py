@@ -8,16 +8,18 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ..errors import CorruptRecord, OutcomeUnknown, Unavailable
-from . import clock
+from . import clock, deadline
 from .interface import (
     Append,
     AppendResult,
     Backend,
+    BackendProblem,
     Head,
     HeadSummary,
     Record,
     StreamBlocked,
     StreamKey,
+    SupportsCheck,
     SupportsDamageListing,
     VersionMismatch,
 )
@@ -34,12 +36,12 @@ T = TypeVar("T")
 class RetryingBackend:
     """Retries calls while the backend is unreachable.
 
-    Appends may be repeated too: the backend recognizes a stored one by its id at its version. Set
-    `stopped` to end the retries.
+    Appends may be repeated too: the backend recognizes a stored one by its id at its version. No
+    call takes longer than `timeout`, in seconds. Set `stopped` to end the retries.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, timeout: float = deadline.DEFAULT_TIMEOUT) -> None:
+        self._backend, self._timeout = backend, timeout
         self.stopped = False
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
@@ -80,6 +82,17 @@ class RetryingBackend:
             return ()
         return self._retry(partial(self._backend.list_damaged, tenant, kind))
 
+    def list_scopes(self) -> Sequence[tuple[str, str]] | None:
+        """Return (tenant, kind) of all stored streams; None if the backend cannot tell."""
+        if not isinstance(self._backend, SupportsCheck):
+            return None
+        return self._retry(self._backend.list_scopes)
+
+    def check(self) -> Iterator[BackendProblem]:
+        """Yield everything that contradicts the records, if the backend can check that."""
+        if isinstance(self._backend, SupportsCheck):
+            yield from self._backend.check()
+
     def delete(self, head: Head) -> bool:
         """Delete a stream that is still at `head`. Return whether it is gone."""
         done = self._retry(lambda: self._backend.delete(head.stream, expected=head))
@@ -92,15 +105,16 @@ class RetryingBackend:
 
     def _retry(self, call: Callable[[], T]) -> T:
         pause = 0.05
-        for _ in range(MAX_ATTEMPTS - 1):
-            try:
-                return call()
-            except (Unavailable, OutcomeUnknown):
-                if self.stopped:
-                    raise
-                clock.sleep(random.uniform(pause / 2, pause))  # noqa: S311  jitter, not a secret
-                pause *= 2
-        return call()
+        with deadline.until(deadline.start(self._timeout)):
+            for _ in range(MAX_ATTEMPTS - 1):
+                try:
+                    return call()
+                except (Unavailable, OutcomeUnknown):
+                    if self.stopped or deadline.remaining() <= pause:
+                        raise
+                    clock.sleep(random.uniform(pause / 2, pause))  # noqa: S311  jitter, no secret
+                    pause *= 2
+            return call()
 
 
 class PageReader:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Final, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote_plus, urlencode, urlsplit
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..errors import InvalidURL
 
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
 MAX_NUMBER: Final = 2_147_483_647
-"""The largest number that every driver accepts; in milliseconds, 24 days."""
+"""The largest number that every driver accepts. As milliseconds, it is 24 days."""
 IDENTIFYING_OPTIONS: Final = ("host", "port", "dbname", "schema", "prefix")
 """Options that identify the store. Others are not shown: they may be secret."""
 URL_HINT: Final = (
@@ -50,6 +52,8 @@ def parse_url(url: str, *, example: str, options: Collection[str] | None) -> Ser
 
     `options` are the valid options, None if the caller checks them.
     """
+    from urllib.parse import parse_qsl, urlsplit
+
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -57,7 +61,7 @@ def parse_url(url: str, *, example: str, options: Collection[str] | None) -> Ser
             parts.port  # noqa: B018  raises if it is not a number
     except ValueError:
         # Without the message of urllib, which may quote a part of the URL and so of a password.
-        raise InvalidURL(f"this is not a URL of a store; it looks like {example}") from None
+        raise InvalidURL(f"this is not a store URL; it must look like {example}") from None
     if parts.fragment:
         raise InvalidURL(
             f"a {parts.scheme}:// URL must not contain '#'; write a '#' in a password as %23"
@@ -77,12 +81,13 @@ def unknown_option_error(
 ) -> InvalidURL:
     """Build the error for an unknown option.
 
-    It lists `durability` for every scheme: that option is removed before a backend sees the URL.
+    It lists `durability`, `timeout` and `tracebacks` for every scheme: they are removed before a
+    backend sees the URL.
     """
-    known = ", ".join(sorted({*options, "durability"}))
+    known = ", ".join(sorted({*options, "durability", "timeout", "tracebacks"}))
     return InvalidURL(
         f"{_quote_option(name, parts)} is unknown; "
-        f"a {parts.scheme}:// URL has {known}{others}{_hint(parts)}"
+        f"a {parts.scheme}:// URL takes {known}{others}{_hint(parts)}"
     )
 
 
@@ -97,7 +102,7 @@ def _hint(parts: SplitResult) -> str:
 
 
 def format_location(parts: SplitResult) -> str:
-    """Format a URL for people and logs, without password and options."""
+    """Format a URL for messages and logs, without password and options."""
     if "@" in parts.path:
         # A password with an unescaped '@' and '/': host and path seem to be parts of it.
         return f"{parts.scheme}://…"
@@ -109,7 +114,7 @@ def format_location(parts: SplitResult) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return which store a URL or path names, without password and options that only tune."""
+    """Return a URL or path without its password and the options that don't identify the store."""
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         try:
@@ -130,12 +135,18 @@ def redact_url(url: str) -> str:
     shown = {name: value for name, value in options.items() if name in IDENTIFYING_OPTIONS}
     if shown.get("port", "").strip("0123456789,"):
         del shown["port"]  # not a port, so it may be anything
+    from urllib.parse import urlencode
+
     return format_location(parts) + (f"?{urlencode(shown, safe='/,:')}" if shown else "")
 
 
 def pop_option(url: str, name: str) -> tuple[str, str | None]:
     """Return the URL without this option, and the value of the option; None if it is absent."""
     base, mark, query = url.partition("?")
+    if not mark:
+        return url, None
+    from urllib.parse import unquote_plus
+
     pairs = [pair.partition("=") for pair in query.split("&")] if mark else []
     values = [unquote_plus(value) for key, _, value in pairs if key == name]
     if not values:

@@ -1,6 +1,6 @@
 """The conformance suite: pytest tests of the backend contract, for any backend.
 
-To test a class with the eight methods of `holdfast.backends.Backend`, put this into a file that
+To test a class with the nine methods of `holdfast.backends.Backend`, put this into a file that
 pytest collects, and run pytest:
 
     from pathlib import Path
@@ -14,13 +14,13 @@ pytest collects, and run pytest:
 
 `place` is an empty directory, one for each test. A backend for a server derives a name from it,
 such as `schema=sha256(str(place).encode()).hexdigest()[:16]`. Opening a place twice must return
-two backends with the same data: the suite uses this to restart a store and to let two processes
-meet. A backend without persistent data, like the one in memory, subclasses `BackendConformance`,
-which leaves those tests out.
+two backends with the same data: the suite uses this to restart a store, and to let two processes
+use the same store. A backend without persistent data, like the memory backend, subclasses
+`BackendConformance`, which leaves those tests out.
 
 The last test of the suite needs hypothesis: it runs random sequences of calls and compares the
-answers with those of plain lists (`BackendModel`). `model_examples` and `model_steps` on your class
-set how many. A backend conforms if all tests pass.
+answers with a model made of plain lists (`BackendModel`). Set `model_examples` and `model_steps` on
+your class to change the number of sequences and their length. A backend conforms if all tests pass.
 
 Needs pytest and hypothesis: `pip install pytest hypothesis`.
 """
@@ -48,6 +48,7 @@ _MODULES = (
     "deletion",
     "racing",
     "lifecycle",
+    "check",
     "durable",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))

@@ -1,4 +1,4 @@
-"""Helpers of the tests: keys, appends that build on each other, and reading to the end."""
+"""Helpers for the tests: keys, appends that build on each other, and reading to the end."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def key(id: str = "s", *, tenant: str = TENANT, kind: str = KIND) -> StreamKey:
     return StreamKey(tenant, kind, id)
 
 
+def append_id(id: bytes, *, indexed: bool) -> bytes:
+    """Return the id with its first bit set if backends must index it, and cleared if not."""
+    return bytes((id[0] | 0x80 if indexed else id[0] & 0x7F,)) + id[1:]
+
+
 class StreamTracker:
     """Tracks the position of one incarnation of a stream, and builds its next append.
 
@@ -53,9 +58,8 @@ class StreamTracker:
             expected=self.version,
             expected_hash=self.hash,
             incarnation=self.incarnation,
-            id=os.urandom(16) if id is None else id,
+            id=append_id(os.urandom(16) if id is None else id, indexed=indexed),
             records=self._chain(bodies or (b"body",)),
-            indexed=indexed,
             fields=fields,
         )
 
@@ -106,7 +110,7 @@ def timeless(head: Head | None) -> Head | None:
 
 
 def assert_listed(found: Sequence[HeadSummary], wanted: Sequence[Head]) -> None:
-    """Assert that exactly these streams are listed, with the right position if it is listed."""
+    """Assert that exactly these streams are listed. If the listing has positions, compare them."""
     assert ids(found) == ids(wanted)
     for each, head in zip(found, wanted, strict=True):
         if isinstance(each, Head):
@@ -204,7 +208,7 @@ def all_due(
         assert len(page) <= limit, "a page must have at most `limit` heads"
         heads += page
         due = page[-1].fields.due
-        assert due is not None, "only streams with a due time must be listed"
+        assert due is not None, "only streams with a due time may be listed"
         cursor = due, page[-1].stream.id
         assert after is None or cursor > after, "a page must start after `after`"
         after = cursor

@@ -126,6 +126,30 @@ class IdTests:
             (1, 1, True),
         ]
 
+    def test_an_indexed_append_is_found_by_its_id(self, backend: Backend) -> None:
+        tracker = StreamTracker()
+        plain = tracker.write(backend, b"a")
+        append = tracker.write(backend, b"b", b"c", indexed=True)
+        tracker.write(backend, b"d")
+        refused = msgspec.structs.replace(tracker.next(b"e", indexed=True), expected=1)
+        conflict(backend.append([refused]))
+        assert backend.find_append(tracker.stream, append.id) == (2, 3)
+        for unknown in (plain.id, refused.id, append.id + b"\0", b"\xff"):
+            assert backend.find_append(tracker.stream, unknown) is None
+        assert backend.find_append(key("missing"), append.id) is None
+        assert backend.find_append(tracker.stream._replace(kind="other"), append.id) is None
+
+    def test_an_append_to_a_former_incarnation_is_not_found_by_its_id(
+        self, backend: Backend
+    ) -> None:
+        former = StreamTracker()
+        append = former.write(backend, b"a", indexed=True)
+        assert backend.delete(former.stream, expected=must_head(backend, former.stream))
+        assert backend.find_append(former.stream, append.id) is None
+        current = StreamTracker()
+        current.write(backend, b"b")
+        assert backend.find_append(current.stream, append.id) is None
+
     def test_the_id_of_a_refused_append_is_not_remembered(self, backend: Backend) -> None:
         tracker = StreamTracker()
         stale = tracker.next(b"stale", indexed=True)

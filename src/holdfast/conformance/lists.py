@@ -59,8 +59,15 @@ class ListModel:
             return append.expected == 0 and (append.stream, append.incarnation) not in self.former
         return head.position == (append.expected, append.expected_hash, append.incarnation)
 
+    def find_append(self, key: StreamKey, id: bytes) -> tuple[int, int] | None:
+        stream = self.streams.get(key)
+        for append, first, last in stream.appends if stream else ():
+            if append.indexed and append.id == id:
+                return first, last
+        return None
+
     def read(self, key: StreamKey, *, after: int, reverse: bool) -> list[Record]:
-        """Return all records from here on, without pages."""
+        """Return all records after `after`, or with `reverse` before it, without pages."""
         stream = self.streams.get(key)
         records = stream.records if stream else []
         if not reverse:

@@ -20,8 +20,27 @@ from typing import ClassVar
 
 import msgspec
 
-from ..backends import Append, AppendResult, Backend, Head, HeadFields, StreamKey, VersionMismatch
-from .build import KIND, TENANT, all_due, all_heads, assert_listed, key, read_all, timeless
+from ..backends import (
+    Append,
+    AppendResult,
+    Backend,
+    Head,
+    HeadFields,
+    StreamKey,
+    SupportsCheck,
+    VersionMismatch,
+)
+from .build import (
+    KIND,
+    TENANT,
+    all_due,
+    all_heads,
+    append_id,
+    assert_listed,
+    key,
+    read_all,
+    timeless,
+)
 from .lists import ListModel
 
 try:
@@ -82,7 +101,7 @@ intents = st.builds(
 
 
 class BackendModel(RuleBasedStateMachine):
-    """Checks that calls on a backend answer like those on plain lists. Override `open_backend`."""
+    """Checks that a backend answers each call as plain lists do. Override `open_backend`."""
 
     durable: ClassVar[bool] = False
 
@@ -132,19 +151,16 @@ class BackendModel(RuleBasedStateMachine):
             expected=head.version,
             expected_hash=head.hash,
             incarnation=head.incarnation,
-            id=self._unique_bytes(),
+            id=append_id(self._unique_bytes(), indexed=intent.indexed),
             records=[
                 (self._unique_bytes() * 2, b"body %d" % self._count) for _ in range(intent.size)
             ],
-            indexed=intent.indexed,
             fields=intent.fields,
         )
         match intent.what:
             case "known id":
                 known = self._indexed_appends(stream) or [fits]
-                return msgspec.structs.replace(
-                    fits, id=known[intent.place % len(known)].id, indexed=True
-                )
+                return msgspec.structs.replace(fits, id=known[intent.place % len(known)].id)
             case "stale":
                 return msgspec.structs.replace(fits, expected=max(head.version - intent.size, 0))
             case "ahead":
@@ -188,6 +204,13 @@ class BackendModel(RuleBasedStateMachine):
 
     # -- reading ---------------------------------------------------------------------------------
 
+    @precondition(lambda self: bool(self.sent))
+    @rule(stream=streams, place=st.integers(0, 99))
+    def find_append(self, stream: StreamKey, place: int) -> None:
+        sent = self.sent[place % len(self.sent)]
+        for one in (sent.stream, stream):
+            assert self.backend.find_append(one, sent.id) == self.lists.find_append(one, sent.id)
+
     @rule(
         stream=streams,
         after=st.integers(0, 12),
@@ -199,7 +222,7 @@ class BackendModel(RuleBasedStateMachine):
         records = self.lists.read(stream, after=after, reverse=reverse)
         assert page == records[: len(page)]
         assert len(page) <= (len(records) if limit is None else limit)
-        assert bool(page) == bool(records), "only the end must be an empty page"
+        assert bool(page) == bool(records), "only the end may be an empty page"
 
     @rule(
         tenant=st.sampled_from([TENANT, "other"]),
@@ -231,6 +254,13 @@ class BackendModel(RuleBasedStateMachine):
         for stream in STREAMS:
             assert timeless(self.backend.head(stream)) == self.lists.head(stream)
             assert read_all(self.backend, stream) == self.lists.read(stream, after=0, reverse=False)
+
+    @precondition(lambda self: isinstance(self.backend, SupportsCheck))
+    @rule()
+    def check(self) -> None:
+        assert isinstance(self.backend, SupportsCheck)
+        assert list(self.backend.check()) == []
+        assert list(self.backend.list_scopes()) == sorted({key[:2] for key in self.lists.streams})
 
 
 def _without_now(answer: AppendResult | VersionMismatch) -> AppendResult | VersionMismatch:

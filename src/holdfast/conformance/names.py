@@ -74,7 +74,7 @@ def _text(tracker: StreamTracker) -> bytes:
 
 class NameTests:
     odd_names = ODD
-    """All of them; override it only for a very slow server."""
+    """All odd ids. Override this only for a very slow server."""
 
     def test_odd_ids_are_streams_of_their_own_to_read_and_head(self, backend: Backend) -> None:
         assert len(set(self.odd_names)) == len(self.odd_names)

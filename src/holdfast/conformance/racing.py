@@ -138,7 +138,7 @@ class RacingTests:
             records = read_all(backend, tracker.stream)
             assert versions(records) == list(range(1, len(records) + 1))
             assert len(records) % 3 == 0, "half of an append was visible"
-            assert len(records) >= max(seen, head.version), "what was visible vanished"
+            assert len(records) >= max(seen, head.version), "visible records vanished"
             assert bodies(records) == [b"%d" % (place // 3) for place in range(len(records))]
             assert head.hash == records[head.version - 1].hash
             return len(records)
@@ -157,7 +157,7 @@ class RacingTests:
             head = must_head(backend, tracker.stream)
             assert head.version % 2 == 1, "the head was in the middle of an append"
             assert head.fields.owner == f"{head.version // 2}", (
-                "the fields and the version are of two appends"
+                "the fields and the version are from two different appends"
             )
             assert versions(backend.read(tracker.stream, after=head.version - 1, limit=1)) == [
                 head.version

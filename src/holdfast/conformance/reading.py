@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import Backend
+from ..backends import Backend, Head, SupportsFirstHead
 from .build import StreamTracker, bodies, key, must_head, read_all, versions
 
 FIVE_MIB = 5 * 1024 * 1024
@@ -15,6 +15,15 @@ def _write_ten(backend: Backend) -> StreamTracker:
     return tracker
 
 
+def _is_at(head: Head | None, tracker: StreamTracker) -> bool:
+    return head is not None and (head.stream, *head.position) == (
+        tracker.stream,
+        tracker.version,
+        tracker.hash,
+        tracker.incarnation,
+    )
+
+
 class ReadingTests:
     def test_a_missing_stream_reads_as_empty_and_has_no_head(self, backend: Backend) -> None:
         StreamTracker("other").write(backend)
@@ -22,6 +31,25 @@ class ReadingTests:
             for after in (0, 1, 7):
                 assert list(backend.read(key("missing"), after=after, reverse=reverse)) == []
         assert backend.head(key("missing")) is None
+
+    def test_the_first_head_is_of_the_first_stream_that_exists(self, backend: Backend) -> None:
+        if not isinstance(backend, SupportsFirstHead):
+            return  # optional
+        one, two = StreamTracker("one"), StreamTracker("two")
+        missing = [key("missing"), one.stream._replace(kind="other")]
+        assert backend.first_head([*missing, one.stream, two.stream]) is None
+        two.write(backend, b"1", b"2")
+        assert _is_at(backend.first_head([*missing, one.stream, two.stream]), two)
+        one.write(backend)
+        assert _is_at(backend.first_head([*missing, one.stream, two.stream]), one)
+        assert _is_at(backend.first_head([two.stream, one.stream]), two)
+        assert backend.first_head(missing) is None
+        assert backend.delete(one.stream, expected=must_head(backend, one.stream))
+        assert _is_at(backend.first_head([one.stream, two.stream]), two)
+        assert backend.first_head([one.stream]) is None
+        one = StreamTracker("one")
+        one.write(backend, b"again")
+        assert _is_at(backend.first_head([one.stream, two.stream]), one)
 
     def test_reading_starts_behind_after(self, backend: Backend) -> None:
         stream = _write_ten(backend).stream

@@ -11,6 +11,7 @@ from ..backends import Backend
 from .append import AppendTests
 from .batches import BatchTests
 from .bodies import BodyTests
+from .check import CheckTests
 from .deletion import DeletionTests
 from .durable import DurableTests
 from .ids import IdTests
@@ -32,6 +33,7 @@ class BackendConformance(
     DeletionTests,
     RacingTests,
     LifecycleTests,
+    CheckTests,
 ):
     """The tests that every backend must pass. Override `open_backend`."""
 
@@ -39,7 +41,7 @@ class BackendConformance(
     model_steps = 30
     many_streams = 1200
     writes_beside_readers = 1500
-    """How much work the larger tests do. Lower it for a server with slow answers."""
+    """How much work the larger tests do. Lower these numbers for a slow server."""
     _durable = False
 
     def open_backend(self, place: Path) -> Backend:

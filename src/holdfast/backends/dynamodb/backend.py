@@ -11,6 +11,7 @@ from typing import Final
 
 from ...errors import InvalidURL, NotSetUp
 from .. import urls
+from ..deadline import DEFAULT_TIMEOUT
 from ..interface import Durability
 from ..objects.aws import AWSClient
 from ..objects.backend import ObjectsBackend
@@ -28,8 +29,15 @@ class DynamoDBBackend(ObjectsBackend):
     Whatever the `durability`, an append is acknowledged when it is on disk in three data centers.
     """
 
-    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
-        super().__init__(open_space(url, create=create))
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Durability = "disk",
+        create: bool = True,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        super().__init__(open_space(url, create=create, timeout=timeout))
 
 
 class _ExistingDynamoDBSpace(DynamoDBSpace):
@@ -47,11 +55,13 @@ class _ExistingDynamoDBSpace(DynamoDBSpace):
         super()._check_schema()
 
 
-def open_space(url: str, *, create: bool = True) -> DynamoDBSpace:
+def open_space(url: str, *, create: bool = True, timeout: float = DEFAULT_TIMEOUT) -> DynamoDBSpace:
     """Open the table that a URL names; with `create`, create it if it does not exist."""
     table, options = _parse_url(url)
     region, endpoint = options.get("region") or None, options.get("endpoint") or None
-    service = AWSClient("dynamodb", region=region, endpoint=endpoint, where=f"dynamodb://{table}")
+    service = AWSClient(
+        "dynamodb", region=region, endpoint=endpoint, where=f"dynamodb://{table}", timeout=timeout
+    )
     try:
         return (DynamoDBSpace if create else _ExistingDynamoDBSpace)(service, table)
     except BaseException:

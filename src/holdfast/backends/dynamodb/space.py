@@ -89,7 +89,7 @@ class DynamoDBSpace:
                 return found
             if "c" not in item:
                 return None
-            # Parts are missing: lost, unless the item was replaced or removed meanwhile.
+            # Parts are missing. They are lost, unless the item was replaced or removed since.
             if self._is_unchanged(item):
                 raise CorruptRecord(
                     f"{partition}", what="some of its parts are missing", place=self._service.where
@@ -109,7 +109,7 @@ class DynamoDBSpace:
         )
 
     def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
-        # Parts that exist before this put are of this tag or of older ones: useless after it.
+        # Parts that exist now have this tag or an older one, so this put makes them useless.
         former = [one for one in self._list_partial_puts(partition, name, name) if one.name == name]
         done = self._put(
             partition,
@@ -155,7 +155,7 @@ class DynamoDBSpace:
             **condition,
         )
         if answer.code is None or answer.response.get("Item", {}).get("t") == item["t"]:
-            return True  # with a code: it is this put, whose first answer was lost
+            return True  # even with a code: then it is this put, whose first answer was lost
         if attempt.parts > 1:
             self._try_drop_parts(partition, [attempt])
         return False
@@ -208,6 +208,23 @@ class DynamoDBSpace:
             if len(found) >= limit or size >= PAGE_BYTES:
                 break
         return found
+
+    def walk(self, front: str) -> Iterator[tuple[str, bytes]]:
+        options: dict[str, Any] = {"ProjectionExpression": "#p, #n"}
+        if front:
+            options["FilterExpression"] = "begins_with(#p, :front)"
+            options["ExpressionAttributeValues"] = {":front": {"S": front}}
+        while True:
+            answer = self._call(
+                "scan", ConsistentRead=True, ExpressionAttributeNames=_NAMES, **options
+            ).response
+            for item in answer["Items"]:
+                partition, n = item["p"]["S"], item["n"]["B"]
+                if n[:1] == _NAME and len(n) > 1 and not partition.startswith("part!"):
+                    yield partition, n[1:]
+            if "LastEvaluatedKey" not in answer:
+                return
+            options["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     def remove(self, partition: str, names: Iterable[bytes]) -> None:
         unique = list(dict.fromkeys(names))
@@ -301,7 +318,7 @@ class DynamoDBSpace:
             options["ExclusiveStartKey"] = answer.response["LastEvaluatedKey"]
 
     def _list_partial_puts(self, partition: str, first: bytes, last: bytes) -> Sequence[PartialPut]:
-        """Return the puts in parts under names between these two, and a few more."""
+        """Return the puts in parts for names between these two, and perhaps a few others."""
         items = self._query(
             partition, _PARTS_NOTE + first, _PARTS_NOTE + last + b"\xff" * TAG_BYTES, 1000
         )

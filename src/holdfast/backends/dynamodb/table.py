@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...errors import AccessDenied, NotSetUp, Unavailable, UnsupportedServer, UnsupportedVersion
+from .. import deadline
 from ..objects.aws import AWSClient
 
 READY_SECONDS: Final = 60
@@ -33,12 +34,13 @@ def create_table_json(table: str) -> str:
     return json.dumps(define_table(table), indent=2)
 
 
+@deadline.until(None)  # AWS creates a table in its own time
 def prepare_table(service: AWSClient, table: str) -> None:
     """Create the table if it does not exist, wait until it is usable, and check its keys.
 
     Any number of processes may do this at once: one creates the table, and all wait for it.
     """
-    deadline = time.monotonic() + READY_SECONDS
+    until = time.monotonic() + READY_SECONDS
     attempt = 0
     while True:
         attempt += 1
@@ -51,7 +53,7 @@ def prepare_table(service: AWSClient, table: str) -> None:
             raise AccessDenied(
                 f"{service.where} is encrypted with a KMS key that is no longer accessible"
             )
-        if time.monotonic() > deadline or service.pause(attempt):
+        if time.monotonic() > until or service.pause(attempt):
             raise Unavailable(
                 f"{service.where} is not ready after {READY_SECONDS} s; try again later"
             )

@@ -1,15 +1,16 @@
-"""Appends: decides about each member of a batch, writes one frame per stream and syncs them all."""
+"""Append a batch: decide about each member, write one frame per stream, and sync them all."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, TooLarge
 from ..interface import Append, AppendResult, StreamKey, VersionMismatch
 from .disk import translate_os_error, write_all
 from .frame import MAX_FRAME_BYTES, AppendFrame, BadFrame, StoredAppend, encode_frame
+from .index import IncompleteIds
 from .names import folder_of, path_of
 from .scan import FileSpan, find_version, read_forward
 from .state import FileState, read_stamp
@@ -40,7 +41,7 @@ class AppendDraft:
                 return VersionMismatch(state.head(self.stream, now))
         elif append.expected != 0 or append.incarnation in state.deleted:
             return VersionMismatch(None)
-        stored = StoredAppend(append.id, append.expected + 1, append.records, append.indexed)
+        stored = StoredAppend(append.id, append.expected + 1, append.records)
         self.accepted.append(stored)
         self.state = state._replace(
             version=stored.last,
@@ -55,45 +56,23 @@ class AppendDraft:
         """Return the versions under which this append is stored already, None if it is not."""
         version = append.expected + 1
         for stored in self.accepted:
-            if stored.id == append.id and (
-                (append.indexed and stored.indexed) or stored.first == version
-            ):
+            if stored.id == append.id and (append.indexed or stored.first == version):
                 return stored.first, stored.last
         if append.indexed and self.before.ids:
-            known = self._find_id(append.id)
+            with self.streams.open_settled(self.stream) as (span, _):
+                known = find_append_id(
+                    self.streams, self.stream, span, self.before, append.id, repair=True
+                )
             if known:
                 return known
         if version > self.before.version or append.incarnation != self.before.incarnation:
             return None
-        for stored in self._read_appends(version):
+        with self.streams.open_settled(self.stream) as (span, _):
+            appends = _read_appends(self.streams, self.stream, span, version)
+        for stored in appends:
             if stored.first <= version <= stored.last and stored.id == append.id:
                 return version, stored.last
         return None
-
-    def _read_appends(self, version: int) -> Sequence[StoredAppend]:
-        with self.streams.open_settled(self.stream) as (span, _), self._report_damage():
-            place = find_version(span, version)
-            if place is not None:
-                return place.frame.appends
-            raise BadFrame(f"version {version} is not in any valid frame")
-
-    def _find_id(self, id: bytes) -> tuple[int, int] | None:
-        catalog, count = self.streams.catalog, self.before.ids
-        if not catalog.use(lambda index: index.has_all_ids(self.stream, count)):
-            with self.streams.open_settled(self.stream) as (span, _), self._report_damage():
-                ids = _all_ids(span)
-            catalog.use(lambda index: index.replace_ids(self.stream, ids))
-            return next(((first, last) for known, first, last in ids if known == id), None)
-        return catalog.use(lambda index: index.find_id(self.stream, id))
-
-    @contextmanager
-    def _report_damage(self) -> Iterator[None]:
-        """Raise `CorruptRecord` for a damaged frame: the id may be in it."""
-        try:
-            yield
-        except BadFrame as error:
-            place = f"file {self.streams.tree.full_path(self.stream)}"
-            raise CorruptRecord(str(self.stream), what=str(error), place=place) from None
 
     def encode(self) -> bytes:
         """Encode the frame with the accepted appends."""
@@ -114,6 +93,70 @@ class AppendDraft:
         return [
             (stored.id, stored.first, stored.last) for stored in self.accepted if stored.indexed
         ]
+
+
+def find_append_id(
+    streams: FileStreams,
+    stream: StreamKey,
+    span: FileSpan,
+    state: FileState,
+    append_id: bytes,
+    *,
+    repair: bool = False,
+) -> tuple[int, int] | None:
+    """Return the first and last version of an indexed append, None if it is not stored.
+
+    If the index lacks ids, read the whole stream. With `repair`, for which the caller holds the
+    writers' lock, complete the index.
+    """
+    if not state.ids:
+        return None
+    with suppress(IncompleteIds):
+        known = streams.catalog.use(lambda index: index.find_id(stream, append_id, state.ids))
+        if known is None or _is_stored(streams, stream, span, state, append_id, *known):
+            return known
+    with _report_damage(streams, stream):
+        ids = _all_ids(span)
+    if repair:
+        streams.catalog.use(lambda index: index.replace_ids(stream, ids))
+    return next(((first, last) for known, first, last in ids if known == append_id), None)
+
+
+def _is_stored(
+    streams: FileStreams,
+    stream: StreamKey,
+    span: FileSpan,
+    state: FileState,
+    append_id: bytes,
+    first: int,
+    last: int,
+) -> bool:
+    """Return whether the append is stored under these versions, as the index claims."""
+    return 0 < first <= state.version and any(
+        (stored.id, stored.first, stored.last) == (append_id, first, last)
+        for stored in _read_appends(streams, stream, span, first)
+    )
+
+
+def _read_appends(
+    streams: FileStreams, stream: StreamKey, span: FileSpan, version: int
+) -> Sequence[StoredAppend]:
+    """Return the appends of the frame that has this version."""
+    with _report_damage(streams, stream):
+        place = find_version(span, version)
+        if place is not None:
+            return place.frame.appends
+        raise BadFrame(f"version {version} is not in any valid frame")
+
+
+@contextmanager
+def _report_damage(streams: FileStreams, stream: StreamKey) -> Iterator[None]:
+    """Raise `CorruptRecord` for a damaged frame: the id may be in it."""
+    try:
+        yield
+    except BadFrame as error:
+        place = f"file {streams.tree.full_path(stream)}"
+        raise CorruptRecord(str(stream), what=str(error), place=place) from None
 
 
 def _all_ids(span: FileSpan) -> list[tuple[bytes, int, int]]:
@@ -188,7 +231,7 @@ def _open(streams: FileStreams, draft: AppendDraft) -> int:
 
 
 def _undo(streams: FileStreams, drafts: Sequence[AppendDraft], files: Sequence[int]) -> None:
-    """Truncate what was written, and sync: it may be on disk already, and must not come back."""
+    """Truncate the written bytes, and sync: they may be on disk already, and must not come back."""
     try:
         for draft, file in zip(drafts, files, strict=False):
             streams.tree.disk.truncate(file, draft.before.end)

@@ -6,8 +6,8 @@
     root/index.db                                        derived from the files; may be deleted
     root/torn/                                           the remains of unfinished writes
 
-Only the files count. The writers of a root take turns. A reader does not wait for a writer, unless
-that one is writing the very stream that it reads.
+Only the files count. The writers of a root take turns. A reader waits for a writer only if that
+writer is writing the stream that it reads.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..fork import Forkable, register_forkable
 from ..interface import (
     Append,
     AppendResult,
+    BackendProblem,
     Cursor,
     Description,
     Head,
@@ -35,9 +36,11 @@ from ..interface import (
     Record,
     StreamKey,
     VersionMismatch,
+    find_first_head,
 )
-from .append import AppendDraft, store_drafts
+from .append import AppendDraft, find_append_id, store_drafts
 from .catalog import Catalog
+from .check import FilesCheck
 from .delete import delete_stream
 from .disk import Disk, translate_os_error
 from .frame import MAX_FRAME_BYTES
@@ -73,7 +76,8 @@ class FilesBackend(Forkable):
         self._durability: Literal["disk", "process"] = durability
         disk = disk or Disk()
         refuse_network_filesystem(self._root)
-        self._gate = threading.Lock()
+        # Reentrant: the garbage collector may end an interrupted call while this thread has it.
+        self._gate = threading.RLock()
         self._calls, self._closed, self._released = 0, False, False
         with _translate_errors(f"{self._root} cannot be opened"):
             self._top = top = open_root(self._root, disk)
@@ -81,6 +85,7 @@ class FilesBackend(Forkable):
         self._tree = Tree(self._root, top, disk, durable=durability == "disk")
         self._catalog = Catalog(self._root, top, disk, self._lock, self._tree.scan_rows)
         self._streams = FileStreams(self._tree, self._lock, self._catalog)
+        self._check = FilesCheck(self._streams)
         try:
             with _translate_errors(f"{self._root} cannot be opened"):
                 self._prepare(disk)
@@ -91,12 +96,12 @@ class FilesBackend(Forkable):
 
     def _prepare(self, disk: Disk) -> None:
         if not is_marked(self._top, disk):
-            with self._lock.hold():
+            with self._lock.threads, self._lock.hold():
                 if not is_marked(self._top, disk):
                     write_marker(self._root, self._top, disk)
 
     def append(self, batch: Sequence[Append]) -> Sequence[AppendResult | VersionMismatch]:
-        with self._call("the append could not be written"), self._lock.hold():
+        with self._call("the append could not be written"), self._lock.threads, self._lock.hold():
             now = clock.time()
             drafts: dict[StreamKey, AppendDraft] = {}
             answers = []
@@ -109,6 +114,14 @@ class FilesBackend(Forkable):
             if changed:
                 store_drafts(self._streams, changed)
             return answers
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        with (
+            self._call(f"{stream} cannot be read"),
+            self._streams.open_settled(stream) as (span, state),
+        ):
+            state.head(stream, clock.time())  # raises if it is damaged: the id may be there
+            return find_append_id(self._streams, stream, span, state, id)
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
@@ -132,6 +145,16 @@ class FilesBackend(Forkable):
             self._streams.open_settled(stream) as (_, state),
         ):
             return state.head(stream, clock.time())
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        return find_first_head(self.head, streams)
+
+    def head_before_damage(self, stream: StreamKey) -> Head | None:
+        with (
+            self._call(f"{stream} cannot be read"),
+            self._streams.open_settled(stream) as (_, state),
+        ):
+            return state._replace(damage=None).head(stream, clock.time())
 
     def heads(
         self,
@@ -182,13 +205,38 @@ class FilesBackend(Forkable):
             if head is not None:
                 yield head
 
+    def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
+        with self._call(f"streams of kind {kind} cannot be listed"):
+            return self._check.list_damaged(tenant, kind)
+
+    def list_scopes(self) -> Sequence[tuple[str, str]]:
+        with self._call("streams cannot be listed"):
+            return self._check.list_scopes()
+
+    def check(self) -> Iterator[BackendProblem]:
+        problems = self._check.check()
+        while True:
+            with self._call("the store cannot be checked"):
+                problem = next(problems, None)  # the call ends before the caller gets it
+            if problem is None:
+                return
+            yield problem
+
+    def rebuild(self) -> int:
+        with self._call("the index could not be rebuilt"):
+            return self._check.rebuild()
+
     def delete(self, stream: StreamKey, *, expected: Head) -> bool:
-        with self._call(f"{stream} could not be deleted"), self._lock.hold():
+        with self._call(f"{stream} could not be deleted"), self._lock.threads, self._lock.hold():
             head = self._streams.settle(stream, write=True).head(stream, clock.time())
             if head is None or head.position != expected.position:
                 return False
             delete_stream(self._streams, stream, head.incarnation)
             return True
+
+    def discard(self, stream: StreamKey) -> bool:
+        with self._call(f"{stream} could not be deleted"):
+            return self._check.discard(stream)
 
     def index_locations(self) -> Sequence[IndexFile]:
         return [IndexFile(os.path.join(self._root, MEMORY_INDEX))]
@@ -212,6 +260,7 @@ class FilesBackend(Forkable):
                 limits={"append": MAX_FRAME_BYTES},
                 sizes=sizes,
                 warnings=warnings,
+                caches={"states of files": self._streams.cache_size()},
             )
 
     def close(self) -> None:
@@ -244,18 +293,19 @@ class FilesBackend(Forkable):
         if self._closed and not self._calls and not self._released:
             self._released = True
             self._catalog.close()
-            self._lock.close()
             os.close(self._top)
 
     def before_fork(self) -> None:
+        self._lock.threads.acquire()  # first, as an append does
         self._catalog.before_fork()
 
     def after_fork_in_parent(self) -> None:
         self._catalog.after_fork(child=False)
+        self._lock.threads.release()
 
     def after_fork_in_child(self) -> None:
         # Threads that don't exist here may hold the locks, and the lock file is the parent's.
-        self._gate = threading.Lock()
+        self._gate = threading.RLock()
         self._calls = 0
         self._lock.forget()
         self._tree.forget()

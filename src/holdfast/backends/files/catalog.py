@@ -18,7 +18,7 @@ INDEX_FILE = "index.db"
 T = TypeVar("T")
 
 # The errors of SQLite for a file that is not, or no longer, a valid index.
-_BROKEN = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchError)
+BROKEN = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.MismatchError)
 
 
 class Catalog:
@@ -41,8 +41,8 @@ class Catalog:
         """Call `action` with a valid index; raise `OSError` or `apsw.Error` if that fails."""
         try:
             return self._use_current(action)
-        except _BROKEN:
-            with self._lock.hold(), self._mutex:
+        except BROKEN:
+            with self._lock.threads, self._lock.hold(), self._mutex:
                 self._create()
             return self._use_current(action)
 
@@ -50,14 +50,17 @@ class Catalog:
         while True:
             with self._mutex:
                 if self._index is not None and self._is_current(self._index):
-                    return action(self._index)
+                    try:
+                        return action(self._index)
+                    except UnicodeDecodeError as error:  # a damaged value has the type text
+                        raise apsw.CorruptError("a value of the index is not valid") from error
             # The writers' lock first, then the mutex: an append takes them in this order too.
-            with self._lock.hold(), self._mutex:
+            with self._lock.threads, self._lock.hold(), self._mutex:
                 if self._index is None or not self._is_current(self._index):
                     self._open()
 
     def read(self, action: Callable[[FileIndex], T]) -> T:
-        """Call `action`, which only reads; on a full or read-only disk with an index in memory."""
+        """Call `action`, which only reads. On a full or read-only disk, use an index in memory."""
         try:
             return self.use(action)
         except (OSError, apsw.Error):
@@ -67,6 +70,17 @@ class Catalog:
                 return action(index)
             finally:
                 index.close()
+
+    def examine(self, action: Callable[[FileIndex], T]) -> T:
+        """Call `action`, which only reads; raise `apsw.Error` if the index is not valid."""
+        return self._use_current(action)
+
+    def rebuild(self, keep: Iterable[FileIndexRow]) -> None:
+        """Replace the index with a new one. The rows in `keep` stay, whatever the files contain."""
+        with self._lock.threads, self._lock.hold():
+            with self._mutex:
+                self._create()
+            self.use(lambda index: index.put([(row, ()) for row in keep]))
 
     def size(self) -> int:
         """Return the size of the index on disk in bytes."""
@@ -106,7 +120,7 @@ class Catalog:
             and os.path.isfile(self._path)
             and os.path.isfile(self._path + "-wal")
         ):
-            with suppress(*_BROKEN):
+            with suppress(*BROKEN):
                 self._index = FileIndex(self._path)
                 if self._identity().boot and self._index.identity() == self._identity():
                     return

@@ -1,4 +1,4 @@
-"""Deletes a stream: writes a tombstone beside the old file, and replaces the file with it."""
+"""Delete a stream: write a tombstone beside the old file, and replace the file with it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from ...errors import OutcomeUnknown
 from ..interface import StreamKey
 from .disk import write_all
 from .frame import AppendFrame, BadFrame, encode_frame
+from .index import FileIndexRow
 from .names import TEMPORARY, folder_of, path_of
-from .scan import FileSpan, find_last_frame, read_tombstone
+from .scan import FileSpan, find_last_frame, iter_valid_frames, read_tombstone
 from .state import read_stamp, state_after
 from .streams import FileStreams
 
@@ -23,6 +24,23 @@ def delete_stream(streams: FileStreams, stream: StreamKey, incarnation: bytes) -
     with streams.open_settled(stream) as (span, _):
         former = [*_read_deleted(stream, span).deleted, incarnation][-_MAX_TOMBSTONES:]
     _replace_file(streams, stream, encode_frame(AppendFrame(stream, 0, 0, deleted=former)))
+    with suppress(OSError):
+        streams.tree.delete_torn(stream)
+
+
+def discard_stream(streams: FileStreams, stream: StreamKey, row: FileIndexRow | None) -> None:
+    """Replace a damaged file with a tombstone of all incarnations that can still be found."""
+    former: dict[bytes, None] = {}
+    with streams.tree.open_stream(stream) as file:
+        if file is None:
+            os.close(streams.tree.create(stream))
+        span = streams.tree.span(file, 0 if file is None else read_stamp(file).size)
+        former.update(dict.fromkeys(_read_deleted(stream, span).deleted))
+        former.update((place.frame.incarnation, None) for place in iter_valid_frames(span))
+    if row is not None and row.incarnation:
+        former[row.incarnation] = None
+    tombstone = AppendFrame(stream, 0, 0, deleted=[*former][-_MAX_TOMBSTONES:])
+    _replace_file(streams, stream, encode_frame(tombstone))
     with suppress(OSError):
         streams.tree.delete_torn(stream)
 

@@ -7,7 +7,6 @@ following links: a symbolic link anywhere under the root raises an error.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -15,8 +14,17 @@ from contextlib import contextmanager
 
 from ...errors import HoldfastError, ReadOnly, StorageFull, Unavailable, UnsupportedVersion
 
-_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+try:
+    import fcntl
+except ImportError:  # Windows, where `holdfast.open` refuses stores on disk
+    _FULL_SYNC: int | None = None
+else:
+    _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""The errors of a write for which this process has no permission."""
+_FOLDER = os.O_RDONLY
+for _flag in ("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC"):
+    _FOLDER |= getattr(os, _flag, 0)  # Windows has none of them
 
 
 class Disk:
@@ -102,7 +110,7 @@ def translate_os_error(error: OSError, what: str) -> HoldfastError:
     reason = f"{what}: {os.strerror(error.errno) if error.errno else 'failed'}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageFull(f"{reason}; nothing was written. Free some space and retry")
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if error.errno in READ_ONLY:
         return ReadOnly(f"{reason}; check permissions and mount options")
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
         return UnsupportedVersion(
@@ -123,9 +131,9 @@ def _open_folder(top: int, path: str) -> Iterator[int]:
     folder = os.open(".", _FOLDER, dir_fd=top)
     try:
         for part in path.split("/") if path else ():
-            inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
+            # `folder` is replaced before `outer` is closed: an interrupt must not close it twice.
+            outer, folder = folder, os.open(part, _FOLDER, dir_fd=folder)
+            os.close(outer)
         yield folder
     finally:
         os.close(folder)

@@ -1,7 +1,7 @@
 """The frame: one line of a stream's file, with the appends of one batch to it.
 
     {"length":412,"first":3,"last":4,"stream":["t","task","a"],"incarnation":"0f…",
-     "appends":[{"id":"ab…","indexed":true,"records":[{"hash":"1c…","body":{…}}, …]}],
+     "appends":[{"id":"ab…","records":[{"hash":"1c…","body":{…}}, …]}],
      "fields":{"status":"running"},"ids":1,"sum":"9e…"}
 
 `length` counts the bytes of the line with its newline. `sum` is the first half of a SHA-256 of all
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..interface import HeadFields, StreamKey
+from ..interface import HeadFields, StreamKey, is_indexed
 
 HEADER_BYTES = 96
 MAX_FRAME_BYTES = 256 * 1024 * 1024
@@ -28,8 +28,9 @@ _LENGTH = re.compile(rb'\{"length":([1-9][0-9]{0,17}),')
 _HEADER = re.compile(
     _LENGTH.pattern + rb'"first":(0|[1-9][0-9]{0,17}),"last":(0|[1-9][0-9]{0,17}),'
 )
+_STREAM = re.compile(rb'"stream":(\["(?:[^"\\]|\\.)*","(?:[^"\\]|\\.)*","(?:[^"\\]|\\.)*"\])')
 _SUM_BYTES = len(b',"sum":""}\n') + 32
-# A body must decode inside a frame, also from a deeper stack than the one that wrote it.
+# A body must decode inside a frame, even when the stack is deeper than it was for the writer.
 _OPEN, _CLOSE = b"[" * 200, b"]" * 200
 
 
@@ -43,11 +44,14 @@ class StoredAppend(msgspec.Struct, frozen=True):
     id: bytes
     first: int
     records: Sequence[tuple[bytes, bytes]]
-    indexed: bool = False
 
     @property
     def last(self) -> int:
         return self.first + len(self.records) - 1
+
+    @property
+    def indexed(self) -> bool:
+        return is_indexed(self.id)
 
 
 class AppendFrame(msgspec.Struct, frozen=True):
@@ -77,7 +81,6 @@ class _Record(msgspec.Struct):
 class _Append(msgspec.Struct):
     id: str
     records: list[_Record]
-    indexed: bool = False
 
 
 class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -142,9 +145,20 @@ def parse_length(start: bytes) -> int | None:
 
 
 def parse_header(start: bytes) -> tuple[int, int, int] | None:
-    """Return the declared length, first and last version of a line, which are not verified."""
+    """Return the declared length, first and last version of a line, unverified."""
     match = _HEADER.match(start)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def guess_stream(start: bytes) -> StreamKey | None:
+    """Return the stream that a line names, unverified; None if it is unreadable."""
+    match = _STREAM.search(start)
+    try:
+        return (
+            StreamKey(*msgspec.json.decode(match[1], type=tuple[str, str, str])) if match else None
+        )
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _checksum(data: bytes) -> bytes:
@@ -158,7 +172,7 @@ def _encode_append(append: StoredAppend) -> dict[str, object]:
             {"body": msgspec.Raw(body)} if _is_plain_json(body) else {"base64": body}
         )
         records.append({"hash": digest.hex(), **content})
-    return {"id": append.id.hex(), "indexed": append.indexed, "records": records}
+    return {"id": append.id.hex(), "records": records}
 
 
 def _is_plain_json(body: bytes) -> bool:
@@ -193,10 +207,12 @@ def _encode_time(time: float | None) -> float | str | None:
 def _build_frame(line: _Line) -> AppendFrame:
     appends, version = [], line.first
     for append in line.appends:
+        if not append.id:
+            raise ValueError("an append has no id")
         records = tuple(
             (bytes.fromhex(record.hash), _decode_body(record)) for record in append.records
         )
-        appends.append(StoredAppend(bytes.fromhex(append.id), version, records, append.indexed))
+        appends.append(StoredAppend(bytes.fromhex(append.id), version, records))
         version += len(records)
     if line.first and (version != line.last + 1 or version == line.first):
         raise ValueError("the number of records does not match the versions")

@@ -8,49 +8,62 @@ distrust.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import apsw
 import msgspec
 
 from ..interface import Cursor, HeadFields, StreamKey
-from ..sqlite.schema import transaction
+from ..sqlite.schema import transact
 
-FORMAT = 1
+P = ParamSpec("P")
+T = TypeVar("T")
+FORMAT = 2
 
 _SCHEMA = """
-CREATE TABLE meta(format INTEGER, boot TEXT, device INTEGER, inode INTEGER);
+CREATE TABLE meta(
+    format INTEGER NOT NULL, boot TEXT NOT NULL, device INTEGER NOT NULL, inode INTEGER NOT NULL)
+    STRICT;
 CREATE TABLE streams(
-    n INTEGER PRIMARY KEY, tenant BLOB, kind BLOB, id BLOB,
-    inode INTEGER, size INTEGER, version INTEGER, hash BLOB, incarnation BLOB,
-    status BLOB, due REAL, fields BLOB, ids INTEGER, dirty INTEGER, synced INTEGER,
-    UNIQUE(tenant, kind, id));
+    n INTEGER PRIMARY KEY, tenant BLOB NOT NULL, kind BLOB NOT NULL, id BLOB NOT NULL,
+    inode INTEGER NOT NULL, size INTEGER NOT NULL, version INTEGER NOT NULL, hash BLOB NOT NULL,
+    incarnation BLOB NOT NULL, fields BLOB NOT NULL, sum INTEGER NOT NULL, status BLOB, due REAL,
+    ids INTEGER NOT NULL, dirty INTEGER NOT NULL, synced INTEGER NOT NULL,
+    UNIQUE(tenant, kind, id)) STRICT;
 CREATE INDEX by_status ON streams(tenant, kind, status, id) WHERE status IS NOT NULL;
 CREATE INDEX by_due ON streams(tenant, kind, due, id) WHERE due IS NOT NULL;
-CREATE INDEX dirty ON streams(tenant, kind) WHERE dirty = 1;
+CREATE INDEX dirty ON streams(tenant, kind) WHERE dirty <> 0;
 CREATE TABLE ids(
-    n INTEGER, append BLOB, first INTEGER, last INTEGER, PRIMARY KEY(n, append)) WITHOUT ROWID;
+    n INTEGER, append BLOB, first INTEGER NOT NULL, last INTEGER NOT NULL, PRIMARY KEY(n, append))
+    STRICT, WITHOUT ROWID;
 """
-_COLUMNS = "tenant, kind, id, inode, size, version, hash, incarnation, fields, ids, dirty, synced"
+_SUMMED = ("tenant", "kind", "id", "inode", "size", "version", "hash", "incarnation", "fields")
+_COLUMNS = f"{', '.join(_SUMMED)}, sum, ids, dirty, synced"
+_STORED = (*_SUMMED, "sum", "status", "due", "ids", "dirty", "synced")
 _BY_KEY = "tenant = ? AND kind = ? AND id = ?"
 _SELECT_KIND = f"SELECT {_COLUMNS} FROM streams WHERE tenant = ? AND kind = ?"
-_IDENTITY = "SELECT boot, device, inode FROM meta WHERE format = ?"
+# As bytes: text that is not UTF-8 would raise an error of its own.
+_READ_SCHEMA = "SELECT CAST(sql AS BLOB) FROM sqlite_schema WHERE sql IS NOT NULL"
+_DECLARED = {statement.strip().encode() for statement in _SCHEMA.split(";") if statement.strip()}
+_IDENTITY = "SELECT CAST(boot AS BLOB), device, inode FROM meta WHERE format = ?"
 _DELETE_IDS = f"DELETE FROM ids WHERE n = (SELECT n FROM streams WHERE {_BY_KEY})"
 _PUT = """
-INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids,
-    dirty, synced, status, due)
-VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, sum,
+    status, due, ids, dirty, synced)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT(tenant, kind, id) DO UPDATE SET
     inode = excluded.inode, size = excluded.size, version = excluded.version, hash = excluded.hash,
-    incarnation = excluded.incarnation, fields = excluded.fields, ids = excluded.ids,
-    dirty = excluded.dirty, synced = excluded.synced, status = excluded.status, due = excluded.due
+    incarnation = excluded.incarnation, fields = excluded.fields, sum = excluded.sum,
+    status = excluded.status, due = excluded.due, ids = excluded.ids, dirty = excluded.dirty,
+    synced = excluded.synced
 """
-_MARK = """
-INSERT INTO streams(tenant, kind, id, inode, size, version, hash, incarnation, fields, ids,
-    dirty, synced)
-VALUES(?, ?, ?, 0, 0, 0, x'', x'', ?, 0, 1, 0) ON CONFLICT(tenant, kind, id) DO UPDATE SET dirty = 1
+_MARK = f"""
+INSERT INTO streams({_COLUMNS})
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, 0) ON CONFLICT(tenant, kind, id) DO UPDATE SET dirty = 1
 """
 
 
@@ -81,11 +94,66 @@ class FileIndexRow(NamedTuple):
     synced: bool = True
 
 
+class FileIndexEntry(NamedTuple):
+    """A row as it is stored, and the append ids in the index: to be compared, not trusted."""
+
+    stream: StreamKey
+    values: Sequence[Any]
+    ids: Sequence[Any]
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self.values[_STORED.index("dirty")] != 0)
+
+    def read(self) -> FileIndexRow | None:
+        """Return the row; None if it does not match its checksum."""
+        values = self.values
+        return _row([*values[: len(_SUMMED) + 1], *values[-3:]]) if _is_sound(values) else None
+
+    def find_difference(
+        self, row: FileIndexRow, ids: Sequence[tuple[bytes, int, int]]
+    ) -> str | None:
+        """Return how the entry differs from its file; None if it does not.
+
+        A dirty row is never trusted, and neither are the ids of a row that lacks some.
+        """
+        if self.is_dirty:
+            return None
+        right = dict(zip(_STORED, _values(row), strict=True))
+        for name, value in zip(_STORED, self.values, strict=True):
+            if name not in ("inode", "sum", "ids", "dirty", "synced") and value != right[name]:
+                return f"its {name} is wrong"
+        count = self.values[_STORED.index("ids")]
+        wrong = count == len(ids) and [*self.ids] != sorted(ids)
+        return "its append ids are wrong" if wrong else None
+
+
 IndexPage = tuple[Sequence[FileIndexRow], Sequence[FileIndexRow]]
 """The clean rows of a page in order, and all dirty rows of the kind."""
 
 Change = tuple[FileIndexRow, Sequence[tuple[bytes, int, int]]]
 """A row and the append ids (with first and last version) that are new in it."""
+
+
+class IncompleteIds(Exception):
+    """The index does not have all append ids of a stream."""
+
+
+def _in_transaction(
+    mode: str = "IMMEDIATE",
+) -> Callable[[Callable[Concatenate[FileIndex, P], T]], Callable[Concatenate[FileIndex, P], T]]:
+    """Run a method of the index in a transaction of its own."""
+
+    def decorate(
+        method: Callable[Concatenate[FileIndex, P], T],
+    ) -> Callable[Concatenate[FileIndex, P], T]:
+        @wraps(method)
+        def run(index: FileIndex, /, *args: P.args, **options: P.kwargs) -> T:
+            return transact(index._db, lambda: method(index, *args, **options), mode)
+
+        return run
+
+    return decorate
 
 
 class FileIndex:
@@ -111,17 +179,19 @@ class FileIndex:
     def identity(self) -> Identity | None:
         """Return the owner of the index; None if it is incomplete or has another format."""
         with suppress(apsw.SQLError):
+            if {sql for (sql,) in self._db.execute(_READ_SCHEMA)} != _DECLARED:
+                return None
             for boot, device, inode in self._db.execute(_IDENTITY, (FORMAT,)):
-                return Identity(boot, device, inode)
+                return Identity(bytes(boot or b"").decode("latin-1"), device, inode)
         return None
 
+    @_in_transaction()
     def fill(self, identity: Identity, rows: Iterable[FileIndexRow]) -> None:
         """Fill an empty index, in one transaction."""
-        with transaction(self._db):
-            self._db.execute(_SCHEMA).fetchall()
-            for row in rows:
-                self._db.execute(_PUT, _values(row))
-            self._db.execute("INSERT INTO meta VALUES(?, ?, ?, ?)", (FORMAT, *identity))
+        self._db.execute(_SCHEMA).fetchall()
+        for row in rows:
+            self._db.execute(_PUT, _values(row))
+        self._db.execute("INSERT INTO meta VALUES(?, ?, ?, ?)", (FORMAT, *identity))
 
     def get(self, stream: StreamKey) -> FileIndexRow | None:
         found = self._db.execute(
@@ -129,51 +199,56 @@ class FileIndex:
         ).fetchone()
         return _row(found) if found else None
 
+    @_in_transaction()
     def mark_dirty(self, streams: Iterable[StreamKey]) -> None:
         """Mark the rows of these streams as dirty until they are stored again."""
-        with transaction(self._db):
-            for stream in streams:
-                self._db.execute(_MARK, (*_key(stream), _NO_FIELDS))
+        for stream in streams:
+            unwritten = FileIndexRow(stream, 0, 0, 0, b"", b"", _NO_FIELDS)
+            self._db.execute(_MARK, _values(unwritten)[: len(_SUMMED) + 1])
 
+    @_in_transaction()
     def put(self, changes: Iterable[Change]) -> None:
         """Store rows, each with the append ids that are new in it.
 
         `row.ids` is the number of ids after that. If the index lacks an earlier id, it does not
-        store the new ones either; `has_all_ids` detects that.
+        store the new ones either; `find_id` detects that.
         """
-        with transaction(self._db):
-            for row, new in changes:
-                sql = f"SELECT ids FROM streams WHERE {_BY_KEY} AND incarnation = ?"
-                known = self._db.execute(sql, (*_key(row.stream), row.incarnation)).fetchone()
-                if known is None:  # the ids are those of a deleted incarnation
-                    self._db.execute(_DELETE_IDS, _key(row.stream))
-                before = known[0] if known else 0
-                complete = before == row.ids - len(new)
-                self._db.execute(_PUT, _values(row if complete else row._replace(ids=before)))
-                if complete:
-                    self._add_ids(row.stream, new)
+        for row, new in changes:
+            sql = f"SELECT ids FROM streams WHERE {_BY_KEY} AND incarnation = ?"
+            known = self._db.execute(sql, (*_key(row.stream), row.incarnation)).fetchone()
+            if known is None:  # the ids are those of a deleted incarnation
+                self._db.execute(_DELETE_IDS, _key(row.stream))
+            before = known[0] if known else 0
+            complete = before == row.ids - len(new)
+            self._db.execute(_PUT, _values(row if complete else row._replace(ids=before)))
+            if complete:
+                self._add_ids(row.stream, new)
 
+    @_in_transaction()
     def replace_ids(self, stream: StreamKey, ids: Sequence[tuple[bytes, int, int]]) -> None:
         """Replace all append ids of a stream."""
-        with transaction(self._db):
-            self._db.execute(_DELETE_IDS, _key(stream))
-            self._add_ids(stream, ids)
-            self._db.execute(
-                f"UPDATE streams SET ids = ? WHERE {_BY_KEY}", (len(ids), *_key(stream))
-            )
+        self._db.execute(_DELETE_IDS, _key(stream))
+        self._add_ids(stream, ids)
+        self._db.execute(f"UPDATE streams SET ids = ? WHERE {_BY_KEY}", (len(ids), *_key(stream)))
 
-    def has_all_ids(self, stream: StreamKey, ids: int) -> bool:
-        """Return whether the index has all append ids of a stream; `ids` is their number."""
+    def find_id(self, stream: StreamKey, append: bytes, ids: int) -> tuple[int, int] | None:
+        """Return the first and last version of an append id, None if it is not in the index.
+
+        `ids` is the number of append ids of the stream. Raise `IncompleteIds` if some are missing.
+        """
         found = self._db.execute(
             f"SELECT ids FROM streams WHERE {_BY_KEY}", _key(stream)
         ).fetchone()
-        return found is not None and found[0] == ids
-
-    def find_id(self, stream: StreamKey, append: bytes) -> tuple[int, int] | None:
-        """Return the first and last version of an append id, None if it is not in the index."""
+        if found is None or found[0] != ids:
+            raise IncompleteIds
         sql = f"SELECT first, last FROM ids JOIN streams USING(n) WHERE {_BY_KEY} AND append = ?"
         found = self._db.execute(sql, (*_key(stream), append)).fetchone()
-        return (found[0], found[1]) if found else None
+        if found is None:
+            return None
+        first, last = found
+        if not (isinstance(first, int) and isinstance(last, int)):
+            raise apsw.CorruptError("an append id of the index is not valid")
+        return first, last
 
     def _add_ids(self, stream: StreamKey, ids: Iterable[tuple[bytes, int, int]]) -> None:
         for known in ids:
@@ -205,13 +280,39 @@ class FileIndex:
             )
         return self._page(tenant, kind, f"{where} ORDER BY due, id LIMIT ?", [*values, limit])
 
+    @_in_transaction("DEFERRED")
     def _page(self, tenant: str, kind: str, where: str, values: Sequence[Any]) -> IndexPage:
         of_kind = (tenant.encode(), kind.encode())
         # One transaction: a row that becomes clean in between must not be missing in both results.
-        with transaction(self._db, "DEFERRED"):
-            clean = self._db.execute(f"{_SELECT_KIND} AND {where}", (*of_kind, *values)).fetchall()
-            dirty = self._db.execute(f"{_SELECT_KIND} AND dirty = 1", of_kind).fetchall()
+        clean = self._db.execute(f"{_SELECT_KIND} AND {where}", (*of_kind, *values)).fetchall()
+        dirty = self._db.execute(f"{_SELECT_KIND} AND dirty <> 0", of_kind).fetchall()
         return [_row(found) for found in clean], [_row(found) for found in dirty]
+
+    def list_clean(self, tenant: str, kind: str) -> list[StreamKey]:
+        """Return the streams of a kind whose rows are clean, deleted ones too."""
+        values = tenant.encode(), kind.encode()
+        found = self._db.execute(f"{_SELECT_KIND} AND dirty = 0", values)
+        return [_row(each).stream for each in found]
+
+    def list_existing(self) -> list[StreamKey]:
+        """Return all streams of the index that exist."""
+        found = self._db.execute(f"SELECT {_COLUMNS} FROM streams WHERE version > 0")
+        return [_row(each).stream for each in found if _is_sound(each)]
+
+    def find_damage(self) -> str | None:
+        """Return what SQLite finds wrong with the database, None if it is valid."""
+        [found] = self._db.execute("PRAGMA integrity_check(1)").fetchone() or ("no answer",)
+        return None if found == "ok" else str(found)
+
+    @_in_transaction("DEFERRED")
+    def get_entry(self, stream: StreamKey) -> FileIndexEntry | None:
+        """Return the row of a stream as it is stored, with its append ids."""
+        sql = f"SELECT n, {', '.join(_STORED)} FROM streams WHERE {_BY_KEY}"
+        found = self._db.execute(sql, _key(stream)).fetchone()
+        if found is None:
+            return None
+        ids = "SELECT append, first, last FROM ids WHERE n = ? ORDER BY append"
+        return FileIndexEntry(stream, found[1:], self._db.execute(ids, found[:1]).fetchall())
 
     def data_bytes(self) -> int:
         """Return the size of all streams in bytes."""
@@ -223,7 +324,7 @@ class FileIndex:
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine; empty if unknown, then no index is reused."""
+    """Return the id of this boot of the machine; empty if unknown, and then no index is reused."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -231,7 +332,7 @@ def boot_id() -> str:
         return ""
 
 
-_NO_FIELDS = msgspec.json.encode(HeadFields())
+_NO_FIELDS = HeadFields()
 _decode_fields = msgspec.json.Decoder(HeadFields).decode
 
 
@@ -242,21 +343,39 @@ def _key(stream: StreamKey) -> tuple[bytes, bytes, bytes]:
 
 def _values(row: FileIndexRow) -> tuple[Any, ...]:
     fields = row.fields
-    return (
+    summed = (
         *_key(row.stream),
-        *(row.inode, row.size, row.version, row.hash, row.incarnation),
-        *(msgspec.json.encode(fields), row.ids, int(row.dirty), int(row.synced)),
-        *(None if fields.status is None else fields.status.encode(), fields.due),
+        *(row.inode, row.size, row.version, row.hash, row.incarnation, msgspec.json.encode(fields)),
     )
+    status = None if fields.status is None else fields.status.encode()
+    numbers = row.ids, int(row.dirty), int(row.synced)
+    return *summed, _checksum(summed), status, fields.due, *numbers
+
+
+def _checksum(values: Sequence[Any]) -> int:
+    return zlib.crc32(msgspec.msgpack.encode(values))
+
+
+def _is_sound(found: Sequence[Any]) -> bool:
+    """Return whether the columns of a row match their checksum, which is the last of them."""
+    return bool(_checksum(found[: len(_SUMMED)]) == found[len(_SUMMED)])
 
 
 def _row(found: Sequence[Any]) -> FileIndexRow:
-    *key, inode, size, version, digest, incarnation, fields, ids, dirty, synced = found
-    try:
-        stream = StreamKey(*(part.decode() for part in key))
-        known = _decode_fields(fields)
-    except (AttributeError, TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise apsw.CorruptError("a row of the index is not valid") from error
+    if not _is_sound(found):
+        raise apsw.CorruptError("a row of the index is not valid")
+    *summed, _, ids, dirty, synced = found
+    *key, inode, size, version, digest, incarnation, fields = summed
+    stream = StreamKey(*(part.decode() for part in key))
     return FileIndexRow(
-        stream, inode, size, version, digest, incarnation, known, ids, bool(dirty), bool(synced)
+        stream,
+        inode,
+        size,
+        version,
+        digest,
+        incarnation,
+        _decode_fields(fields),
+        ids,
+        bool(dirty),
+        bool(synced),
     )

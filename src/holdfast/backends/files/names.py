@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from urllib.parse import unquote_to_bytes
 
 from ...errors import InvalidId
 from ..interface import StreamKey
@@ -36,6 +37,17 @@ def file_name(text: str) -> str:
         digest = hashlib.sha256(raw).hexdigest()
         name = f"{name[: _MAX_NAME_LENGTH - 65]}~{digest}"
     return f"%{ord(name[0]):02x}{name[1:]}" if name in _RESERVED else name
+
+
+def parse_name(name: str) -> str | None:
+    """Return the text of a file name; None if it isn't such a name, or was shortened."""
+    if "~" in name or not name.isascii():
+        return None
+    try:
+        text = "" if name == "%" else unquote_to_bytes(name).decode()
+    except UnicodeDecodeError:
+        return None
+    return text if file_name(text) == name else None
 
 
 def folder_of(stream: StreamKey) -> str:

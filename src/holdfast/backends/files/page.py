@@ -1,4 +1,4 @@
-"""Reads one page of records from a stream's file, in either direction, and verifies each frame."""
+"""Read one page of records from a stream's file, in either direction, and verify each frame."""
 
 from __future__ import annotations
 

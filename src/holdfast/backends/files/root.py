@@ -51,13 +51,13 @@ def is_marked(top: int, disk: Disk) -> bool:
         return False
     try:
         marker = msgspec.json.decode(disk.read(file, 4096, 0), type=_Marker)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise UnsupportedVersion(
             f"{MARKER} was not written by Holdfast: this is not a Holdfast store"
         ) from None
     finally:
         os.close(file)
-    if marker.format != "holdfast-files" or marker.version > FORMAT:
+    if marker.format != "holdfast-files" or not 1 <= marker.version <= FORMAT:
         raise UnsupportedVersion(
             f"the store has format {marker.version}, this Holdfast reads up to {FORMAT}; upgrade it"
         )
@@ -83,7 +83,7 @@ def write_marker(root: str, top: int, disk: Disk) -> None:
 def open_lock(top: int, disk: Disk) -> int:
     """Open the lock file; create it if it does not exist.
 
-    Read access is enough to lock it, also on a read-only file system.
+    Read access is enough to lock it, even on a read-only file system.
     """
     while True:
         with suppress(FileNotFoundError):

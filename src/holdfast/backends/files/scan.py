@@ -1,4 +1,4 @@
-"""Finds frames in a stream's file: the last one, the one with a version, and their neighbors.
+"""Find frames in a stream's file: the last one, the one with a version, and their neighbors.
 
 The only newline of a frame is its last byte, and a frame starts with its length and versions. So a
 file needs no index: the last frame follows the second to last newline, and a version is found by
@@ -74,6 +74,23 @@ def find_last_frame(span: FileSpan) -> FramePosition | None:
         except BadFrame:
             stop = start
     return None
+
+
+def read_version_before(span: FileSpan, place: FramePosition) -> int | None:
+    """Return the last version before a frame, 0 at the start of the file.
+
+    Return None if the line before it is damaged.
+    """
+    if not place.start:
+        return 0
+    start = find_newline_before(span, place.start - 1) + 1
+    found = parse_header(span.get(start, min(place.start, start + HEADER_BYTES)))
+    if found is not None and found[2] + 1 == place.frame.first:
+        return found[2]
+    try:  # the header is not verified
+        return _read_line(span, start, place.start).frame.last
+    except BadFrame:
+        return None
 
 
 def is_torn(span: FileSpan, start: int) -> bool:

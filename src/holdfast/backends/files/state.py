@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...errors import CorruptRecord
 from ..interface import Head, HeadFields, StreamKey
 from .index import FileIndexRow
-from .scan import FileSpan, FramePosition, find_last_frame, is_torn
+from .scan import FileSpan, FramePosition, find_last_frame, is_torn, read_version_before
 
 
 class FileStamp(NamedTuple):
@@ -21,7 +21,7 @@ class FileStamp(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A damage: from which version on, what is wrong, and where."""
+    """Damage to a file: the first damaged version, what is wrong, and where."""
 
     version: int | None
     what: str
@@ -103,13 +103,27 @@ def examine_file(
     """
     last = find_last_frame(span)
     state = state_after(last, stamp)
+    version, offset = state.version + 1, state.end
     if last and last.frame.stream != stream:
-        state, what = FileState(stamp), "the file contains another stream"
+        state, what, version, offset = FileState(stamp), "the file contains another stream", 1, 0
+    elif last and (before := _find_misplaced(span, last)) is not None:
+        # A torn tail has no whole frames behind it.
+        what, version, offset = "its frames are not in order", before + 1, last.start
     elif state.end < acknowledged:
         what = "an acknowledged frame is not valid"
     elif state.end < span.end and not is_torn(span, state.end):
         what = "a frame is not valid"
     else:
         return state
-    place = f"file {file}, byte offset {state.end}"
-    return state._replace(end=span.end, damage=Damage(state.version + 1, what, place))
+    place = f"file {file}, byte offset {offset}"
+    return state._replace(end=span.end, damage=Damage(version, what, place))
+
+
+def _find_misplaced(span: FileSpan, last: FramePosition) -> int | None:
+    """Return the newest version before the last frame, if that frame doesn't follow it, or None."""
+    before = read_version_before(span, last)
+    if not last.frame.first:
+        follows = last.start == 0
+    else:
+        follows = before is None or before + 1 == last.frame.first
+    return None if follows else min(before or 0, max(last.frame.first - 1, 0))

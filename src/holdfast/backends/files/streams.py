@@ -1,8 +1,8 @@
 """The settled state of streams: readers and writers never use data that a crash could still undo.
 
 A file is *settled* if all of it was acknowledged, or was verified and synced later. The index
-records up to where. A kill, a failed sync or a lost index leaves a file with more bytes; it is
-settled under the writers' lock before it is read or appended to.
+records how far it is settled. A kill, a failed sync or a lost index leaves a file with more bytes;
+it is settled under the writers' lock before it is read or appended to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import apsw
 
 from ...errors import OutcomeUnknown, ReadOnly, StorageFull
-from ..interface import StreamKey
+from ..interface import CacheSize, StreamKey
 from .catalog import Catalog
 from .disk import translate_os_error, write_all
 from .index import Change, FileIndexRow
@@ -56,7 +56,7 @@ class FileStreams:
     @contextmanager
     def _settle_and_open(self, stream: StreamKey) -> Iterator[tuple[FileSpan, FileState]]:
         with ExitStack() as stack:
-            with self.lock.hold():
+            with self.lock.threads, self.lock.hold(reading=True):
                 state = self.settle(stream)
                 file = stack.enter_context(self.tree.open_stream(stream))
             yield self.tree.span(file, state.end), state
@@ -134,7 +134,7 @@ class FileStreams:
         *,
         write: bool,
     ) -> bool:
-        """Sync what may not have been acknowledged, and update the index.
+        """Sync bytes that may not have been acknowledged, and update the index.
 
         Return False if the disk is read-only or full, and only a reader needs it.
         """
@@ -143,7 +143,7 @@ class FileStreams:
                 self._sync(stream, file, row, state)
         except OSError as error:
             if write:
-                # The append of the caller may be the very frame that could not be synced.
+                # The frame that could not be synced may be the caller's own append.
                 raise OutcomeUnknown(
                     f"{stream} could not be synced; repeat the append with the same id"
                 ) from error
@@ -172,6 +172,9 @@ class FileStreams:
                 return FileState()
             stamp = read_stamp(file)
             return state_after(find_last_frame(self.tree.span(file, stamp.size)), stamp)
+
+    def cache_size(self) -> CacheSize:
+        return CacheSize(len(self._states), _MAX_CACHED_STATES)
 
     def update_index(self, changes: Sequence[Change]) -> None:
         """Store rows in the index. If that fails, they stay dirty, and the files are read again."""

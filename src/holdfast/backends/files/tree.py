@@ -50,6 +50,15 @@ class Tree:
                 return self._open(stream, write=False)
             raise
 
+    @contextmanager
+    def open_path(self, path: str) -> Iterator[int]:
+        """Open a file for reading by its path."""
+        file = self.disk.open(self.top, path)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
     def create(self, stream: StreamKey) -> int:
         """Create the file of a stream, and its folders as needed."""
         path = path_of(stream)
@@ -73,7 +82,7 @@ class Tree:
             self.disk.fsync(file)
 
     def sync_names(self, folder: str) -> None:
-        """Sync the names in a folder, and once also those in the folders above it.
+        """Sync the names in a folder and, the first time, in the folders above it.
 
         An existing folder may not be on disk: the process that created it may have been killed.
         """
@@ -111,8 +120,8 @@ class Tree:
 
     def scan_rows(self, locked: bool) -> Iterator[FileIndexRow]:
         """Yield a row for each stream that has a file. If `locked`, remove unfinished rewrites."""
-        for folder in self._iter_folders(STREAMS, 3):
-            for name in self._list(folder):
+        for folder in self.iter_folders(STREAMS, 3):
+            for name in self.list(folder):
                 path = f"{folder}/{name}"
                 if name.endswith(TEMPORARY):
                     if locked:
@@ -122,39 +131,38 @@ class Tree:
                 if row is not None:
                     yield row
 
-    def _list(self, path: str) -> list[str]:
+    def list(self, path: str) -> list[str]:
+        """Return the names in a folder; none, with a warning, if it is something else."""
         try:
             return self.disk.list(self.top, path)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            log.warning("%s is not a folder; it is not listed", path)
+            log.warning("%a is not a folder; it is not listed", path)
             return []
 
-    def _iter_folders(self, path: str, depth: int) -> Iterator[str]:
-        for name in self._list(path):
+    def iter_folders(self, path: str, depth: int) -> Iterator[str]:
+        """Yield the folders `depth` levels below this one."""
+        for name in self.list(path):
             if depth == 1:
                 yield f"{path}/{name}"
             else:
-                yield from self._iter_folders(f"{path}/{name}", depth - 1)
+                yield from self.iter_folders(f"{path}/{name}", depth - 1)
 
     def _scan_file(self, path: str) -> FileIndexRow | None:
         try:
-            file = self.disk.open(self.top, path)
+            with self.open_path(path) as file:
+                stamp = read_stamp(file)
+                place = find_last_frame(self.span(file, stamp.size))
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            log.warning("%s is a link or a folder; it is not listed", path)
+            log.warning("%a is a link or a folder; it is not listed", path)
             return None
-        try:
-            stamp = read_stamp(file)
-            place = find_last_frame(self.span(file, stamp.size))
-        finally:
-            os.close(file)
         if place is None or path_of(place.frame.stream) != path:
             if stamp.size:  # a failed first append leaves an empty file
                 log.warning(
-                    "%s has no valid frame of the stream that it is named for; it is not listed",
+                    "%a has no valid frame of the stream that it is named for; it is not listed",
                     path,
                 )
             return None

@@ -1,1 +1,1 @@
-"""Streams on object stores: what the DynamoDB and S3 backends share."""
+"""Streams on object stores: the common part of the DynamoDB and S3 backends."""

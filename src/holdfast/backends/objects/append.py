@@ -1,4 +1,4 @@
-"""Appends to and deletes streams. The writer that creates the object of a version decides it."""
+"""Append to streams and delete them. The writer that creates a version's object wins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .index import all_entry, due_entry, status_entry
 from .streams import MAX_ATTEMPTS, CommitPosition, ObjectStreams, StreamSnapshot
 
 MAX_RECORD_BYTES_IN_ROOT: Final = 16 * 1024
-"""The second append moves a larger first one out of the root, which every append reads."""
+"""A larger first append is moved out of the root by the second one: every append reads the root."""
 COMMIT_OVERHEAD_BYTES: Final = 8 * 1024
 
 
@@ -47,13 +47,18 @@ class ObjectWriter:
 
     def append(self, append: Append) -> AppendResult | VersionMismatch:
         nonce = os.urandom(8)
+        winner: Commit | None = None
         position = self._streams.get_cached(append.stream)
         for _ in range(MAX_ATTEMPTS):
-            answer: AppendResult | None
+            answer: AppendResult | Commit | None
             if position is not None and _is_expected(position, append):
                 answer = self._extend(append, position, nonce)
             else:
-                seen = self._load(append.stream)
+                if append.expected == 0 and self._streams.was_just_absent(append.stream):
+                    # Not loaded again: if it exists by now, its root cannot be created.
+                    seen = StreamSnapshot(None, "", None)
+                else:
+                    seen = self._load(append.stream)
                 position = seen.position
                 if position is None:
                     if append.expected or (
@@ -64,19 +69,27 @@ class ObjectWriter:
                 elif _is_expected(position, append):
                     answer = self._extend(append, position, nonce)
                 else:
+                    if winner is not None and position.incarnation == append.incarnation:
+                        # The version that this append expects to get is taken by another append.
+                        return VersionMismatch(self._streams.head(append.stream, position))
                     return self._find_stored(append, seen, position, nonce) or VersionMismatch(
                         self._streams.head(append.stream, position)
                     )
-            if answer is not None:
+            if isinstance(answer, AppendResult):
                 return answer
+            winner = answer
             position = None  # another writer was faster
         raise Unavailable(f"{append.stream} keeps being changed by other writers; retry")
+
+    def find_append(self, stream: StreamKey, append_id: bytes) -> tuple[int, int] | None:
+        """Return the first and last version of an indexed append, None if it is not stored."""
+        return self._ids.find(stream, None, append_id)
 
     def _load(self, stream: StreamKey) -> StreamSnapshot:
         try:
             return self._streams.load(stream)
         except OutcomeUnknown as error:
-            # The outcome of finishing a deletion; nothing of this append was sent.
+            # It is the outcome of finishing a deletion; nothing of this append was sent.
             raise _not_prepared(stream) from error
 
     def _find_stored(
@@ -98,7 +111,7 @@ class ObjectWriter:
         if commit is None or commit.ends or commit.append_id != append.id:
             return None
         if not self._streams.is_current(append.stream, root):
-            # Or the commit is a stray.
+            # Stored before the deletion, or a stray put after it.
             raise OutcomeUnknown(f"{append.stream} was deleted during an append to it")
         # With this call's nonce, it is this call's put, whose answer was lost.
         return AppendResult(
@@ -144,7 +157,7 @@ class ObjectWriter:
         return None
 
     def _find_created(self, append: Append, nonce: bytes) -> AppendResult | None:
-        """Return the answer if the incarnation exists under another root than the one put here.
+        """Return the answer if the incarnation exists under a root other than the one put here.
 
         This call may have created it, and others may have changed the root since.
         """
@@ -161,8 +174,12 @@ class ObjectWriter:
 
     def _extend(
         self, append: Append, position: CommitPosition, nonce: bytes
-    ) -> AppendResult | None:
-        """Append to an existing stream. Return None if it has changed or has the append already."""
+    ) -> AppendResult | Commit | None:
+        """Append to an existing stream.
+
+        Return the commit of another append that has taken its version; None if the stream has
+        changed in another way, or may have the append already.
+        """
         stream, lineage, first = append.stream, position.lineage, append.expected + 1
         fields = position.fields if append.fields is None else append.fields
         status_version = (
@@ -189,10 +206,17 @@ class ObjectWriter:
             self._streams.index.announce([entry for entry in entries if entry is not None])
         except OutcomeUnknown as error:
             raise _not_prepared(stream) from error
-        if not self._put(stream, lineage, commit):
+        stored = self._put(stream, lineage, commit)
+        if stored is not commit:
             if append.indexed:
                 self._ids.withdraw(stream, lineage, append.id)
-            return None
+            if stored is None or append.indexed or stored.append_id == append.id:
+                return None
+            # Not read again: the position after it is where others have to look for the next one.
+            self._streams.remember(
+                stream, CommitPosition.after(position.incarnation, lineage, stored)
+            )
+            return stored
         self._remove_superseded(stream, position, commit)
         return self._acknowledge(
             append, CommitPosition.after(position.incarnation, lineage, commit)
@@ -210,17 +234,26 @@ class ObjectWriter:
         self._streams.remember(append.stream, position)
         return AppendResult(append.expected + 1, position.version, now=self._streams.now())
 
-    def _put(self, stream: StreamKey, lineage: bytes, commit: Commit) -> bool:
-        """Create the commit under its name; return whether it is live."""
+    def _put(self, stream: StreamKey, lineage: bytes, commit: Commit) -> Commit | None:
+        """Create the commit under its name, and return it if it is live.
+
+        Return the commit of another writer that has this name, if one has it and does not end the
+        stream; otherwise None.
+        """
         partition, name = commits_partition(lineage), version_name(commit.first)
         data = form.encode_object(partition, name, commit)
         try:
-            if not self._streams.create(partition, name, data):
-                return False
+            stored = self._streams.create_or_read(partition, name, data)
         except OutcomeUnknown:
             # The object may be an incomplete stray: the next append must check.
             self._streams.forget(stream)
             raise
+        if stored != data:
+            try:
+                other = self._streams.decode_commit(stream, lineage, name, stored)
+            except CorruptRecord:
+                return None  # the caller loads the stream, and finds out whether it is damaged
+            return None if other.ends else other
         with _verifying(stream):
             root, tag = self._streams.read_root(stream)
             if root is None:
@@ -233,14 +266,14 @@ class ObjectWriter:
                     self._streams.pool.run_later(
                         partial(self._move_out_of_root, stream, lineage, root, root.first, tag)
                     )
-                return True
+                return commit
             # The stream was deleted before the put, and the commit is a stray, or after it, and
             # the commit was deleted too. It is certainly a stray if it is still stored after the
             # deletion has removed everything.
             self._streams.forget(stream)
             if lineage in root.dirty or not self._remove_stray(partition, name, data):
                 raise OutcomeUnknown(f"{stream} was deleted during an append to it")
-        return False
+        return None
 
     def _remove_stray(self, partition: str, name: bytes, data: bytes) -> bool:
         """Remove a stray commit. Return False if it is not certain that it was this one."""
@@ -292,7 +325,7 @@ class ObjectWriter:
         end = Commit(
             position.version + 1, b"", os.urandom(8), False, (), position.fields, *versions
         )
-        if not self._put(stream, position.lineage, end):
+        if self._put(stream, position.lineage, end) is not end:
             return False
         with _verifying(stream):
             self._streams.load(stream)

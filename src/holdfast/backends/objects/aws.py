@@ -27,7 +27,7 @@ from ...errors import (
     Unavailable,
     UnsupportedServer,
 )
-from .. import clock
+from .. import clock, deadline
 from .aws_logs import hide_bodies
 
 try:
@@ -38,10 +38,10 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("dynamodb:// and s3://", "aws") from None
 
-CONNECT_SECONDS: Final = 5
-READ_SECONDS: Final = 10
-RETRY_DEADLINE_SECONDS: Final = 20
-"""No attempt starts later than this."""
+CONNECT_SECONDS: Final = 5.0
+READ_SECONDS: Final = 10.0
+"""How long one attempt may take; less if the calls of the store have a short timeout."""
+MIN_READ_SECONDS: Final = 0.05
 
 _CODES_BY_MEANING: Final = {
     "busy": """
@@ -136,16 +136,27 @@ class AWSClient:
     """
 
     def __init__(
-        self, name: str, *, region: str | None, endpoint: str | None, where: str, **config: Any
+        self,
+        name: str,
+        *,
+        region: str | None,
+        endpoint: str | None,
+        where: str,
+        timeout: float = deadline.DEFAULT_TIMEOUT,
+        **config: Any,
     ) -> None:
+        self._timeout = timeout
+        # Two attempts fit into the time of a call.
+        self._connect_seconds = min(CONNECT_SECONDS, timeout / 6)
+        self._read_seconds = min(READ_SECONDS, timeout / 3)
         self.clock = ServerClock()
         self._name, self._region, self._endpoint = name, region, check_endpoint(endpoint)
         self._name_in_url = where
         self._address = "" if endpoint is None else f"endpoint={_format_address(endpoint)}"
         self.where = f"{where}?{self._address}" if self._address else where
         self._config = Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
+            connect_timeout=self._connect_seconds,
+            read_timeout=self._read_seconds,
             retries={"total_max_attempts": 1, "mode": "standard"},
             max_pool_connections=32,
             tcp_keepalive=True,
@@ -176,12 +187,14 @@ class AWSClient:
         try:
             session = boto3.session.Session()
             self._load_credentials(session)
-            return session.client(
+            client = session.client(
                 self._name,
                 region_name=self._region,
                 endpoint_url=self._endpoint,
                 config=self._config,
             )
+            client.meta.events.register("before-call", self._bound_request)
+            return client
         except boto.NoRegionError:
             raise InvalidURL(
                 f"{self.where} has no region; add ?region= with its region, like eu-central-1"
@@ -193,6 +206,12 @@ class AWSClient:
             ) from None
         except boto.BotoCoreError as error:
             raise translate_error(error, self.where).error from None
+
+    def _bound_request(self, context: dict[str, Any], **_: Any) -> None:
+        """Limit how long a request waits for its answer to the deadline of the call."""
+        left = max(deadline.remaining(self._read_seconds), MIN_READ_SECONDS)
+        if left < self._read_seconds:
+            context["read_timeout"] = left
 
     def _load_credentials(self, session: Any) -> None:
         """Load the credentials before the client does, to tell their errors from a wrong region."""
@@ -212,7 +231,8 @@ class AWSClient:
         Error codes in `expected` are returned as answers. If a write got no answer and later
         attempts failed too, raise `OutcomeUnknown`.
         """
-        deadline = time.monotonic() + RETRY_DEADLINE_SECONDS
+        until = time.monotonic() + deadline.require(self._timeout, self.where)
+        longest = self._connect_seconds + self._read_seconds
         in_doubt, attempt = False, 0
         while True:
             attempt += 1
@@ -228,7 +248,8 @@ class AWSClient:
                 # OSError and ValueError: renewing credentials failed, or the answer isn't text.
                 error, certain, attempts = translate_error(failure, self.where)
             in_doubt = in_doubt or (writes and not certain)
-            over = attempt >= attempts or time.monotonic() > deadline
+            # The last attempt must end before the deadline.
+            over = attempt >= attempts or time.monotonic() + longest > until
             closed = not over and self.pause(attempt)
             if in_doubt and (over or closed):
                 raise OutcomeUnknown(f"it is unknown whether the write was stored: {error}")
@@ -255,7 +276,7 @@ class AWSClient:
         headers = response["ResponseMetadata"]["HTTPHeaders"]
         if response["ResponseMetadata"]["HTTPStatusCode"] == 200 and not _is_aws_response(headers):
             raise ResponseParserError(
-                "the page of a proxy, which the client would take for an empty answer"
+                "a page from a proxy, which the client would treat as an empty answer"
             )
         self.clock.set(headers.get("date"), sent=sent, received=time.perf_counter())
         return AWSResponse(response, code, in_doubt)
@@ -263,7 +284,7 @@ class AWSClient:
     def pause(self, attempt: int) -> bool:
         """Wait before the next attempt, with exponential backoff and jitter.
 
-        Return True if the store was closed meanwhile.
+        Return True if the store was closed in the meantime.
         """
         delay = random.uniform(0, min(1.0, 0.05 * 2**attempt))  # noqa: S311  jitter, not a secret
         return self._closing.wait(delay)
@@ -290,7 +311,7 @@ def translate_error(error: Exception, where: str) -> TranslatedError:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return _translate_refusal(_code(error), status, error.operation_name, where)
     if isinstance(error, boto.ConnectTimeoutError):
-        text = f"{unreachable}{_at(error, where)} within {CONNECT_SECONDS} s"
+        text = f"{unreachable}{_at(error, where)} in time"
         text += "; check the region or the endpoint, and the network"
         return TranslatedError(Unavailable(text), True, 1)
     if isinstance(error, boto.ProxyConnectionError):
@@ -298,13 +319,13 @@ def translate_error(error: Exception, where: str) -> TranslatedError:
         return TranslatedError(Unavailable(text), True, 3)
     if isinstance(error, boto.EndpointConnectionError):
         text = f"{unreachable}{_at(error, where)}"
-        text += "; is the region or the endpoint right, and is the service running?"
+        text += "; check the region or the endpoint, and that the service runs"
         return TranslatedError(Unavailable(text), True, 3)
     if isinstance(error, boto.SSLError):
-        text = f"{where}: no secure connection; is its certificate trusted on this machine?"
+        text = f"{where}: no secure connection; check that this machine trusts its certificate"
         return TranslatedError(Unavailable(text), False, 3)
     if isinstance(error, boto.ReadTimeoutError):
-        text = f"{where} did not answer within {READ_SECONDS} s; try again later"
+        text = f"{where} did not answer in time; try again later"
         return TranslatedError(
             Unavailable(f"{text}, and check the network if it persists"), False, 4
         )

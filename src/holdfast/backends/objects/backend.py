@@ -12,19 +12,24 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal
 
+import msgspec
+
 from ...errors import HoldfastError, OutcomeUnknown, StoreClosed, Unavailable
 from ..fork import Forkable, register_forkable
 from ..interface import (
     Append,
     AppendResult,
+    BackendProblem,
     Cursor,
     Description,
     Head,
     Record,
     StreamKey,
     VersionMismatch,
+    find_first_head,
 )
 from .append import ObjectWriter
+from .check import ObjectsCheck
 from .discard import discard
 from .list import ObjectLister
 from .read import ObjectReader
@@ -49,6 +54,7 @@ class ObjectsBackend(Forkable):
         self._streams = ObjectStreams(space, self._pool)
         self._writer, self._reader = ObjectWriter(self._streams), ObjectReader(self._streams)
         self._lister = ObjectLister(self._streams)
+        self._check = ObjectsCheck(self._streams)
         self._changed = threading.Condition()
         self._calls = 0
         self._closed = self._forking = False
@@ -79,6 +85,10 @@ class ObjectsBackend(Forkable):
                 return answers + [error] * (len(members) - len(answers))
         return answers
 
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        with self._enter_call(), _as_read():
+            return self._writer.find_append(stream, id)
+
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
@@ -87,7 +97,11 @@ class ObjectsBackend(Forkable):
 
     def head(self, stream: StreamKey) -> Head | None:
         with self._enter_call(), _as_read():
-            return self._streams.head(stream, self._streams.load(stream).position)
+            return self._streams.read_head(stream)
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        with self._enter_call(), _as_read():
+            return find_first_head(self._streams.read_head, streams)
 
     def heads(
         self,
@@ -117,10 +131,27 @@ class ObjectsBackend(Forkable):
         with self._enter_call(), _as_read():
             return self._lister.list_damaged(tenant, kind)
 
+    def list_scopes(self) -> Sequence[tuple[str, str]]:
+        with self._enter_call(), _as_read():
+            return self._check.list_scopes()
+
+    def check(self) -> Iterator[BackendProblem]:
+        problems = self._check.check()
+        while True:
+            with self._enter_call(), _as_read():  # ends before the caller gets the problem
+                problem = next(problems, None)
+            if problem is None:
+                return
+            yield problem
+
+    def rebuild(self) -> int:
+        with self._enter_call():
+            return self._check.rebuild()
+
     def discard(self, stream: StreamKey) -> bool:
         """Delete a damaged stream; return False if it is not damaged or does not exist.
 
-        `delete` can't compare such a stream with a head. The audit stream does not record it.
+        Unlike `delete`, this compares no head, because the stream has none that can be read.
         """
         with self._enter_call():
             return discard(self._streams, stream)
@@ -134,7 +165,9 @@ class ObjectsBackend(Forkable):
 
     def describe(self) -> Description:
         with self._enter_call():
-            return self._space.describe()
+            description = self._space.describe()
+        caches = {"positions in the store": self._streams.cache_size()}
+        return msgspec.structs.replace(description, caches=caches)
 
     def close(self) -> None:
         with self._changed:
@@ -179,7 +212,7 @@ class ObjectsBackend(Forkable):
 
 @contextmanager
 def _as_read() -> Iterator[None]:
-    """Raise `Unavailable` if a read tried to finish a deletion with unknown outcome."""
+    """Raise `Unavailable` if a read tried to finish a deletion and the outcome is unknown."""
     try:
         yield
     except OutcomeUnknown as error:
@@ -189,7 +222,7 @@ def _as_read() -> Iterator[None]:
 def _collect_answers(answers: Sequence[Answer]) -> Sequence[AppendResult | VersionMismatch]:
     """Return the answers of a batch, or raise the error that describes the whole batch.
 
-    An error other than `OutcomeUnknown` would deny that any member was stored.
+    An error other than `OutcomeUnknown` means that no member was stored.
     """
     errors = [answer for answer in answers if isinstance(answer, HoldfastError)]
     if not errors:

@@ -1,7 +1,7 @@
-"""Deletes a damaged stream.
+"""Delete a damaged stream.
 
-Its root may be lost, and with it the record of its incarnations. The entry in the listing of all
-streams has the lineage of the current one.
+Its root may be lost, and with it the list of its incarnations. The stream's entry in the index of
+all streams has the lineage of the current one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def has_lost_root(
         streams.space.list(commits_partition(lineage), limit=1) for lineage in lineages
     ):
         return False
-    return streams.load(stream).root is None  # or it was created just now
+    return streams.load(stream).root is None  # otherwise it was created just now
 
 
 def discard(streams: ObjectStreams, stream: StreamKey) -> bool:
-    """Mark all incarnations that are found as deleted in the root, and remove what is left of them.
+    """Mark all incarnations found as deleted in the root, and remove their remaining objects.
 
     Return False if the stream is not damaged. No head is compared: the position is unknown.
     """

@@ -27,7 +27,7 @@ VERSION_LIMIT: Final = 2**63
 DIGEST_BYTES: Final = 16
 
 Version = Annotated[int, msgspec.Meta(ge=1, le=VERSION_LIMIT // 2)]
-"""A valid version of a record. Each has a name, and there is always one more name behind it."""
+"""The range of valid versions. There is always one more name after that of a valid version."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=VERSION_LIMIT // 2)]
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -1,4 +1,4 @@
-"""Index of append ids: finds an indexed append anywhere in an incarnation of a stream.
+"""The index of append ids: find an indexed append anywhere in an incarnation of a stream.
 
 A pointer is stored before its commit. It lists the versions at which the append may be; the commit
 at such a version decides.
@@ -42,16 +42,26 @@ class AppendIdPointers:
                 return True
         raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
-    def find(self, stream: StreamKey, lineage: bytes, append_id: bytes) -> tuple[int, int] | None:
-        """Return the first and last version of the append with this id, None if there is none."""
+    def find(
+        self, stream: StreamKey, lineage: bytes | None, append_id: bytes
+    ) -> tuple[int, int] | None:
+        """Return the first and last version of the append with this id, None if there is none.
+
+        With `lineage`, only if the current incarnation has it.
+        """
         for _ in range(MAX_ATTEMPTS):
             root, _tag = self._streams.read_root(stream)
-            pointer, _tag = self._get(stream, lineage, append_id)
-            if root is None or pointer is None or not self._streams.is_live(stream, root, lineage):
+            if root is None or root.incarnation is None:
+                return None
+            current = form.lineage_of(stream, root.incarnation)
+            if lineage not in (None, current):
+                return None
+            pointer, _tag = self._get(stream, current, append_id)
+            if pointer is None:
                 return None
             damage: CorruptRecord | None = None
             try:
-                found = self._check_candidates(stream, lineage, pointer, root)
+                found = self._check_candidates(stream, current, pointer, root)
             except CorruptRecord as error:
                 found, damage = None, error
             # Check the root last: a commit put where a deletion freed the name is a stray.

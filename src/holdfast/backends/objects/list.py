@@ -1,4 +1,4 @@
-"""Implements `heads` and `due`: lists index entries and confirms each with the head of its stream.
+"""Implement `heads` and `due`: list index entries and confirm each with the head of its stream.
 
 A damaged stream is left out and logged once, so that it does not hide all others.
 """
@@ -33,7 +33,7 @@ logger = logging.getLogger("holdfast")
 
 
 class ObjectLister:
-    """Lists streams, and removes the obsolete entries that it meets."""
+    """Lists streams, and removes the obsolete entries that it finds."""
 
     def __init__(self, streams: ObjectStreams) -> None:
         self._streams, self._space = streams, streams.space
@@ -95,8 +95,8 @@ class ObjectLister:
                 if due is None or (before is not None and due > before):
                     continue
                 at = form.encode_time(due), head.stream.id.encode()
-                # If the due time changed meanwhile, list the stream at its new place if that is on
-                # this page: the new entry may have been stored after the names were listed.
+                # If the due time has changed, list the stream at its new place if that is on this
+                # page: the new entry may have been stored after the names were listed.
                 if at > begin and (at_end or at <= listed[-1].sort_key):
                     found[head.stream.id] = at, head
             if at_end or len(found) >= limit:

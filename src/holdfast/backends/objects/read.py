@@ -1,4 +1,4 @@
-"""Reads a stream page by page, in both directions."""
+"""Read a stream page by page, in both directions."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from .. import deadline
+
 T = TypeVar("T")
 
 
@@ -29,7 +31,7 @@ class RequestPool:
             return [work() for work in works]
         with self._lock:
             pool = self._get_pool()
-            futures = [pool.submit(self._run, work) for work in works]
+            futures = [pool.submit(self._run, deadline.carry(work)) for work in works]
         errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:

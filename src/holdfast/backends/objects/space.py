@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ..interface import Description
@@ -72,10 +72,17 @@ class Space(Protocol):
         limit: int,
         reverse: bool = False,
     ) -> Sequence[NamedBytes]:
-        """Return names with their bytes, as `list`, about 8 MiB; only an empty page is the end.
+        """Return names, as `list`, with their bytes, about 8 MiB. Only an empty page is the end.
 
-        With `reverse`, in descending order from `until`. Both bounds are then given, and there are
-        few names between them.
+        With `reverse`, the order is descending from `until`. The caller then gives both bounds, and
+        there are few names between them.
+        """
+        ...
+
+    def walk(self, front: str) -> Iterator[tuple[str, bytes]]:
+        """Yield partition and name of all objects in partitions that start with `front`.
+
+        The order is not defined. Every object that exists during the whole walk is included.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Streams on an object store: finds the position of a stream and finishes interrupted deletions.
+"""Streams on an object store: find the position of a stream and finish interrupted deletions.
 
 The rules that make this safe, with their reasons, are in docs/explanation/objects.md. In short: a
 name is used once, so the writer that creates the object there decides the version. The root is
@@ -18,7 +18,7 @@ import msgspec
 
 from ...errors import CorruptRecord, HoldfastError, OutcomeUnknown, Unavailable
 from .. import clock
-from ..interface import Head, HeadFields, StreamKey
+from ..interface import CacheSize, Head, HeadFields, StreamKey
 from . import format as form
 from .format import ROOT, Commit, StreamRoot, commits_partition, ids_partition, version_name
 from .index import ObjectIndex
@@ -26,7 +26,9 @@ from .request_pool import RequestPool
 from .space import NamedBytes, Space
 
 MAX_ATTEMPTS: Final = 40
-"""How often to start over because others change the same stream."""
+"""How many times to start over because other writers change the same stream."""
+MAX_STEPS: Final = 2
+"""After this number of new commits, read one by one, ask for the newest."""
 MAX_CACHED: Final = 10_000
 PAGE_NAMES: Final = 1_000
 
@@ -70,6 +72,7 @@ class ObjectStreams:
         self.space, self.pool = space, pool
         self.index = ObjectIndex(space, pool)
         self._positions: OrderedDict[StreamKey, CommitPosition] = OrderedDict()
+        self._absent: set[StreamKey] = set()
         self._lock = threading.Lock()
 
     # -- cached positions --------------------------------------------------------------------------
@@ -92,6 +95,9 @@ class ObjectStreams:
         with self._lock:
             self._positions.pop(stream, None)
 
+    def cache_size(self) -> CacheSize:
+        return CacheSize(len(self._positions), MAX_CACHED)
+
     def now(self) -> float:
         return clock.adjust_server_time(self.space.now())
 
@@ -106,6 +112,23 @@ class ObjectStreams:
             position.version,
             position.hash,
         )
+
+    def read_head(self, stream: StreamKey) -> Head | None:
+        """Read the current head. If the stream never existed, note it for the append to come."""
+        seen = self.load(stream)
+        if seen.root is None:
+            with self._lock:
+                if len(self._absent) >= MAX_CACHED:
+                    self._absent.clear()
+                self._absent.add(stream)
+        return self.head(stream, seen.position)
+
+    def was_just_absent(self, stream: StreamKey) -> bool:
+        """Return whether `read_head` just found that the stream never existed, and forget it."""
+        with self._lock:
+            absent = stream in self._absent
+            self._absent.discard(stream)
+            return absent
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -162,7 +185,7 @@ class ObjectStreams:
         raise Unavailable(f"{stream} keeps being changed by other writers; retry")
 
     def _try_load(self, stream: StreamKey) -> StreamSnapshot | None:
-        """Return None if the stream changed meanwhile, or a deletion had to be finished: retry."""
+        """Load a stream. Return None to retry: it changed, or a deletion had to be finished."""
         position = self.get_cached(stream)
         end: tuple[bytes, int] | None = None
         if position is None:
@@ -178,11 +201,15 @@ class ObjectStreams:
                 end = lineage, newest.first
             else:
                 position = CommitPosition.after(root.incarnation, lineage, newest)
+        steps = 0
         while (
             position is not None
             and (commit := self.read_commit(stream, position.lineage, position.version + 1))
             is not None
         ):
+            steps += 1
+            if steps == MAX_STEPS:
+                commit = self._skip_to_newest(stream, position.lineage, commit)
             if commit.ends:
                 end = position.lineage, commit.first
                 break
@@ -214,6 +241,14 @@ class ObjectStreams:
         """Return whether this lineage is that of the current incarnation."""
         return root.incarnation is not None and form.lineage_of(stream, root.incarnation) == lineage
 
+    def _skip_to_newest(self, stream: StreamKey, lineage: bytes, commit: Commit) -> Commit:
+        """Return the newest commit that the listing has, or this one if the listing lags behind."""
+        for named in self.scan(stream, lineage, after=b"", limit=1):
+            newest = self.decode_commit(stream, lineage, named.name, named.data)
+            if newest.first > commit.first:
+                return newest
+        return commit
+
     def _read_newest(self, stream: StreamKey, lineage: bytes, root: StreamRoot) -> Commit:
         """Return the newest commit that the listing has.
 
@@ -236,27 +271,34 @@ class ObjectStreams:
     # -- writing, with a definite answer ----------------------------------------------------------
 
     def create(self, partition: str, name: bytes, data: bytes) -> bool:
-        """Return whether exactly these bytes are stored now.
+        """Create an object, and return whether exactly these bytes are stored now.
 
-        Any error but `OutcomeUnknown` means that they are not.
+        Any error except `OutcomeUnknown` means that they are not.
+        """
+        return self.create_or_read(partition, name, data) == data
+
+    def create_or_read(self, partition: str, name: bytes, data: bytes) -> bytes:
+        """Create an object, and return the bytes that are stored now: these, or another writer's.
+
+        Any error except `OutcomeUnknown` means that these are not.
         """
         for _ in range(MAX_ATTEMPTS):
             try:
                 if self.space.create(partition, name, data):
-                    return True
+                    return data
                 unknown = None
             except OutcomeUnknown as error:
                 unknown = error
             found = self._read_back(partition, name)
             if found is not None:
-                return found == data
+                return found
             if unknown is not None:
                 raise unknown
             # Another writer's object was there and has been removed: the name is free.
         raise OutcomeUnknown("an object kept changing during a write; retry with the same id")
 
     def replace(self, partition: str, name: bytes, data: bytes, tag: str) -> bool:
-        """Return whether these bytes replaced those with the tag and are still stored."""
+        """Replace the object with this tag; return whether the new bytes are stored now."""
         try:
             if self.space.replace(partition, name, data, tag):
                 return True

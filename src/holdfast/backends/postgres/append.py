@@ -1,9 +1,9 @@
 """Store appends in PostgreSQL: one statement for one append or for many. The SQL is in append_sql.
 
-A client that keeps a transaction open over several messages keeps its locks too: if it froze or its
-machine died, its streams would be blocked for all others. One statement starts when the server has
-all of it, and commits by itself. A statement for a batch does not wait for a stream that another
-session has locked; it skips it.
+A client that keeps a transaction open over several messages also keeps its locks: if it froze or
+its machine died, its streams would be blocked for everyone else. A single statement starts once the
+server has all of it, and commits by itself. A statement for a batch skips streams that another
+session has locked, instead of waiting for them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .pool import PostgresConnection, fetch_rows
 from .query_sql import QueryStatements, decode_head
 
 MAX_APPEND_BYTES: Final = 128 * 1024 * 1024
-"""The limit for one append. The driver gets ever slower above it; the server's limit is 1 GB."""
+"""The limit for one append. Above it, the driver gets slower and slower. The server's is 1 GB."""
 STATEMENT_BYTES: Final = 16 * 1024 * 1024
-"""The approximate size of the bodies in one statement, which the server has in memory at once.
-One append may be larger."""
+"""The approximate size of the bodies in one statement, all of which the server holds in memory. One
+append may be larger."""
 MIN_BYTES_PER_SECOND: Final = 1024 * 1024
 """The assumed bandwidth of a slow network. A larger append gets a longer timeout."""
 LOCK_SECONDS: Final = 0.5
@@ -68,7 +68,7 @@ class PostgresAppender:
             row = connection.execute(text, values, binary=True).fetchone()
         except psycopg.errors.LockNotAvailable:
             if time.monotonic() - started < self._lock_seconds / 2:
-                raise  # another lock than that of the stream; the caller would retry forever
+                raise  # it is not the stream that is locked; the caller would retry forever
             return StreamBlocked(self._read_head(connection, append.stream))
         return _stored(append, row[0]) if row else self._explain(connection, append)
 
@@ -195,7 +195,7 @@ class StreamGroup:
         self._ended = False
 
     def add(self, append: Append, index: int) -> None:
-        """Add an append if it follows. After one that does not, none is added."""
+        """Add an append if it follows the last one. After one that doesn't, add no more."""
         if self._ended or not self._is_followed_by(append):
             self._ended = True
             return

@@ -41,7 +41,7 @@ class AppendStatements:
         last, create, many = version + len(records), version == 0, len(records) > 1
         values: list[Any] = [last, records[-1][0]]
         if create or append.fields is not None:
-            values += _columns(append.fields or HeadFields())
+            values += encode_columns(append.fields or HeadFields())
         values += append.stream
         values += (
             [append.incarnation] if create else [version, append.expected_hash, append.incarnation]
@@ -77,7 +77,8 @@ class AppendStatements:
                 " version = EXCLUDED.version, hash = EXCLUDED.hash,"
                 " incarnation = EXCLUDED.incarnation, "
                 + ", ".join(f"{name} = EXCLUDED.{name}" for name in FIELDS)
-                + " WHERE NOT old.alive AND NOT EXCLUDED.incarnation = ANY (old.former_lives)"
+                + " WHERE NOT old.alive"
+                " AND NOT EXCLUDED.incarnation = ANY (old.former_incarnations)"
             )
         else:
             changed = "".join(f", {name} = %s" for name in FIELDS) if fields else ""
@@ -123,7 +124,7 @@ class AppendStatements:
     # -- a batch -----------------------------------------------------------------------------------
 
     def build_batch(self, groups: Sequence[Sequence[Append]]) -> tuple[str, list[Any]]:
-        """Return the statement that stores groups of appends, each to another stream.
+        """Return the statement that stores groups of appends, each group to a different stream.
 
         Each append of a group expects the position that the one before it leaves. The statement
         returns a row (number, time) for each group that it stored, numbered from 1. It skips
@@ -191,7 +192,7 @@ class AppendStatements:
             stream = f"coalesce(there, nextval('{schema}.stream_numbers'))"
             may_be_new = (
                 "g.expected = 0 AND (s.stream IS NULL"
-                " OR NOT s.alive AND g.incarnation <> ALL (s.former_lives))"
+                " OR NOT s.alive AND g.incarnation <> ALL (s.former_incarnations))"
             )
         listed = "tenant, kind, id, version, hash, incarnation"
         if fields:
@@ -250,7 +251,8 @@ class AppendStatements:
         )
 
 
-def _columns(fields: HeadFields) -> tuple[Any, ...]:
+def encode_columns(fields: HeadFields) -> tuple[Any, ...]:
+    """Return the values of the columns `FIELDS`."""
     return fields.status, fields.label, fields.owner, fields.due_at, fields.expires_at, fields.due
 
 

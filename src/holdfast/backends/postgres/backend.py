@@ -4,34 +4,40 @@ An append is one statement, and so is a batch: all waiting callers share one rou
 sync, and no client keeps a lock while the server waits for its next message.
 
 Where to look: `append.py` stores a batch and `append_sql.py` has its SQL; `query_sql.py` has the
-other statements; `schema.py` creates the tables; `errors.py` translates errors, a lost COMMIT
-among them; `rollbacks.py` repeats transactions that the server rolled back.
+other statements; `check.py` compares derived data with the records; `schema.py` creates the tables;
+`errors.py` translates errors, including a lost COMMIT; `rollbacks.py` repeats transactions that the
+server rolled back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...errors import HoldfastError, StoreClosed
+from .. import deadline
+from ..deadline import DEFAULT_TIMEOUT
 from ..fork import Forkable, register_forkable
 from ..interface import (
     PAGE_BYTES,
     Append,
     AppendResult,
+    BackendProblem,
     Cursor,
     Description,
     Durability,
     Head,
+    HeadFields,
     IndexLocation,
     Record,
     StreamKey,
     VersionMismatch,
 )
-from ..urls import format_location, read_bool_option, read_int_option, redact_url
+from ..urls import read_bool_option, read_int_option, redact_url
 from . import query_sql
 from .append import LOCK_SECONDS, MAX_APPEND_BYTES, PostgresAppender, refuse_large_appends
-from .append_sql import AppendStatements
+from .append_sql import AppendStatements, encode_columns
+from .check import PostgresCheck
 from .errors import is_unstorable_text, psycopg, translate_error
 from .listen import NotifyListener
 from .pool import Columns, PostgresConnection, PostgresPool, fetch_rows
@@ -47,27 +53,31 @@ T = TypeVar("T")
 class PostgresBackend(Forkable):
     """Stores streams in one schema of a PostgreSQL database; creates its tables if missing.
 
-    Options in the URL beside those of libpq: `schema` (default holdfast), `partitions` (into how
-    many partitions to split new tables; default 0, none), `pool_size` (default 8), `prepare=off`
-    (for poolers without prepared statements) and `timeout` (in seconds, default 30).
-    `durability="process"` does not wait for the server's disk.
+    URL options, in addition to those of libpq: `schema` (default holdfast), `partitions` (the
+    number of partitions of new tables; default 0, none), `pool_size` (default 8) and `prepare=off`
+    (for poolers without prepared statements). `timeout` is the longest that a call may take, in
+    seconds. `durability="process"` does not wait for the server's disk.
     """
 
-    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Durability = "disk",
+        create: bool = True,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
         if durability == "memory":
             raise ValueError(
                 "durability='memory' is for redis://; for a store in memory use memory://"
             )
-        parts, options = parse_postgres_url(url)
+        options = parse_postgres_url(url).options
         self.schema = read_schema_option(options)
         partitions = read_partitions_option(options)
-        self._timeout = float(read_int_option(options, "timeout", 30, least=1))
+        self._timeout = timeout
         self._pool_size = read_int_option(options, "pool_size", 8, least=1)
         self._prepare = read_bool_option(options, "prepare", True)
         self._durability = durability
-        self._location = format_location(parts) + (
-            f"?schema={self.schema}" if self.schema != "holdfast" else ""
-        )
         self._where = redact_url(url)
         self._parameters = parse_conninfo(url, timeout=self._timeout)
         self._queries = QueryStatements(self.schema)
@@ -82,6 +92,7 @@ class PostgresBackend(Forkable):
         lock_seconds = min(LOCK_SECONDS, self._timeout / 2)
         statements = AppendStatements(self.schema, lock_seconds=lock_seconds, commit=self._commit)
         self._appender = PostgresAppender(statements, self._queries, lock_seconds)
+        self._check = PostgresCheck(self)
         register_forkable(self)
 
     def _reset(self) -> None:
@@ -108,8 +119,16 @@ class PostgresBackend(Forkable):
             lambda connection: bool(connection.execute(self._queries.delete, values).fetchone())
         )
 
+    def replace_fields(self, expected: Head, fields: HeadFields) -> bool:
+        columns = encode_columns(fields)
+        values = (*columns, *expected.stream, *expected.position, self._commit)
+        statement = self._queries.replace_fields
+        return self.transact(
+            lambda connection: bool(connection.execute(statement, values).fetchone())
+        )
+
     def transact(self, work: Callable[[PostgresConnection], T]) -> T:
-        """Run `work`, which commits by itself. Call it again after a rollback by the server."""
+        """Call `work(connection)`, which commits; if the server rolls back, call it again."""
         self._check_open()
 
         def attempt() -> T:
@@ -117,11 +136,16 @@ class PostgresBackend(Forkable):
                 return work(connection)
 
         try:
-            return retry_rolled_back(attempt)
+            with deadline.until(deadline.start(self._timeout)):
+                return retry_rolled_back(attempt)
         except psycopg.Error as error:
             raise self._translate(error, writing=True) from None
 
     # -- reading -----------------------------------------------------------------------------------
+
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        rows = self.rows(self._queries.find_id, (*stream, id), query_sql.VERSIONS)
+        return (rows[0][0], rows[0][1]) if rows else None
 
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
@@ -136,6 +160,12 @@ class PostgresBackend(Forkable):
     def head(self, stream: StreamKey) -> Head | None:
         rows = self.rows(self._queries.head, stream, query_sql.HEADS)
         return decode_head(stream, rows[0]) if rows else None
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        statement = self._queries.first_head(len(streams))
+        values = [part for stream in streams for part in stream]
+        rows = self.rows(statement, values, query_sql.NUMBERED_HEADS)
+        return decode_head(streams[rows[0][-1]], rows[0]) if rows else None
 
     def heads(
         self,
@@ -173,18 +203,26 @@ class PostgresBackend(Forkable):
         statement: str,
         values: Sequence[Any] | Mapping[str, Any],
         columns: Columns | None = None,
+        *,
+        seconds: float | None = None,
     ) -> list[Any]:
-        """Run a statement that only reads; repeat it once if the connection was dead."""
+        """Run a statement that only reads; repeat it once if the connection was dead.
+
+        `seconds` is how long to wait for an answer that takes longer than usual.
+        """
         self._check_open()
-        for last_attempt in (False, True):
-            try:
-                with self._pool.connection() as connection:
-                    return fetch_rows(connection, statement, values, columns)
-            except psycopg.Error as error:
-                if is_unstorable_text(error):
-                    return []
-                if last_attempt or error.sqlstate is not None:
-                    raise self._translate(error) from None
+        with deadline.until(deadline.start(self._timeout)):  # for both attempts
+            for last_attempt in (False, True):
+                try:
+                    with self._pool.connection() as connection:
+                        if seconds is not None:
+                            connection.answer_timeout = seconds
+                        return fetch_rows(connection, statement, values, columns)
+                except psycopg.Error as error:
+                    if is_unstorable_text(error):
+                        return []
+                    if last_attempt or error.sqlstate is not None:
+                        raise self._translate(error) from None
         raise AssertionError("the last attempt either returns or raises")
 
     def _translate(self, error: psycopg.Error, *, writing: bool = False) -> HoldfastError:
@@ -196,6 +234,17 @@ class PostgresBackend(Forkable):
             except HoldfastError:
                 pass  # the server is no longer reachable
         return translate_error(error, self._where, writing=writing)
+
+    # -- checking ----------------------------------------------------------------------------------
+
+    def list_scopes(self) -> Sequence[tuple[str, str]]:
+        return self._check.list_scopes()
+
+    def check(self) -> Iterator[BackendProblem]:
+        return self._check.check()
+
+    def rebuild(self) -> int:
+        return self._check.rebuild()
 
     # -- lifecycle ---------------------------------------------------------------------------------
 
@@ -214,7 +263,7 @@ class PostgresBackend(Forkable):
         return Description(
             engine="postgresql",
             version=self._version,
-            location=self._location,
+            location=self._where,
             durability=self._durability,
             limits={"append": MAX_APPEND_BYTES},
             sizes={"database": size},
@@ -232,4 +281,4 @@ class PostgresBackend(Forkable):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed(f"the store {self._location} was closed; open it again")
+            raise StoreClosed(f"the store {self._where} was closed; open it again")

@@ -2,7 +2,7 @@
 
 A connection that breaks before the answer to a write, and so to its COMMIT, becomes
 `OutcomeUnknown`: the write may be stored. This backend never repeats such a write;
-`holdfast/log/retry_commit.py` sends it again with the same id. A write that the server rolled back
+`holdfast/log/appender.py` sends it again with the same id. A write that the server rolled back
 is repeated in `rollbacks.py`.
 """
 
@@ -72,12 +72,12 @@ _BY_SQLSTATE: Final[dict[str, tuple[type[HoldfastError], str]]] = {
     "53300": (Unavailable, SERVER_FULL),
     "54000": (TooLarge, "PostgreSQL cannot store a value of this size; nothing was written"),
     # A row that already exists, a number without a successor, changed or missing columns.
-    "23502": (CorruptRecord, "a table has other columns than Holdfast created"),
+    "23502": (CorruptRecord, "a table has different columns from those that Holdfast created"),
     "23505": (CorruptRecord, "its tables contradict each other"),
     "22003": (CorruptRecord, "a version in its tables is out of range"),
     "42703": (CorruptRecord, "a column that Holdfast created is missing"),
-    "42804": (CorruptRecord, "a column has another type than Holdfast gave it"),
-    "42883": (CorruptRecord, "a column has another type than Holdfast gave it"),
+    "42804": (CorruptRecord, "a column does not have the type that Holdfast gave it"),
+    "42883": (CorruptRecord, "a column does not have the type that Holdfast gave it"),
     "XX001": (CorruptRecord, "PostgreSQL reports damaged data"),
     "XX002": (CorruptRecord, "PostgreSQL reports a damaged index"),
 }
@@ -121,7 +121,7 @@ def translate_error(error: psycopg.Error, where: str, *, writing: bool = False) 
         # The driver has no public name for its timeout.
         timed_out = type(error).__name__ == "_WaitTimeout"
         reason = (
-            "no answer within the 'timeout' of the URL"
+            "no answer before the deadline"
             if timed_out
             else "the connection was lost before the answer arrived"
         )

@@ -11,16 +11,19 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from ...errors import CorruptRecord, HoldfastError, Unavailable
+from .. import deadline
 from .arrays import ARRAY_TYPES, BinaryArray
 from .errors import SERVER_FULL, is_server_full, psycopg, translate_connect_error
 
 MAX_CONNECTION_AGE: Final = 30 * 60.0
-"""After how many seconds to replace a connection: its host name may now mean another server."""
+"""After how many seconds to replace a connection: its host name may now lead to another server."""
 MAX_PLAN_AGE: Final = 10.0
-"""After how many seconds the server plans statements again: a plan for a table that was small may
-read all of it each time."""
+"""After how many seconds the server plans statements again: a plan made when a table was small may
+read the whole table each time."""
 CANCEL_SECONDS: Final = 1.0
-"""How long to try to cancel a statement whose answer the caller no longer waits for."""
+"""How long to try to cancel a statement after the caller stopped waiting for its answer."""
+MIN_ANSWER_SECONDS: Final = 1.0
+"""Longer than an append waits on the server for a locked stream, if the deadline allows it."""
 SERVER_FULL_PAUSE: Final = 1.0
 """How many seconds to wait for a connection in use before asking a full server for a new one."""
 
@@ -51,7 +54,7 @@ _DUMPERS: Final = [_array_dumper(array_type) for array_type in ARRAY_TYPES]
 
 
 class PostgresConnection(psycopg.Connection[Any]):
-    """A connection whose calls end: it gives up if the server is silent for `answer_timeout` s."""
+    """A connection that gives up a call if the server is silent for `answer_timeout` seconds."""
 
     answer_timeout = 30.0
     opened_at = 0.0
@@ -71,8 +74,8 @@ def fetch_rows(
 ) -> list[Any]:
     """Run a statement and return its rows; raise `CorruptRecord` if they don't fit `columns`.
 
-    The types are checked before the driver decodes anything: it would build Python objects from
-    whatever a column has, for example from JSON of any size and depth.
+    The types are checked before the driver decodes anything: it would build Python objects from any
+    content of a column, for example from JSON of any size and depth.
     """
     cursor = connection.execute(statement, values, binary=True, prepare=prepare)
     result = cursor.pgresult
@@ -80,7 +83,7 @@ def fetch_rows(
         return cursor.fetchall()
     where = "the store in PostgreSQL"
     if tuple(map(result.ftype, range(result.nfields))) != columns.types:
-        raise CorruptRecord(where, what="a column has another type than Holdfast gave it")
+        raise CorruptRecord(where, what="a column does not have the type that Holdfast gave it")
     rows = cursor.fetchall()
     if any(None in row[: columns.not_null] for row in rows):
         raise CorruptRecord(where, what="a column has a NULL that Holdfast does not allow")
@@ -125,21 +128,21 @@ class PostgresPool:
     def connection(self) -> Iterator[PostgresConnection]:
         """Yield a connection in autocommit mode; close it after an error of any kind."""
         slot: PoolSlot | None = None
-        deadline = time.monotonic() + self._timeout
+        until = time.monotonic() + deadline.require(self._timeout, self._where)
         try:
             connection: PostgresConnection | None = None
             while connection is None:
-                slot = self._take_slot(deadline)
+                slot = self._take_slot(until)
                 try:
                     connection = self._take_idle() or self._open()
                 except psycopg.Error as error:
                     now = time.monotonic()
-                    if not is_server_full(error) or len(self._slots) < 2 or now >= deadline:
+                    if not is_server_full(error) or len(self._slots) < 2 or now >= until:
                         raise self._refusal(error) from None
                     # Give up this slot, so that there are as many slots as connections, and wait
                     # until another caller returns one.
                     self._full_until, slot = now + SERVER_FULL_PAUSE, None
-            connection.answer_timeout = self._timeout
+            connection.answer_timeout = self._answer_timeout()
             try:
                 yield connection
             except BaseException:
@@ -154,8 +157,11 @@ class PostgresPool:
                 self._free_slots.put(slot)
                 slot = None  # a traceback may keep this frame
 
-    def _take_slot(self, deadline: float) -> PoolSlot:
-        """Return a free slot, a new one, or one that another caller returns before the deadline."""
+    def _answer_timeout(self) -> float:
+        return deadline.split(self._timeout, least=MIN_ANSWER_SECONDS)
+
+    def _take_slot(self, until: float) -> PoolSlot:
+        """Return a free slot, a new one, or one that another caller returns before `until`."""
         wait = 0.0
         while True:
             try:
@@ -169,7 +175,7 @@ class PostgresPool:
                 if len(self._slots) <= self._size:  # otherwise another thread added one too
                     return slot
                 del slot
-            wait = min(deadline - time.monotonic(), 1.0)
+            wait = min(until - time.monotonic(), 1.0)
             if wait <= 0:
                 in_use = (
                     "all connections of this store are in use; nothing was written. "
@@ -189,12 +195,16 @@ class PostgresPool:
         return translate_connect_error(error, self._where, password=password)
 
     def _open(self) -> PostgresConnection:
+        parameters = dict(self._parameters)
+        left = int(deadline.require(self._timeout, self._where))
+        # libpq takes whole seconds, at least 2.
+        parameters["connect_timeout"] = max(2, min(left, parameters["connect_timeout"]))
         connection = PostgresConnection.connect(
-            autocommit=True, prepare_threshold=0 if self._prepare else None, **self._parameters
+            autocommit=True, prepare_threshold=0 if self._prepare else None, **parameters
         )
         for dumper in _DUMPERS:
             connection.adapters.register_dumper(dumper.kind, dumper)
-        connection.answer_timeout, connection.opened_at = self._timeout, time.monotonic()
+        connection.answer_timeout, connection.opened_at = self._answer_timeout(), time.monotonic()
         connection.planned_at = connection.opened_at
         return connection
 
@@ -244,7 +254,7 @@ def _cancel_and_close(connection: PostgresConnection) -> None:
     try:
         active = connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE
         if active and psycopg.capabilities.has_cancel_safe():  # the old cancel may wait forever
-            connection.cancel_safe(timeout=CANCEL_SECONDS)
+            connection.cancel_safe(timeout=max(deadline.remaining(CANCEL_SECONDS), 0.05))
     except psycopg.Error:
         pass  # the server is unreachable
     finally:

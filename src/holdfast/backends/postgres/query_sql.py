@@ -15,6 +15,7 @@ RECORDS: Final = Columns((_BIGINT, _BYTES, _BYTES, _BYTES), 4)
 HEADS: Final = Columns(
     (_TEXT, _BIGINT, _BYTES, _BYTES, _TEXT, _BYTES, _TEXT, _FLOAT, _FLOAT, _FLOAT), 4
 )
+NUMBERED_HEADS: Final = Columns((*HEADS.types, _BIGINT), 4)
 VERSIONS: Final = Columns((_BIGINT, _BIGINT), 2)
 APPEND_ID: Final = Columns((_BYTES,), 1)
 ONE_NUMBER: Final = Columns((_BIGINT,), 1)
@@ -38,8 +39,8 @@ def decode_head(stream: StreamKey, row: Sequence[Any]) -> Head:
 def limit_rows(limit: int, statement: str) -> str:
     """Return the statement for one page of a listing.
 
-    The limit is in the text: for a limit that is a value, the server estimates a tenth of the
-    table, and makes a new plan for every page instead of keeping one.
+    The limit is part of the text. For a limit passed as a value, the server estimates a tenth of
+    the table, and makes a new plan for every page instead of keeping one.
     """
     return f"{statement} LIMIT {int(limit)}"
 
@@ -62,7 +63,9 @@ class QueryStatements:
         self.read = page.format(order="ASC", than=">")
         self.read_reverse = page.format(order="DESC", than="<")
         self.head = f"SELECT {_HEAD}, {NOW} FROM {streams} WHERE {KEY} AND alive"
-        self.was_deleted = f"SELECT %s::bytea = ANY (former_lives) FROM {streams} WHERE {KEY}"
+        self.was_deleted = (
+            f"SELECT %s::bytea = ANY (former_incarnations) FROM {streams} WHERE {KEY}"
+        )
         listed = f"SELECT {_HEAD}, {NOW} FROM {streams} WHERE tenant = %s AND kind = %s"
         self.heads = f"{listed} AND alive AND id > %s ORDER BY id"
         self.heads_by_status = f"{listed} AND status = %s AND id > %s ORDER BY id"
@@ -81,11 +84,16 @@ class QueryStatements:
         self.delete = (
             f"WITH gone AS (UPDATE {streams} SET alive = false, version = 0, hash = '',"
             " incarnation = '', status = NULL, label = NULL, owner = NULL, due_at = NULL,"
-            " expires_at = NULL, due = NULL, former_lives = former_lives || incarnation"
+            " expires_at = NULL, due = NULL,"
+            " former_incarnations = former_incarnations || incarnation"
             f" WHERE {POSITION} AND alive RETURNING stream, {DURABLE}),"
             f" records AS (DELETE FROM {records} USING gone WHERE records.stream = gone.stream),"
             f" ids AS (DELETE FROM {ids} USING gone WHERE append_ids.stream = gone.stream)"
             " SELECT 1 FROM gone"
+        )
+        self.replace_fields = (
+            f"UPDATE {streams} SET status = %s, label = %s, owner = %s, due_at = %s,"
+            f" expires_at = %s, due = %s WHERE {POSITION} AND alive RETURNING {DURABLE}"
         )
         self.follow = (
             f"INSERT INTO {schema}.followers VALUES (%s, %s, %s, now() + interval '1 second' * %s)"
@@ -97,8 +105,20 @@ class QueryStatements:
         self.forget_followers = (
             f"DELETE FROM {schema}.followers WHERE until < now() - interval '1 minute'"
         )
+        self._streams = streams
         self.size = (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
             " JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relkind = 'r'"
         )
+
+    def first_head(self, count: int) -> str:
+        """Return the statement that finds the first of `count` streams that exists.
+
+        One statement sees one snapshot. It returns the columns `NUMBERED_HEADS`.
+        """
+        heads = (
+            f"SELECT {_HEAD}, {NOW}, {number}::bigint FROM {self._streams} WHERE {KEY} AND alive"
+            for number in range(count)
+        )
+        return " UNION ALL ".join(heads) + " ORDER BY 11 LIMIT 1"

@@ -1,8 +1,8 @@
 """Repeat a transaction that the server rolled back.
 
-Only serialization failures and deadlocks are repeated here: the server says that nothing was
-stored. After a lost answer to a COMMIT nothing is known; `errors.py` turns it into
-`OutcomeUnknown`, and `log/retry_commit.py` sends the append again with the same id.
+Only serialization failures and deadlocks are repeated here: the server guarantees that nothing was
+stored. If the answer to a COMMIT is lost, the outcome is unknown; `errors.py` turns it into
+`OutcomeUnknown`, and `log/appender.py` sends the append again with the same id.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ CREATE TABLE {schema}.streams (
     due_at double precision,
     expires_at double precision,
     due double precision,
-    former_lives bytea[] NOT NULL DEFAULT '{{}}',
+    former_incarnations bytea[] NOT NULL DEFAULT '{{}}',
     PRIMARY KEY (tenant, kind, id)
 ){streams_partitioned};
 CREATE TABLE {schema}.records (
@@ -70,7 +70,7 @@ CREATE TABLE {schema}.holdfast (version integer NOT NULL);
 INSERT INTO {schema}.holdfast VALUES ({version});
 """
 
-# From the catalog's tables: to_regclass() would answer from what the session knew before it waited
+# Reads the catalog's tables: to_regclass() would answer from a cache that is older than the wait
 # for the lock.
 _FIND_TABLES: Final = (
     "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -295,7 +295,7 @@ def render_schema_script(url: str) -> str:
 
     For users who may not create tables. This function does not connect.
     """
-    parts, options = parse_postgres_url(pop_option(url, "durability")[0])
+    parts, options = parse_postgres_url(pop_option(pop_option(url, "durability")[0], "timeout")[0])
     schema = read_schema_option(options)
     tables = create_tables_sql(schema, read_partitions_option(options))
     user = options.get("user") or unquote(parts.username or "")

@@ -9,8 +9,10 @@ from ...errors import InvalidURL
 from ..urls import ServerURL, parse_url, pop_option, read_int_option, unknown_option_error
 from .errors import conninfo_to_dict, psycopg
 
-OPTIONS: Final = ("schema", "partitions", "pool_size", "prepare", "timeout")
-"""The options of a URL beside those of libpq."""
+OPTIONS: Final = ("schema", "partitions", "pool_size", "prepare")
+"""The options of a URL in addition to those of libpq."""
+CONNECT_SECONDS: Final = 10
+NO_LIMIT: Final = 1_000_000
 MAX_PARTITIONS: Final = 500
 """One transaction creates and locks all of them. A server's default settings don't allow 1,000."""
 
@@ -50,14 +52,22 @@ def parse_conninfo(url: str, *, timeout: float) -> dict[str, Any]:
         "".join(map(str, parameters.values())).encode()
     except (psycopg.Error, UnicodeError):
         raise InvalidURL(
-            "this is not a URL of PostgreSQL; it looks like "
+            "this is not a PostgreSQL URL; it must look like "
             "postgresql://user:password@host:5432/database"
         ) from None
-    # Whatever the environment or the URL says: names are any text.
+    # Overrides the environment and the URL, because names may be any text.
     parameters["client_encoding"] = "UTF8"
-    parameters.setdefault("connect_timeout", "10")
+    parameters["connect_timeout"] = _read_connect_timeout(parameters)
     parameters.setdefault("application_name", "holdfast")
     parameters.setdefault("target_session_attrs", "read-write")
     parameters.setdefault("keepalives_idle", "30")
     parameters.setdefault("tcp_user_timeout", str(int(timeout * 1000)))
     return parameters
+
+
+def _read_connect_timeout(parameters: dict[str, Any]) -> int:
+    """Return libpq's option of that name, in seconds. 0 means no limit of its own."""
+    value = str(parameters.get("connect_timeout", CONNECT_SECONDS)).strip()
+    if not re.fullmatch(r"-?\d{1,9}", value):
+        raise InvalidURL("the option 'connect_timeout' of the URL must be a number of seconds")
+    return int(value) if int(value) > 0 else NO_LIMIT

@@ -1,9 +1,9 @@
 """The Redis (or Valkey) backend: a stream is a list of records and a head, changed by a Lua script.
 
 An append is one call of a script that first checks everything and then writes (`lua.py`); a batch
-is one call too. The layout of streams is in `keys.py`, the check of the server in `server.py`. If
-the server has lost writes that it acknowledged to this process, the backend refuses to write until
-the store is opened again.
+is one call too. The layout of streams is in `keys.py`, the check of the server in `server.py`, and
+the check of stored data in `check.py`. If the server has lost writes that it acknowledged to this
+process, the backend refuses to write until the store is opened again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 from ...errors import (
@@ -25,20 +25,24 @@ from ...errors import (
     TooLarge,
     Unavailable,
 )
+from ..deadline import DEFAULT_TIMEOUT
 from ..fork import Forkable, register_forkable
 from ..interface import (
     Append,
     AppendResult,
+    BackendProblem,
     Cursor,
     Description,
     Durability,
     Head,
+    HeadFields,
     Record,
     StreamKey,
     VersionMismatch,
 )
 from . import keys as layout
 from . import lua
+from .check import RedisCheck
 from .errors import ConnectionLost, NoScriptError, RedisError, translate_error
 from .keys import RedisKeys, RedisStreamKeys
 from .pool import RedisPool, connect, send_commands
@@ -57,7 +61,7 @@ logger = logging.getLogger("holdfast")
 
 
 class StoreRegressed(HeadRegressed):
-    """The server as a whole lost acknowledged writes; `stream` says where it was noticed."""
+    """The server as a whole lost acknowledged writes; `stream` is where it was noticed."""
 
     def __init__(self, where: str, *, acknowledged: int, actual: int) -> None:
         super().__init__(where, acknowledged=acknowledged, actual=actual)
@@ -71,8 +75,15 @@ class StoreRegressed(HeadRegressed):
 class RedisBackend(Forkable):
     """Stores streams in a Redis server, which must guarantee this `durability`."""
 
-    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
-        self._address = parse_redis_url(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Durability = "disk",
+        create: bool = True,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._address = parse_redis_url(url, timeout)
         self._durability, self._create = durability, create
         self._keys = RedisKeys(self._address.prefix, self._address.database)
         self._epoch: bytes | None = None
@@ -85,6 +96,7 @@ class RedisBackend(Forkable):
         self._server: ServerInfo | None = None
         self._pool = RedisPool(self._address, self._connect)
         self._reader = RedisReader(self._send, self._keys, self._address.location)
+        self._check = RedisCheck(self._send, self._repair, self._keys)
         self._watcher = RedisWatcher(self._address)
         with self._pool.connection():
             pass  # opens, checks and keeps a connection
@@ -232,6 +244,10 @@ class RedisBackend(Forkable):
 
     # -- reading -----------------------------------------------------------------------------------
 
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        self._confirm_writes()
+        return self._reader.find_append(stream, id)
+
     def read(
         self, stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
     ) -> Sequence[Record]:
@@ -240,6 +256,9 @@ class RedisBackend(Forkable):
 
     def head(self, stream: StreamKey) -> Head | None:
         return self._reader.head(stream)
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        return self._reader.first_head(streams)
 
     def heads(
         self,
@@ -265,6 +284,31 @@ class RedisBackend(Forkable):
 
     def list_damaged(self, tenant: str, kind: str) -> Sequence[StreamKey]:
         return self._reader.list_damaged(tenant, kind)
+
+    def list_scopes(self) -> Sequence[tuple[str, str]]:
+        return self._check.list_scopes()
+
+    def check(self) -> Iterator[BackendProblem]:
+        return self._check.check()
+
+    def rebuild(self) -> int:
+        return self._check.rebuild()
+
+    def replace_fields(self, expected: Head, fields: HeadFields) -> bool:
+        keys = self._keys.for_stream(expected.stream)
+        position = [*expected.position, expected.stream.id.encode()]
+        arguments = [*position, *layout.encode_fields(fields)]
+        return self._repair([keys.head, keys.shard_index], arguments, lua.REPLACE_FIELDS) > 0
+
+    def _repair(
+        self, keys: list[bytes], arguments: list[Any], script: lua.LuaScript = lua.REPAIR
+    ) -> int:
+        """Run a script that repairs a stream; return the number of changes."""
+        self._check_usable()
+        [reply] = self._write([(script, keys, arguments)])
+        if isinstance(reply, RedisError):
+            raise self._translate_refusal(reply)
+        return int(reply[1])
 
     def _send(self, *commands: Sequence[Any]) -> list[Any]:
         """Return the answers to commands that read; raise if it is another store."""
@@ -422,5 +466,5 @@ def _refuse_unstorable(append: Append) -> None:
 def _has_written(reply: Any) -> bool:
     """Return whether the script's reply says that it stored or deleted something."""
     if isinstance(reply, RedisError) or reply[0] != b"done":
-        return not isinstance(reply, RedisError) and reply[0] == b"deleted"
+        return not isinstance(reply, RedisError) and reply[0] in (b"deleted", b"repaired")
     return any(answer[0] != b"conflict" for answer in reply[2])

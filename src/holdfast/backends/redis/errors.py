@@ -82,7 +82,7 @@ def translate_error(error: Exception, location: str) -> HoldfastError:
 
 
 def _explain_rejected_login(text: str) -> str:
-    """Return what is wrong with the user and the password, and what to do."""
+    """Return the problem with the user and the password, and what to do."""
     if re.search(r"without any password configured|no password is set", text):
         return (
             "has no password, and the URL has one; remove it from the URL, or set requirepass on "
@@ -138,7 +138,7 @@ def _explain_no_connection(
 ) -> str:
     """Return why there is no connection, and what to check."""
     reason = cause if isinstance(error, RedisError) else error
-    tls = "does it speak TLS, with a certificate that is trusted here?"
+    tls = "check that it uses TLS, with a certificate that this machine trusts"
     if isinstance(reason, ConnectionRefusedError):
         return "nothing listens there; check host and port, and that the server runs"
     if isinstance(reason, socket.gaierror | UnicodeError):
@@ -147,14 +147,14 @@ def _explain_no_connection(
             "%40 %3A %2F %3F %23"
         )
     if isinstance(error, RedisTimeoutError) or isinstance(reason, TimeoutError):
-        late = (
-            f"no answer within {address.connect_timeout:g} s; check host and port, and the network"
-        )
+        late = "no answer in time; check host and port, and the network"
         return f"{late}; {tls}" if address.tls else late
     if isinstance(reason, ssl.SSLError):
-        return f"no secure connection; {tls} The option 'ca' names a file of certificates to trust"
+        return (
+            f"no secure connection; {tls} (the option 'ca' names a file of certificates to trust)"
+        )
     if "max number of clients" in str(error):
-        return "it accepts no more clients (maxclients); retry later, or raise it"
+        return "it accepts no more clients; retry later, or raise its maxclients"
     if isinstance(reason, OSError) and reason.errno and not isinstance(reason, ConnectionError):
         return f"{os.strerror(reason.errno)}; check host and port, and the network"
     other = "" if address.tls else ", whether it requires TLS (rediss://)"

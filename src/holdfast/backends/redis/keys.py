@@ -20,7 +20,7 @@ import math
 import struct
 import zlib
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ...errors import CorruptRecord
 from ..interface import Append, Head, HeadFields, Record, StreamKey
@@ -28,6 +28,8 @@ from ..interface import Append, Head, HeadFields, Record, StreamKey
 SHARDS: Final = 64
 MAX_DIGITS: Final = 15
 """The digits of the largest number that Lua represents exactly."""
+STATUS_DIGITS, DUE_BYTES = 8, 8
+"""The length of a status in an index member, and the size of a due time."""
 HEAD_FIELDS: Final = ("v", "h", "i", "s", "l", "o", "d", "e")
 
 _LENGTH = struct.Struct(">I")
@@ -44,6 +46,15 @@ class RedisStreamKeys(NamedTuple):
     tombstones: bytes
     shard_index: bytes
     counter: bytes
+
+
+class ParsedKey(NamedTuple):
+    """The parts of a key. `stream` is None for the index and the counter of a shard."""
+
+    letter: str
+    tenant: str
+    kind: str = ""
+    stream: StreamKey | None = None
 
 
 class RedisKeys:
@@ -80,6 +91,30 @@ class RedisKeys:
             for shard in range(SHARDS)
         ]
 
+    def pattern(self, letter: str = "*") -> str:
+        """Return the pattern of all keys of streams, or of those with a letter."""
+        return f"{{{self._prefix}:*}}:{letter}:*" if letter != "*" else f"{{{self._prefix}:*"
+
+    def parse(self, key: bytes) -> ParsedKey | None:
+        """Return the parts of a key; None if it is not a key of Holdfast."""
+        try:
+            tag, _, rest = key.decode().removeprefix(f"{{{self._prefix}:").partition("}:")
+            quoted = tag.rpartition(":")[0]
+            letter, _, name = rest.partition(":")
+            quoted_kind, _, text = name.partition(":")
+            tenant, kind = unquote(quoted, errors="strict"), unquote(quoted_kind, errors="strict")
+        except UnicodeDecodeError:
+            return None
+        if letter == "n":
+            counters = (f"{self._tag(tenant, number)}:n".encode() for number in range(SHARDS))
+            return ParsedKey(letter, tenant) if key in counters else None
+        if letter == "x":
+            return ParsedKey(letter, tenant, kind) if key in self.indexes(tenant, kind) else None
+        stream = StreamKey(tenant, kind, text)
+        keys = self.for_stream(stream)
+        right = {"h": keys.head, "r": keys.records, "a": keys.append_ids, "f": keys.tombstones}
+        return ParsedKey(letter, tenant, kind, stream) if key == right.get(letter) else None
+
     def _tag(self, tenant: str, shard: int) -> str:
         return f"{{{self._prefix}:{quote(tenant, safe='')}:{shard:02}}}"
 
@@ -101,9 +136,14 @@ def encode_status(status: str) -> bytes:
     return b"s%08d%b" % (len(text), text)
 
 
+def encode_mark(append_id: bytes) -> bytes:
+    """Return an append id in the form that starts a record and is a key of `{tag}:a`."""
+    return _LENGTH.pack(len(append_id)) + append_id
+
+
 def encode_append(append: Append, seen: int) -> list[Any]:
     """Return an append as arguments of the script; see `lua.APPEND`."""
-    mark = _LENGTH.pack(len(append.id)) + append.id
+    mark = encode_mark(append.id)
     records = [mark + _LENGTH.pack(len(digest)) + digest + body for digest, body in append.records]
     return [
         seen,
@@ -112,7 +152,8 @@ def encode_append(append: Append, seen: int) -> list[Any]:
         append.incarnation,
         mark,
         int(append.indexed),
-        *_encode_fields(append.fields),
+        int(append.fields is not None),
+        *encode_fields(append.fields or HeadFields()),
         append.stream.id.encode(),
         max(map(len, records)),
         append.records[-1][0],
@@ -121,13 +162,8 @@ def encode_append(append: Append, seen: int) -> list[Any]:
     ]
 
 
-def _encode_fields(fields: HeadFields | None) -> list[bytes]:
-    """Return whether there are fields, each field, and the sort key of the due time.
-
-    A value that is present starts with `=`.
-    """
-    if fields is None:
-        return [b"0", b"", b"", b"", b"", b"", b""]
+def encode_fields(fields: HeadFields) -> list[bytes]:
+    """Return each field, and the sort key of the due time. A present value starts with `=`."""
     texts = [None if text is None else text.encode() for text in (fields.status, fields.owner)]
     times = [
         None if time is None else repr(float(time)).encode()
@@ -135,7 +171,7 @@ def _encode_fields(fields: HeadFields | None) -> list[bytes]:
     ]
     due = None if fields.due is None else encode_due(fields.due)
     values = (texts[0], fields.label, texts[1], *times, due)
-    return [b"1", *(b"" if value is None else b"=" + value for value in values)]
+    return [b"" if value is None else b"=" + value for value in values]
 
 
 def decode_number(stream: StreamKey, stored: bytes | None) -> int:

@@ -66,8 +66,41 @@ local function lost(counter, seen)
 end
 """
 
+_SET_FIELDS = """
+local function encode_status(status, id)
+  return 's' .. string.format('%08d', #status) .. status .. id
+end
+
+-- Set the fields, from ARGV[a.field] on, and move the stream in the index. `status` and `due` are
+-- the old ones.
+local function set_fields(a, status, due)
+  local present, absent = {}, {}
+  for n, name in ipairs({'s', 'l', 'o', 'd', 'e', 'k'}) do
+    local value = ARGV[a.field + n - 1]
+    if value == '' then
+      absent[#absent + 1] = name
+    else
+      present[#present + 1] = name
+      present[#present + 1] = string.sub(value, 2)
+    end
+  end
+  if #present > 0 then redis.call('HSET', a.head, unpack(present)) end
+  if #absent > 0 then redis.call('HDEL', a.head, unpack(absent)) end
+  local new_status, new_due = ARGV[a.field], ARGV[a.field + 5]
+  if status and '=' .. status ~= new_status then
+    redis.call('ZREM', a.index, encode_status(status, a.id))
+  end
+  if new_status ~= '' then
+    redis.call('ZADD', a.index, 0, encode_status(string.sub(new_status, 2), a.id))
+  end
+  if due and '=' .. due ~= new_due then redis.call('ZREM', a.index, 'd' .. due .. a.id) end
+  if new_due ~= '' then redis.call('ZADD', a.index, 0, 'd' .. string.sub(new_due, 2) .. a.id) end
+end
+"""
+
 APPEND: Final = LuaScript(
     _LOST
+    + _SET_FIELDS
     + """
 -- KEYS: store, then for each append: head, records, append ids, tombstones, index, counter.
 -- ARGV: epoch ('' if the store is on another node), prefix of channels, whether to write in any
@@ -118,35 +151,6 @@ end
 
 local function conflict(a)
   return {'conflict', redis.call('HMGET', a.head, 'v', 'h', 'i', 's', 'l', 'o', 'd', 'e')}
-end
-
-local function encode_status(status, id)
-  return 's' .. string.format('%08d', #status) .. status .. id
-end
-
--- Set the fields and move the stream in the index. `status` and `due` are the old ones.
-local function set_fields(a, status, due)
-  local present, absent = {}, {}
-  for n, name in ipairs({'s', 'l', 'o', 'd', 'e', 'k'}) do
-    local value = ARGV[a.field + n - 1]
-    if value == '' then
-      absent[#absent + 1] = name
-    else
-      present[#present + 1] = name
-      present[#present + 1] = string.sub(value, 2)
-    end
-  end
-  if #present > 0 then redis.call('HSET', a.head, unpack(present)) end
-  if #absent > 0 then redis.call('HDEL', a.head, unpack(absent)) end
-  local new_status, new_due = ARGV[a.field], ARGV[a.field + 5]
-  if status and '=' .. status ~= new_status then
-    redis.call('ZREM', a.index, encode_status(status, a.id))
-  end
-  if new_status ~= '' then
-    redis.call('ZADD', a.index, 0, encode_status(string.sub(new_status, 2), a.id))
-  end
-  if due and '=' .. due ~= new_due then redis.call('ZREM', a.index, 'd' .. due .. a.id) end
-  if new_due ~= '' then redis.call('ZADD', a.index, 0, 'd' .. string.sub(new_due, 2) .. a.id) end
 end
 
 local function append(a)
@@ -201,6 +205,39 @@ end
 return {'done', redis.call('TIME'), answers}
 """
 )
+
+REPLACE_FIELDS: Final = LuaScript(
+    _SET_FIELDS
+    + """
+-- Replace the fields of a head that is still at this position.
+-- KEYS: head, index. ARGV: version, hash, incarnation, id, then the fields as for an append.
+local version, hash, incarnation, status, due =
+  unpack(redis.call('HMGET', KEYS[1], 'v', 'h', 'i', 's', 'k'))
+if version ~= ARGV[1] or hash ~= ARGV[2] or incarnation ~= ARGV[3] then return {'moved', 0} end
+redis.call('ZCARD', KEYS[2])
+set_fields({head = KEYS[1], index = KEYS[2], id = ARGV[4], field = 5}, status, due)
+return {'repaired', 1}
+"""
+)
+
+REPAIR: Final = LuaScript("""
+-- Change derived data, if the stream is still at this position. Return the number of changes.
+-- KEYS: head, append ids, index. ARGV: version and incarnation ('' if there must be no head); then
+-- each change: what, and two arguments.
+local version, incarnation = unpack(redis.call('HMGET', KEYS[1], 'v', 'i'))
+if (version or '') ~= ARGV[1] or (incarnation or '') ~= ARGV[2] then return {'moved', 0} end
+local changes = {
+  ['index-add'] = function(member) redis.call('ZADD', KEYS[3], 0, member) end,
+  ['index-remove'] = function(member) redis.call('ZREM', KEYS[3], member) end,
+  ['ids-set'] = function(mark, versions) redis.call('HSET', KEYS[2], mark, versions) end,
+  ['ids-remove'] = function(mark) redis.call('HDEL', KEYS[2], mark) end,
+  ['ids-unlink'] = function() redis.call('UNLINK', KEYS[2]) end,
+  ['head-set'] = function(field, value) redis.call('HSET', KEYS[1], field, value) end,
+  ['head-remove'] = function(field) redis.call('HDEL', KEYS[1], field) end,
+}
+for n = 3, #ARGV, 3 do changes[ARGV[n]](ARGV[n + 1], ARGV[n + 2]) end
+return {'repaired', (#ARGV - 2) / 3}
+""")
 
 DELETE: Final = LuaScript(
     _LOST

@@ -18,6 +18,7 @@ from redis.connection import Connection, SSLConnection
 from redis.retry import Retry
 
 from ...errors import StoreClosed, Unavailable
+from .. import deadline
 from .errors import (
     AuthenticationError,
     BusyLoadingError,
@@ -30,19 +31,22 @@ from .errors import (
 from .url import RedisAddress
 
 MAX_CONNECTIONS: Final = 32
+CONNECT_SECONDS: Final = 5.0
+"""For connecting, TLS and logging in; less if the call's deadline is sooner."""
 
 
 def connect(address: RedisAddress) -> Any:
     """Open a connection of redis-py, authenticated and with its database selected."""
+    timeout = deadline.require(min(CONNECT_SECONDS, address.timeout), address.location)
     settings: dict[str, Any] = {
         "host": address.host,
         "port": address.port,
         "db": address.database,
         "username": address.username,
         "password": address.password,
-        "socket_connect_timeout": address.connect_timeout,
+        "socket_connect_timeout": timeout,
         # Also for the TLS handshake and the first commands: a silent server is unreachable.
-        "socket_timeout": address.connect_timeout,
+        "socket_timeout": timeout,
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
@@ -59,7 +63,7 @@ def connect(address: RedisAddress) -> Any:
         # The driver wraps the error of the system, unless it is the one that the caller handles.
         cause = None if error.__context__ is handled else error.__context__
         raise translate_connect_error(error, cause, address) from None
-    connection._sock.settimeout(address.answer_timeout)
+    connection._sock.settimeout(deadline.split(address.answer_timeout))
     return connection
 
 
@@ -111,7 +115,8 @@ class RedisPool:
             try:
                 # One call of C code takes and stores the permit: an interrupt in between would
                 # lose it permanently.
-                permit.extend(map(self._permits.get, (True,), (self._address.command_timeout,)))
+                left = deadline.require(self._address.timeout, self._address.location)
+                permit.extend(map(self._permits.get, (True,), (left,)))
             except queue.Empty:
                 raise Unavailable(
                     f"all {MAX_CONNECTIONS} connections to {self._address.location} are in use; "
@@ -139,7 +144,7 @@ class RedisPool:
                 # It is idle, so input means that the server has ended it.
                 if not fresh and not connection.can_read(0):
                     # can_read() sets the connect timeout on the socket.
-                    connection._sock.settimeout(self._address.answer_timeout)
+                    connection._sock.settimeout(self._answer_timeout())
                     return connection
             except (RedisError, OSError):
                 pass
@@ -147,6 +152,9 @@ class RedisPool:
         connection = self._connect()
         self._all.add(connection)
         return connection
+
+    def _answer_timeout(self) -> float:
+        return deadline.split(self._address.answer_timeout)
 
     def send(self, *commands: Sequence[Any]) -> list[Any]:
         """Send commands that may be repeated; repeat them once. Raise the first refusal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from .keys import (
     decode_record,
     encode_due,
     encode_due_after,
+    encode_mark,
     encode_status,
 )
 
@@ -43,7 +44,7 @@ class RedisReader:
         [facts] = self._send(get_head)
         while facts[0] is not None:
             version, largest = (decode_number(stream, fact) for fact in facts[:2])
-            # As many as certainly fit a page; a few more if one record is far larger than others.
+            # As many as certainly fit a page, or a few more if one record is far larger than most.
             count = max(PAGE_BYTES // (largest + 1), min(16, 16 * PAGE_BYTES // (largest + 1)), 1)
             if limit is not None:
                 count = min(count, limit)
@@ -69,11 +70,34 @@ class RedisReader:
                 )
         return []
 
-    def head(self, stream: StreamKey) -> Head | None:
-        values, time = self._send(
-            ("HMGET", self._keys.for_stream(stream).head, *HEAD_FIELDS), ("TIME",)
+    def find_append(self, stream: StreamKey, id: bytes) -> tuple[int, int] | None:
+        keys = self._keys.for_stream(stream)
+        # The head last: an append stores both at once, and versions only grow.
+        versions, version = self._send(
+            ("HGET", keys.append_ids, encode_mark(id)), ("HGET", keys.head, "v")
         )
-        return decode_head(stream, values, decode_time(*time))
+        if versions is None or version is None:
+            return None
+        first, _, last = versions.partition(b" ")
+        found = decode_number(stream, first), decode_number(stream, last)
+        if not 1 <= found[0] <= found[1] <= decode_number(stream, version):
+            raise CorruptRecord(str(stream), what="an append id refers to no version")
+        return found
+
+    def head(self, stream: StreamKey) -> Head | None:
+        return self.first_head([stream])
+
+    def first_head(self, streams: Sequence[StreamKey]) -> Head | None:
+        # One connection: the server runs the commands in this order.
+        *found, time = self._send(
+            *(("HMGET", self._keys.for_stream(one).head, *HEAD_FIELDS) for one in streams),
+            ("TIME",),
+        )
+        heads = (
+            decode_head(stream, values, decode_time(*time))
+            for stream, values in zip(streams, found, strict=True)
+        )
+        return next((head for head in heads if head is not None), None)
 
     def heads(
         self, tenant: str, kind: str, status: str | None, after: str, limit: int

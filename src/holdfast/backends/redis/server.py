@@ -1,4 +1,4 @@
-"""Inspect a Redis server: what it is, what it guarantees, and whether it fits the store."""
+"""Inspect a Redis server: its version, its guarantees, and whether it fits the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     Attributes:
         fsync: The setting appendfsync; None if the server does not reveal it.
         skips_fsync: It does not sync while it saves or rewrites (no-appendfsync-on-rewrite),
-            whatever `fsync` says.
+            regardless of `fsync`.
         waits_aof: Each append waits until it is synced (wait_aof in the URL).
         replicas: The number of connected replicas; None if the server does not reveal it.
         required_replicas: The number of replicas that must confirm an append.
@@ -62,12 +62,12 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
     @property
     def durability(self) -> Durability:
-        """What the server guarantees now."""
+        """The durability that the server guarantees now."""
         return "memory" if self.aof_pending else self.configured_durability
 
     @property
     def configured_durability(self) -> Durability:
-        """What the server guarantees by its configuration."""
+        """The durability that the server guarantees by its configuration."""
         if not self.aof:
             return "memory"
         return "disk" if self.syncs or self.waits_aof else "process"

@@ -8,17 +8,10 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from ...errors import InvalidURL
+from ..deadline import DEFAULT_TIMEOUT
 from ..urls import format_location, parse_url, read_bool_option, read_int_option
 
-OPTIONS: Final = (
-    "ca",
-    "connect_timeout_ms",
-    "prefix",
-    "timeout_ms",
-    "wait_aof",
-    "wait_ms",
-    "wait_replicas",
-)
+OPTIONS: Final = ("ca", "prefix", "wait_aof", "wait_ms", "wait_replicas")
 
 
 class RedisAddress(NamedTuple):
@@ -33,8 +26,7 @@ class RedisAddress(NamedTuple):
     password: str | None
     ca: str | None
     prefix: str
-    connect_timeout: float
-    command_timeout: float
+    timeout: float
     wait_replicas: int
     wait_aof: bool
     wait_ms: int
@@ -42,13 +34,13 @@ class RedisAddress(NamedTuple):
     @property
     def answer_timeout(self) -> float:
         """How long an answer may take, in seconds, including the wait for confirmations."""
-        return self.command_timeout + self.wait_ms / 1000
+        return self.timeout + self.wait_ms / 1000
 
     def __repr__(self) -> str:
         return f"Address({self.location!r})"  # without the password
 
 
-def parse_redis_url(url: str) -> RedisAddress:
+def parse_redis_url(url: str, timeout: float = DEFAULT_TIMEOUT) -> RedisAddress:
     """Parse a URL; raise `InvalidURL` if it or one of its options is not valid."""
     parts, options = parse_url(
         url, example="redis://user:password@host:6379/0?prefix=holdfast", options=OPTIONS
@@ -85,8 +77,7 @@ def parse_redis_url(url: str) -> RedisAddress:
         password=unquote(parts.password) if parts.password else None,
         ca=options.get("ca"),
         prefix=prefix,
-        connect_timeout=read_int_option(options, "connect_timeout_ms", 5_000, least=1) / 1000,
-        command_timeout=read_int_option(options, "timeout_ms", 30_000, least=1) / 1000,
+        timeout=timeout,
         wait_replicas=read_int_option(options, "wait_replicas", 0),
         wait_aof=read_bool_option(options, "wait_aof", False),
         wait_ms=read_int_option(options, "wait_ms", 1_000, least=1),

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from ...errors import HoldfastError, Unavailable
 from .errors import RedisError
-from .pool import connect
+from .pool import CONNECT_SECONDS, connect
 from .url import RedisAddress
 
 RECONNECT_SECONDS: Final = 1.0
 PING_SECONDS: Final = 15.0
-"""After this silence the server gets a PING; after another one the connection counts as broken."""
+"""Seconds of silence until a PING is sent; after as many again, the connection counts as broken."""
 
 logger = logging.getLogger("holdfast")
 
@@ -92,7 +92,7 @@ class RedisWatcher:
             self._watching = {}
             thread = self._stop()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self._address.connect_timeout)
+            thread.join(CONNECT_SECONDS)
 
     def forget(self) -> None:
         """Drop everything in a forked child: the thread and the watchers are the parent's."""
@@ -135,8 +135,8 @@ class RedisWatcher:
             connection.disconnect()
 
     def _call_watchers(self, message: Any) -> None:
-        # Also when a subscription starts, again after a reconnect: there are no messages about
-        # appends before it.
+        # Also called when a subscription starts, even after a reconnect: there are no messages
+        # about earlier appends.
         if message[0] not in (b"message", b"subscribe"):
             return
         with self._lock:

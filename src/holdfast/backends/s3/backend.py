@@ -11,6 +11,7 @@ from typing import Final
 
 from ...errors import InvalidURL, NotSetUp
 from .. import urls
+from ..deadline import DEFAULT_TIMEOUT
 from ..interface import Durability
 from ..objects.aws import AWSClient
 from ..objects.backend import ObjectsBackend
@@ -26,8 +27,15 @@ class S3Backend(ObjectsBackend):
     Whatever the `durability`, an append is acknowledged when S3 has stored it durably.
     """
 
-    def __init__(self, url: str, *, durability: Durability = "disk", create: bool = True) -> None:
-        super().__init__(open_space(url, create=create))
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Durability = "disk",
+        create: bool = True,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        super().__init__(open_space(url, create=create, timeout=timeout))
 
 
 class _ExistingS3Space(S3Space):
@@ -38,7 +46,7 @@ class _ExistingS3Space(S3Space):
         raise NotSetUp(f"there is no store at {self._service.where}; check the URL")
 
 
-def open_space(url: str, *, create: bool = True) -> S3Space:
+def open_space(url: str, *, create: bool = True, timeout: float = DEFAULT_TIMEOUT) -> S3Space:
     """Open the prefix of a bucket that a URL names. The bucket must exist."""
     parts, options = urls.parse_url(url, example=_EXAMPLE, options=("region", "endpoint"))
     if "@" in parts.netloc:
@@ -65,6 +73,7 @@ def open_space(url: str, *, create: bool = True) -> S3Space:
         region=options.get("region") or ("us-east-1" if endpoint else None),
         endpoint=endpoint,
         where=urls.format_location(parts),
+        timeout=timeout,
         signature_version="s3v4",
         s3={"addressing_style": "path" if endpoint else "auto"},
     )

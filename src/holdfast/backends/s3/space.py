@@ -90,7 +90,7 @@ class S3Space:
             if not all(self.create(partition, name, b"1") for name in names) or self.create(
                 partition, b"a", b"2"
             ):
-                raise self._unsuitable("it overwrites objects in spite of If-None-Match")
+                raise self._unsuitable("it overwrites objects despite If-None-Match")
             first = self.get(partition, b"a")
             if first is None or first.data != b"1":
                 raise self._unsuitable("an object cannot be read right after it was written")
@@ -177,22 +177,32 @@ class S3Space:
     ) -> Iterator[bytes]:
         front = self._key(partition, b"")
         start: dict[str, Any] = {"StartAfter": self._key(partition, after)} if after else {}
+        for key in self._list_keys(front, min(limit, KEYS_PER_REQUEST), **start):
+            name = decode_name(key.removeprefix(front))
+            # Skip foreign keys, like the "folder" that a console creates. An empty name would make
+            # the next listing start over.
+            if not name:
+                continue
+            if until is not None and name > until:
+                return
+            yield name
+
+    def _list_keys(self, front: str, page: int, **start: Any) -> Iterator[str]:
+        """Yield the keys that start with `front`, in order, `page` of them per request."""
         while True:
-            answer = self._call(
-                "list_objects_v2", Prefix=front, MaxKeys=min(limit, KEYS_PER_REQUEST), **start
-            ).response
+            answer = self._call("list_objects_v2", Prefix=front, MaxKeys=page, **start).response
             for found in answer.get("Contents", ()):
-                name = decode_name(found["Key"].removeprefix(front))
-                # Skip foreign keys, like the "folder" that a console creates. An empty name would
-                # make the next listing start over.
-                if not name:
-                    continue
-                if until is not None and name > until:
-                    return
-                yield name
+                yield found["Key"]
             if not answer.get("IsTruncated"):
                 return
             start = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def walk(self, front: str) -> Iterator[tuple[str, bytes]]:
+        for key in self._list_keys(self._prefix + front, KEYS_PER_REQUEST):
+            partition, _, text = key.removeprefix(self._prefix).rpartition("/")
+            name = decode_name(text)
+            if partition and name:
+                yield partition, name
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -230,7 +240,7 @@ class S3Space:
                 )
 
     def _call(self, operation: str, *, writes: bool = False, **arguments: Any) -> AWSResponse:
-        """Send a request. The answer has at most a code that describes the object."""
+        """Send a request. A code in the answer is about the object; all others raise."""
         in_doubt = False
         for attempt in range(1, MAX_ATTEMPTS):
             answer = self._service.call(

@@ -1,4 +1,4 @@
-"""Back up an SQLite file as it is at one instant, while others write to it."""
+"""Back up an SQLite file as of one instant, while other processes write to it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def _refuse_target(source: str, target: str, overwrite: bool) -> None:
             raise AlreadyExists(f"{target} is the store itself; choose another path for its backup")
         if not overwrite:
             raise AlreadyExists(
-                f"{target} already exists; choose another path, or allow replacing it with "
-                "overwrite=True or --overwrite"
+                f"{target} already exists; choose another path, or replace it with overwrite=True"
             )
         if not os.path.isfile(target):
             raise AlreadyExists(f"{target} is not a file; choose another path")

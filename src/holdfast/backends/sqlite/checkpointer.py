@@ -65,8 +65,8 @@ class Checkpointer:
         if self._connection is None:
             self._connection = self._connect()
             self._connection.set_busy_timeout(RESTART_MILLISECONDS)
-        # First copy the bulk while others write. Then copy what they have added, with the write
-        # lock for a moment: only a WAL that was copied to its end can restart instead of growing.
+        # First copy the bulk while other connections write. Then take the write lock for a moment
+        # and copy the rest: only a WAL that was copied to its end can restart instead of growing.
         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 

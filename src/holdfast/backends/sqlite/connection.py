@@ -7,7 +7,6 @@ of failing, and apsw's `execute` stops a multi-statement string at its first row
 from __future__ import annotations
 
 import os
-import random
 import sys
 import threading
 import time
@@ -15,9 +14,10 @@ from typing import Literal
 
 import apsw
 
-from ...errors import Unavailable, UnsupportedFilesystem
-from .errors import BUSY_SECONDS, translate_create_error, translate_error
-from .schema import migrate, refuse_altered_schema, refuse_foreign_database
+from ...errors import ReadOnly, Unavailable, UnsupportedFilesystem
+from .. import deadline
+from .errors import raise_translated, translate_create_error
+from .schema import migrate, refuse_altered_schema, refuse_foreign_database, refuse_older_schema
 
 MAX_VALUE_BYTES = 64 * 1024 * 1024
 ROW_BYTES = 4096
@@ -46,6 +46,67 @@ def create_file(path: str) -> None:
         os.close(file)
 
 
+def is_readonly(path: str) -> bool:
+    """Return whether the file exists, but permissions or the disk allow only reading.
+
+    Appends need the folder too: SQLite creates its log there.
+    """
+    if not os.path.exists(path) or not os.access(path, os.R_OK):
+        return False
+    log_exists = os.path.exists(f"{path}-wal") and os.path.exists(f"{path}-shm")
+    return not os.access(path, os.W_OK) or not (
+        log_exists or os.access(os.path.dirname(path) or ".", os.W_OK)
+    )
+
+
+def connect_readonly(path: str, vfs: str | None) -> apsw.Connection:
+    """Open a connection that only reads, with the current schema."""
+    try:
+        connection = open_readonly(path, vfs)
+        try:
+            connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES + ROW_BYTES)
+            refuse_foreign_database(connection, path)
+            _pragma(connection, "trusted_schema", "OFF", 0)
+            _pragma(connection, "cell_size_check", "ON", 1)
+            refuse_older_schema(connection, path)
+            refuse_altered_schema(connection, path)
+        except BaseException:
+            close(connection)
+            raise
+    except (apsw.Error, UnicodeDecodeError, TypeError) as error:
+        if isinstance(error, apsw.CantOpenError) and os.path.exists(f"{path}-wal"):
+            raise ReadOnly(
+                f"{path} was not closed, and its log ({path}-wal) cannot be read without writing;"
+                " open it once where it can be written to, or copy both files there"
+            ) from error
+        raise_translated(error, path)
+    return connection
+
+
+def open_readonly(path: str, vfs: str | None = None) -> apsw.Connection:
+    """Open an existing file read-only, even where nothing can be created beside it."""
+    from urllib.parse import quote
+
+    # Without a log, and without permission to create one, SQLite reads a file only if it is opened
+    # as immutable. A process that may write creates the log before it changes the file.
+    modes = ("mode=ro",) if os.path.exists(f"{path}-wal") else ("mode=ro", "immutable=1")
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    for mode in modes:
+        connection = apsw.Connection(f"file:{quote(path)}?{mode}", flags=flags, vfs=vfs)
+        try:
+            connection.set_busy_handler(BusyHandler())
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+            break
+        except BaseException as error:
+            close(connection)
+            unopened = isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError)
+            if not unopened or mode == modes[-1]:
+                raise
+    return connection
+
+
 def connect(
     path: str, *, durability: Literal["disk", "process"], vfs: str | None
 ) -> apsw.Connection:
@@ -59,8 +120,8 @@ def connect(
         except BaseException:
             close(connection)
             raise
-    except apsw.Error as error:
-        raise translate_error(error, path) from error
+    except (apsw.Error, UnicodeDecodeError, TypeError) as error:
+        raise_translated(error, path)
     return connection
 
 
@@ -111,14 +172,16 @@ def enable_wal(connection: apsw.Connection) -> str:
     The switch needs exclusive access for a moment, and SQLite does not wait for it.
     """
     (mode,) = connection.execute("PRAGMA journal_mode").fetchall()[0]
-    deadline = time.monotonic() + BUSY_SECONDS
+    until = time.monotonic() + deadline.remaining()
     while mode != "wal":
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0]
             break
         except apsw.BusyError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > until:
                 raise
+            import random
+
             time.sleep(random.uniform(0.001, 0.01))  # noqa: S311  jitter, not a secret
     return str(mode)
 
@@ -130,13 +193,15 @@ class BusyHandler:
     """
 
     def __init__(self) -> None:
-        self.deadline = 0.0
+        self._until = 0.0
 
     def __call__(self, attempt: int) -> bool:
         now = time.monotonic()
         if attempt == 0:
-            self.deadline = now + BUSY_SECONDS
-        if now > self.deadline:
+            self._until = now + deadline.remaining()
+        if now > self._until:
             return False
+        import random  # only those who wait need it
+
         time.sleep(random.uniform(0.00005, min(0.0003 * (attempt + 1), 0.001)))  # noqa: S311  jitter, not a secret
         return True

@@ -17,14 +17,13 @@ from ...errors import (
     UnsupportedVersion,
 )
 
-BUSY_SECONDS = 30.0
-"""How long a connection waits for a lock of another process."""
-
 
 def raise_translated(error: BaseException, path: str) -> NoReturn:
-    """Raise an error of the driver as one of ours; raise any other error unchanged."""
+    """Raise a driver error as one of Holdfast's; raise any other error unchanged."""
     if isinstance(error, UnicodeDecodeError):
-        raise CorruptRecord(path, what="an id in it is not valid text") from None
+        raise CorruptRecord(path, what="a text in it is not valid UTF-8") from None
+    if isinstance(error, TypeError):
+        raise foreign_row_error(path) from error
     if isinstance(error, apsw.Error):
         raise translate_error(error, path) from error
     raise error
@@ -47,10 +46,10 @@ def translate_error(error: apsw.Error, path: str) -> HoldfastError:
         and not os.access(path, os.R_OK | os.W_OK)
     ):
         return ReadOnly(f"{path} cannot be opened; check its permissions and those of its folder")
-    if isinstance(error, (apsw.CorruptError, apsw.TooBigError)):
+    if isinstance(error, (apsw.CorruptError, apsw.TooBigError, apsw.ConstraintError)):
         return CorruptRecord(path, what=f"SQLite reports {reason}")
     if isinstance(error, apsw.BusyError):
-        return Unavailable(f"another process kept {path} locked for {BUSY_SECONDS:.0f} s; retry")
+        return Unavailable(f"another process kept {path} locked until the deadline; retry")
     return Unavailable(f"{path}: {reason}")
 
 
@@ -68,12 +67,19 @@ def translate_create_error(error: OSError, path: str) -> HoldfastError:
 def is_storage_full(error: BaseException, connection: apsw.Connection) -> bool:
     """Return whether a write failed because the disk is full, or a quota or size limit is reached.
 
-    SQLite reports only a full disk as such; the other two are I/O errors. Call this before using
-    the connection again: the system's error number is that of its last failure.
+    SQLite reports only a full disk as such; the other two are I/O errors. Call this before the
+    connection is used again: the system's error number is that of its last failure.
     """
     if getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_WRITE:
         return connection.system_errno in (errno.EDQUOT, errno.EFBIG)
     return isinstance(error, apsw.FullError)
+
+
+def readonly_error(path: str) -> ReadOnly:
+    return ReadOnly(
+        f"{path} was opened read-only; nothing was written. Check the permissions of the"
+        " file and its folder, and the mount options of the disk"
+    )
 
 
 def storage_full_error(path: str) -> StorageFull:

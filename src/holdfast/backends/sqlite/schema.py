@@ -6,23 +6,28 @@ half-full pages wherever a stream grows, and a WITHOUT ROWID table would push bo
 pages.
 
 The version and hash of a stream are those of its newest record, so an append that changes no field
-writes nothing but records. What listings return changes rarely. It is stored in `streams`, in the
-order of names, and again in each index: a page of a listing is read from one place, however many
-streams there are and in whatever order they were created.
+writes nothing but records. The fields that listings return change rarely. They are stored in
+`streams`, in the order of names, and again in each index: a page of a listing is read from one
+place, however many streams there are and in whatever order they were created.
 
-`graves` has the incarnations that were deleted and must not be created again.
+`tombstones` has the incarnations that were deleted and must not be created again. `numbers` has one
+row: the last number that a stream got, and a checksum of all tombstones.
+
+Nothing is stored twice except in indexes and in `due`, which `PRAGMA integrity_check` compares with
+the tables. `check.py` checks the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import apsw
 
-from ...errors import UnsupportedVersion
+from ...errors import ReadOnly, UnsupportedVersion
+
+T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x486F6C64  # "Hold", for `file` and other tools
 
@@ -40,15 +45,15 @@ MIGRATIONS: Final = (
         owner TEXT,
         due_at REAL,
         expires_at REAL,
-        due REAL,
+        due REAL CHECK (due IS min(ifnull(due_at, expires_at), ifnull(expires_at, due_at))),
         PRIMARY KEY (tenant, kind, id)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX streams_by_status ON streams
         (tenant, kind, status, id, incarnation, label, owner, due_at, expires_at) WHERE status IS NOT NULL;
     CREATE INDEX streams_by_due ON streams
         (tenant, kind, due, id, incarnation, status, label, owner, due_at, expires_at) WHERE due IS NOT NULL;
-    CREATE TABLE numbers (last INTEGER NOT NULL) STRICT;
-    INSERT INTO numbers (last) VALUES (0);
+    CREATE TABLE numbers (last INTEGER NOT NULL, tombstones BLOB NOT NULL) STRICT;
+    INSERT INTO numbers (last, tombstones) VALUES (0, zeroblob(16));
     CREATE TABLE records (
         stream INTEGER NOT NULL,
         version INTEGER NOT NULL,
@@ -57,14 +62,8 @@ MIGRATIONS: Final = (
         body BLOB NOT NULL
     ) STRICT;
     CREATE UNIQUE INDEX records_by_place ON records (stream, version);
-    CREATE TABLE append_ids (
-        stream INTEGER NOT NULL,
-        id BLOB NOT NULL,
-        first INTEGER NOT NULL,
-        last INTEGER NOT NULL,
-        PRIMARY KEY (stream, id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE graves (
+    CREATE INDEX records_by_append ON records (stream, append_id, version) WHERE append_id >= x'80';
+    CREATE TABLE tombstones (
         tenant TEXT NOT NULL,
         kind TEXT NOT NULL,
         id TEXT NOT NULL,
@@ -90,9 +89,21 @@ def migrate(connection: apsw.Connection, path: str) -> None:
     """Bring the schema up to date. Many processes may do this at once."""
     if _read_version(connection, path) == len(MIGRATIONS):
         return
-    with transaction(connection):
+
+    def run() -> None:
         _run_migrations(connection, _read_version(connection, path))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+    transact(connection, run)
+
+
+def refuse_older_schema(connection: apsw.Connection, path: str) -> None:
+    """Raise if the schema has to be brought up to date first."""
+    if (version := _read_version(connection, path)) != len(MIGRATIONS):
+        raise ReadOnly(
+            f"{path} has schema version {version}, and must be updated to {len(MIGRATIONS)} before"
+            " it can be read; open it once where it can be written to"
+        )
 
 
 def refuse_altered_schema(connection: apsw.Connection, path: str) -> None:
@@ -146,16 +157,17 @@ def _read_version(connection: apsw.Connection, path: str) -> int:
     return version
 
 
-@contextmanager
-def transaction(connection: apsw.Connection, mode: str = "IMMEDIATE") -> Iterator[None]:
-    """Commit the changes of the block, or roll them back.
+def transact(connection: apsw.Connection, work: Callable[[], T], mode: str = "IMMEDIATE") -> T:
+    """Commit the changes that `work` makes, or roll them back.
 
-    apsw's own `with` uses savepoints, and on a full disk SQLite has already dropped those.
+    apsw's own `with` uses savepoints, and on a full disk SQLite has already dropped those. A `with`
+    of contextlib may be interrupted before it calls us; its traceback would keep the transaction.
     """
-    connection.execute(f"BEGIN {mode}")
-    try:
-        yield
+    try:  # before BEGIN: an interrupt right after it must not leave the transaction open
+        connection.execute(f"BEGIN {mode}")
+        result = work()
         connection.execute("COMMIT")
+        return result
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

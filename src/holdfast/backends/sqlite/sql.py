@@ -6,7 +6,7 @@ stream (`CREATE_STREAM`) or replaces fields of the head (`SET_FIELDS`).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 # BEGIN IMMEDIATE, not BEGIN: with a deferred lock, two writers could both read version 7, and the
 # second one's write would fail with "database is locked" without waiting.
@@ -28,19 +28,21 @@ WHERE {_KEY}"""
 # must not be used again.
 NEXT_NUMBER: Final = "UPDATE numbers SET last = last + 1 RETURNING last"
 
+FIND_TOMBSTONE: Final = f"SELECT 1 FROM tombstones WHERE {_KEY} AND incarnation = ?"
+
 CREATE_STREAM: Final = """
 INSERT INTO streams
   (tenant, kind, id, incarnation, stream, status, label, owner, due_at, expires_at, due)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 WHERE NOT EXISTS
-  (SELECT 1 FROM graves WHERE tenant = ?1 AND kind = ?2 AND id = ?3 AND incarnation = ?4)"""
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 INSERT_RECORD: Final = (
     "INSERT INTO records (stream, version, append_id, hash, body) VALUES (?, ?, ?, ?, ?)"
 )
 
-INSERT_APPEND_ID: Final = "INSERT INTO append_ids (stream, id, first, last) VALUES (?, ?, ?, ?)"
-
-FIND_APPEND_ID: Final = f"SELECT first, last FROM append_ids WHERE id = ? AND stream = {_STREAM}"
+# The last condition is that of the index, and true for the ids for which `is_indexed` is.
+FIND_APPEND_ID: Final = f"""
+SELECT min(version), max(version) FROM records
+WHERE append_id = ? AND stream = {_STREAM} AND append_id >= x'80'"""
 
 APPEND_IDS_AFTER: Final = (
     "SELECT version, append_id FROM records WHERE stream = ? AND version > ? ORDER BY version"
@@ -50,18 +52,46 @@ HEAD: Final = f"""
 SELECT version, hash, id, incarnation, status, label, owner, due_at, expires_at
 FROM streams LEFT JOIN records USING (stream) WHERE {_KEY} ORDER BY version DESC LIMIT 1"""
 
-_LISTED: Final = """
-SELECT id, incarnation, status, label, owner, due_at, expires_at FROM streams
-WHERE tenant = ? AND kind = ?"""
+_LISTED: Final = "id, incarnation, status, label, owner, due_at, expires_at"
 
-HEADS: Final = f"{_LISTED} AND id > ? ORDER BY id LIMIT ?"
+# The same, with texts as bytes: a text that is not valid UTF-8 must not end a listing.
+_LISTED_RAW: Final = """
+CAST(id AS BLOB), incarnation, CAST(status AS BLOB), label, CAST(owner AS BLOB), due_at,
+expires_at"""
 
-HEADS_BY_STATUS: Final = f"{_LISTED} AND status = ? AND id > ? ORDER BY id LIMIT ?"
+_RAW: Final = "CAST(? AS TEXT)"
 
-# A caller continues after the due time of the last head. A row whose `due` column was changed to
-# another value would be listed again and again, so it is left out.
-DUE: Final = f"""{_LISTED} AND due IS NOT NULL AND due <= ? AND (due, id) > (?, ?)
-AND due = min(ifnull(due_at, expires_at), ifnull(expires_at, due_at)) ORDER BY due, id LIMIT ?"""
+_HEADS: Final = """
+SELECT {} FROM streams WHERE tenant = ? AND kind = ? AND id > {} ORDER BY id LIMIT ?"""
+
+_HEADS_BY_STATUS: Final = """
+SELECT {} FROM streams WHERE tenant = ? AND kind = ? AND status = ? AND id > {}
+ORDER BY id LIMIT ?"""
+
+_DUE: Final = """
+SELECT {}, due FROM streams
+WHERE tenant = ? AND kind = ? AND due IS NOT NULL AND due <= ? AND (due, id) > (?, {})
+ORDER BY due, id LIMIT ?"""
+
+
+class Listing(NamedTuple):
+    """The two statements of a listing: with texts, and with texts as bytes."""
+
+    texts: str
+    raw: str
+
+
+HEADS: Final = Listing(_HEADS.format(_LISTED, "?"), _HEADS.format(_LISTED_RAW, _RAW))
+HEADS_BY_STATUS: Final = Listing(
+    _HEADS_BY_STATUS.format(_LISTED, "?"), _HEADS_BY_STATUS.format(_LISTED_RAW, _RAW)
+)
+DUE: Final = Listing(_DUE.format(_LISTED, "?"), _DUE.format(_LISTED_RAW, _RAW))
+
+_SCOPE: Final = "SELECT CAST(tenant AS BLOB), CAST(kind AS BLOB) FROM streams WHERE"
+
+NEXT_TENANT: Final = f"{_SCOPE} tenant > {_RAW} ORDER BY tenant, kind LIMIT 1"
+
+NEXT_KIND: Final = f"{_SCOPE} tenant = {_RAW} AND kind > {_RAW} ORDER BY kind LIMIT 1"
 
 READ: Final = f"""
 SELECT version, append_id, hash, body FROM records WHERE stream = {_STREAM} AND version > ?
@@ -71,12 +101,18 @@ READ_REVERSE: Final = f"""
 SELECT version, append_id, hash, body FROM records WHERE stream = {_STREAM} AND version < ?
 ORDER BY version DESC LIMIT ?"""
 
-DELETE_RECORDS: Final = "DELETE FROM records WHERE stream = ?"
+NUMBER: Final = f"""
+SELECT stream, incarnation, (SELECT count(*) FROM streams others WHERE others.stream = mine.stream)
+FROM streams mine WHERE {_KEY}"""
 
-DELETE_APPEND_IDS: Final = "DELETE FROM append_ids WHERE stream = ?"
+DELETE_RECORDS: Final = "DELETE FROM records WHERE stream = ?"
 
 DELETE_STREAM: Final = f"DELETE FROM streams WHERE {_KEY}"
 
 INSERT_TOMBSTONE: Final = (
-    "INSERT OR IGNORE INTO graves (tenant, kind, id, incarnation) VALUES (?, ?, ?, ?)"
+    "INSERT INTO tombstones (tenant, kind, id, incarnation) VALUES (?, ?, ?, ?)"
 )
+
+READ_TOMBSTONES: Final = "SELECT tombstones FROM numbers"
+
+SET_TOMBSTONES: Final = "UPDATE numbers SET tombstones = ?"
