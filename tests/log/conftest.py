@@ -19,7 +19,7 @@ def backend() -> Scripted:
 
 @pytest.fixture
 def log(backend: Scripted) -> Iterator[Log]:
-    log = Log(backend, settle_seconds=0.05, pause=lambda seconds: None)
+    log = Log(backend, timeout=0.05, pause=lambda seconds: None)
     yield log
     log.close()
 

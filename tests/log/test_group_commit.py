@@ -204,8 +204,8 @@ def test_the_lead_is_never_given_to_a_caller_who_was_already_told_his_outcome(
 
     monkeypatch.setattr(committer, "_release", interrupted)
     backend.script.append(backend.hold)
-    holder = threading.Thread(target=store.stream("a").append, args=[("n", 1)])
-    holder.start()
+    blocker = threading.Thread(target=store.stream("a").append, args=[("n", 1)])
+    blocker.start()
     assert backend.entered.wait(30)
 
     def lead() -> None:
@@ -219,7 +219,7 @@ def test_the_lead_is_never_given_to_a_caller_who_was_already_told_his_outcome(
         while pending(log) < waiting:
             threading.Event().wait(0.001)
     backend.gate.set()
-    for thread in (holder, leader, follower):
+    for thread in (blocker, leader, follower):
         thread.join(30)
     last = threading.Thread(target=store.stream("a").append, args=[("n", 2)], daemon=True)
     last.start()

@@ -26,9 +26,8 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.log import operations as ops
-from holdfast.log.events import NewEvent, encode_envelopes
+from holdfast.log.events import NewEvent, encode_envelopes, new_append_context
 from holdfast.log.log import Log
-from holdfast.log.operations.stream_ops import new_append_context
 
 KEY = StreamKey("default", "stream", "s")
 
@@ -114,7 +113,9 @@ def test_reading_alone_does_not_count_as_having_seen(
         log.handle(request(3, seen=1))
 
 
-def test_a_deleted_stream_begins_a_new_life(backend: Scripted, stream: holdfast.Stream) -> None:
+def test_a_deleted_stream_gets_a_new_incarnation(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
     stream.append(("n", 1))
     foreign_writer(backend).delete()
     assert stream.append(("n", 2)).first == 1
@@ -273,6 +274,27 @@ def test_past_the_deadline_the_outcome_is_unknown_and_a_repeat_settles_it(
     backend.really_append(held[0])
     assert stream.append(("n", 2), id=caught.value.id).duplicate
     assert numbers(stream) == [1, 2]
+
+
+def test_an_append_that_always_comes_second_ends_at_the_deadline(
+    backend: Scripted, stream: holdfast.Stream
+) -> None:
+    stream.append(("n", 1))
+    other = foreign_writer(backend)
+
+    def come_first(batch: Sequence[Append]) -> Any:
+        backend.script, before = [], backend.script
+        other.append(("n", 0))
+        backend.script = before
+        return backend.really_append(batch)
+
+    backend.script[:] = [come_first] * 100_000
+    with pytest.raises(Unavailable, match=r"other writers changed .* nothing was written"):
+        stream.append(("n", 2))
+    backend.script.clear()
+    assert 2 not in numbers(stream) and len(numbers(stream)) > 10
+    stream.append(("n", 2))
+    assert numbers(stream)[-1] == 2
 
 
 def test_a_repeat_of_an_append_that_never_arrived_stores_it(
@@ -445,7 +467,7 @@ def test_a_record_taken_from_another_stream_is_refused(backend: Scripted) -> Non
         list(foreign_writer(backend).read())
 
 
-def test_a_stream_that_began_a_new_life_is_read_as_it_is_now(
+def test_a_stream_that_was_created_again_is_read_as_it_is_now(
     backend: Scripted, stream: holdfast.Stream
 ) -> None:
     for number in range(3):

@@ -29,6 +29,7 @@ class Watched:
 
     def __init__(self, log: Log) -> None:
         self.log, self.asked, self.redaction = log, list[str](), log.redaction
+        self.timeout = log.timeout
 
     def handle(self, request: ops.Request) -> Any:
         self.asked.append(type(request).__name__)
@@ -161,7 +162,6 @@ def test_creating_a_document_does_nothing_until_it_is_used(store: holdfast.Store
         store.state("doc", type=object.__new__)
 
 
-@pytest.mark.every_engine
 def test_documents_are_listed_and_tenants_have_their_own(store: holdfast.Store) -> None:
     for name in ("b", "a"):
         store.state(name).save(name)
@@ -179,7 +179,6 @@ def test_documents_are_listed_and_tenants_have_their_own(store: holdfast.Store) 
 # -- versions --------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_history_tells_when_who_and_how_large(store: holdfast.Store) -> None:
     doc = store.state("doc")
     with holdfast.correlate("req-1", actor="planner"):
@@ -266,7 +265,6 @@ def test_a_deleted_document_is_gone_with_its_versions_and_its_large_values(
 # -- time to live ----------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_an_expired_document_can_be_revived_or_deleted_and_nothing_else(
     store: holdfast.Store,
 ) -> None:

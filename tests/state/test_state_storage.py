@@ -19,8 +19,8 @@ from holdfast import State
 from holdfast.backends import Backend, StreamKey
 from holdfast.log import operations as ops
 from holdfast.log.codec import MAX_DEPTH, encode
-from holdfast.log.events import NewEvent
-from holdfast.log.operations.stream_ops import append_events, new_append_context
+from holdfast.log.events import NewEvent, new_append_context
+from holdfast.log.operations.stream_ops import append_events
 from holdfast.state import state
 from holdfast.state.delta import diff
 from holdfast.state.state import (
@@ -104,7 +104,9 @@ def saved_purely(known: KnownDocument | None, raw: bytes) -> tuple[KnownDocument
     """A save without a store: what is known after it, and how many bytes it takes."""
     event, fold = next_event(known, raw)
     version = known.version + 1 if known else 1
-    return KnownDocument(b"life", version, raw, fold), len(event.data) + state.RECORD_OVERHEAD_BYTES
+    return KnownDocument(b"incarnation", version, raw, fold), len(
+        event.data
+    ) + state.RECORD_OVERHEAD_BYTES
 
 
 edits = st.sampled_from(["change", "append", "drop", "grow", "shrink", "replace"])
@@ -168,10 +170,14 @@ def _edit(document: dict[str, Any], kind: str, number: int, chance: random.Rando
 
 def test_a_keyframe_comes_after_very_many_deltas_however_small() -> None:
     raw = encode({"n": 0, "pad": "x" * 10_000_000})
-    known = KnownDocument(b"life", 5 + state.MAX_DELTAS - 1, raw, StateFold(5, len(raw), len(raw)))
+    known = KnownDocument(
+        b"incarnation", 5 + state.MAX_DELTAS - 1, raw, StateFold(5, len(raw), len(raw))
+    )
     event, _ = next_event(known, encode({"n": 1, "pad": "x" * 10_000_000}))
     assert event.type == SAVED
-    known = KnownDocument(b"life", 5 + state.MAX_DELTAS, raw, StateFold(5, len(raw), len(raw)))
+    known = KnownDocument(
+        b"incarnation", 5 + state.MAX_DELTAS, raw, StateFold(5, len(raw), len(raw))
+    )
     event, fold = next_event(known, encode({"n": 1, "pad": "x" * 10_000_000}))
     assert event.type == KEYFRAME and fold.base == known.version + 1
 

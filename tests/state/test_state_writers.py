@@ -74,9 +74,11 @@ def test_a_save_that_meets_another_one_between_reading_and_appending_is_decided_
     assert doc.load() == {"a": 2, "pad": "x" * 100}
 
 
-def test_a_delta_is_never_appended_to_another_life_of_the_document(store: holdfast.Store) -> None:
-    """Deleted and begun anew by the same process, whose log knows the new life, at the version that
-    the old one had."""
+def test_a_delta_is_never_appended_to_another_incarnation_of_the_document(
+    store: holdfast.Store,
+) -> None:
+    """The same process deleted and recreated it, and its log knows the new incarnation, at the
+    version that the old one had."""
     doc, pad = store.state("doc"), "x" * 100
     doc.save({"secret": 1, "pad": pad})
     store.state("doc").delete()
@@ -89,8 +91,8 @@ def test_a_delta_is_never_appended_to_another_life_of_the_document(store: holdfa
 def test_a_document_deleted_and_begun_anew_is_not_taken_for_the_old_one(
     durable_url: str, size: int
 ) -> None:
-    """By another process: what this one knows has the right version number, and belongs to another
-    life."""
+    """Another process recreated it: the state this one knows has the right version number, but
+    belongs to another incarnation."""
     with holdfast.open(durable_url) as ours, holdfast.open(durable_url) as theirs:
         doc = ours.state("doc")
         doc.save({"secret": "x" * size, "n": 1})
@@ -145,7 +147,7 @@ def test_if_version_of_a_former_incarnation_is_a_conflict(durable_url: str) -> N
             doc.save("decision", if_version=1)
         assert theirs.state("doc").load() == "something else"
         assert doc.save("decision", if_version=doc.version()) == 2, (
-            "once noticed, the new life is taken as it is"
+            "once noticed, the new incarnation is accepted as it is"
         )
 
 
@@ -185,7 +187,8 @@ def test_what_is_read_while_a_document_is_deleted_and_begun_anew_is_never_a_mixt
 @pytest.mark.slow
 @pytest.mark.every_engine
 def test_two_processes_save_at_once_and_each_save_is_a_version(durable_url: str) -> None:
-    writers = [start(durable_url, who, 40) for who in ("one", "two")]
+    saves = examples(10)
+    writers = [start(durable_url, who, saves) for who in ("one", "two")]
     for writer in writers:
         assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
     for writer in writers:
@@ -201,10 +204,10 @@ def test_two_processes_save_at_once_and_each_save_is_a_version(durable_url: str)
         for version, value in map(json.loads, output.splitlines()):
             assert version not in saved, "two saves with one version"
             saved[version] = value
-    assert sorted(saved) == list(range(1, 81))
+    assert sorted(saved) == list(range(1, 2 * saves + 1))
     with holdfast.open(durable_url) as store:
         doc = store.state("doc")
-        assert doc.load() == saved[80]
+        assert doc.load() == saved[2 * saves]
         for version, value in saved.items():
             assert encode(doc.load(version=version)) == encode(value)
 
@@ -212,13 +215,13 @@ def test_two_processes_save_at_once_and_each_save_is_a_version(durable_url: str)
 @pytest.mark.slow
 def test_saves_that_were_acknowledged_survive_kill_9(durable_url: str) -> None:
     acknowledged: dict[int, Any] = {}
-    for life in range(4):
-        writer = start(durable_url, f"life {life}", 10_000)
+    for run in range(4):
+        writer = start(durable_url, f"run {run}", 10_000)
         assert writer.stdin is not None and writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
         writer.stdin.write("\n")
         writer.stdin.flush()
-        for _ in range(15 + 7 * life):
+        for _ in range(15 + 7 * run):
             version, value = json.loads(writer.stdout.readline())
             acknowledged[version] = value
         os.kill(writer.pid, signal.SIGKILL)

@@ -109,7 +109,6 @@ def test_followers_work_without_being_rung(url: str) -> None:
         writer.join()
 
 
-@pytest.mark.every_engine
 def test_a_follower_whose_time_is_over_ends(url: str) -> None:
     with holdfast.open(url) as store:
         store.conversation("c").append({"role": "user", "content": "1"})

@@ -196,15 +196,17 @@ def test_a_planted_value_of_enormous_size_is_refused_before_it_is_in_memory(tmp_
         data(store.stream("s"))
 
 
-def test_an_id_that_is_not_text_is_reported_as_damage(tmp_path: Path) -> None:
+def test_an_id_that_is_not_text_is_left_out_of_listings_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with holdfast.open(path) as store:
-        store.stream("s").append(("n", 1))
+        for name in ("r", "s", "t"):
+            store.stream(name).append(("n", 1))
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE streams SET id = CAST(x'ff' AS TEXT) WHERE kind = 'stream'")
+        connection.execute("UPDATE streams SET id = CAST(x'73ff' AS TEXT) WHERE id = 's'")
     connection.close()
-    with holdfast.open(path) as store, pytest.raises(holdfast.errors.CorruptRecord):
-        list(store.streams())
+    with holdfast.open(path) as store:
+        assert [each.id for each in store.streams()] == ["r", "t"]
+        assert any("not valid text" in problem.details for problem in store.verify().problems)
 
 
 @pytest.mark.parametrize("lost", [["", "-wal", "-shm"], [""], ["-wal"]])
@@ -289,23 +291,20 @@ def test_health_says_where_the_state_is_and_how_large(durable_url: str) -> None:
     assert health.engine_version and health.oldest_lease is None
 
 
-@pytest.mark.every_engine
 def test_health_names_the_oldest_lease(store: holdfast.Store) -> None:
     backend = store._log.backend
+    store._log.register_tenant("default")
     for name, owner, due in (
         ("late", "worker-1", 2e9),
         ("early", "worker-2", 1e9),
         ("timer", None, 5e8),
     ):
         key = StreamKey("default", "task", name)
-        fields = HeadFields(status="running", owner=owner, due_at=due)
-        backend.append(
-            [
-                Append(
-                    key, 0, b"", os.urandom(16), os.urandom(16), [(bytes(32), b"{}")], fields=fields
-                )
-            ]
+        incarnation = os.urandom(16)
+        fields = store._log.reader.encode_fields(
+            key, incarnation, HeadFields("running", None, owner, due)
         )
+        backend.append([Append(key, 0, b"", incarnation, b"i" * 16, [(bytes(32), b"{}")], fields)])
     assert store.health().oldest_lease == holdfast.types.LeaseInfo(
         "early", "worker-2", datetime.fromtimestamp(1e9, timezone.utc)
     )

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.log import operations as ops
-from holdfast.log.operations.stream_ops import delete_stream, new_append_context
+from holdfast.log.events import new_append_context
+from holdfast.log.operations.stream_ops import delete_stream
 
 ODD_IDS = [
     "plain",
@@ -141,7 +142,6 @@ def test_numbers_that_make_no_sense_are_refused(store: holdfast.Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.every_engine
 def test_streams_are_listed_in_order_and_to_the_end(store: holdfast.Store) -> None:
     names = [f"s{number:04}" for number in range(600)]
 
@@ -154,7 +154,19 @@ def test_streams_are_listed_in_order_and_to_the_end(store: holdfast.Store) -> No
     assert list(store.for_tenant("other").streams()) == []
 
 
-@pytest.mark.every_engine
+def test_streams_of_another_kind_are_listed_by_kind(store: holdfast.Store) -> None:
+    store.stream("own").append(("n", 1))
+    store.conversation("c").append({"role": "user", "content": "hi"})
+
+    async def listed() -> list[holdfast.StreamInfo]:
+        return [info async for info in store.aio.streams(kind="conversation")]
+
+    expected = [holdfast.StreamInfo("c", 1)]
+    assert list(store.streams(kind="conversation")) == asyncio.run(listed()) == expected
+    with pytest.raises(ValueError, match=r"kind must be one of audit, .*, got 'tenant'"):
+        store.streams(kind="tenant")
+
+
 def test_only_one_of_two_writers_with_the_same_expectation_wins(store: holdfast.Store) -> None:
     store.stream("s").append(("n", 0), if_version=0)
     with pytest.raises(holdfast.Conflict):
@@ -177,7 +189,6 @@ def test_a_deleted_stream_is_gone_and_its_id_is_free(store: holdfast.Store) -> N
 # -- ids -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_engine
 def test_odd_ids_are_all_different_streams(store: holdfast.Store) -> None:
     for number, name in enumerate(ODD_IDS):
         assert store.stream(name).append(("n", number), id=name).first == 1, name
@@ -185,7 +196,6 @@ def test_odd_ids_are_all_different_streams(store: holdfast.Store) -> None:
         assert data(store.stream(name)) == [number], name
 
 
-@pytest.mark.every_engine
 @pytest.mark.parametrize("id", ["", "a\0b", "x" * 513, "€" * 171, "\ud800", 7, None, b"x"])
 def test_ids_that_no_engine_could_keep_are_refused(store: holdfast.Store, id: Any) -> None:
     with pytest.raises(holdfast.errors.InvalidId):
@@ -460,7 +470,6 @@ def test_a_store_works_in_a_forked_child_and_in_its_parent(durable_url: str) -> 
         ]
 
 
-@pytest.mark.every_engine
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_goes_on_after_its_parent_closed_the_store(durable_url: str) -> None:
     """The parent's last connection must not remove the write-ahead log under the child."""
@@ -513,7 +522,6 @@ def test_forking_while_other_threads_write_is_safe(durable_url: str) -> None:
         assert all(data(store.stream(f"child-{number}")) == [1] for number in range(5))
 
 
-@pytest.mark.every_engine
 def test_a_version_read_from_another_process_is_good_for_if_version(durable_url: str) -> None:
     with holdfast.open(durable_url) as here, holdfast.open(durable_url) as there:
         mine, theirs = here.stream("s"), there.stream("s")

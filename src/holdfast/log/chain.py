@@ -1,6 +1,6 @@
-"""The hash chain: every record's hash covers its bytes, its position and all records before it.
+"""The hash chain: a record's hash covers its bytes, append id, position and all records before it.
 
-    hash(n) = H(seed, hash(n-1), n, H(stored bytes))
+    hash(n) = H(seed, hash(n-1), n, append id, H(stored bytes))
     seed = H(domain, tenant, kind, id, incarnation)
 
 It needs no key and covers the bytes as stored, so it can be checked without keys and after erasure.
@@ -9,6 +9,7 @@ A record that was edited, moved, swapped or taken from another stream or incarna
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Final
@@ -16,6 +17,8 @@ from typing import Final
 from ..backends import Record, StreamKey
 
 _DOMAIN: Final = b"holdfast chain 1"
+_pack = struct.Struct(">Q").pack
+MAX_VERSION: Final = 1 << 62
 GENESIS: Final = bytes(32)
 """The hash before version 1."""
 
@@ -25,26 +28,37 @@ def seed(stream: StreamKey, incarnation: bytes) -> bytes:
 
     The parts are length-prefixed, so no two streams share a seed.
     """
-    digest = sha256(_DOMAIN)
-    for part in (*(part.encode() for part in stream), incarnation):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
+    tenant, kind, name = stream[0].encode(), stream[1].encode(), stream[2].encode()
+    return sha256(
+        _DOMAIN
+        + _pack(len(tenant))
+        + tenant
+        + _pack(len(kind))
+        + kind
+        + _pack(len(name))
+        + name
+        + _pack(len(incarnation))
+        + incarnation
+    ).digest()
 
 
-def link(seed: bytes, previous: bytes, version: int, body: bytes) -> bytes:
-    """Return the hash of a record. All parts have a fixed length, so the input is unambiguous."""
-    return sha256(seed + previous + version.to_bytes(8, "big") + sha256(body).digest()).digest()
+def link(seed: bytes, previous: bytes, version: int, append_id: bytes, body: bytes) -> bytes:
+    """Return the hash of a record. One part has no fixed length, so the input is unambiguous."""
+    return sha256(
+        seed + previous + version.to_bytes(8, "big") + append_id + sha256(body).digest()
+    ).digest()
 
 
 def extend(
-    seed: bytes, previous: bytes, version: int, bodies: Iterable[bytes]
+    seed: bytes, previous: bytes, version: int, append_id: bytes, bodies: Iterable[bytes]
 ) -> list[tuple[bytes, bytes]]:
-    """Return (hash, body) of new records that follow `version`, whose hash is `previous`."""
+    """Return (hash, body) of an append that follows `version`, whose hash is `previous`."""
     links = []
-    for body in bodies:
+    for body in bodies:  # `link`, written out: every append runs this
         version += 1
-        previous = link(seed, previous, version, body)
+        previous = sha256(
+            seed + previous + version.to_bytes(8, "big") + append_id + sha256(body).digest()
+        ).digest()
         links.append((previous, body))
     return links
 
@@ -55,11 +69,20 @@ def find_first_bad(seed: bytes, anchor: Record | None, records: Sequence[Record]
     `anchor` is the record before them, None at the start of the stream.
     """
     version, previous = (anchor.version, anchor.hash) if anchor else (0, GENESIS)
+    if not 0 <= version < MAX_VERSION:
+        return 1  # a damaged database may return any number
     for record in records:
         version += 1
         if record.version != version:
             return version
-        expected = link(seed, previous, version, record.body)
+        # `link`, written out: every read runs this.
+        expected = sha256(
+            seed
+            + previous
+            + version.to_bytes(8, "big")
+            + record.append_id
+            + sha256(record.body).digest()
+        ).digest()
         if expected != record.hash:
             return version
         previous = expected

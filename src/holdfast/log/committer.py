@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import OutcomeUnknown, StoreClosed, Unavailable
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     import asyncio  # imported where used: it takes a third of the time to import holdfast
 
 BATCH_MEMBERS: Final = 1024
+LEADER_CHECK_SECONDS: Final = 1.0
+"""How often a caller that waits checks whether its leader is still there."""
 
 logger = logging.getLogger("holdfast")
 
@@ -27,7 +31,20 @@ logger = logging.getLogger("holdfast")
 class PendingCommit:
     """A caller's entry in the queue. The commit function sets `result` or `error`, then `done`."""
 
-    __slots__ = ("_abandoned", "_future", "_leads", "_loop", "_wake", "done", "error", "result")
+    _thread: int
+    """The thread that waits for `_wake`. Set only if there is one."""
+
+    __slots__ = (
+        "_abandoned",
+        "_future",
+        "_leads",
+        "_loop",
+        "_thread",
+        "_wake",
+        "done",
+        "error",
+        "result",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.result: Any = None
@@ -56,8 +73,8 @@ class Committer:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._pending: list[PendingCommit] = []
-        self._leading = False
         self._leader = 0
+        """The thread that leads, or is to lead; 0 if none."""
         self._closed = False
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -71,20 +88,26 @@ class Committer:
             with self._lock:
                 if self._closed:
                     self._check_open()
-                if self._leading and self._leader == threading.get_ident():
+                here = threading.get_ident()
+                if self._leader == here and _is_on_stack(sys._getframe(1)):
                     raise RuntimeError(
                         "append was called inside an append, perhaps by a logging handler; "
                         "it would deadlock"
                     )
-                if self._leading:
+                if self._leader and self._leader != here:
+                    pending._thread = here
                     wake = pending._wake = threading.Lock()
                     wake.acquire()  # before it is queued: then another thread may release it
                     self._pending.append(pending)
                 else:
+                    # First: an interrupt after it is queued must find a leader to commit it.
+                    self._leader, pending._leads = here, True
                     self._pending.append(pending)
-                    pending._leads = self._leading = True
             if pending._wake is not None:
-                pending._wake.acquire()  # until resolved, or promoted to lead
+                # Until resolved, or promoted to lead.
+                while not pending._wake.acquire(timeout=LEADER_CHECK_SECONDS):
+                    if self._replace_lost_leader(pending):
+                        break
             if pending._leads:
                 self._lead(pending)
         except BaseException:
@@ -94,6 +117,17 @@ class Committer:
                 if pending._leads:
                     self._hand_over(pending)
             raise
+
+    def _replace_lost_leader(self, own: PendingCommit) -> bool:
+        """Lead instead of a leader that is gone: it was interrupted while it handed over."""
+        with self._lock:
+            if not own.done and not own._leads and self._is_leader_lost():
+                self._leader, own._leads = threading.get_ident(), True
+            return own._leads
+
+    def _is_leader_lost(self) -> bool:
+        """Return whether the thread that should lead no longer does. The lock is held."""
+        return not _is_on_stack(sys._current_frames().get(self._leader))
 
     async def submit_async(self, pending: PendingCommit) -> None:
         """Queue `pending` and return when it is done.
@@ -105,18 +139,25 @@ class Committer:
         loop = pending._loop = asyncio.get_running_loop()
         pending._future = loop.create_future()
         self._check_open()
-        gathered = self._gathered.get(loop)
-        if gathered is None:
-            # Other tasks that submit in this iteration of the loop join the same batch.
-            self._gathered[loop] = [pending]
-            loop.call_soon(self._flush, loop)
-        else:
-            gathered.append(pending)
         try:
+            gathered = self._gathered.get(loop)
+            if gathered is None:
+                # Other tasks that submit in this iteration of the loop join the same batch.
+                self._gathered[loop] = [pending]
+                loop.call_soon(self._flush, loop)
+            else:
+                gathered.append(pending)
             await pending._future
-        except asyncio.CancelledError:
+        except BaseException as error:
+            if self._withdraw(loop, pending):
+                raise
             pending._abandoned = True
-            while not pending.done:
+            # The loop may have been interrupted before it resolved a settled entry.
+            while (
+                isinstance(error, asyncio.CancelledError)
+                and not pending.done
+                and not pending.is_settled
+            ):
                 pending._future = loop.create_future()
                 try:
                     await pending._future
@@ -124,12 +165,33 @@ class Committer:
                     continue
             raise
 
+    def _withdraw(self, loop: asyncio.AbstractEventLoop, pending: PendingCommit) -> bool:
+        """Take back an entry if the loop was interrupted before it was queued."""
+        gathered = self._gathered.get(loop, [])
+        if pending not in gathered:
+            return False
+        gathered.remove(pending)
+        if not gathered:
+            del self._gathered[loop]
+        return True
+
+    def settle_abandoned(self) -> list[PendingCommit]:
+        """Return the queued entries whose callers were interrupted, and let the thread finish them.
+
+        Usually it does that already.
+        """
+        with self._lock:
+            abandoned = [entry for entry in self._pending if entry._abandoned and not entry.done]
+            if abandoned and not self._closed and (not self._leader or self._is_leader_lost()):
+                self._give_turn_to_thread()
+        return abandoned
+
     def close(self) -> None:
         """Refuse new callers, finish the commits in flight, and end the thread."""
         with self._lock:
             self._closed = True
             # The thread must not end before the last leader, which may hand it the remaining queue.
-            self._idle.wait_for(lambda: not self._leading)
+            self._idle.wait_for(lambda: not self._leader)
             thread = self._thread
         if thread is not None:
             self._turns.put(False)
@@ -138,21 +200,23 @@ class Committer:
     # -- async: one iteration of the loop is one batch -------------------------------------------
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        gathered = self._gathered.pop(loop, [])
+        gathered = self._gathered.get(loop, [])
         refused: Exception | None = None
         with self._lock:
             if self._closed:
                 refused = StoreClosed(
                     "the store was closed while the append waited; nothing was written"
                 )
-            elif not self._leading:
+            elif not self._leader:
                 try:
                     self._give_turn_to_thread()
-                    self._leading = True
                 except RuntimeError:
                     refused = Unavailable("no thread can be started to write; nothing was written")
+            # No call from here on: after an interrupt they must be in one of the two.
             if refused is None:
-                self._pending.extend(gathered)
+                self._pending += gathered
+            if gathered:
+                del self._gathered[loop]
         if refused is not None:
             for pending in gathered:
                 pending.error = refused
@@ -160,12 +224,20 @@ class Committer:
 
     def _give_turn_to_thread(self, own: PendingCommit | None = None) -> None:
         """Make the thread the leader. The lock is held. If no thread can start, nothing changes."""
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
+            # Noted before it starts: after an interrupt in between it must not be forgotten.
             thread = threading.Thread(target=self._serve, name="holdfast-commit", daemon=True)
-            thread.start()
-            self._thread = thread
+            before, self._thread = self._thread, thread
+            try:
+                thread.start()
+            except RuntimeError:
+                self._thread = before
+                raise
+        leader = self._thread.ident or 0
+        # Nothing can interrupt these: a leader must have its turn.
         if own is not None:
             own._leads = False
+        self._leader = leader
         self._turns.put(True)
 
     def _serve(self) -> None:
@@ -173,12 +245,12 @@ class Committer:
             turn = PendingCommit()
             turn._leads = True
             self._lead(turn, BaseException)  # no caller would see an error that is raised here
+        self._turns.put(False)  # for another thread, if an interrupt has led to two
 
     # -- leading ---------------------------------------------------------------------------------
 
     def _lead(self, own: PendingCommit, caught: type[BaseException] = Exception) -> None:
         """Commit batches until `own` is done, then hand over. `caught` errors fail the batch."""
-        self._leader = threading.get_ident()
         while True:
             with self._lock:
                 # They stay queued until they are resolved: after an interrupt the next leader finds
@@ -186,7 +258,10 @@ class Committer:
                 batch = self._pending[:BATCH_MEMBERS]
             self._commit_batch(_filter_unsettled(batch), caught)
             retried = _filter_unsettled(batch)
-            _resolve([pending for pending in batch if pending.is_settled] if retried else batch)
+            if len(batch) == 1 and batch[0] is own and not retried:
+                own.done = True  # no other caller has to be woken
+            else:
+                _resolve([pending for pending in batch if pending.is_settled] if retried else batch)
             with self._lock:
                 self._pending[: len(batch)] = retried
                 if own.done or not self._pending:
@@ -205,24 +280,35 @@ class Committer:
 
     def _hand_over(self, own: PendingCommit) -> None:
         """Let a waiting caller, or the thread, lead next. The lock is held."""
-        self._leader = 0
         for pending in self._pending:
             # Skip settled ones: an interrupted leader may have woken that caller already.
             if pending._wake is not None and not pending._abandoned and not pending.is_settled:
                 # No Python call between these two statements: an interrupt could strike there.
-                own._leads, pending._leads = False, True
+                own._leads, pending._leads, self._leader = False, True, pending._thread
                 pending._wake.release()
                 return
         if self._pending:
             self._give_turn_to_thread(own)
         else:
-            own._leads = self._leading = False
+            own._leads, self._leader = False, 0
             if self._closed:  # only `close` waits for this
                 self._idle.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
+
+
+_LEADING: Final = (Committer.submit.__code__, Committer._serve.__code__)
+
+
+def _is_on_stack(frame: FrameType | None) -> bool:
+    """Return whether a thread, by its innermost frame, is in a function that leads."""
+    while frame is not None:
+        if frame.f_code in _LEADING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _filter_unsettled(batch: list[PendingCommit]) -> list[PendingCommit]:

@@ -32,10 +32,23 @@ def correlate(id: str, *, actor: str | None = None) -> Iterator[None]:
         _origin.reset(before)
 
 
+@contextmanager
+def act_as(actor: str | None) -> Iterator[None]:
+    """Store `actor` with every event appended inside the block; None changes nothing."""
+    if actor is None:
+        yield
+        return
+    before = _origin.set((_origin.get()[0], check_id(actor, "by")))
+    try:
+        yield
+    finally:
+        _origin.reset(before)
+
+
 write_refuser: ContextVar[Callable[[Any], Any] | None] = ContextVar(
     "holdfast_write_refuser", default=None
 )
-"""While a task is replayed: called with every append and deletion, raises instead of writing."""
+"""Set while a task is replayed: gets every append and deletion, and raises instead of writing."""
 active_replays = 0
 """The number of replays in this process. While it is 0, `write_refuser` is not looked up."""
 

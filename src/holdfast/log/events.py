@@ -4,7 +4,7 @@ A stored event is one line of JSON:
 
     {"id":"0192…","type":"order.placed","at":1731703159.123456,"correlation":"req-17","data":{"sku":"A1"}}
 
-`data` is the user's value and nothing else; metadata stands beside it, never inside. A value over
+`data` is the user's value and nothing else; metadata is beside it, never inside. A value over
 64 KiB is stored in its own blob stream, and `blob` replaces `data` and names it by digest.
 `fold` is the state the writer derived from the stream up to this event, so that readers need not
 start at version 1. It is never compared. `v` is the schema version of the event type; it is left
@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ..backends import Record, StreamKey, clock
 from ..backends.clock import to_datetime
-from ..errors import UnsupportedVersion
+from ..errors import CorruptRecord, UnsupportedVersion
 from .codec import (
     MAX_DEPTH,
     MAX_STORED_BYTES,
@@ -32,7 +33,8 @@ from .codec import (
     encode,
     encode_as,
 )
-from .ids import check_id, format_ids
+from .context import origin
+from .ids import check_id, format_ids, new_id
 from .reprs import ShortRepr
 
 INLINE_BYTES: Final = 64 * 1024
@@ -43,7 +45,7 @@ class Blob(msgspec.Struct, frozen=True):
 
     digest: str
     size: int
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -75,11 +77,12 @@ class PlainEnvelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An envelope with its version. `hash` is the record's chain hash."""
+    """An envelope with its version. `hash` is the record's chain hash, `size` its bytes."""
 
     version: int
     envelope: Envelope | PlainEnvelope
     hash: bytes = b""
+    size: int = 0
 
 
 class EventType:
@@ -160,6 +163,17 @@ class AppendContext(msgspec.Struct, frozen=True, gc=False):
     by: str | None = None
 
 
+def new_append_context(by: str | None = None) -> AppendContext:
+    """Return id, time, correlation id and actor for one append, as of the user's call.
+
+    `by` is the actor that the caller names, in place of the one of `holdfast.correlate`.
+    """
+    correlation, actor = origin()
+    if by is not None:
+        actor = check_id(by, "by")
+    return AppendContext(new_id(), clock.time(), correlation, actor)
+
+
 class NewEvent(msgspec.Struct, frozen=True, gc=False):
     """An event to append, with its data and fold encoded."""
 
@@ -192,22 +206,20 @@ def encode_envelopes(
         common += b',"correlation":' + json(stamp.correlation)
     bodies = []
     for event_id, event in zip(format_ids(stamp.id, len(events)), events, strict=True):
-        kind, data = b"data", event.data
+        kind, data = b',"data":', event.data
         if blobs and (blob := blobs.get(data)) is not None:
-            kind, data = b"blob", json(blob)
-        metadata = common
-        if event.fold:
-            metadata += b',"fold":' + event.fold
-        if event.v != 1:
-            metadata = b',"v":%d' % event.v + metadata
+            kind, data = b',"blob":', json(blob)
         name = names.get(event.type)
         if name is None:
             name = json(event.type)
             if len(names) < 1000:
                 names[event.type] = name
-        bodies.append(
-            b'{"id":"%b","type":%b%b,"%b":%b}' % (event_id.encode(), name, metadata, kind, data)
-        )
+        parts = [b'{"id":"', event_id.encode(), b'","type":', name, common, kind, data, b"}"]
+        if event.fold:
+            parts[5:5] = b',"fold":', event.fold
+        if event.v != 1:
+            parts.insert(4, b',"v":%d' % event.v)
+        bodies.append(b"".join(parts))
     return bodies
 
 
@@ -219,6 +231,15 @@ def decode_envelope(body: bytes) -> Envelope:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise Undecodable("it is not an event envelope") from None
+
+
+def decode_record(stream: StreamKey, record: Record) -> StoredEvent:
+    """Decode the event in a verified record; raise `CorruptRecord` if it isn't one."""
+    body = record.body
+    try:
+        return StoredEvent(record.version, decode_plain_envelope(body), record.hash, len(body))
+    except Undecodable as error:
+        raise CorruptRecord(str(stream), version=record.version, what=str(error)) from None
 
 
 def decode_plain_envelope(body: bytes) -> PlainEnvelope:

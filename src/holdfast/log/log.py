@@ -2,16 +2,28 @@
 
 An append waits in the committer's queue, gets its version and hashes when it leaves the queue, and
 is committed together with the other appends of its batch (`committer`, `appender`). A read checks
-records against the hash chain before it returns them.
+records against the hash chain before it returns them (`reader`).
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -19,44 +31,35 @@ import msgspec
 from ..backends import (
     AppendResult,
     Backend,
+    CacheSize,
     Description,
-    Head,
-    HeadSummary,
-    Record,
     StreamKey,
+    SupportsDiscard,
     clock,
+    deadline,
 )
 from ..backends.fork import Forkable, register_forkable
 from ..encryption.detect import TENANT_ENCRYPTED, is_encrypted, missing_key_error
 from ..errors import Conflict as ConflictError
-from ..errors import (
-    CorruptRecord,
-    DataProblem,
-    Erased,
-    IdReused,
-    OutcomeUnknown,
-    StoreClosed,
-    Unavailable,
-)
+from ..errors import CorruptRecord, DataProblem, IdReused, OutcomeUnknown, StoreClosed, Unavailable
 from ..redaction.apply import Redaction
-from . import chain, context, telemetry
+from . import context, telemetry
 from . import operations as ops
-from .appender import Appender, PendingAppend, StreamPosition, build_lookup
-from .codec import Undecodable
+from .appender import Appender, PendingAppend, StreamPosition, describe_error
 from .committer import Committer
 from .events import (
-    AppendContext,
     Envelope,
     NewEvent,
     PlainEnvelope,
     StoredEvent,
-    decode_envelope,
     decode_plain_envelope,
     encode_envelopes,
+    new_append_context,
 )
-from .ids import SYSTEM_TENANT, new_id
+from .ids import SYSTEM_TENANT
 from .leases import Heartbeat
-from .retry_commit import describe_error
+from .reader import MAX_KNOWN_STREAMS, READS, LogReader
+from .repeated_warning import RepeatedWarning
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,12 +68,8 @@ if TYPE_CHECKING:
     from ..encryption.cipher import Cipher
     from ..redact import Redactor
 
-MAX_KNOWN_STREAMS: Final = 10_000
+MAX_KNOWN_TENANTS: Final = 10_000
 READER_THREADS: Final = 4
-SETTLE_SECONDS: Final = 30.0
-MAX_REREADS: Final = 3
-ERASED_BODY: Final = b'{"id":"","type":"erased","at":0}'
-"""The body that replaces a record whose own key was erased."""
 
 T = TypeVar("T")
 A = TypeVar("A", bound="StoreResource")
@@ -87,6 +86,13 @@ class StoreResource(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class CachingResource(Protocol):
+    """A `StoreResource` that keeps things in memory, and says how many."""
+
+    def describe_caches(self) -> Mapping[str, CacheSize]: ...
+
+
 class Log(Forkable):
     """A backend with its append queue and the known positions of its streams.
 
@@ -99,26 +105,28 @@ class Log(Forkable):
         self,
         backend: Backend,
         *,
-        settle_seconds: float = SETTLE_SECONDS,
+        timeout: float = deadline.DEFAULT_TIMEOUT,
         pause: Callable[[float], None] = time.sleep,
         cipher: Cipher | None = None,
         redactor: Redactor | None = None,
+        tracebacks: bool = True,
     ) -> None:
-        self.backend, self.cipher = backend, cipher
+        self.backend, self.cipher, self.tracebacks = backend, cipher, tracebacks
         self.redactor, self.redaction = redactor, Redaction(redactor)
         self._factories: dict[type[Any], Callable[[Log], Any]] = {}
-        self._settle_seconds, self._pause = settle_seconds, pause
+        self.claim_hooks: list[Callable[[StreamKey, bytes], ops.Operation[None]]] = []
+        """Operations to run when a task is claimed, with its key and incarnation."""
+        self.timeout, self._pause = timeout, pause
         self._closed = False
         self._reset()
         register_forkable(self)
 
     def _reset(self) -> None:
         """Create queues, locks, threads and caches, at the start and in a forked child."""
-        self._appender = self.appender(
-            self.backend, settle_seconds=self._settle_seconds, pause=self._pause
-        )
+        self._appender = self.appender(self.backend, timeout=self.timeout, pause=self._pause)
         self._appender.cipher = self.cipher
         self._committer = Committer(self._appender.commit)
+        self.reader = LogReader(self.backend, self.cipher, self._appender.known)
         self._loading: dict[tuple[asyncio.AbstractEventLoop, StreamKey], asyncio.Future[None]] = {}
         self._tenants: set[str] = set()
         self._readers: ThreadPoolExecutor | None = None
@@ -127,6 +135,13 @@ class Log(Forkable):
         self._conflict_lock = threading.Lock()
         self._conflict_locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled, and with it the store and all its handles."""
+        raise TypeError(
+            "a store and its handles cannot be pickled, for example to pass it to a spawned "
+            "process; pass its URL and open it there: holdfast.open(url)"
+        )
 
     def close(self) -> None:
         """Finish the appends in flight, then close the backend."""
@@ -139,6 +154,11 @@ class Log(Forkable):
         for attached in self._attached.values():
             attached.close()
         self.backend.close()
+
+    @property
+    def write_failures(self) -> RepeatedWarning:
+        """The failures of writes that are retried, for one warning about all of them."""
+        return self._appender.failures
 
     def attach(self, kind: type[A], factory: Callable[[Log], A]) -> None:
         """Set the factory for an `attachment` that `kind(log)` cannot create."""
@@ -157,7 +177,21 @@ class Log(Forkable):
         await asyncio.to_thread(self.close)
 
     def describe(self) -> Description:
-        return self.backend.describe()
+        """Return what the backend is, with the caches of the backend and of this log."""
+        description = self.backend.describe()
+        caches = {
+            "stream positions": CacheSize(len(self._appender.known), MAX_KNOWN_STREAMS),
+            "tenants": CacheSize(len(self._tenants), MAX_KNOWN_TENANTS),
+        }
+        if self.cipher is not None:
+            caches["data keys"] = self.cipher.keys.cache_size()
+        with self._lock:
+            attached = list(self._attached.values())
+        for resource in attached:
+            if isinstance(resource, CachingResource):
+                caches.update(resource.describe_caches())
+        caches.update(description.caches)
+        return msgspec.structs.replace(description, caches=caches)
 
     def register_tenant(self, tenant: str) -> None:
         """Register a tenant in the store before its first stream is created."""
@@ -167,16 +201,25 @@ class Log(Forkable):
             self._append_registration(tenant)
             if self.cipher is not None:
                 self.cipher.keys.tenant_key(tenant, create=True)
+        if len(self._tenants) >= MAX_KNOWN_TENANTS:
+            self._tenants.clear()
         # Last: if registering fails, the next append has to try again.
         self._tenants.add(tenant)
 
-    def read_records(self, stream: StreamKey, after: int = 0) -> Sequence[Record]:
-        """Return one page of verified, decrypted records, with `ERASED_BODY` for erased ones."""
-        return self._records(stream, after, None, False, allow_erased=True)
+    def knows_position(self, stream: StreamKey) -> bool:
+        """Return whether an append to a stream need not read its head."""
+        return stream in self._appender.known
 
     def forget_position(self, stream: StreamKey) -> None:
         """Drop the known position of a stream, so that the next append reads its head."""
         self._appender.known.pop(stream, None)
+
+    def is_settling(self, stream: StreamKey) -> bool:
+        """Return whether an append whose caller was interrupted has no outcome yet."""
+        return any(
+            isinstance(entry, PendingAppend) and entry.request.stream == stream
+            for entry in self._committer.settle_abandoned()
+        )
 
     def after_fork_in_child(self) -> None:
         self._reset()
@@ -193,7 +236,14 @@ class Log(Forkable):
             return self._append(request)
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
-        return _HANDLERS[type(request)](self, request)
+        kind: Any = type(request)
+        read: Any = READS.get(kind)
+        if read is None:
+            return _WRITES[kind](self, request)
+        answer = read(self.reader, request)
+        if kind in _PAGES:
+            deadline.extend(self.timeout)
+        return answer
 
     async def handle_async(self, request: ops.Request) -> Any:
         """Perform a request of an operation without blocking the event loop."""
@@ -204,6 +254,7 @@ class Log(Forkable):
                 request = await self.run_in_thread(self._with_stored_key, request)
             return await self._append_async(cast("ops.AppendRecords", request))
         if isinstance(request, ops.Pause):
+            _check_time_for(request)
             return await clock.sleep_async(request.seconds)
         return await self.run_in_thread(self.handle, request)
 
@@ -227,7 +278,7 @@ class Log(Forkable):
         return lock
 
     async def run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a blocking function in one of the reader threads."""
+        """Call a blocking function in one of the reader threads, in the caller's context."""
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
         import asyncio
@@ -238,233 +289,85 @@ class Log(Forkable):
                 self._readers = ThreadPoolExecutor(
                     READER_THREADS, thread_name_prefix="holdfast-read"
                 )
-        return await asyncio.get_running_loop().run_in_executor(self._readers, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, copy_context().run, function, *args
+        )
 
     def _wait(self, request: ops.Pause) -> None:
+        _check_time_for(request)
         self._pause(request.seconds)
-
-    def _head(self, request: ops.GetHead) -> Head | None:
-        head = self.backend.head(request.stream)
-        return head if head is None or self.cipher is None else self.cipher.decrypt_head(head)
-
-    def _find_append(self, request: ops.FindAppend) -> AppendResult | None:
-        head = self.backend.head(request.stream)
-        if head is None:
-            return None
-        lookup = build_lookup(request.stream, head.version, head.incarnation, request.id)
-        try:
-            [answer] = self.backend.append([lookup])
-        except OutcomeUnknown as error:
-            raise Unavailable(
-                f"could not look up an append in {request.stream}; nothing was written; retry"
-            ) from error
-        return answer if isinstance(answer, AppendResult) else None
-
-    def _heads(self, request: ops.ListHeads) -> Sequence[HeadSummary]:
-        heads = self.backend.heads(
-            tenant=request.tenant,
-            kind=request.kind,
-            status=request.status,
-            after=request.after,
-            limit=request.limit,
-        )
-        if heads and heads[-1].stream.id <= request.after:
-            raise CorruptRecord(str(heads[-1].stream), what=_ENDLESS_LISTING)
-        if request.with_position:
-            heads = [self._resolve_head(head) for head in heads]
-        return heads if self.cipher is None else self.cipher.decrypt_heads(heads)
-
-    def _resolve_head(self, listed: HeadSummary) -> HeadSummary:
-        """Return the full head of a listed stream, or the entry itself if it is gone or damaged."""
-        if isinstance(listed, Head):
-            return listed
-        try:
-            return self.backend.head(listed.stream) or listed
-        except CorruptRecord:
-            return listed
-
-    def _due(self, request: ops.ListDue) -> Sequence[HeadSummary]:
-        heads = self.backend.due(
-            tenant=request.tenant,
-            kind=request.kind,
-            before=request.before,
-            after=request.after,
-            limit=request.limit,
-        )
-        if (
-            heads
-            and request.after is not None
-            and not (heads[-1].fields.due or 0.0, heads[-1].stream.id) > request.after
-        ):
-            raise CorruptRecord(str(heads[-1].stream), what=_ENDLESS_LISTING)
-        return heads if self.cipher is None else self.cipher.decrypt_heads(heads)
 
     def _delete(self, request: ops.Delete) -> bool:
         deleted = self.backend.delete(request.stream, expected=request.expected)
         self._appender.known.pop(request.stream, None)
         if deleted and self.cipher is not None:
             self.cipher.delete_key(request.stream, request.expected.incarnation)
-        if deleted and telemetry.is_enabled():
+        if deleted and _is_observed():
             telemetry.report_deletion(request)
         return deleted
 
-    # -- reading ---------------------------------------------------------------------------------
-
-    def _read(self, request: ops.Read) -> list[StoredEvent]:
-        records = self._records(
-            request.stream, request.after, request.limit, request.reverse, request.allow_erased
-        )
-        stored: list[StoredEvent] = []
-        open_body = decode_plain_envelope if request.decoded else decode_envelope
-        try:
-            for record in records:
-                stored.append(StoredEvent(record.version, open_body(record.body), record.hash))
-        except Undecodable as error:
-            version = records[len(stored)].version
-            raise CorruptRecord(str(request.stream), version=version, what=str(error)) from None
-        return stored
-
-    def _read_records(self, request: ops.ReadRecords) -> Sequence[Record]:
-        return self._records(request.stream, request.after, None, False)
-
-    def _records(
-        self,
-        stream: StreamKey,
-        after: int,
-        limit: int | None,
-        reverse: bool,
-        allow_erased: bool = False,
-    ) -> Sequence[Record]:
-        """Return one verified and decrypted page, ascending or descending."""
-        known = self._appender.known.get(stream) or StreamPosition(
-            stream, self.backend.head(stream)
-        )
-        for _ in range(MAX_REREADS):
-            # Before the page is read: it may lack what is acknowledged during the read.
-            acknowledged = known.acknowledged
-            page, anchor = self._read_anchored_page(stream, after, limit, reverse)
-            bad = chain.find_first_bad(known.seed, anchor, page)
-            if bad is None:
-                bad = _find_first_missing(page, anchor, after, reverse, acknowledged)
-            if bad is None:
-                if self.cipher is not None:
-                    before = [
-                        anchor.hash if anchor else chain.GENESIS,
-                        *(record.hash for record in page),
-                    ]
-                    page = [
-                        self._decrypt_or_replace(
-                            stream, known.incarnation, record, previous, allow_erased
-                        )
-                        for record, previous in zip(page, before, strict=False)
-                    ]
-                return page[::-1] if reverse else page
-            # The stream may have been deleted and created again since its position was loaded.
-            fresh = StreamPosition(stream, self.backend.head(stream))
-            if fresh.incarnation == known.incarnation:
-                break
-            known = fresh
-            self._appender.known.pop(stream, None)
-        raise CorruptRecord(
-            str(stream), version=bad, what="the record is missing, altered or out of place"
-        )
-
-    def _decrypt_or_replace(
-        self,
-        stream: StreamKey,
-        incarnation: bytes,
-        record: Record,
-        previous: bytes,
-        allow_erased: bool,
-    ) -> Record:
-        try:
-            body = self.decrypt_record(stream, incarnation, record, previous)
-        except Erased:
-            if (
-                not allow_erased
-                or self.cipher is None
-                or not self.cipher.is_about_subject(record.body)
-            ):
-                raise  # the whole stream was erased, not this record
-            body = ERASED_BODY
-        return Record(record.version, record.append_id, record.hash, body)
-
-    def decrypt_record(
-        self, stream: StreamKey, incarnation: bytes, record: Record, previous: bytes
-    ) -> bytes:
-        """Return the body of a record as it was appended. `previous` is the hash before it."""
-        if self.cipher is None:
-            return record.body
-        body = self.cipher.decrypt(stream, incarnation, record, previous)
-        if self.cipher.is_erasure_record(stream, record.body):
-            self.cipher.forget_key(stream, incarnation)
-            raise Erased(str(stream))
-        return body
-
-    def _read_anchored_page(
-        self, stream: StreamKey, after: int, limit: int | None, reverse: bool
-    ) -> tuple[list[Record], Record | None]:
-        """Return an ascending page and the record before it, whose hash the page builds on."""
-        read = self.backend.read
-        more = None if limit is None else limit + 1
-        if reverse:
-            page = list(read(stream, after=after, limit=more, reverse=True))[::-1]
-            if len(page) == 1 and page[0].version > 1:
-                page[:0] = read(stream, after=page[0].version, limit=1, reverse=True)
-            whole = bool(page) and page[0].version == 1 and (limit is None or len(page) <= limit)
-            return (page, None) if whole or not page else (page[1:], page[0])
-        if after == 0:
-            return list(read(stream, limit=limit)), None
-        page = list(read(stream, after=after - 1, limit=more))
-        if len(page) == 1:
-            page += read(stream, after=after, limit=limit)
-        return page[1:], page[0] if page else None
+    def _discard(self, request: ops.Discard) -> bool:
+        if not isinstance(self.backend, SupportsDiscard):
+            raise CorruptRecord(str(request.stream), what="this backend cannot delete it")
+        discarded = self.backend.discard(request.stream)
+        self._appender.known.pop(request.stream, None)
+        if discarded and self.cipher is not None:
+            self.cipher.delete_all_keys(request.stream)
+        return discarded
 
     # -- appending -------------------------------------------------------------------------------
 
     def _append(self, request: ops.AppendRecords) -> AppendResult:
         if request.stream not in self._appender.known:
-            self._load_position(request.stream)
-        entry = PendingAppend(request)
+            self._load_position(request)
+        entry = PendingAppend(request, self.timeout)
         self._committer.submit(entry)
         if entry.error is not None:
             raise entry.error
         if entry.result.duplicate and request.id is not None:
             self._check_same_events(request, entry.result)
-        return _report_append(entry)
+        if _is_observed():
+            telemetry.report_append(request, entry.result, time.perf_counter() - entry.started)
+        result: AppendResult = entry.result
+        return result
 
     async def _append_async(self, request: ops.AppendRecords) -> AppendResult:
         if request.stream not in self._appender.known:
-            await self._load_position_async(request.stream)
-        entry = PendingAppend(request)
+            await self._load_position_async(request)
+        entry = PendingAppend(request, self.timeout)
         await self._committer.submit_async(entry)
         if entry.error is not None:
             raise entry.error
         if entry.result.duplicate and request.id is not None:
             await self.run_in_thread(self._check_same_events, request, entry.result)
-        return _report_append(entry)
+        if _is_observed():
+            telemetry.report_append(request, entry.result, time.perf_counter() - entry.started)
+        result: AppendResult = entry.result
+        return result
 
-    def _load_position(self, stream: StreamKey) -> None:
-        """Load the position of a stream, and register its tenant before its first stream."""
+    def _load_position(self, request: ops.AppendRecords) -> None:
+        """Find the position of a stream, and register its tenant before its first stream."""
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
-        self.register_tenant(stream.tenant)
-        known = StreamPosition(stream, self.backend.head(stream))
-        with self._lock:
-            if len(self._appender.known) >= MAX_KNOWN_STREAMS:
-                for old in list(self._appender.known)[: MAX_KNOWN_STREAMS // 10]:
-                    self._appender.known.pop(old, None)
-            self._appender.known.setdefault(stream, known)
+        stream = request.stream
+        # If the stream must not exist, the append itself shows whether it does.
+        head = None if request.expected == 0 else self.backend.head(stream)
+        if head is None or self.cipher is not None:  # otherwise the tenant was registered before
+            self.register_tenant(stream.tenant)
+        self.reader.remember_position(stream, StreamPosition(stream, head))
 
-    async def _load_position_async(self, stream: StreamKey) -> None:
+    async def _load_position_async(self, request: ops.AppendRecords) -> None:
         """`_load_position`, once for all callers in this loop, which then continue in order."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
+        loop, stream = asyncio.get_running_loop(), request.stream
         loading = self._loading.get((loop, stream))
         if loading is None:
+            if request.expected == 0 and stream.tenant in self._tenants and not self._closed:
+                self._load_position(request)  # it asks the backend nothing
+                return
             loading = self._loading[loop, stream] = asyncio.ensure_future(
-                self.run_in_thread(self._load_position, stream)
+                self.run_in_thread(self._load_position, request)
             )
             loading.add_done_callback(lambda _: self._loading.pop((loop, stream), None))
         await asyncio.shield(loading)
@@ -472,7 +375,7 @@ class Log(Forkable):
     def _append_registration(self, tenant: str) -> None:
         stream = StreamKey(SYSTEM_TENANT, "tenant", tenant)
         if self.backend.head(stream) is None:
-            stamp = AppendContext(new_id(), clock.time())
+            stamp = new_append_context()
             events = [
                 NewEvent("tenant.registered", b"null" if self.cipher is None else TENANT_ENCRYPTED)
             ]
@@ -493,7 +396,7 @@ class Log(Forkable):
                 raise missing_key_error()  # another process encrypted the store after it was opened
 
     def _check_same_events(self, request: ops.AppendRecords, answer: AppendResult) -> None:
-        """Raise `IdReused` unless a repeated id stands for events of the same types and data."""
+        """Raise `IdReused` unless the append stored under this id has the same types and data."""
         try:
             same = self._has_same_events(request, answer)
         except DataProblem:
@@ -512,7 +415,9 @@ class Log(Forkable):
         stored: list[StoredEvent] = []
         while len(stored) < answer.last - answer.first + 1:
             after = stored[-1].version if stored else answer.first - 1
-            page = self._read(ops.Read(request.stream, after, answer.last - after, decoded=True))
+            page = self.reader.read(
+                ops.Read(request.stream, after, answer.last - after, decoded=True)
+            )
             if not page:
                 break
             stored += page
@@ -527,34 +432,24 @@ class Log(Forkable):
         return found == given
 
 
-_ENDLESS_LISTING: Final = "it is listed out of order, so the listing would never end"
+def _is_observed() -> bool:
+    """Return whether anybody would use the report of an append or a deletion."""
+    return bool(
+        telemetry.listeners or telemetry.TRACING in sys.modules or logger.isEnabledFor(logging.INFO)
+    )
+
+
+def _check_time_for(pause: ops.Pause) -> None:
+    """Raise `Unavailable` if the deadline of the call comes before the end of a pause."""
+    if deadline.remaining(pause.seconds) < pause.seconds:
+        raise Unavailable("the database was unreachable until the deadline of the call")
 
 
 def _refuse_writes(request: ops.Request) -> None:
     """Pass a write to the replay that is running in this context, which refuses it."""
     refuse = context.write_refuser.get()
-    if refuse is not None and isinstance(request, ops.AppendRecords | ops.Delete):
+    if refuse is not None and isinstance(request, ops.AppendRecords | ops.Delete | ops.Discard):
         refuse(request)
-
-
-def _find_first_missing(
-    page: Sequence[Record], anchor: Record | None, after: int, reverse: bool, acknowledged: int
-) -> int | None:
-    """Return the first version missing at either end of a page; None if it is complete."""
-    newest = page[-1].version if page else 0
-    if reverse:
-        before = after - 1 if after else max(newest, acknowledged)
-        return newest + 1 if newest > before or newest < min(before, acknowledged) else None
-    if after and anchor and anchor.version != after:
-        return after
-    return after + 1 if not page and after < acknowledged else None
-
-
-def _report_append(entry: PendingAppend) -> AppendResult:
-    if telemetry.is_enabled():
-        telemetry.report_append(entry.request, entry.result, time.perf_counter() - entry.started)
-    result: AppendResult = entry.result
-    return result
 
 
 def _content(envelope: Envelope | PlainEnvelope) -> tuple[str, object]:
@@ -562,13 +457,12 @@ def _content(envelope: Envelope | PlainEnvelope) -> tuple[str, object]:
     return envelope.type, (envelope.blob.digest,) if envelope.blob else envelope.data
 
 
-_HANDLERS: dict[type, Callable[[Log, Any], Any]] = {
-    ops.Read: Log._read,
-    ops.ReadRecords: Log._read_records,
-    ops.GetHead: Log._head,
-    ops.FindAppend: Log._find_append,
-    ops.ListHeads: Log._heads,
-    ops.ListDue: Log._due,
+_PAGES: Final = frozenset([ops.Read, ops.ReadRecords, ops.ListHeads, ops.ListDue])
+"""Requests whose answers are progress: a call that reads many pages may take long."""
+
+_WRITES: Final[dict[type, Callable[[Log, Any], Any]]] = {
     ops.Delete: Log._delete,
+    ops.Discard: Log._discard,
     ops.Pause: Log._wait,
 }
+"""What performs the other requests. Appends are on the path of every call: see `Log.handle`."""

@@ -36,25 +36,25 @@ class ChangeWaiter:
         """Poll quickly again: something was found, and more may come soon."""
         self._pause = MIN_POLL_SECONDS
 
-    def wait(self) -> None:
-        """Return when it is time to read the stream again."""
+    def wait(self, at_most: float | None = None) -> None:
+        """Return when it is time to read the stream again, at most this many seconds from now."""
         if self._stop is None:
-            clock.sleep(self._next_pause())
+            clock.sleep(self._next_pause(at_most))
         elif not self._notified.is_set():
-            clock.wait_for_event(self._notified, self._next_pause())
+            clock.wait_for_event(self._notified, self._next_pause(at_most))
         self._notified.clear()
 
-    async def wait_async(self) -> None:
+    async def wait_async(self, at_most: float | None = None) -> None:
         """`wait`, awaited."""
         import asyncio
 
         if self._stop is None:
-            await clock.sleep_async(self._next_pause())
+            await clock.sleep_async(self._next_pause(at_most))
             return
         if self._notified_in_loop is None:
             self._loop, self._notified_in_loop = asyncio.get_running_loop(), asyncio.Event()
         if not self._notified.is_set():
-            await clock.wait_for_event_async(self._notified_in_loop, self._next_pause())
+            await clock.wait_for_event_async(self._notified_in_loop, self._next_pause(at_most))
         self._notified_in_loop.clear()
         self._notified.clear()
 
@@ -62,13 +62,13 @@ class ChangeWaiter:
         if self._stop is not None:
             self._stop()
 
-    def _next_pause(self) -> float:
+    def _next_pause(self, at_most: float | None) -> float:
         pause, limit = (
             self._pause,
             MAX_POLL_SECONDS_WITH_NOTIFY if self._has_notified else self._limit,
         )
         self._pause = min(pause * 2, limit)
-        return min(pause, limit)
+        return min(pause, limit, limit if at_most is None else at_most)
 
     def _notify(self) -> None:
         self._has_notified = True

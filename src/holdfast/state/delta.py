@@ -3,8 +3,8 @@
 Values and deltas are JSON bytes. Parts are compared as bytes and parsed only where they differ. So
 1, 1.0 and true are three values, and the order of keys counts.
 
-A delta has one of four forms. The user's keys and values stand only inside them, so they cannot be
-mistaken for the form:
+A delta has one of four forms. The user's keys and values appear only inside the forms, so they
+can't be mistaken for one:
 
     {"is": value}              the new value
 
@@ -50,7 +50,7 @@ Slices = TypeVar("Slices", str, list[msgspec.Raw])
 
 
 class BadDelta(DataProblem):
-    """The delta at `index` is not valid, or does not fit the value. The text has no content."""
+    """The delta at `index` is not valid, or does not fit the value. `what` quotes no content."""
 
     def __init__(self, index: int, what: str) -> None:
         super().__init__(what)
@@ -192,7 +192,7 @@ def _diff_middle(
 def _anchors(before: list[msgspec.Raw], after: list[msgspec.Raw]) -> list[tuple[int, int]]:
     """Return the positions of elements that are in both lists exactly once, in the same order.
 
-    There are as many as possible: a longest increasing subsequence.
+    It returns as many as possible: a longest increasing subsequence.
     """
     places = _unique_positions(before)
     pairs = [

@@ -1,6 +1,6 @@
 """State documents: save a whole value; only the change is stored, and every version is kept.
 
-A document is a stream. Each save is one event: a *keyframe* (the whole value) or a delta to the
+A document is a stream. Each save is one event: a *keyframe* (the whole value) or a delta from the
 version before it. Every event has a `StateFold` in its envelope, which names the keyframe that a
 reader starts with.
 """
@@ -13,22 +13,19 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
-from ..backends import Head, StreamKey
+from ..backends import Head, HeadFields, StreamKey
 from ..backends.clock import to_datetime
 from ..errors import Conflict, CorruptRecord, Expired, NotFound, SchemaMismatch, UnsupportedVersion
 from ..log import operations as ops
 from ..log.codec import Undecodable, check_declared, decode, decode_as, encode, encode_as
-from ..log.events import AppendContext, NewEvent, StoredEvent
+from ..log.events import AppendContext, NewEvent, StoredEvent, new_append_context
+from ..log.head_fields import is_expired
 from ..log.ids import append_id
 from ..log.log import Log
 from ..log.operations import Operation
 from ..log.operations.blobs import get_blob
-from ..log.operations.stream_ops import (
-    append_events,
-    delete_stream,
-    get_version,
-    new_append_context,
-)
+from ..log.operations.retired_ids import check_not_retired, free_id
+from ..log.operations.stream_ops import append_events, delete_stream, get_version
 from ..log.reprs import ShortRepr
 from ..log.validation import check_int, check_seconds
 from .delta import BadDelta, diff, patch
@@ -106,8 +103,8 @@ def next_event(known: KnownDocument | None, raw: bytes) -> tuple[NewEvent, State
     """Return the event that makes the document `raw`: a delta, or a keyframe if that is smaller.
 
     It is also a keyframe if a load would otherwise read more than `MAX_READ_RATIO` times the
-    document. A keyframe of size v then follows at least 3v of keyframe and deltas, so the total is
-    at most 1.5 times the size of the deltas alone.
+    document. So before a keyframe of size v there is a keyframe with deltas of at least 3v, and the
+    total is at most 1.5 times the size of the deltas alone.
     """
     whole = len(raw) + RECORD_OVERHEAD_BYTES
     if known is not None and known.raw is not None:
@@ -121,7 +118,7 @@ def next_event(known: KnownDocument | None, raw: bytes) -> tuple[NewEvent, State
 
 
 def _is_readable(delta: bytes) -> bool:
-    """Return whether a delta is within the depth limit; that of a deep value may exceed it."""
+    """Return whether a delta is within the depth limit; the delta of a deep value may not be."""
     try:
         decode(delta)
     except Undecodable:
@@ -163,10 +160,18 @@ def decode_fold(key: StreamKey, stored: StoredEvent) -> StateFold:
 def load_document(
     key: StreamKey, known: KnownDocument | None = None
 ) -> Operation[KnownDocument | None]:
-    """Return the current document; None if there is none. What is `known` is not read again."""
+    """Return the current document; None if there is none.
+
+    Versions up to `known` are not read again.
+    """
     head = yield from _get_live_head(key)
-    if head is None:
-        return None
+    return None if head is None else (yield from load_at_head(key, head, known))
+
+
+def load_at_head(
+    key: StreamKey, head: Head, known: KnownDocument | None = None
+) -> Operation[KnownDocument]:
+    """Return the document at its head, even if it has expired."""
     if known is not None and known.incarnation != head.incarnation:
         known = None
     if known is not None and known.version == head.version:
@@ -176,7 +181,7 @@ def load_document(
 
 def load_version(key: StreamKey, version: int) -> Operation[KnownDocument]:
     """Return the document at a version. Raise `NotFound` if it had no value then."""
-    head = yield from _get_live_head(key)
+    head = yield from _get_live_head(key, version)
     if head is None or not 0 < version <= head.version:
         raise NotFound(f"{key} has no version {version}; history() lists its versions")
     found = yield from _rebuild(key, head, version, None)
@@ -206,15 +211,27 @@ def list_versions(key: StreamKey) -> Operation[list[StateVersion]]:
     return versions
 
 
-def _get_live_head(key: StreamKey) -> Operation[Head | None]:
-    """Return the head of a document. Raise `Expired` if it has expired."""
+def follow_expiries(key: StreamKey, known: KnownDocument) -> Operation[KnownDocument | None]:
+    """Return a known document at its head; None if more than its expiry has changed since."""
     head = yield from ops.head(key)
-    if (
-        head is not None
-        and head.fields.expires_at is not None
-        and head.fields.expires_at <= head.now
-    ):
-        raise Expired(str(key), at=head.fields.expires_at)
+    if head is None or head.incarnation != known.incarnation:
+        return None
+    at = known.version
+    while at < head.version:
+        page = yield from _read_page(key, at, head.version)
+        if any(stored.envelope.type != EXPIRES for stored in page):
+            return None
+        at = page[-1].version
+    return msgspec.structs.replace(known, version=at, expires_at=head.fields.expires_at)
+
+
+def _get_live_head(key: StreamKey, upto: int | None = None) -> Operation[Head | None]:
+    """Return the head of a document. Raise `Expired` if it has expired, even if it was purged."""
+    head = yield from ops.head(key, upto=upto)
+    if head is None:
+        yield from check_not_retired(key)
+    elif is_expired(head):
+        raise Expired(str(key), at=head.fields.expires_at or 0.0)
     return head
 
 
@@ -273,7 +290,7 @@ def _read_page(key: StreamKey, after: int, last: int) -> Operation[list[StoredEv
 
 def _check_incarnation(key: StreamKey, head: Head) -> Operation[None]:
     """Raise `Conflict` if the events may come from two incarnations of the document."""
-    now = yield from ops.head(key)
+    now = yield from ops.head(key, upto=head.version)
     if now is None or now.incarnation != head.incarnation:
         raise Conflict(str(key), expected=head.version, actual=now.version if now else 0)
 
@@ -308,10 +325,30 @@ def save_document(
         raise Conflict(str(key), expected=if_version, actual=version)
     if known is not None and known.raw == raw:
         return known
+    saved, _ = yield from append_value(key, raw, stamp, known)
+    return saved
+
+
+def append_value(
+    key: StreamKey,
+    raw: bytes,
+    stamp: AppendContext,
+    known: KnownDocument | None,
+    fields: HeadFields | None = None,
+) -> Operation[tuple[KnownDocument, float]]:
+    """Append a value as the version after `known`. Return the document and the backend's time."""
     event, fold = next_event(known, raw)
-    incarnation = known.incarnation if known else append_id(stamp.id)
-    yield from append_events(key, [event], stamp, expected=version, incarnation=incarnation)
-    return KnownDocument(incarnation, version + 1, raw, fold, known.expires_at if known else None)
+    version, incarnation, expires_at = (
+        (known.version, known.incarnation, known.expires_at)
+        if known
+        else (0, append_id(stamp.id), None)
+    )
+    answer = yield from append_events(
+        key, [event], stamp, expected=version, incarnation=incarnation, fields=fields
+    )
+    if fields is not None:
+        expires_at = fields.expires_at
+    return KnownDocument(incarnation, version + 1, raw, fold, expires_at), answer.now or stamp.at
 
 
 def restore_version(key: StreamKey, version: int, stamp: AppendContext) -> Operation[KnownDocument]:
@@ -340,14 +377,35 @@ def set_expiry(key: StreamKey, ttl: float | None, stamp: AppendContext) -> Opera
     """Set or remove the expiry of a document, by the backend's clock."""
     head = yield from ops.head(key)
     if head is None:
+        yield from check_not_retired(key)  # a purged document cannot be restored
         raise NotFound(f"{key} does not exist, so it cannot expire; save it first")
     [newest] = yield from _read_page(key, head.version - 1, head.version)
     at = None if ttl is None else head.now + ttl
-    fields = msgspec.structs.replace(head.fields, expires_at=at)
-    event, _ = _new_event(EXPIRES, encode({"at": at}), decode_fold(key, newest))
+    known = KnownDocument(head.incarnation, head.version, None, decode_fold(key, newest))
+    yield from append_expiry(key, at, stamp, known)
+
+
+def append_expiry(
+    key: StreamKey, at: float | None, stamp: AppendContext, known: KnownDocument
+) -> Operation[KnownDocument]:
+    """Append the time when a document expires, as the version after `known`."""
+    event, _ = _new_event(EXPIRES, encode({"at": at}), known.fold)
     yield from append_events(
-        key, [event], stamp, expected=head.version, incarnation=head.incarnation, fields=fields
+        key,
+        [event],
+        stamp,
+        expected=known.version,
+        incarnation=known.incarnation,
+        fields=HeadFields(expires_at=at),
     )
+    return msgspec.structs.replace(known, version=known.version + 1, expires_at=at)
+
+
+def delete_document(key: StreamKey, stamp: AppendContext, reason: str) -> Operation[bool]:
+    """Delete a document and free its id. Return False if there was nothing to do."""
+    deleted = yield from delete_stream(key, stamp, reason)
+    freed = yield from free_id(key, msgspec.structs.replace(stamp, id=stamp.id + 1))
+    return deleted or freed
 
 
 # -- facades ---------------------------------------------------------------------------------------
@@ -412,16 +470,16 @@ class StateBase(Generic[T]):
         after, stamp = None if ttl is None else check_seconds(ttl, "ttl"), new_append_context()
         return lambda: set_expiry(self._key, after, stamp)
 
-    def _prepare_delete(self, reason: str) -> Callable[[], Operation[bool]]:
+    def _prepare_delete(self, reason: str, by: str | None) -> Callable[[], Operation[bool]]:
         why = self._log.redaction.redact_text(reason)
-        return lambda: delete_stream(self._key, new_append_context(), why)
+        return lambda: delete_document(self._key, new_append_context(by), why)
 
     def _keep(self, known: KnownDocument) -> int:
         self._known = known
         return known.version
 
     def _decode_loaded(self, known: KnownDocument | None, default: Any, version: int | None) -> Any:
-        """Decode the value, separately for each caller."""
+        """Decode the value. Each caller gets a copy of its own."""
         if version is None:
             self._known = known
         if known is None or known.raw is None:
@@ -456,7 +514,7 @@ class State(StateBase[T]):
         Raises:
             Conflict: The document is not at `if_version`. Nothing was written.
             Expired: The document has expired.
-            NotSerializable: The value does not come back from JSON as it went in.
+            NotSerializable: The value would come back from JSON changed.
 
         Example:
             version = state.save({"step": 3}, if_version=2)
@@ -494,7 +552,7 @@ class State(StateBase[T]):
         )
 
     def version(self) -> int:
-        """Return the newest version, 0 if the document does not exist."""
+        """Return the newest version; 0 if the document does not exist."""
         return ops.run(self._log, get_version(self._key))
 
     def history(self) -> list[StateVersion]:
@@ -512,16 +570,17 @@ class State(StateBase[T]):
     def expire(self, ttl: float | timedelta | None) -> None:
         """Let the document expire after `ttl`; then `load` and `save` raise `Expired`.
 
-        `None` removes the expiry and makes an expired document usable again.
+        `None` removes the expiry and makes an expired document usable again, until it is purged
+        (`store.sweep`).
         """
         ops.run_until_settled(self._log, self._prepare_expire(ttl))
 
-    def delete(self, *, reason: str = "deleted by the program") -> bool:
-        """Delete the document with all its versions. Return False if it does not exist.
+    def delete(self, *, reason: str = "deleted by the program", by: str | None = None) -> bool:
+        """Delete the document with all its versions and free its id. Return False if there is none.
 
         The audit stream keeps the reason.
         """
-        return ops.run_until_settled(self._log, self._prepare_delete(reason))
+        return ops.run_until_settled(self._log, self._prepare_delete(reason, by))
 
 
 class AsyncState(StateBase[T]):
@@ -530,7 +589,7 @@ class AsyncState(StateBase[T]):
     def save(self, value: T, *, if_version: int | None = None) -> Coroutine[Any, Any, int]:
         """`State.save`, awaited. The value is copied when this is called, not when it is awaited.
 
-        If cancelled during the write, the value may be stored. Repeating the call is harmless.
+        If it is cancelled, the value may still be stored. Repeating the call is harmless.
         """
         return self._run_save(self._prepare_save(value, if_version), once=if_version is not None)
 
@@ -578,6 +637,8 @@ class AsyncState(StateBase[T]):
         """`State.expire`, awaited."""
         await ops.run_until_settled_async(self._log, self._prepare_expire(ttl))
 
-    async def delete(self, *, reason: str = "deleted by the program") -> bool:
+    async def delete(
+        self, *, reason: str = "deleted by the program", by: str | None = None
+    ) -> bool:
         """`State.delete`, awaited."""
-        return await ops.run_until_settled_async(self._log, self._prepare_delete(reason))
+        return await ops.run_until_settled_async(self._log, self._prepare_delete(reason, by))

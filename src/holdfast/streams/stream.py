@@ -15,17 +15,12 @@ from ..backends import AppendResult, Head, StreamKey
 from ..errors import CorruptRecord, SchemaMismatch
 from ..log import operations as ops
 from ..log.codec import Undecodable, decode, encode
-from ..log.events import Event, EventType, NewEvent, StoredEvent
+from ..log.events import Event, EventType, NewEvent, StoredEvent, new_append_context
 from ..log.ids import check_id
 from ..log.log import Log
 from ..log.operations import Operation
 from ..log.operations.blobs import get_blob
-from ..log.operations.stream_ops import (
-    append_events,
-    delete_stream,
-    get_version,
-    new_append_context,
-)
+from ..log.operations.stream_ops import append_events, delete_stream, get_version
 from ..log.validation import check_int
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -126,7 +121,7 @@ class StreamBase:
             if envelope.blob is not None:
                 size += envelope.blob.size
                 if size > PAGE_BYTES and events:
-                    break  # bound the page: small records may refer to any number of large values
+                    break  # limit the page: small records may refer to any number of large values
                 data = self._decode(stored, (yield from get_blob(self._key, envelope.blob)))
             elif not decoded:
                 data = self._decode(stored, bytes(data))
@@ -185,7 +180,7 @@ class Stream(StreamBase):
 
         Args:
             events: Pairs of event type and data.
-            id: A unique id of this append. Repeating the call with the same id and content stores
+            id: A unique id for this append. Repeating the call with the same id and content stores
                 nothing and returns `duplicate=True`.
             if_version: Append only if the stream is at this version; 0 means it must not exist.
 
@@ -212,10 +207,10 @@ class Stream(StreamBase):
         return ops.run(self._log, self._last_gen(count))
 
     def version(self) -> int:
-        """Return the newest version, 0 if the stream does not exist."""
+        """Return the newest version; 0 if the stream does not exist."""
         return ops.run(self._log, get_version(self._key))
 
-    def delete(self, *, reason: str = "deleted by the program") -> bool:
+    def delete(self, *, reason: str = "deleted by the program", by: str | None = None) -> bool:
         """Delete the stream with its large values. Return False if it does not exist.
 
         The audit stream keeps the reason.
@@ -223,7 +218,7 @@ class Stream(StreamBase):
         return ops.run_until_settled(
             self._log,
             lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.redact_text(reason)
+                self._key, new_append_context(by), self._log.redaction.redact_text(reason)
             ),
         )
 
@@ -234,7 +229,7 @@ class AsyncStream(StreamBase):
     async def append(
         self, *events: tuple[str, object], id: str | None = None, if_version: int | None = None
     ) -> AppendResult:
-        """`Stream.append`, awaited. If cancelled during the write, the events may be stored.
+        """`Stream.append`, awaited. If it is cancelled, the events may still be stored.
 
         Repeat the call with the same `id` to be sure.
         """
@@ -258,11 +253,13 @@ class AsyncStream(StreamBase):
         """`Stream.version`, awaited."""
         return await ops.run_async(self._log, get_version(self._key))
 
-    async def delete(self, *, reason: str = "deleted by the program") -> bool:
+    async def delete(
+        self, *, reason: str = "deleted by the program", by: str | None = None
+    ) -> bool:
         """`Stream.delete`, awaited."""
         return await ops.run_until_settled_async(
             self._log,
             lambda: delete_stream(
-                self._key, new_append_context(), self._log.redaction.redact_text(reason)
+                self._key, new_append_context(by), self._log.redaction.redact_text(reason)
             ),
         )

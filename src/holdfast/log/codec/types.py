@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import pathlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
@@ -16,17 +16,15 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 from msgspec import inspect
 
-from .walk import field_names, is_pydantic_model
+from .walk import MarkedText, field_names, is_pydantic_model
 
-_PATHS: frozenset[type] = frozenset(
-    {
-        pathlib.PurePath,
-        pathlib.PurePosixPath,
-        pathlib.PureWindowsPath,
-        pathlib.Path,
-        pathlib.PosixPath,
-        pathlib.WindowsPath,
-    }
+_PATH_NAMES: Final = (
+    "PurePath",
+    "PurePosixPath",
+    "PureWindowsPath",
+    "Path",
+    "PosixPath",
+    "WindowsPath",
 )
 _KEYS = (
     inspect.AnyType,  # a bare `dict`: the comparison after encoding refuses keys that are not text
@@ -53,7 +51,7 @@ class Coder(NamedTuple):
     is_native: bool
     """Whether all decoded values are JSON-native, including keys."""
     is_exact: bool
-    """Whether it is native without numbers, which could come back as another type."""
+    """Whether values are native and have no numbers, which could come back as another type."""
 
 
 class Misfit(ValueError):
@@ -63,6 +61,12 @@ class Misfit(ValueError):
 build_lock: Final = threading.RLock()
 """Held while a decoder is created. msgspec exposes an incomplete struct to other threads, and
 decoding with it crashes."""
+
+
+def _is_path(kind: object) -> bool:
+    """Return whether a type is a class of pathlib, which is imported only by those who use it."""
+    pathlib = sys.modules.get("pathlib")
+    return pathlib is not None and any(kind is getattr(pathlib, name) for name in _PATH_NAMES)
 
 
 def coder(declared: Any) -> Coder:
@@ -166,7 +170,7 @@ def _annotation(declared: Any) -> str:
 def _is_supported_class(kind: type) -> bool:
     return (
         kind in (object, msgspec.UnsetType)
-        or kind in _PATHS
+        or _is_path(kind)
         or is_pydantic_model(kind)
         or _is_numpy_number(kind)
     )
@@ -187,7 +191,7 @@ def _is_numpy_number(kind: type) -> bool:
 def _write(value: Any) -> object:
     """Return the JSON form of a value that msgspec does not support."""
     kind: Any = type(value)
-    if kind in _PATHS:
+    if _is_path(kind) or kind is MarkedText:
         return str(value)
     if is_pydantic_model(kind):
         # No warnings: they quote values. The comparison finds what they would report.
@@ -227,7 +231,7 @@ def _read(kind: Any, data: Any) -> object:
     """Return the value of a declared class that msgspec does not support, from its JSON form."""
     if kind is object:
         return data
-    if kind in _PATHS:
+    if _is_path(kind):
         if type(data) is str:
             return kind(data)
         raise Misfit(f"expected text for {kind.__qualname__}")

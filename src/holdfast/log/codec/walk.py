@@ -6,14 +6,11 @@ values: a prompt or a password must not get into a log through an error.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import decimal
 import enum
 import functools
-import json
 import math
-import pathlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +19,7 @@ from typing import Any
 import msgspec
 
 from ...errors import NotSerializable, TooLarge
+from .read_only import ReadOnlyDict, ReadOnlyList
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 NOT_FINITE = "a float that is nan or infinite has no JSON form: use None or text instead"
@@ -31,6 +29,11 @@ _ABSENT = object()
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _CONTENT = re.compile(r"@|[0-9](?:[^0-9]*[0-9]){3}")
 """Matches a key that may be personal data or a secret instead of a field name."""
+
+
+def is_dataclass(value: object) -> bool:
+    """Return whether it is a dataclass, or an instance of one; `dataclasses` is slow to import."""
+    return hasattr(value if isinstance(value, type) else type(value), "__dataclass_fields__")
 
 
 class SourcedList(list[Any]):
@@ -44,6 +47,36 @@ class SourcedList(list[Any]):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return list, (list(self),)
+
+
+class MarkedText(str):
+    """A text that differs from run to run by design, and a mark that does not.
+
+    It is stored as text. A fingerprint of arguments contains the mark, and not the text.
+    """
+
+    __slots__ = ("mark",)
+    mark: str
+
+    def __new__(cls, text: str, mark: str) -> MarkedText:
+        marked = super().__new__(cls, text)
+        marked.mark = mark
+        return marked
+
+    def __holdfast_fingerprint__(self) -> str:
+        return self.mark
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return MarkedText, (str.__str__(self), self.mark)
+
+
+STORED_AS: dict[type[Any], type[Any]] = {
+    SourcedList: list,
+    ReadOnlyList: list,
+    ReadOnlyDict: dict,
+    MarkedText: str,
+}
+"""Types that are stored as their plain base type, and come back as that."""
 
 
 def format_path(labels: Sequence[object]) -> str:
@@ -66,6 +99,8 @@ def _segment(label: object) -> str:
         return "[…]"
     if _IDENTIFIER.fullmatch(label):
         return f".{label}"
+    import json
+
     if len(label) <= 40:
         return f"[{json.dumps(label)}]"  # escapes control characters and lone surrogates
     return f'[{json.dumps(label[:39])[:-1]}…"]'
@@ -90,8 +125,10 @@ def field_names(value: object) -> tuple[str, ...] | None:
 def _class_fields(kind: Any) -> tuple[str, ...] | None:
     if issubclass(kind, msgspec.Struct):
         return tuple(kind.__struct_fields__)
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
+    if is_dataclass(kind):
+        from dataclasses import fields
+
+        return tuple(field.name for field in fields(kind))
     if hasattr(kind, "__attrs_attrs__"):
         return tuple(field.name for field in kind.__attrs_attrs__)
     return tuple(kind.model_fields) if is_pydantic_model(kind) else None
@@ -157,16 +194,48 @@ def walk(value: object, *, max_bytes: int, max_depth: int) -> Iterator[tuple[lis
             open_parts.append(inside)
 
 
-def refuse_not_native(value: object, *, max_bytes: int, max_depth: int) -> None:
-    """Raise `NotSerializable` for the first part of `value` that is not JSON-native."""
+def tuples_to_lists(value: Any, max_depth: int) -> Any:
+    """Return a value with each plain tuple in its lists and dicts as a list; itself if it has none.
+
+    Parts that are shared stay shared, and a part that contains itself still does.
+    """
+    done: dict[int, Any] = {}
+    found = False
+
+    def convert(part: Any, depth: int) -> Any:
+        nonlocal found
+        if id(part) in done:
+            return done[id(part)]
+        new: Any = part
+        if type(part) in (list, tuple) and depth < max_depth:
+            found = found or type(part) is tuple
+            new = done[id(part)] = []
+            new += [convert(item, depth + 1) for item in part]
+        elif type(part) is dict and depth < max_depth:
+            new = done[id(part)] = {}
+            new.update((key, convert(item, depth + 1)) for key, item in part.items())
+        return new
+
+    converted = convert(value, 0)
+    return converted if found else value
+
+
+def refuse_not_native(value: object, *, max_bytes: int, max_depth: int) -> bool:
+    """Raise `NotSerializable` for the first part of `value` that is not JSON-native.
+
+    Return whether it has parts of the types in `STORED_AS`.
+    """
+    found = False
     for labels, part in walk(value, max_bytes=max_bytes, max_depth=max_depth):
         problem = _native_problem(part)
         if problem is not None:
             raise NotSerializable(format_path(labels), problem)
+        found = found or type(part) in STORED_AS
+    return found
 
 
 def _native_problem(part: object) -> str | None:
-    kind = type(part)
+    kind = STORED_AS.get(type(part), type(part))
     if kind is dict:
         return next(filter(None, map(_key_problem, part)), None)  # type: ignore[call-overload]
     if kind is str:
@@ -181,7 +250,7 @@ def _native_problem(part: object) -> str | None:
     if kind is float:
         finite = math.isfinite(part)  # type: ignore[arg-type]
         return None if finite else NOT_FINITE
-    if kind is list or kind is SourcedList or kind is bool or part is None:
+    if kind is list or kind is bool or part is None:
         return None
     if is_secret(part):
         return secret_problem(part)
@@ -215,7 +284,7 @@ _CONVERSIONS: list[tuple[type | tuple[type, ...], str]] = [
     ((tuple, set, frozenset), " with list()"),
     ((datetime.date, datetime.time), " with .isoformat()"),
     (datetime.timedelta, " with .total_seconds()"),
-    ((decimal.Decimal, uuid.UUID, pathlib.PurePath), " with str()"),
+    ((decimal.Decimal, uuid.UUID), " with str()"),
     ((bytes, bytearray, memoryview), " to text, for example base64"),
     (msgspec.Struct, " with msgspec.to_builtins()"),
     *((kind, f" with {kind.__name__}()") for kind in (str, int, float, list, dict)),
@@ -228,9 +297,17 @@ def _conversion(value: object) -> str:
         return " with .tolist()" if hasattr(value, "__len__") else " with .item()"
     if is_pydantic_model(kind):
         return ' with .model_dump(mode="json")'
-    if dataclasses.is_dataclass(kind):
+    if is_dataclass(kind):
         return " with dataclasses.asdict()"
+    if _is_path(value):
+        return " with str()"
     return next((how for base, how in _CONVERSIONS if isinstance(value, base)), "")
+
+
+def _is_path(value: object) -> bool:
+    import pathlib
+
+    return isinstance(value, pathlib.PurePath)
 
 
 def find_encoding_problem(value: object, encode: Callable[[object], bytes]) -> tuple[str, str]:
@@ -244,13 +321,9 @@ def find_encoding_problem(value: object, encode: Callable[[object], bytes]) -> t
             break
         labels.append(failing[0])
         value = failing[1]
-    if isinstance(value, dict):
-        for key in value:
-            if not _encodes({key: None}, encode):
-                problem = _text_problem(key, "a key") if isinstance(key, str) else None
-                problem = problem or f"a key of type {type_name(key)} cannot be a JSON key"
-                return format_path(labels), problem
-    if isinstance(value, (str, pathlib.PurePath)) and (
+    if isinstance(value, dict) and (problem := _find_key_problem(value, encode)):
+        return format_path(labels), problem
+    if (isinstance(value, str) or _is_path(value)) and (
         problem := _text_problem(str(value), type_name(value))
     ):
         return format_path(labels), problem
@@ -261,6 +334,15 @@ def find_encoding_problem(value: object, encode: Callable[[object], bytes]) -> t
         f"{type_name(value)} cannot be stored: declare a type that can, or convert it"
         f"{_conversion(value)}",
     )
+
+
+def _find_key_problem(value: dict[object, object], encode: Callable[[object], bytes]) -> str | None:
+    """Return why a key cannot be stored; None if all can."""
+    for key in value:
+        if not _encodes({key: None}, encode):
+            problem = _text_problem(key, "a key") if isinstance(key, str) else None
+            return problem or f"a key of type {type_name(key)} cannot be a JSON key"
+    return None
 
 
 def _encodes(value: object, encode: Callable[[object], bytes]) -> bool:
@@ -310,7 +392,7 @@ _ATOMS = frozenset(
 
 def _compare(before: Any, after: Any) -> str | _Pairs:
     """Return why two values differ by themselves, or the pairs of their parts still to compare."""
-    kind: type[Any] = list if type(before) is SourcedList else type(before)
+    kind: type[Any] = STORED_AS.get(type(before), type(before))
     if kind is not type(after):
         if kind is int and type(after) is float and before == after:
             return []

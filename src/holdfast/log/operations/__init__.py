@@ -1,7 +1,7 @@
 """Operations: I/O-free generators that yield storage requests, and the functions that run them.
 
 An operation yields requests (only through `yield from read(...)`, `yield from append(...)`, ...)
-and returns its result. `run` calls the log for each request, `run_async` awaits it.
+and returns its result. The drivers run it, alone or as a part of a generator with effects.
 
 An operation can be run again from the start after a conflict, because it follows these rules:
 
@@ -14,14 +14,22 @@ An operation can be run again from the start after a conflict, because it follow
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ...backends import AppendResult, Cursor, Head, HeadFields, HeadSummary, Record, StreamKey
-from ...errors import Conflict, HoldfastError
-from ..drivers import drive, drive_async
+from ...backends import (
+    AppendResult,
+    Cursor,
+    Head,
+    HeadFields,
+    HeadSummary,
+    Record,
+    StreamKey,
+    deadline,
+)
+from ...errors import Conflict
+from ..drivers import ConflictLock, EffectGen, Handler, drive, drive_async
 from ..events import AppendContext, StoredEvent
 
 T = TypeVar("T")
@@ -46,14 +54,30 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class ReadRecords(msgspec.Struct, frozen=True):
-    """Read one page of verified records without decoding their bodies (blob chunks)."""
+    """Read one page of verified records without decoding their bodies; see `Backend.read`."""
 
     stream: StreamKey
     after: int = 0
+    limit: int | None = None
+    reverse: bool = False
 
 
 class GetHead(msgspec.Struct, frozen=True):
+    """Return the head of a stream.
+
+    With `damaged`, a head whose fields were altered is returned without them; otherwise it raises.
+    With `upto`, an older head with this version is enough if the newest record is damaged.
+    """
+
     stream: StreamKey
+    damaged: bool = False
+    upto: int | None = None
+
+
+class GetFirstHead(msgspec.Struct, frozen=True):
+    """Return the head of the first of these streams that exists; see `SupportsFirstHead`."""
+
+    streams: tuple[StreamKey, ...]
 
 
 class FindAppend(msgspec.Struct, frozen=True):
@@ -67,7 +91,8 @@ class ListHeads(msgspec.Struct, frozen=True):
     """List streams.
 
     Some backends list streams without version and hash. With `with_position`, every stream that
-    still exists and is readable is returned as a full `Head`.
+    still exists and is readable is returned as a full `Head`. With `damaged`, a stream whose fields
+    were altered is listed without them; otherwise it is left out.
     """
 
     tenant: str
@@ -76,6 +101,7 @@ class ListHeads(msgspec.Struct, frozen=True):
     after: str = ""
     limit: int = 500
     with_position: bool = False
+    damaged: bool = False
 
 
 class ListDue(msgspec.Struct, frozen=True):
@@ -116,6 +142,12 @@ class Delete(msgspec.Struct, frozen=True):
     expected: Head
 
 
+class Discard(msgspec.Struct, frozen=True):
+    """Delete a stream whose head cannot be read. Return False if it can be read, or is gone."""
+
+    stream: StreamKey
+
+
 class Pause(msgspec.Struct, frozen=True):
     """Wait before a retry."""
 
@@ -123,7 +155,17 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 Request = (
-    Read | ReadRecords | GetHead | FindAppend | ListHeads | ListDue | AppendRecords | Delete | Pause
+    Read
+    | ReadRecords
+    | GetHead
+    | GetFirstHead
+    | FindAppend
+    | ListHeads
+    | ListDue
+    | AppendRecords
+    | Delete
+    | Discard
+    | Pause
 )
 Operation = Generator[Request, Any, T]
 
@@ -143,12 +185,21 @@ def read(
     )
 
 
-def read_records(stream: StreamKey, *, after: int = 0) -> Operation[Sequence[Record]]:
-    return cast("Sequence[Record]", (yield ReadRecords(stream, after)))
+def read_records(
+    stream: StreamKey, *, after: int = 0, limit: int | None = None, reverse: bool = False
+) -> Operation[Sequence[Record]]:
+    return cast("Sequence[Record]", (yield ReadRecords(stream, after, limit, reverse)))
 
 
-def head(stream: StreamKey) -> Operation[Head | None]:
-    return cast("Head | None", (yield GetHead(stream)))
+def head(
+    stream: StreamKey, *, damaged: bool = False, upto: int | None = None
+) -> Operation[Head | None]:
+    return cast("Head | None", (yield GetHead(stream, damaged, upto)))
+
+
+def first_head(*streams: StreamKey) -> Operation[Head | None]:
+    """Return the head of the first of these streams that exists, looked at in this order."""
+    return cast("Head | None", (yield GetFirstHead(streams)))
 
 
 def find_append(stream: StreamKey, id: str) -> Operation[AppendResult | None]:
@@ -164,10 +215,11 @@ def heads(
     after: str = "",
     limit: int = 500,
     with_position: bool = False,
+    damaged: bool = False,
 ) -> Operation[Sequence[HeadSummary]]:
     return cast(
         "Sequence[HeadSummary]",
-        (yield ListHeads(tenant, kind, status, after, limit, with_position)),
+        (yield ListHeads(tenant, kind, status, after, limit, with_position, damaged)),
     )
 
 
@@ -190,62 +242,49 @@ def delete(stream: StreamKey, *, expected: Head) -> Operation[bool]:
     return cast("bool", (yield Delete(stream, expected)))
 
 
+def discard(stream: StreamKey) -> Operation[bool]:
+    return cast("bool", (yield Discard(stream)))
+
+
 def pause(seconds: float) -> Operation[None]:
     yield Pause(seconds)
 
 
-class Handler(Protocol):
-    """What `run` and `run_async` need from a log."""
-
-    def handle(self, request: Request) -> Any: ...
-
-    async def handle_async(self, request: Request) -> Any: ...
-
-    def conflict_lock(self) -> AbstractContextManager[Any]:
-        """Return the lock that one thread at a time holds while it retries after a conflict."""
-
-    def conflict_lock_async(self) -> AbstractAsyncContextManager[Any]:
-        """Return the lock that one task of the running loop at a time holds for retries."""
-
-
-def run(handler: Handler, operation: Operation[T]) -> T:
-    """Run an operation, calling the log for each request."""
-    return drive(operation, handler.handle, HoldfastError)
-
-
-async def run_async(handler: Handler, operation: Operation[T]) -> T:
-    """Run an operation, awaiting the log for each request."""
-    return await drive_async(operation, handler.handle_async, HoldfastError)
-
-
-def run_until_settled(handler: Handler, make: Callable[[], Operation[T]]) -> T:
+def settle(make: Callable[[], Operation[T]]) -> EffectGen[T]:
     """Run an operation, and run it again from the start whenever another writer appended first.
 
-    Retries take turns within this process: run at the same time, they would keep conflicting.
+    Retries take turns within this process: run at the same time, they would keep conflicting. They
+    end at the deadline of the call.
     """
     try:
-        return run(handler, make())
+        return (yield from make())
     except Conflict:
         pass
-    with handler.conflict_lock():
+    with (yield ConflictLock()):
         for _ in range(MAX_RERUNS - 2):
             try:
-                return run(handler, make())
+                return (yield from make())
             except Conflict:
-                continue
-        return run(handler, make())
+                if deadline.remaining() <= 0:
+                    raise
+        return (yield from make())
 
 
-async def run_until_settled_async(handler: Handler, make: Callable[[], Operation[T]]) -> T:
+def run(log: Handler, operation: Operation[T]) -> T:
+    """Run an operation."""
+    return drive(log, operation)
+
+
+async def run_async(log: Handler, operation: Operation[T]) -> T:
+    """`run`, awaited."""
+    return await drive_async(log, operation)
+
+
+def run_until_settled(log: Handler, make: Callable[[], Operation[T]]) -> T:
+    """Run an operation until no other writer comes first; see `settle`."""
+    return drive(log, settle(make))
+
+
+async def run_until_settled_async(log: Handler, make: Callable[[], Operation[T]]) -> T:
     """`run_until_settled`, awaited."""
-    try:
-        return await run_async(handler, make())
-    except Conflict:
-        pass
-    async with handler.conflict_lock_async():
-        for _ in range(MAX_RERUNS - 2):
-            try:
-                return await run_async(handler, make())
-            except Conflict:
-                continue
-        return await run_async(handler, make())
+    return await drive_async(log, settle(make))

@@ -16,12 +16,20 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
-from ...backends import Head, StreamKey
-from ...errors import Conflict, CorruptRecord, NotFound, OutcomeUnknown, TooLarge, Unavailable
+from ...backends import Head, HeadSummary, StreamKey
+from ...errors import (
+    Conflict,
+    CorruptRecord,
+    DataProblem,
+    NotFound,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+)
 from ..codec import MAX_STORED_BYTES
 from ..events import AppendContext, Blob
 from ..ids import append_id
-from . import AppendRecords, Operation, append, delete, head, heads, read_records
+from . import AppendRecords, Operation, append, delete, discard, head, heads, read_records
 
 CHUNK_BYTES: Final = 1024 * 1024
 FILE: Final = "file"
@@ -148,12 +156,12 @@ def put_chunks(
     incarnation: bytes | None,
     stamp: AppendContext,
 ) -> Operation[bytes | None]:
-    """Write those of the chunks, which start at chunk number `place`, that are not stored yet.
+    """Write the chunks that are not stored yet. The first one has the number `place`.
 
-    `incarnation` is that of the file's stream with the chunks before them, None for the first.
+    `incarnation` is that of the file's stream, which has the chunks before them; None at the start.
     Return the incarnation that holds the chunks. Return None if the given one is gone, or if other
-    chunks are stored: then the caller writes the file again from the start. Raise `Conflict` if
-    another writer appended first; the caller runs the operation again.
+    chunks are stored: the caller then writes the file again from the start. Raise `Conflict` if
+    another writer appended first; the caller then runs the operation again.
     """
     key = file_key(owner, blob)
     stored = yield from head(key)
@@ -205,7 +213,7 @@ def delete_partial_file(owner: StreamKey, blob: Blob) -> Operation[None]:
 
 
 def delete_orphans(owner: StreamKey, incarnation: str) -> Operation[None]:
-    """Delete the blobs of an incarnation if that was deleted while they were written."""
+    """Delete the blobs of an incarnation that was deleted while they were written."""
     if (yield from _is_gone(owner, incarnation)):
         yield from delete_blobs(owner, incarnation)
 
@@ -243,15 +251,24 @@ class FileReader:
 
 
 def delete_blobs(owner: StreamKey, incarnation: str) -> Operation[int]:
-    """Delete every blob of one incarnation of a stream. Return the number of deleted blobs."""
+    """Delete every blob of one incarnation of a stream. Return the number of deleted blobs.
+
+    With an empty incarnation, delete those of all incarnations.
+    """
     prefix, count = blob_prefix(owner, incarnation), 0
-    after = prefix
+    after = prefix = prefix if incarnation else prefix[:-1]
     while True:
-        found = yield from heads(owner.tenant, "blob", after=after)
+        found = yield from heads(owner.tenant, "blob", after=after, damaged=True)
         mine = [entry for entry in found if entry.stream.id.startswith(prefix)]
         for entry in mine:
-            current = entry if isinstance(entry, Head) else (yield from head(entry.stream))
-            if current is not None:
+            current: HeadSummary | None = entry
+            if not isinstance(entry, Head):
+                try:
+                    current = yield from head(entry.stream, damaged=True)
+                except DataProblem:
+                    yield from discard(entry.stream)
+                    continue
+            if isinstance(current, Head):
                 count += yield from delete(entry.stream, expected=current)
             after = entry.stream.id
         if not mine or len(mine) < len(found):

@@ -24,7 +24,7 @@ from .blobs import delete_blobs
 from .stream_ops import append_events, delete_stream
 
 RETIRED_ID_KIND = "closed"
-RETIRED = "id.closed"
+RETIRED = "id.retired"
 
 logger = logging.getLogger("holdfast")
 
@@ -35,7 +35,7 @@ class RetiredId(msgspec.Struct, frozen=True):
     at: float
     kind: str
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
 
 
 class RetiredIdRecord(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class RetiredIdRecord(msgspec.Struct, frozen=True):
 
 
 def retired_id_key(key: StreamKey) -> StreamKey:
-    """Return the key of an id's record. A long id is replaced by its digest, with ":" for "/"."""
+    """Return the key of an id's record. If the id is long, use its digest, after ":" not "/"."""
     name = f"{key.kind}/{key.id}"
     if len(name.encode()) > MAX_ID_BYTES:
         name = f"{key.kind}:{sha256(key.id.encode()).hexdigest()}"
@@ -65,6 +65,12 @@ def get_retired_at(key: StreamKey) -> Operation[float | None]:
     """
     record = yield from _read_record(retired_id_key(key))
     return record.retired.at if record else None
+
+
+def is_retired(key: StreamKey, incarnation: bytes) -> Operation[bool]:
+    """Return whether this incarnation of a stream that does not exist was purged."""
+    record = yield from _read_record(retired_id_key(key))
+    return record is not None and record.retired.incarnation == incarnation.hex()
 
 
 def check_not_retired(key: StreamKey) -> Operation[None]:
@@ -150,7 +156,7 @@ def _read_record(key: StreamKey) -> Operation[RetiredIdRecord | None]:
         return RetiredIdRecord(head, msgspec.convert(newest[0].envelope.data, RetiredId))
     except msgspec.ValidationError:
         raise CorruptRecord(
-            str(key), version=newest[0].version, what="it does not say which id was retired"
+            str(key), version=newest[0].version, what="it does not name the retired id"
         ) from None
 
 

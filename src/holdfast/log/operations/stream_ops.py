@@ -7,24 +7,18 @@ from typing import Any, Final
 
 import msgspec
 
-from ...backends import AppendResult, Head, HeadFields, StreamKey, clock
-from ...errors import Conflict, CorruptRecord
+from ...backends import AppendResult, Head, HeadFields, StreamKey
+from ...errors import Conflict, CorruptRecord, DataProblem
 from .. import operations as ops
 from ..codec import Undecodable, decode, encode
-from ..context import origin
 from ..events import INLINE_BYTES, AppendContext, Blob, NewEvent, StoredEvent, encode_envelopes
-from ..ids import append_id, new_id
+from ..head_fields import is_expired
+from ..ids import append_id
 from . import Operation
 from .blobs import delete_blobs, get_blob, put_blob
 
 AUDIT_ID: Final = "log"
 AUDIT_LOOKBACK_EVENTS: Final = 1000
-
-
-def new_append_context() -> AppendContext:
-    """Return id, time, correlation id and actor for one append, as of the user's call."""
-    correlation, actor = origin()
-    return AppendContext(new_id(), clock.time(), correlation, actor)
 
 
 def append_events(
@@ -75,9 +69,10 @@ def load_data(stream: StreamKey, stored: StoredEvent) -> Operation[Any]:
 
 
 def list_streams(tenant: str, kind: str, after: str) -> Operation[tuple[list[Head], str]]:
-    """Return one page of heads, and the id after which the next page starts."""
+    """Return one page of heads that have not expired, and the id after which the next starts."""
     page = yield from ops.heads(tenant, kind, after=after, with_position=True)
-    return [head for head in page if isinstance(head, Head)], page[-1].stream.id if page else ""
+    found = [head for head in page if isinstance(head, Head) and not is_expired(head)]
+    return found, page[-1].stream.id if page else ""
 
 
 def get_version(stream: StreamKey) -> Operation[int]:
@@ -86,14 +81,23 @@ def get_version(stream: StreamKey) -> Operation[int]:
     return head.version if head else 0
 
 
+def readable_head(stream: StreamKey) -> Operation[Head | None]:
+    """Return the head of a stream to delete; None if it does not exist, or cannot be read."""
+    try:
+        return (yield from ops.head(stream, damaged=True))
+    except DataProblem:
+        return None
+
+
 class Deletion(msgspec.Struct, frozen=True):
     """A deletion in the audit stream. `at` is the backend's time; only sweeps set it."""
 
     kind: str
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
     reason: str
     at: float | None = None
+    version: int = 0
 
 
 def audit_key(tenant: str) -> StreamKey:
@@ -127,7 +131,7 @@ def append_audit_event(
         "id": head.stream.id,
         "version": head.version,
         "hash": head.hash.hex(),
-        "life": head.incarnation.hex(),
+        "incarnation": head.incarnation.hex(),
         "reason": reason,
     }
     if at is not None:
@@ -142,22 +146,34 @@ def append_audit_event(
 def delete_stream(
     stream: StreamKey, stamp: AppendContext, reason: str, seen: Head | None = None
 ) -> Operation[bool]:
-    """Delete a stream and its blobs. Return False if it does not exist.
+    """Delete a stream and its blobs, even a damaged one. Return False if it does not exist.
 
     Raise `Conflict` if another writer appended in between (since `seen`, if given).
     """
-    head = seen or (yield from ops.head(stream))
+    try:
+        head = seen or (yield from ops.head(stream, damaged=True))
+    except DataProblem:
+        return (yield from _discard_stream(stream, stamp, reason))
     if head is None:
         for deletion in (yield from list_recent_deletions(stream)):
-            # That deletion may have been interrupted.
+            # The deletion may have been interrupted before it deleted the blobs.
             yield from delete_blobs(stream, deletion.incarnation)
         return False
     yield from append_audit_event(head, stamp, reason)
     if not (yield from ops.delete(stream, expected=head)):
-        now = yield from ops.head(stream)
+        now = yield from ops.head(stream, damaged=True)
         raise Conflict(str(stream), expected=head.version, actual=now.version if now else 0)
     yield from delete_blobs(stream, head.incarnation.hex())
     return True
+
+
+def _discard_stream(stream: StreamKey, stamp: AppendContext, reason: str) -> Operation[bool]:
+    """Delete a stream whose head cannot be read, and the blobs of all its incarnations."""
+    lost = Head(stream, b"", HeadFields(), 0.0, 0, b"")
+    yield from append_audit_event(lost, stamp, reason)
+    discarded = yield from ops.discard(stream)
+    yield from delete_blobs(stream, "")
+    return discarded
 
 
 def list_recent_deletions(stream: StreamKey) -> Operation[list[Deletion]]:

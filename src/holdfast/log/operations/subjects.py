@@ -15,10 +15,11 @@ from ...backends import Head, StreamKey
 from ...errors import CorruptRecord, HoldfastError
 from .. import operations as ops
 from ..codec import encode
-from ..events import AppendContext, NewEvent, encode_envelopes
+from ..drivers import Ended, run_to
+from ..events import AppendContext, NewEvent, encode_envelopes, new_append_context
 from ..ids import append_id, check_id
 from . import Operation
-from .stream_ops import new_append_context
+from .forks import list_ancestors
 
 SUBJECT_USED: Final = "subject.used"
 
@@ -30,7 +31,7 @@ class SubjectUse(msgspec.Struct, frozen=True):
 
     kind: str
     id: str
-    incarnation: str = msgspec.field(name="life")
+    incarnation: str
 
 
 def subject_stream(tenant: str, subject: str) -> StreamKey:
@@ -49,10 +50,39 @@ def register_use(
     use = SubjectUse(stream.kind, stream.id, incarnation.hex())
     incarnation = append_id(stamp.id) if head is None else head.incarnation
     bodies = encode_envelopes([NewEvent(SUBJECT_USED, encode(msgspec.to_builtins(use)))], stamp, {})
-    once = f"{use.kind}/{use.incarnation}"
+    once = _use_id(use.kind, use.incarnation)
     if head is None or (yield from ops.find_append(key, once)) is None:
         yield from ops.append(ops.AppendRecords(key, bodies, stamp, once, incarnation=incarnation))
     return incarnation.hex()
+
+
+def _use_id(kind: str, incarnation: str) -> str:
+    """Return the id of the append that lists a stream under a subject."""
+    return f"{kind}/{incarnation}"
+
+
+def find_subjects(stream: StreamKey) -> Operation[list[str]]:
+    """Return the subjects under which a stream is listed, or one that it was forked from.
+
+    A stream does not name its subjects, so this looks it up under each subject of the tenant.
+    """
+    head = yield from ops.head(stream)
+    if head is None:
+        return []
+    found: list[str] = []
+    uses: list[str] = []
+    after = ""
+    while page := (yield from ops.heads(stream.tenant, "subject", after=after)):
+        after = page[-1].stream.id
+        if not uses:
+            family = [one.incarnation for one in (yield from list_ancestors(stream))]
+            uses = [_use_id(stream.kind, one) for one in (head.incarnation.hex(), *family)]
+        for entry in page:
+            for use in uses:
+                if (yield from ops.find_append(entry.stream, use)) is not None:
+                    found.append(entry.stream.id)
+                    break
+    return found
 
 
 class SubjectRegistrar:
@@ -62,26 +92,25 @@ class SubjectRegistrar:
     """
 
     def __init__(self, stream: StreamKey, subject: str) -> None:
-        self._stream, self._subject = stream, check_id(subject, "subject")
+        self._stream, self.subject = stream, check_id(subject, "subject")
         self._listed: bytes | None = None  # the incarnation of the stream that is listed
 
     def __call__(self, operation: Operation[T]) -> Operation[T]:
         """Return the operation, with the registration before its first append."""
-        step: Callable[[Any], ops.Request] = operation.send
+        send: Callable[[Any], Any] = operation.send
         value: Any = None
         try:
             while True:
-                try:
-                    request = step(value)
-                except StopIteration as done:
-                    result: T = done.value
+                found = yield from run_to(ops.AppendRecords, operation, send, value)
+                if isinstance(found, Ended):
+                    result: T = found.value
                     return result
                 try:
-                    if isinstance(request, ops.AppendRecords):
-                        yield from self._register(request)
-                    step, value = operation.send, (yield request)
+                    yield from self._register(found)
+                    value = yield found
+                    send = operation.send
                 except HoldfastError as error:
-                    step, value = operation.throw, error
+                    send, value = operation.throw, error
         finally:
             operation.close()
 
@@ -96,7 +125,7 @@ class SubjectRegistrar:
             head = yield from ops.head(self._stream)
             incarnation = head.incarnation if head else None
         if incarnation is not None and incarnation != self._listed:
-            yield from register_use(self._stream, incarnation, self._subject, new_append_context())
+            yield from register_use(self._stream, incarnation, self.subject, new_append_context())
             self._listed = incarnation
 
 
